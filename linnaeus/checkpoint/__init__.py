@@ -1,0 +1,22 @@
+"""Checkpoints: written whole or not at all, verified before use, kept by rule, readable by anyone. torch is imported lazily."""
+
+from linnaeus.checkpoint.files import write_atomic
+from linnaeus.checkpoint.format import CheckpointDamaged, LoadedCheckpoint, load_checkpoint, save_checkpoint, verify
+from linnaeus.checkpoint.resume import ResumePoint, auto_resume_helper, find_resume_point, list_checkpoints
+from linnaeus.checkpoint.weights import convert_ddp_state
+from linnaeus.checkpoint.writer import CheckpointWriter
+
+__all__ = [
+    "CheckpointDamaged",
+    "CheckpointWriter",
+    "LoadedCheckpoint",
+    "ResumePoint",
+    "auto_resume_helper",
+    "convert_ddp_state",
+    "find_resume_point",
+    "list_checkpoints",
+    "load_checkpoint",
+    "save_checkpoint",
+    "verify",
+    "write_atomic",
+]

@@ -1,0 +1,100 @@
+"""The one place that knows how a file appears on disk whole or not at all.
+
+A file or directory is written beside its final name under a `.tmp-` name, flushed to the disk, then renamed; a rename within
+one directory is atomic on POSIX file systems. What a killed process left behind still carries the `.tmp-` name, and
+`remove_stale` deletes it when the next process holds the run's lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+TEMPORARY = ".tmp-"  # prefix of everything that is not committed
+REPLACED = ".replaced"  # suffix of a committed directory while its successor of the same name moves in
+
+
+def write_atomic(path: Path | str, content: bytes | str) -> None:
+    """Write a whole file; after a crash at any instant it holds the old content or the new, never a mix (str is UTF-8)."""
+    path = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_file(path: Path | str) -> None:
+    """Wait until a file's content is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+sync_directory = sync_file  # a rename is durable once the directory that holds the names is flushed
+
+
+def commit_directory(temporary: Path, final: Path) -> None:
+    """Flush every file of `temporary` and give the directory its final name.
+
+    A directory that already has that name steps aside to `final.replaced` and is deleted afterwards. A crash between the two
+    renames leaves it whole under that name, and `restore_replaced` puts it back.
+    """
+    for file in sorted(temporary.iterdir()):
+        sync_file(file)
+    sync_directory(temporary)
+    replaced = final.with_name(final.name + REPLACED)
+    if final.exists():
+        if replaced.exists():
+            shutil.rmtree(replaced)
+        os.rename(final, replaced)
+    os.rename(temporary, final)
+    sync_directory(final.parent)
+    if replaced.exists():
+        remove_directory(replaced)
+
+
+def remove_directory(path: Path) -> None:
+    """Delete a directory so that a crash in the middle never leaves half of it under its own name."""
+    doomed = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-deleted")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)
+
+
+def restore_replaced(directory: Path) -> None:
+    """Finish or undo the replacements a crash cut off: the old directory goes if its successor is there, else it returns."""
+    for old in sorted(directory.glob(f"*{REPLACED}")):
+        final = old.with_name(old.name.removesuffix(REPLACED))
+        if final.exists():
+            remove_directory(old)
+        else:
+            os.rename(old, final)
+
+
+def remove_stale(directory: Path) -> list[str]:
+    """Delete what earlier processes left uncommitted; returns the names. Call it only while holding the run's lock."""
+    stale = sorted(directory.glob(f"{TEMPORARY}*")) if directory.is_dir() else []
+    for path in stale:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return [path.name for path in stale]
+
+
+def file_digest(path: Path | str) -> str:
+    """SHA-256 of a file's content, hexadecimal (about 1.5 GB/s where the CPU has the instructions)."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def text_digest(text: str) -> str:
+    """SHA-256 of a text, hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,65 @@
+"""`python main.py --help`: every key of the configuration with its type, default and meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from linnaeus.config.load import compose, variants_of
+from linnaeus.config.schema import Config
+
+
+def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
+    """(key, type, value, meaning) of every key of a composed config, depth first."""
+    yield from _walk(config, "")
+
+
+def _walk(node: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    hints = typing.get_type_hints(type(node))
+    for field in dataclasses.fields(node):
+        value, key = getattr(node, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            yield from _walk(value, key + ".")
+            continue
+        meta = field.metadata
+        kind = "|".join(meta["choices"]) if meta["choices"] else "duration" if meta["duration"] else _type_name(hints[field.name])
+        yield key, kind, _shown(value), meta["meaning"]
+
+
+def _type_name(annotation: Any) -> str:
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return " or ".join("null" if a is type(None) else _type_name(a) for a in typing.get_args(annotation))
+    return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation).replace("typing.", "")
+
+
+def _shown(value: Any) -> str:
+    return {None: "null", True: "true", False: "false"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
+
+
+def help_text(overrides: list[str]) -> str:
+    """The help page for a configuration composed with `overrides`, its groups' other variants listed at the end."""
+    config = compose(overrides)
+    lines = [
+        "linnaeus: train hierarchical species classifiers, exactly resumable.",
+        "",
+        "  python main.py [key=value ...]                        train; the same command again continues",
+        "  torchrun --nproc-per-node=2 main.py experiment=NAME   on several processes",
+        "  python main.py plan=true                              print the schedule, train nothing",
+        "  python main.py -m seed=1,2,3                          a sweep",
+        "  python main.py --help model=timm                      this page, for another choice",
+        "",
+        "Every key, its type, value here, and meaning:",
+    ]
+    group = ""
+    for key, kind, value, meaning in describe(config):
+        head = key.split(".")[0] if "." in key else ""
+        if head != group:
+            lines.append("")
+            group = head
+        lines += [f"  {key} = {value}", f"      {kind}: {meaning}"]
+    lines += ["", "Groups and their variants:"]
+    lines += [f"  {name}: {', '.join(sorted(kinds))}" for name, kinds in sorted(variants_of(config.workload.name).items())]
+    return "\n".join(lines)

@@ -1,0 +1,145 @@
+"""From YAML and overrides to the typed `Config`: every key known, every value of its type and within its limits.
+
+`compose` runs Hydra's composition without its application; `typed_config` turns a plain mapping into the dataclasses of
+`schema`, with one line per mistake that names the key and what would be right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config
+from linnaeus.schedule.durations import Duration
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def compose(overrides: list[str] | tuple[str, ...] = (), config_dir: Path | None = None) -> Config:
+    """The typed config of `conf/config.yaml` with Hydra overrides; `config_dir` adds a folder of further groups."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    extra = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = hydra_compose("config", [*overrides, *extra])
+    return typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True))
+
+
+def workload_module(name: str) -> str:
+    """The package of a workload: one of ours by its short name, anything else by its dotted path."""
+    return name if "." in name else f"linnaeus.workloads.{name}"
+
+
+def variants_of(workload: str) -> dict[str, dict[str, type]]:
+    """group -> name -> dataclass, for the program's groups and those of the workload."""
+    try:
+        module = importlib.import_module(workload_module(workload) + ".config")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"workload.name: no workload {workload!r} ({error})") from None
+    return {**VARIANTS, **module.SCHEMAS}
+
+
+def typed_config(tree: Any) -> Config:
+    """The typed config of a plain mapping. Raises `ConfigError` for an unknown, missing, mistyped or out-of-range key."""
+    workload = (tree.get("workload") or {}).get("name")
+    if not isinstance(workload, str):
+        raise ConfigError("workload.name is missing; name one, as in workload=taxonomy")
+    variants = variants_of(workload)
+    for group in WORKLOAD_GROUPS:
+        if group not in variants and tree.get(group) is not None:
+            raise ConfigError(f"{group}: the {workload} workload has no such group; set {group}=null")
+    return _build(Config, tree, "", variants)
+
+
+def schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str, type]]) -> type | None:
+    """The dataclass that a key's value must fit, None for a plain value."""
+    if key in variants:
+        name = tree.get("name") if isinstance(tree, dict) else None
+        if name not in variants[key]:
+            raise ConfigError(f"{key}.name is {name!r}; known: {', '.join(sorted(variants[key]))}")
+        return variants[key][name]
+    return annotation if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) else None
+
+
+def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type]]) -> Any:
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{prefix or 'config'} is {tree!r}; it takes a group of keys")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for name in tree:
+        if name not in fields:
+            close = difflib.get_close_matches(str(name), fields, 1)
+            hint = f"did you mean {_join(prefix, close[0])}?" if close else f"known here: {', '.join(fields)}"
+            raise ConfigError(f"unknown key {_join(prefix, str(name))}; {hint}")
+    values = {}
+    for name, f in fields.items():
+        key = _join(prefix, name)
+        if prefix == "" and name in WORKLOAD_GROUPS and name not in variants:
+            values[name] = None
+            continue
+        if name not in tree:
+            raise ConfigError(f"{key} is missing ({f.metadata['meaning']})")
+        value = tree[name]
+        nested = schema_at(key, hints[name], value, variants)
+        values[name] = _build(nested, value, key, variants) if nested else _value(key, value, hints[name], f.metadata)
+    return cls(**values)
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
+    value = _coerce(key, value, annotation)
+    if meta["choices"] and value not in meta["choices"]:
+        raise ConfigError(f"{key} is {value!r}; it takes one of {', '.join(meta['choices'])}")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if value != value:
+            raise ConfigError(f"{key} is not a number")
+        if meta["low"] is not None and value < meta["low"]:
+            raise ConfigError(f"{key} is {value}; it must be at least {meta['low']}")
+        if meta["high"] is not None and value > meta["high"]:
+            raise ConfigError(f"{key} is {value}; it must be at most {meta['high']}")
+        if meta["above"] is not None and value <= meta["above"]:
+            raise ConfigError(f"{key} is {value}; it must be more than {meta['above']}")
+    if meta["duration"] and value is not None:
+        for text in value if isinstance(value, list) else [value]:
+            duration = Duration.parse(text, key)
+            if meta["duration"] == "update" and duration.is_time:
+                raise ConfigError(f"{key} is {text}; minutes do not say at which update, use steps, epochs or %")
+    return value
+
+
+def _coerce(key: str, value: Any, annotation: Any) -> Any:
+    """`value` as its annotation has it; only int -> float and a lone text -> list of one are converted."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in args:
+            return None
+        return _coerce(key, value, next(a for a in args if a is not type(None)))
+    if origin is list:
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool) and args[0] is str:
+            value = [value]
+        if not isinstance(value, list):
+            raise ConfigError(f"{key} is {value!r}; it takes a list")
+        return [_coerce(f"{key}[{i}]", v, args[0]) for i, v in enumerate(value)]
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{key} is {value!r}; it takes a mapping")
+        return {str(k): _coerce(f"{key}.{k}", v, args[1]) for k, v in value.items()}
+    if annotation is Any:
+        return value
+    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, annotation) or (isinstance(value, bool) and annotation is not bool):
+        wanted = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}[annotation.__name__]
+        raise ConfigError(f"{key} is {value!r}; it takes {wanted}")
+    return value

@@ -1,0 +1,78 @@
+"""Which samples a process runs, by arithmetic: epoch -> global batch -> micro-batch -> (process, accumulation step).
+
+Micro-batch m of a global batch covers positions [m * micro, (m + 1) * micro) of it and is run by process m mod W at its
+accumulation step m // W. Resume is a start offset; nothing is fetched to be thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from linnaeus.data.order import epoch_order
+from linnaeus.workloads.base import SampleIndex
+
+
+class PositionSampler:
+    """Yields this process's micro-batches of an epoch as lists of `SampleIndex`; a `batch_sampler` for torch's DataLoader.
+
+    `begin(epoch, step)` says where the next iteration starts: `step` updates into `epoch`."""
+
+    def __init__(
+        self,
+        size: int,
+        seed: int,
+        global_batch: int,
+        micro_batch: int,
+        steps_per_epoch: int,
+        total_steps: int,
+        rank: int = 0,
+        world_size: int = 1,
+        groups: Callable[[int], np.ndarray | None] = lambda epoch: None,
+    ) -> None:
+        assert global_batch % (micro_batch * world_size) == 0
+        self.size, self.seed = size, seed
+        self.global_batch, self.micro_batch = global_batch, micro_batch
+        self.steps_per_epoch, self.total_steps = steps_per_epoch, total_steps
+        self.rank, self.world_size = rank, world_size
+        self.accumulation = global_batch // (micro_batch * world_size)
+        self.groups = groups
+        self.epoch = self.start = 0
+
+    def begin(self, epoch: int, step: int = 0) -> None:
+        self.epoch, self.start = epoch, step
+
+    def __len__(self) -> int:
+        """Micro-batches of a whole epoch on this process."""
+        return self.steps_per_epoch * self.accumulation
+
+    def steps(self) -> range:
+        """The updates the next iteration covers, counted in the epoch; the last epoch of a run may be cut short."""
+        left = self.total_steps - self.epoch * self.steps_per_epoch
+        return range(self.start, min(self.steps_per_epoch, left))
+
+    def samples_in(self, global_step: int) -> int:
+        """Samples of the global batch of an update, over all processes; fewer in the last of an epoch."""
+        return min(self.global_batch, self.size - global_step % self.steps_per_epoch * self.global_batch)
+
+    def __iter__(self) -> Iterator[list[SampleIndex]]:
+        order = epoch_order(self.seed, self.epoch, self.size, self.groups(self.epoch))
+        epoch, steps = self.epoch, self.steps()
+        for step in steps:
+            for accumulated in range(self.accumulation):
+                yield self._micro_batch(order, epoch, step, accumulated * self.world_size + self.rank)
+
+    def _micro_batch(self, order: np.ndarray, epoch: int, step: int, number: int) -> list[SampleIndex]:
+        global_step = epoch * self.steps_per_epoch + step
+        first = step * self.global_batch + number * self.micro_batch
+        last = min(first + self.micro_batch, (step + 1) * self.global_batch, self.size)
+        if first >= last:  # beyond the end of a partial last batch: a zero-weight stand-in keeps every process in step
+            return [SampleIndex(epoch, 0, int(order[0]), global_step, False)]
+        return [SampleIndex(epoch, first + i, s, global_step, True) for i, s in enumerate(order[first:last].tolist())]
+
+
+def validation_batches(size: int, batch: int, rank: int = 0, world_size: int = 1) -> list[list[SampleIndex]]:
+    """This process's whole validation batches: batch b goes to process b mod W; nothing padded, nothing twice."""
+    numbers = range(rank, -(-size // batch), world_size)
+    return [[SampleIndex(0, i, i, 0, True) for i in range(b * batch, min((b + 1) * batch, size))] for b in numbers]

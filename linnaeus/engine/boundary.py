@@ -1,0 +1,61 @@
+"""What happens between two updates, the only place that logs, saves, validates, agrees on flags or stops.
+
+The order is fixed, and a resume relies on it: training row, pending validations written down and saved, passes run and their
+results taken once, checkpoint, stop. Everything due is a function of `global_step`, so it happens again alike after a resume.
+"""
+
+from __future__ import annotations
+
+import math
+
+from linnaeus.engine.training import Training
+from linnaeus.engine.validation import run_pending_validations, schedule_due_validations
+
+
+def at_step_boundary(t: Training) -> None:
+    """Do what is due at the step just reached; sets `t.stop_reason` when training must end here."""
+    step = t.progress.global_step
+    if t.ops.should_log_metrics(step):
+        log_training(t)
+    if t.ops.should_report(step):
+        t.output.report(t)
+    schedule_due_validations(t)
+    saving = t.ops.should_save_checkpoint(step, t.context) or t.progress.has_pending_validations()
+    if saving:
+        t.output.save(t)
+    if t.progress.has_pending_validations():
+        run_pending_validations(t)
+        t.output.save(t)
+    stop = t.stop_reason or why_to_stop(t)
+    if stop is not None:
+        t.stop_reason = stop
+        if not saving:
+            t.output.save(t)
+
+
+def log_training(t: Training) -> None:
+    """The row of this step, to every sink; the one place on the step path that reads the device."""
+    step = t.progress.global_step
+    base_lr = t.optimizers.base_lr * t.lr.scale(step - 1)
+    row = t.step_logger.row(base_lr, t.update.grad_norm, t.weighting.weights, t.update.skipped_updates)
+    row |= {
+        "progress/epoch": t.progress.global_step / t.sampler.steps_per_epoch,
+        "progress/fraction": t.progress.get_progress_fraction(),
+        "progress/samples_seen": t.progress.samples_seen,
+        "progress/drift": t.checker.drift(step),
+    }
+    t.output.row(t, row)
+    t.stop_reason = t.stop_reason or t.ops.should_stop_early(step, learning_rate=base_lr, grad_norm=row["train/grad_norm"])
+    in_a_row = int(t.update.skipped_in_a_row)
+    if in_a_row >= t.config.trainer.max_skipped_in_a_row:
+        raise FloatingPointError(
+            f"the last {in_a_row} updates up to step {step} were skipped as non-finite (trainer.max_skipped_in_a_row); "
+            f"train/loss is {row['train/loss'] if math.isfinite(row['train/loss']) else 'not finite'}: lower optimizer.lr or clip_norm"
+        )
+
+
+def why_to_stop(t: Training) -> str | None:
+    """`interrupted` when a signal asked for it; the reason of an early stop; None to go on."""
+    if t.stop_agreed:
+        return "interrupted"
+    return t.ops.should_stop_early(t.progress.global_step)

@@ -1,0 +1,160 @@
+"""Builds the parts of a run in the order they depend on each other. What can be refused is refused here, before a file is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linnaeus.config.schema import Config
+from linnaeus.data.loader import build_loaders
+from linnaeus.data.sampler import PositionSampler
+from linnaeus.distributed import DistributedContext
+from linnaeus.engine.ema import EMA
+from linnaeus.engine.outputs import Outputs
+from linnaeus.engine.parallel import build_runner
+from linnaeus.engine.planning import Plan
+from linnaeus.engine.precision import Precision
+from linnaeus.engine.training import Training
+from linnaeus.engine.update import Update
+from linnaeus.engine.validation import validation_passes
+from linnaeus.logging import LogSinks, ProgressDisplay
+from linnaeus.metrics import MetricsTracker, StepMetricsLogger
+from linnaeus.optim import build_optimizer
+from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
+from linnaeus.rundir import RunDirectory
+from linnaeus.schedule import EarlyStopping
+from linnaeus.weighting import build_weighting
+from linnaeus.workloads.base import Workload
+
+log = logging.getLogger("linnaeus")
+
+
+def find_run_directory(config: Config, context: DistributedContext) -> RunDirectory:
+    """The directory of this run; looked at, not written."""
+    return RunDirectory(
+        dataclasses.asdict(config), sys.argv[1:], is_master=context.is_master, broadcast_object=context.broadcast_object
+    )
+
+
+def run_record(context: DistributedContext, workload: Workload) -> dict[str, Any]:
+    """What run.json says beside the command and the versions."""
+    device = torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "cpu"
+    return {"data_fingerprint": workload.fingerprint, "world_size": context.world_size, "devices": device}
+
+
+def build_training(config: Config, context: DistributedContext, workload: Workload, plan: Plan, directory: Path) -> Training:
+    """Datasets, model, optimizer, schedules and trackers; `directory` is where an earlier launch may have left a quarantine."""
+    workload.build_datasets(plan.ops, directory)
+    model = build_model(config, workload, context.device)
+    warn_of_batch_statistics(model, context, plan)
+    optimizers = build_optimizer(config.optimizer, model, config.trainer.global_batch, context.device)
+    for line in (*workload.notes, *optimizers.notes):
+        log.info(line)
+    precision = Precision(config.trainer.precision, context.device)
+    ema = EMA(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None
+    runner, no_sync = build_runner(config, model, context)
+    sampler = build_sampler(config, context, workload, plan)
+    tracker = MetricsTracker(workload.tasks, workload.metrics(True, context.device), context.device)
+    stop = config.schedule.early_stop
+    return Training(
+        config=config,
+        context=context,
+        workload=workload,
+        model=model,
+        runner=runner,
+        no_sync=no_sync,
+        sampler=sampler,
+        train_loader=build_train_loader(config, context, workload, sampler),
+        passes=validation_passes(plan.resolved.combinations, workload.components),
+        optimizers=optimizers,
+        lr=plan.lr,
+        precision=precision,
+        update=Update(optimizers, config.trainer.clip_norm, precision.scaler, ema),
+        ema=ema,
+        weighting=build_weighting(config.weighting, workload.tasks, context.device, precision.dtype),
+        progress=build_progress(config, context, plan),
+        ops=plan.ops,
+        checker=build_checker(config, context, workload, plan),
+        early_stopping=EarlyStopping(stop.patience, stop.min_delta, stop.mode) if stop.patience is not None else None,
+        tracker=tracker,
+        step_logger=StepMetricsLogger(tracker, context.all_reduce),
+    )
+
+
+def build_model(config: Config, workload: Workload, device: torch.device) -> torch.nn.Module:
+    """The workload's model on the device, in its dtype and memory format."""
+    model = workload.build_model().to(device)
+    if config.trainer.precision == "float64":
+        model = model.double()
+    if config.trainer.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    return model
+
+
+def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext, plan: Plan) -> None:
+    names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    if names and context.world_size * plan.accumulation > 1:
+        log.warning("%d layers have batch statistics (%s, ...): the update depends on how the global batch is split", len(names), names[0])
+
+
+def build_sampler(config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> PositionSampler:
+    def groups(epoch: int) -> Any:
+        return workload.train_set.groups(plan.ops.get_mixup_group_level(epoch)) if workload.groups_of_two else None
+
+    return PositionSampler(
+        workload.train_size,
+        config.seed,
+        config.trainer.global_batch,
+        config.trainer.micro_batch,
+        plan.length.steps_per_epoch,
+        plan.length.total_steps,
+        context.rank,
+        context.world_size,
+        groups,
+    )
+
+
+def build_train_loader(config: Config, context: DistributedContext, workload: Workload, sampler: PositionSampler) -> Any:
+    t = config.trainer
+    return build_loaders(workload.train_set, sampler, t.workers, t.prefetch, t.pin_memory and context.device.type == "cuda")
+
+
+def build_progress(config: Config, context: DistributedContext, plan: Plan) -> TrainingProgress:
+    progress = TrainingProgress(config, context.world_size, plan.accumulation)
+    progress.set_length(plan.length.total_steps, plan.length.steps_per_epoch)
+    return progress
+
+
+def build_checker(config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> TrainingConsistencyChecker:
+    checker = TrainingConsistencyChecker(config, context.world_size, plan.accumulation)
+    checker.initialize_with_first_epoch(min(plan.length.steps_per_epoch, plan.length.total_steps), workload.train_size)
+    return checker
+
+
+def open_outputs(config: Config, context: DistributedContext, directory: RunDirectory, training: Training) -> Outputs:
+    """Files and loggers of the run, once its directory is held."""
+    sinks: list[Any] = []
+    if context.is_master and config.logger.wandb != "disabled":
+        from linnaeus.logging.wandb import WandbLogger
+
+        sinks.append(
+            WandbLogger(
+                directory.path,
+                run_id=directory.run_id,
+                mode=config.logger.wandb,
+                project=config.logger.wandb_project,
+                name=f"{config.run.experiment}/{directory.path.name}",
+                config=dataclasses.asdict(config),
+            )
+        )
+    if context.is_master and config.logger.tensorboard:
+        from linnaeus.logging.tensorboard import TensorBoardLogger
+
+        sinks.append(TensorBoardLogger(directory.path))
+    display = ProgressDisplay(training.progress.expected_total_steps, config.logger.console, context.is_master)
+    return Outputs(config, context, directory, LogSinks(directory.path if context.is_master else None, sinks), display)

@@ -1,0 +1,97 @@
+"""`train_one_epoch`: the loop, top to bottom.
+
+Per window (the micro-batches of one update on this process): count the valid labels of the whole global batch, run each
+micro-batch forward and backward, measure GradNorm when due, update, move the one counter, and at that boundary log, save,
+validate and stop. Nothing between two boundaries waits for the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.data.loader import DevicePrefetcher
+from linnaeus.engine.boundary import at_step_boundary
+from linnaeus.engine.training import Training
+from linnaeus.randomness import seed_forward
+
+Window = list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # (host batch, device batch) per micro-batch
+
+
+def train_one_epoch(training: Training, epoch: int) -> None:
+    """Run the updates of `epoch` from where `progress.global_step` stands; returns early with `training.stop_reason` set."""
+    t = training
+    t.progress.start_training_epoch(epoch)
+    t.sampler.begin(epoch, t.progress.position_in_epoch)
+    t.model.train()
+    prefetcher = DevicePrefetcher(t.train_loader, t.device)
+    before = t.progress.global_step
+    for window in windows(prefetcher, t.sampler.accumulation):
+        train_one_step(t, window)
+        t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
+        at_step_boundary(t)
+        if t.stop_reason is not None:
+            return
+    if t.progress.global_step == before:
+        raise RuntimeError(f"epoch {epoch + 1}: the loader yielded no window although {len(t.sampler.steps())} updates were planned")
+    t.checker.validate_epoch_steps(epoch, t.progress.global_step - epoch * t.sampler.steps_per_epoch)
+    t.progress.end_epoch()
+
+
+def windows(batches: Iterable[Any], accumulation: int) -> Iterator[Window]:
+    """Consecutive groups of `accumulation` micro-batches; an incomplete one at the end would be no update and is left out."""
+    window: Window = []
+    for pair in batches:
+        window.append(pair)
+        if len(window) == accumulation:
+            yield window
+            window = []
+
+
+def train_one_step(t: Training, window: Window) -> None:
+    """One optimizer update from one window."""
+    step = t.progress.global_step
+    valid = count_valid_labels(t, window)
+    denominators = valid.clamp(min=1.0)
+    coefficients = t.weighting.weights * (t.context.world_size / denominators).to(t.weighting.weights)
+    measuring = t.ops.should_update_gradnorm(step + 1)
+    t.optimizers.zero_grad()
+    for number, (_, batch) in enumerate(window):
+        seed_forward(t.config.seed, step, number * t.context.world_size + t.context.rank, t.device.type)
+        with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
+            run_micro_batch(t, batch, coefficients, denominators if measuring else None)
+    if measuring:
+        t.weighting.finish(t.context.all_reduce)
+    t.optimizers.set_lr(t.lr.scale(step))
+    t.update()
+    t.tracker.add_update(valid)
+    t.progress.update_window(t.sampler.samples_in(step), len(window))
+
+
+def run_micro_batch(t: Training, batch: dict[str, Tensor], coefficients: Tensor, denominators: Tensor | None) -> None:
+    """Forward and backward of one micro-batch: sum_t w_t / N_t * (sum of the task's losses), N_t over the global batch."""
+    batch = t.workload.prepare(batch)
+    with t.precision.autocast():
+        outputs = t.runner(batch)
+    sums = t.workload.loss_sums(outputs, batch)
+    if denominators is not None:
+        t.weighting.measure((sums / denominators.to(sums)).unbind(), t.model.shared_parameters(), t.precision.loss_scale)
+    t.precision.backward((coefficients.to(sums.dtype) * sums).sum())
+    t.tracker.add_micro_batch(sums, outputs, batch)
+
+
+def count_valid_labels(t: Training, window: Window) -> Tensor:
+    """float64 [T] on the host: valid labels per task in the whole global batch. The stop flag travels with the counts, so that
+    every process learns of a signal at the same update without a collective of its own."""
+    valid = torch.stack([t.workload.valid_counts(host) for host, _ in window]).sum(0)
+    if not t.context.is_distributed:
+        t.stop_agreed = t.stop_signalled
+        return valid
+    message = torch.cat([valid, valid.new_tensor([t.stop_signalled])])
+    t.context.all_reduce(message)
+    t.stop_agreed = bool(message[-1] > 0)
+    return message[:-1]

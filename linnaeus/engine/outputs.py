@@ -1,0 +1,219 @@
+"""`Outputs`: everything a run writes, and the only code of the engine that knows files. Ranks other than 0 take part in what
+must be gathered or agreed and write nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from linnaeus.checkpoint import CheckpointWriter, LoadedCheckpoint
+from linnaeus.checkpoint.files import write_atomic
+from linnaeus.config.schema import Config
+from linnaeus.distributed import DistributedContext
+from linnaeus.logging import LogSinks, ProgressDisplay, write_report, write_summary
+from linnaeus.progress.report import eta_seconds, report_line
+from linnaeus.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from linnaeus.engine.training import Training
+
+log = logging.getLogger("linnaeus")
+
+
+class Outputs:
+    """Rows, reports, checkpoints and validation results of one run."""
+
+    def __init__(self, config: Config, context: DistributedContext, directory: RunDirectory, sinks: LogSinks, display: ProgressDisplay) -> None:
+        self.config, self.context, self.directory = config, context, directory
+        self.sinks, self.display = sinks, display
+        keep = config.schedule
+        self.writer: CheckpointWriter | None = None
+        if context.is_master:
+            self.writer = CheckpointWriter(directory.checkpoints, keep.keep_last, keep.keep_best, keep.best_mode)
+        self.seconds_before = 0.0  # of earlier launches
+        self.last_row: dict[str, Any] = {}
+        self.saved_step = -1
+
+    # -- rows and reports ------------------------------------------------------------------------------------------------
+
+    def row(self, t: Training, row: Mapping[str, Any]) -> None:
+        self.last_row |= row
+        self.sinks.log(t.progress.global_step, row)
+
+    def timings(self, t: Training) -> None:
+        """Clocks and memory since the start of this launch."""
+        self.sinks.log_timings(t.progress.global_step, self.throughput(t))
+
+    def throughput(self, t: Training) -> dict[str, float]:
+        seconds = max(t.clock.training(), 1e-9)
+        steps = t.progress.global_step - t.first_step
+        samples = t.progress.samples_seen - t.first_sample
+        row = {
+            "time/samples_per_second": samples / seconds,
+            "time/ms_per_step": 1000 * seconds / max(steps, 1),
+            "time/waiting_for_data": t.clock.waiting / seconds,
+            "time/training_seconds": seconds,
+            "time/validation_seconds": t.clock.validating,
+            "time/saving_seconds": t.clock.saving,
+            "time/wall_seconds": self.seconds_before + t.clock.wall(),
+            "memory/host_MiB": _peak_host_mib(),
+        }
+        if t.device.type == "cuda":
+            row["memory/device_MiB"] = torch.cuda.max_memory_allocated(t.device) / 2**20
+        return row
+
+    def report(self, t: Training) -> None:
+        """The progress line every 1 % of the run."""
+        if self.context.is_master:
+            self.display.line(report_line(self._report_numbers(t)))
+
+    def _report_numbers(self, t: Training) -> dict[str, float]:
+        clocks, row, p = self.throughput(t), self.last_row, t.progress
+        numbers: dict[str, float] = {"step": p.global_step, "total_steps": p.expected_total_steps, "epoch": p.current_epoch}
+        numbers["epochs"] = -(-p.expected_total_steps // p.steps_per_epoch)
+        for name, key in {"loss": "train/loss", "smoothed_loss": "train/smoothed_loss", "lr": "train/lr", "grad_norm": "train/grad_norm"}.items():
+            if key in row:
+                numbers[name] = row[key]
+        numbers["samples_per_second"] = clocks["time/samples_per_second"]
+        numbers["step_ms"] = clocks["time/ms_per_step"]
+        numbers["wait_fraction"] = clocks["time/waiting_for_data"]
+        numbers["elapsed_seconds"] = clocks["time/wall_seconds"]
+        numbers["eta_seconds"] = eta_seconds(p.global_step, p.expected_total_steps, clocks["time/ms_per_step"] / 1000)
+        return numbers
+
+    # -- validation results ----------------------------------------------------------------------------------------------
+
+    def validation_result(self, step: int, key: str) -> dict[str, float] | None:
+        """The result of a pass that was finished before, the same on every process; None when it has to run."""
+        found = None
+        if self.context.is_master:
+            path = self._result_path(step, key)
+            found = json.loads(path.read_text())["metrics"] if path.exists() else None
+        return self.context.broadcast_object(found)
+
+    def write_validation(self, step: int, key: str, metrics: dict[str, float], weights: str) -> None:
+        if self.context.is_master:
+            path = self._result_path(step, key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps({"global_step": step, "pass": key, "weights": weights, "metrics": metrics}, indent=1) + "\n")
+
+    def _result_path(self, step: int, key: str) -> Path:
+        return self.directory.validation / f"step-{step:08d}" / f"{key}.json"
+
+    def discard_results_after(self, step: int) -> None:
+        """Results beyond the checkpoint a run continues from belong to updates that will be made again."""
+        import shutil
+
+        if self.context.is_master and self.directory.validation.is_dir():
+            for folder in self.directory.validation.iterdir():
+                if folder.name.startswith("step-") and int(folder.name[5:]) > step:
+                    shutil.rmtree(folder)
+
+    def dump_metrics(self, t: Training) -> None:
+        if self.context.is_master:
+            text = json.dumps(t.tracker.dump_metrics_state(), indent=1)
+            folder = self.directory.path / "debug"
+            folder.mkdir(exist_ok=True)
+            write_atomic(folder / f"metrics-step-{t.progress.global_step:08d}.json", text + "\n")
+            log.info("metrics state at step %d: %s", t.progress.global_step, text)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------------
+
+    def save(self, t: Training) -> None:
+        """A checkpoint of this step; its rows are on the disk before it is."""
+        with t.clock.charge("saving"):
+            t.broadcast_buffers()
+            per_rank = self.context.all_gather(t.tracker.rank_state_dict())
+            if self.writer is not None:
+                self.sinks.sync()
+                self.writer.save(
+                    t.progress.global_step,
+                    model_state=t.model.state_dict(),
+                    ema_state=t.ema.averaged() if t.ema is not None else None,
+                    training_state={name: part.state_dict() for name, part in t.stateful().items()} | {"ranks": per_rank},
+                    state=self._state(t),
+                )
+        self.saved_step = t.progress.global_step
+
+    def _state(self, t: Training) -> dict[str, Any]:
+        """What a person may want to read, and what the outputs themselves continue from."""
+        step = t.progress.global_step
+        scored = t.results_step == step
+        return {
+            "global_step": step,
+            "score": t.tracker.last.get(self.config.schedule.best_monitor) if scored else None,
+            "results_step": t.results_step,
+            "stop_reason": t.stop_reason,
+            "progress": t.progress.state_dict(),
+            "best": t.tracker.best,
+            "outputs": {"rows": self.sinks.state_dict(), "seconds": self.seconds_before + t.clock.wall()},
+            "run_id": self.directory.run_id,
+            "world_size": self.context.world_size,
+            "data_fingerprint": t.workload.fingerprint,
+            "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+
+    def begin(self, t: Training, checkpoint: LoadedCheckpoint | None) -> None:
+        """Cut rows, results and later checkpoints back to where the run goes on."""
+        step = checkpoint.step if checkpoint else 0
+        outputs = checkpoint.state["outputs"] if checkpoint else {"rows": {}, "seconds": 0.0}
+        self.seconds_before = outputs["seconds"]
+        for line in self.sinks.resume(outputs["rows"], step):
+            log.warning(line)
+        self.discard_results_after(step if checkpoint else -1)
+        if self.writer is not None:
+            for name in self.writer.begin(step):
+                log.warning("checkpoint %s lies beyond step %d and was set aside", name, step)
+
+    def weights_hash(self, t: Training) -> str:
+        """BLAKE2b of the weights, rank 0's; the others need none, they write nothing."""
+        if not self.context.is_master:
+            return "-"
+        digest = hashlib.blake2b(digest_size=16)
+        for name, tensor in t.model.state_dict().items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def write_report(self, t: Training) -> None:
+        """report.html, from what the run has written and the sections of its workload."""
+        if self.context.is_master and self.config.logger.report:
+            title = f"{self.config.run.experiment} / {self.directory.path.name}"
+            path = write_report(self.directory.path, title, t.workload.report_sections(t.tracker.final))
+            log.info("report: %s", path)
+
+    def close(self) -> None:
+        self.sinks.close()
+        if self.writer is not None:
+            self.writer.wait()
+
+    def summary(self, t: Training, status: str, **more: Any) -> None:
+        if self.context.is_master:
+            numbers = self.throughput(t)
+            write_summary(
+                self.directory.path / "summary.json",
+                status,
+                t.progress.global_step,
+                best=t.tracker.best,
+                final=t.tracker.final,
+                samples_per_second=numbers["time/samples_per_second"],
+                wall_seconds=numbers["time/wall_seconds"],
+                total_steps=t.progress.expected_total_steps,
+                timings=numbers,
+                **more,
+            )
+
+
+def _peak_host_mib() -> float:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

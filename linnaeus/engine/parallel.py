@@ -1,0 +1,49 @@
+"""How the model is run on several processes: DDP around the bare model, and gradients reduced in rank order on request."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnaeus.config.schema import Config
+from linnaeus.distributed import DistributedContext
+
+
+def build_runner(config: Config, model: nn.Module, context: DistributedContext) -> tuple[Callable[..., Any], Callable[[], Any]]:
+    """The callable the loop runs forward and its `no_sync`. Parts are compiled in place, before the wrapping, so that names stay
+    the model's and validation runs the same code; a model names its parts in `compiled_parts()`."""
+    if config.trainer.compile:
+        for part in getattr(model, "compiled_parts", lambda: [model])():
+            part.compile()
+    if context.world_size == 1:
+        return model, contextlib.nullcontext
+    from torch.nn.parallel import DistributedDataParallel
+
+    ddp = DistributedDataParallel(
+        model, device_ids=[context.local_rank] if context.device.type == "cuda" else None, gradient_as_bucket_view=True
+    )
+    if config.trainer.deterministic:
+        ddp.register_comm_hook(None, mean_in_rank_order)
+    return ddp, ddp.no_sync
+
+
+def mean_in_rank_order(state: None, bucket: Any) -> torch.futures.Future[Tensor]:
+    """DDP communication hook: gather every rank's bucket and add them in rank order. An all-reduce may add in an order that
+    depends on the size of the buckets, which DDP changes after the first step; this costs W times the traffic."""
+    import torch.distributed as dist
+
+    mine = bucket.buffer()
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    gathered = dist.all_gather(parts, mine, async_op=True).get_future()
+
+    def add(_: Any) -> Tensor:
+        total = parts[0]
+        for part in parts[1:]:
+            total += part
+        return mine.copy_(total).div_(len(parts))
+
+    return gathered.then(add)

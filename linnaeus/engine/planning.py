@@ -1,0 +1,70 @@
+"""The plan of a run: its length, accumulation and resolved schedule, in steps, before anything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from linnaeus.checkpoint.files import write_atomic
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.schema import Config
+from linnaeus.distributed import DistributedContext
+from linnaeus.optim.lr_schedulers import LRSchedule, build_scheduler
+from linnaeus.schedule import (
+    OpsSchedule,
+    ResolvedSchedule,
+    TrainingLength,
+    accumulation_steps,
+    resolve_all_schedule_params,
+    schedule_picture,
+    schedule_summary,
+    training_length,
+)
+from linnaeus.workloads.base import Workload
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known exactly before the first batch."""
+
+    length: TrainingLength
+    accumulation: int
+    resolved: ResolvedSchedule
+    ops: OpsSchedule
+    lr: LRSchedule
+    text: str
+
+    def save(self, directory: Path, context: DistributedContext) -> None:
+        """`schedule.txt` and `schedule.svg`, from rank 0."""
+        if context.is_master:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_atomic(directory / "schedule.txt", self.text + "\n")
+            schedule_picture(self.resolved, self.lr.scale, directory / "schedule.svg")
+
+
+def resolve_schedule(config: Config, workload: Workload, context: DistributedContext) -> Plan:
+    """Turn every duration into steps. Raises `ConfigError` for what cannot be split or scheduled."""
+    length = training_length(config, workload.train_size)
+    accumulation = accumulation_steps(config, context.world_size)
+    if workload.groups_of_two and config.trainer.micro_batch % 2:
+        raise ConfigError(f"trainer.micro_batch={config.trainer.micro_batch} would tear mixed pairs apart; make it even")
+    resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, workload.components)
+    check_monitors(config)
+    lr = build_scheduler(config.lr_scheduler, length.total_steps, length.steps_per_epoch)
+    text = schedule_summary(resolved, config, context.world_size)
+    return Plan(length, accumulation, resolved, OpsSchedule(resolved), lr, text)
+
+
+def check_monitors(config: Config) -> None:
+    """A monitored metric must have the prefix of the weights that are validated."""
+    averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
+    monitors = {"schedule.best_monitor": config.schedule.best_monitor}
+    stop = config.schedule.early_stop
+    if stop.patience is not None or stop.metric_bound is not None:
+        monitors["schedule.early_stop.monitor"] = stop.monitor
+    if hasattr(config.lr_scheduler, "monitor"):
+        monitors["lr_scheduler.monitor"] = config.lr_scheduler.monitor
+    for key, metric in monitors.items():
+        if metric.startswith("val_ema") != averaged:
+            right = metric.replace("val_ema", "val", 1) if not averaged else metric.replace("val", "val_ema", 1)
+            raise ConfigError(f"{key} is {metric}, but {'averaged' if averaged else 'raw'} weights are validated here; set it to {right}")

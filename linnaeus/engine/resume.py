@@ -1,0 +1,62 @@
+"""Continuing a run: the state of a checkpoint back into the parts, and validations that were pending when it was written."""
+
+from __future__ import annotations
+
+import logging
+
+from linnaeus.checkpoint import ResumePoint
+from linnaeus.config.errors import ConfigError
+from linnaeus.engine.training import Training
+from linnaeus.engine.validation import run_pending_validations
+
+log = logging.getLogger("linnaeus")
+
+
+def restore(t: Training, point: ResumePoint) -> None:
+    """Put the checkpoint of `point` into every part, or leave all of them at the start; then cut rows and results back to it.
+
+    Raises `ConfigError` when the checkpoint belongs to other data or another model."""
+    for path, reason in point.skipped:
+        log.warning("checkpoint %s was skipped: %s", path, reason)
+    found = point.checkpoint
+    if found is None:
+        t.output.begin(t, None)
+        return
+    if found.state["data_fingerprint"] != t.workload.fingerprint and "data" not in t.config.run.allow:
+        raise ConfigError(f"{found.path} was trained on other data than {t.config.data.name} gives now; see run.allow=[data]")
+    load_weights(t, found.model_state, str(found.path))
+    for name, part in t.stateful().items():
+        if name not in found.training_state:
+            raise ConfigError(f"{found.path} holds no state of {name}; it was written by another configuration")
+        part.load_state_dict(found.training_state[name])
+    if t.ema is not None:
+        t.ema.load_averaged(found.ema_state)
+    t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
+    t.results_step, t.stop_reason = found.state["results_step"], found.state["stop_reason"]
+    if t.stop_reason == "interrupted":
+        t.stop_reason = None
+    t.first_step, t.first_sample = t.progress.global_step, t.progress.samples_seen
+    t.output.begin(t, found)
+    log.info("continuing at step %d of %d from %s", t.progress.global_step, t.progress.expected_total_steps, found.path)
+    if found.state["world_size"] != t.context.world_size:
+        log.warning(
+            "%d processes now, %d when the checkpoint was written: the updates agree to float rounding, not bit for bit",
+            t.context.world_size,
+            found.state["world_size"],
+        )
+
+
+def load_weights(t: Training, state: dict, source: str) -> None:
+    try:
+        t.model.load_state_dict(state)
+    except RuntimeError as error:
+        first = " ".join(str(error).split())[:300]
+        raise ConfigError(f"{source} does not fit the model of this configuration: {first}") from None
+
+
+def finish_pending_validations(t: Training) -> None:
+    """Passes that were written down but not run before the process ended."""
+    if t.progress.has_pending_validations():
+        log.info("finishing %d pending validation passes of step %d", len(t.progress.pending_validations), t.progress.global_step)
+        run_pending_validations(t)
+        t.output.save(t)

@@ -1,0 +1,71 @@
+"""The part of an update after backward: norm, finite check, clipping, optimizers, loss scale, average, counts.
+
+All of it is decided on the device: the update is skipped there when the gradient is not finite, and the host reads nothing but
+at log boundaries. After DDP's all-reduce the gradient is the same on all processes, and so is its norm, and so is the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.engine.ema import EMA
+from linnaeus.engine.precision import GradScaler
+from linnaeus.optim.optimizers import Optimizers
+
+
+class Update:
+    """`grad_norm`: of the last update, before clipping. `skipped_updates`, `skipped_in_a_row`: how many updates were skipped as
+    not finite, in all and since the last applied one. All float tensors [] on the device."""
+
+    def __init__(
+        self, optimizers: Optimizers, clip_norm: float | None = None, scaler: GradScaler | None = None, ema: EMA | None = None
+    ) -> None:
+        self.optimizers, self.clip_norm, self.scaler, self.ema = optimizers, clip_norm, scaler, ema
+        device = optimizers.params[0].device
+        self.grad_norm = torch.zeros((), device=device)
+        self.found_inf = torch.zeros((), device=device)
+        self._skipped = torch.zeros(2, device=device)
+        self.skipped_updates, self.skipped_in_a_row = self._skipped.unbind()
+
+    @torch.no_grad()
+    def __call__(self) -> Tensor:
+        """Make one update from the gradients of the parameters, at the learning rate that was set; returns `grad_norm`.
+
+        Skipped where the norm is not finite: then parameters, moments, step counts and averages keep their bits."""
+        grads = self.optimizers.gradients()
+        norm = total_norm(grads)
+        torch.ne(norm * 0, 0, out=self.found_inf)  # inf x 0 and NaN x 0 are NaN, and NaN is not 0
+        self.optimizers.step(self.found_inf, self._divisor(norm), grads)
+        self.grad_norm = norm if self.scaler is None else norm / self.scaler.value
+        if self.scaler is not None:
+            self.scaler.update(self.found_inf)
+        if self.ema is not None:
+            self.ema.update(self.found_inf)
+        self._skipped.add_(self.found_inf)
+        self.skipped_in_a_row.mul_(self.found_inf)
+        return self.grad_norm
+
+    def _divisor(self, norm: Tensor) -> Tensor | None:
+        """Unscaling and clipping as one division: by S max(1, (norm / S) / clip) = max(S, norm / clip), S the loss scale."""
+        scale = None if self.scaler is None else self.scaler.value
+        if self.clip_norm is None:
+            return scale
+        over = norm / self.clip_norm
+        return over.clamp_(min=1.0) if scale is None else torch.maximum(over, scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"skipped_updates": int(self.skipped_updates), "skipped_in_a_row": int(self.skipped_in_a_row)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.skipped_updates.fill_(state["skipped_updates"])
+        self.skipped_in_a_row.fill_(state["skipped_in_a_row"])
+
+
+def total_norm(grads: list[Tensor | None]) -> Tensor:
+    """The Euclidean norm over all gradients, [] on the device."""
+    norms = torch._foreach_norm([grad for grad in grads if grad is not None])
+    return torch.linalg.vector_norm(torch.stack(norms))

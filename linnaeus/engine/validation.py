@@ -1,0 +1,123 @@
+"""Validation passes: the same number to the last digit on any number of processes.
+
+Whole batches are dealt out, batch b to process b mod W. The float64 sums of each batch go into a slot of its own; slots are
+all-reduced (every slot has one writer, so nothing is rounded) and added in batch order. The model runs unwrapped, after its
+buffers were broadcast from rank 0, so processes with different numbers of batches cannot hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from linnaeus.data.loader import DevicePrefetcher, build_loaders
+from linnaeus.data.sampler import validation_batches
+from linnaeus.engine.training import Training
+from linnaeus.progress import TrainingStage
+from linnaeus.workloads.base import ValidationPass
+
+
+def validation_passes(combinations: Sequence[tuple[str, ...]], components: tuple[str, ...]) -> list[ValidationPass]:
+    """Every pass a run can make: normal, all of `components` masked, and each of `combinations` masked, by its index."""
+    passes = [ValidationPass("val", TrainingStage.VALIDATION_NORMAL)]
+    if components:
+        passes.append(ValidationPass("val_mask_meta", TrainingStage.VALIDATION_MASK_META, None, components))
+    for index, masked in enumerate(combinations):
+        passes.append(ValidationPass("val_mask_" + "_".join(masked), TrainingStage.VALIDATION_PARTIAL_MASK_META, index, masked))
+    return passes
+
+
+def schedule_due_validations(t: Training) -> None:
+    """Owe the passes due at this step."""
+    step, ops = t.progress.global_step, t.ops
+    if ops.should_validate(step):
+        t.progress.schedule_validation(TrainingStage.VALIDATION_NORMAL)
+    if ops.should_validate_mask_meta(step):
+        t.progress.schedule_validation(TrainingStage.VALIDATION_MASK_META)
+    if ops.should_validate_partial_mask_meta(step):
+        for index in ops.partial_validations_due(step):
+            t.progress.schedule_validation(TrainingStage.VALIDATION_PARTIAL_MASK_META, index)
+
+
+def find_pass(t: Training, stage: TrainingStage, index: int | None) -> ValidationPass:
+    return next(p for p in t.passes if p.stage == stage and p.partial_index == index)
+
+
+def run_pending_validations(t: Training) -> None:
+    """Run each pending pass that has no result yet, write its result at once, and take the results of the step once all exist."""
+    step, results = t.progress.global_step, {}
+    weights = None
+    for stage, index in list(t.progress.pending_validations):
+        which = find_pass(t, stage, index)
+        found = t.output.validation_result(step, which.key)
+        if found is None:
+            weights = weights or t.output.weights_hash(t)
+            with t.clock.charge("validating"):
+                t.progress.start_validation(stage, index)
+                found = validate_with_partial_mask(t, which) if which.masked else validate_one_pass(t, which)
+            t.output.write_validation(step, which.key, found, weights)
+        t.progress.complete_validation(stage, index)
+        t.output.row(t, found)
+        results |= found
+    take_results(t, results)
+
+
+def take_results(t: Training, results: dict[str, float]) -> None:
+    """Best, plateau and early stopping see the results of a step exactly once."""
+    schedule = t.config.schedule
+    t.tracker.take_validation(t.progress.global_step, results, schedule.best_monitor, schedule.best_mode)
+    t.results_step = t.progress.global_step
+    t.lr.observe(results)
+    t.stop_reason = t.stop_reason or t.ops.should_stop_early(t.progress.global_step, results=results)
+    monitored = results.get(schedule.early_stop.monitor)
+    if t.early_stopping is not None and monitored is not None and t.early_stopping.check(monitored):
+        t.stop_reason = f"{schedule.early_stop.monitor} has not improved for {t.early_stopping.counter} validations"
+    if t.config.debug.dump_metrics:
+        t.output.dump_metrics(t)
+
+
+def validate_with_partial_mask(t: Training, which: ValidationPass) -> dict[str, float]:
+    """A pass with the metadata components `which.masked` masked for every sample."""
+    return validate_one_pass(t, which)
+
+
+def validate_one_pass(t: Training, which: ValidationPass) -> dict[str, float]:
+    """Metrics of the whole validation set under one pass, keys prefixed with its name (`val_ema/...` for averaged weights)."""
+    batch = t.config.data.validation_batch
+    mine = validation_batches(len(t.workload.validation_set), batch, t.context.rank, t.context.world_size)
+    if t.validation_loader is None:
+        t.validation_loader = build_loaders(
+            t.workload.validation_set, mine, t.config.trainer.workers, t.config.trainer.prefetch, t.pin_memory
+        )
+    averaged = t.ema is not None and t.config.trainer.ema_validate
+    t.broadcast_buffers()
+    training_mode = t.model.training
+    t.model.eval()
+    with torch.inference_mode(), t.ema.swapped_in(t.model) if averaged else contextlib.nullcontext():
+        metrics = _run_batches(t, mine, which.masked)
+    t.model.train(training_mode)
+    prefix = which.key.replace("val", "val_ema", 1) if averaged else which.key
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}
+
+
+def _run_batches(t: Training, mine: list[Any], masked: tuple[str, ...]) -> dict[str, float]:
+    metrics = t.workload.metrics(training=False, device=t.device)
+    batch_size = t.config.data.validation_batch
+    slots: torch.Tensor | None = None
+    number_of_batches = -(-len(t.workload.validation_set) // batch_size)
+    slots = torch.zeros(number_of_batches, metrics.width, dtype=torch.float64, device=t.device)
+    for indices, (_, batch) in zip(mine, DevicePrefetcher(t.validation_loader, t.device)):
+        batch = t.workload.prepare(batch, masked)
+        with t.precision.autocast():
+            outputs = t.model(batch)
+        slots[indices[0].position // batch_size] = metrics.sums(outputs, batch)
+        metrics.count(outputs, batch)
+    slots = t.context.all_reduce(slots).cpu()
+    counts = {name: t.context.all_reduce(count) for name, count in metrics.counts.items()}
+    total = torch.zeros(metrics.width, dtype=torch.float64)
+    for slot in slots:  # in order, one by one: torch's own sum may split its work by the number of threads
+        total += slot
+    return metrics.compute(total, counts)

@@ -1,0 +1,89 @@
+"""Final metrics as HTML tables: one row per taxonomic rank, one column per validation pass, differences to the normal pass beside.
+
+Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; nothing else is known of the workload.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_SHARES = re.compile(r"(top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*)")
+_LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|severity).*")
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a share, shown in per cent."""
+    return bool(_SHARES.fullmatch(metric))
+
+
+def show_value(metric: str, value: float | None) -> str:
+    """A metric as a person reads it; an en dash where it is not defined."""
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f} %" if is_share(metric) and 0 <= value <= 1 else f"{value:.4g}"
+
+
+def passes_and_tasks(final: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The validation passes (the normal one first) and the tasks, in the order of their keys."""
+    passes: dict[str, None] = {}
+    tasks: dict[str, None] = {}
+    for key in final:
+        parts = key.split("/")
+        if parts[0].startswith("val") and len(parts) in (2, 3):
+            passes[parts[0]] = None
+            if len(parts) == 3:
+                tasks[parts[1]] = None
+    return sorted(passes, key=lambda name: "_mask_" in name), list(tasks)
+
+
+def final_tables(final: Mapping[str, float | None]) -> str:
+    """Top-1 by rank and pass, what concerns all ranks by pass, and everything else folded away. Empty without validations."""
+    passes, tasks = passes_and_tasks(final)
+    if not passes:
+        return ""
+    by_task = list(dict.fromkeys(key.split("/")[2] for key in final if key.count("/") == 2 and key.split("/")[0] in passes))
+    overall = list(dict.fromkeys(key.split("/")[1] for key in final if key.count("/") == 1 and key.split("/")[0] in passes))
+    first = "top1" if "top1" in by_task else (by_task[0] if by_task else "")
+
+    def ranks(metric: str) -> str:
+        return _table(_label(metric), [(task, metric, [final.get(f"{p}/{task}/{metric}") for p in passes]) for task in tasks], passes)
+
+    top = ranks(first) if first else ""
+    all_ranks = _table("Over all ranks", [(_label(m), m, [final.get(f"{p}/{m}") for p in passes]) for m in overall], passes)
+    folded = "".join(ranks(metric) for metric in by_task if metric != first)
+    return top + all_ranks + (f"<details><summary>All metrics by rank</summary>{folded}</details>" if folded else "")
+
+
+def _label(metric: str) -> str:
+    return re.sub(r"^top(\d+)$", r"Top-\1 accuracy", metric).replace("_", " ")
+
+
+def _table(title: str, rows: Sequence[tuple[str, str, list[float | None]]], passes: Sequence[str]) -> str:
+    head = "".join(f"<th>{html.escape(column_name(name))}</th>" for name in passes)
+    body = "".join(
+        f"<tr><td>{html.escape(name)}</td>{''.join(_cell(metric, v, values[0] if i else None) for i, v in enumerate(values))}</tr>"
+        for name, metric, values in rows
+        if any(v is not None for v in values)
+    )
+    return f'<h3>{html.escape(title)}</h3><div class="card"><table><tr><th></th>{head}</tr>{body}</table></div>' if body else ""
+
+
+def column_name(name: str) -> str:
+    """`val_mask_SPATIAL` -> `without SPATIAL`."""
+    base, masked, what = name.partition("_mask_")
+    weights = " (EMA)" if base.startswith("val_ema") else ""
+    return (f"without {'metadata' if what == 'meta' else what.replace('_', ' + ')}" if masked else "normal") + weights
+
+
+def _cell(metric: str, value: float | None, normal: float | None) -> str:
+    shown = show_value(metric, value)
+    if value is None or normal is None:
+        return f"<td>{shown}</td>"
+    change = value - normal
+    worse = (change > 0) == bool(_LOWER_IS_BETTER.fullmatch(metric))
+    text = f"{100 * change:+.1f}" if is_share(metric) else f"{change:+.3g}"
+    mark = "" if text.strip("+-0.") == "" else (" bad" if worse else " good")
+    return f'<td>{shown}<span class="delta{mark}">{text}</span></td>'

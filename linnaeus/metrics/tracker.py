@@ -1,0 +1,140 @@
+"""`MetricsTracker`: training sums between two log rows, on the device, read once per row; and the best and last validation.
+
+Loss sums are float64 and divided by the valid labels of the same updates, so a constant loss of 2 is reported as 2 for any
+accumulation and any log interval. `StepMetricsLogger` turns the tracker into the row of a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.workloads.base import Metrics
+
+SMOOTHING = 0.98  # of the smoothed loss, per update
+
+
+class MetricsTracker:
+    """Sums since the last row of training metrics, best and last results of validation."""
+
+    def __init__(self, tasks: tuple[str, ...], training_metrics: Metrics, device: torch.device) -> None:
+        self.tasks, self.training = tasks, training_metrics
+        self.loss_sums = torch.zeros(len(tasks), dtype=torch.float64, device=device)
+        self.valid = torch.zeros(len(tasks), dtype=torch.float64)  # over all processes already
+        self.updates = 0
+        self.smoothed = self.smoothed_weight = 0.0
+        self.last: dict[str, float] = {}  # results of the newest validated step
+        self.final: dict[str, float] = {}  # the newest result of every metric
+        self.best: dict[str, dict[str, float]] = {}
+
+    def add_micro_batch(self, loss_sums: Tensor, outputs: Any, batch: dict[str, Tensor]) -> None:
+        """Accumulate one forward: loss_sums [T] as the workload gave them. No device wait."""
+        self.loss_sums += loss_sums.detach()
+        self.training.count(outputs, batch)
+
+    def add_update(self, valid: Tensor) -> None:
+        """Accumulate one update: valid [T], labels per task in the whole global batch."""
+        self.valid += valid
+        self.updates += 1
+
+    def training_row(self, all_reduce: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        """Means since the last row, over all processes; clears the sums. This reads the device: log boundaries only."""
+        totals = all_reduce(self.loss_sums.clone())
+        counts = {name: all_reduce(count.clone()) for name, count in self.training.counts.items()}
+        results = self.training.compute(torch.cat([totals.cpu(), self.valid]), {k: v.cpu() for k, v in counts.items()})
+        row = {f"train/{name}": value for name, value in results.items()}
+        row["train/smoothed_loss"] = self._smooth(row["train/loss"])
+        self._clear()
+        return row
+
+    def _smooth(self, loss: float) -> float:
+        """Exponential average over updates, corrected for its start at 0."""
+        if math.isfinite(loss):
+            keep = SMOOTHING**self.updates
+            self.smoothed = keep * self.smoothed + (1 - keep) * loss
+            self.smoothed_weight = keep * self.smoothed_weight + (1 - keep)
+        return self.smoothed / self.smoothed_weight if self.smoothed_weight else math.nan
+
+    def _clear(self) -> None:
+        self.loss_sums.zero_()
+        self.valid.zero_()
+        self.updates = 0
+        for count in self.training.counts.values():
+            count.zero_()
+
+    def take_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
+        """Take the complete results of a step once; True when `monitor` is the best so far."""
+        self.last = dict(results)
+        self.final |= results
+        value = results.get(monitor, math.nan)
+        best = self.best.get(monitor, {}).get("value", math.inf if mode == "min" else -math.inf)
+        if math.isnan(value) or not (value < best if mode == "min" else value > best):
+            return False
+        self.best[monitor] = {"value": value, "global_step": step}
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is common to all processes."""
+        return {
+            "valid": self.valid.clone(),
+            "updates": self.updates,
+            "smoothed": self.smoothed,
+            "smoothed_weight": self.smoothed_weight,
+            "last": dict(self.last),
+            "final": dict(self.final),
+            "best": {k: dict(v) for k, v in self.best.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.valid.copy_(state["valid"])
+        self.updates = state["updates"]
+        self.smoothed, self.smoothed_weight = state["smoothed"], state["smoothed_weight"]
+        self.last, self.final = dict(state["last"]), dict(state["final"])
+        self.best = {k: dict(v) for k, v in state["best"].items()}
+
+    def rank_state_dict(self) -> dict[str, Tensor]:
+        """What this process alone has accumulated since the last row (host copies)."""
+        return {"loss_sums": self.loss_sums.cpu(), **{f"count/{k}": v.cpu() for k, v in self.training.counts.items()}}
+
+    def load_rank_state_dict(self, states: list[dict[str, Tensor]], rank: int, world_size: int) -> None:
+        """Take this rank's share of `states` (one per process that saved); at another world size rank 0 takes the sum."""
+        if len(states) == world_size:
+            mine = [states[rank]]
+        else:
+            mine = states if rank == 0 else []
+        for name, target in {"loss_sums": self.loss_sums, **{f"count/{k}": v for k, v in self.training.counts.items()}}.items():
+            target.zero_()
+            for state in mine:
+                target += state[name].to(target.device)
+
+    def dump_metrics_state(self) -> dict[str, Any]:
+        """Everything held, as plain numbers, for `debug.dump_metrics=true`."""
+        return {
+            "tasks": list(self.tasks),
+            "since_last_row": {
+                "updates": self.updates,
+                "loss_sums": self.loss_sums.tolist(),
+                "valid": self.valid.tolist(),
+                "counts": {k: v.tolist() for k, v in self.training.counts.items()},
+            },
+            "smoothed_loss": self.smoothed / self.smoothed_weight if self.smoothed_weight else None,
+            "last_validation": self.last,
+            "best": self.best,
+        }
+
+
+class StepMetricsLogger:
+    """Makes the row of a step: the tracker's means, and the state of optimizer, weighting and progress at that step."""
+
+    def __init__(self, tracker: MetricsTracker, all_reduce: Callable[[Tensor], Tensor]) -> None:
+        self.tracker, self.all_reduce = tracker, all_reduce
+
+    def row(self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, **more: float) -> dict[str, float]:
+        row = self.tracker.training_row(self.all_reduce)
+        row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": int(skipped_updates)}
+        row |= {f"train/{task}/weight": w for task, w in zip(self.tracker.tasks, task_weights.tolist())}
+        return row | more

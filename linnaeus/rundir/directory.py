@@ -1,0 +1,189 @@
+"""The run directory `<root>/<experiment>/<name>/`: which run this is, who holds it, what has been started in it.
+
+    config.yaml   the resolved configuration          run.json      what it ran on, ids, fingerprint of the data
+    lock          who holds it (`lock.py`)            launches/<n>/ one per start: command, overrides, commit, configuration
+    train.log  metrics.jsonl  timings.jsonl  schedule.txt  checkpoints/  validation/  report.html  summary.json
+
+`RunDirectory(...)` only looks: it finds the directory and refuses what cannot be continued. `start()` takes the lock and writes;
+call it once training really begins, so that a mistake or a plan leaves nothing behind. Only rank 0 looks and writes; the others
+are told where, or get the same error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from linnaeus.checkpoint.files import remove_stale, write_atomic
+from linnaeus.config.errors import ConfigError
+from linnaeus.rundir.identity import config_difference, covers, update_hash
+from linnaeus.rundir.lock import RunLock
+from linnaeus.rundir.record import environment_record
+from linnaeus.rundir.resolved import dump_yaml, load_yaml
+
+CONFIG, RECORD, SUMMARY = "config.yaml", "run.json", "summary.json"
+Broadcast = Callable[[Any], Any]
+_TOLD = ("path", "is_new", "changes", "altered", "run_id", "launch", "_finished")  # what rank 0 finds out for all
+
+
+def run_path(config: Mapping[str, Any]) -> Path:
+    """Where the run of a configuration lives; `run.name: null` is the hash of the keys that alter the updates."""
+    run = config["run"]
+    for key in ("experiment", "name"):
+        text = run[key]
+        if text is not None and (not text or text.startswith(".") or "/" in text or "\0" in text):
+            raise ConfigError(f"run.{key}: {text!r} is no name for a directory; use letters, digits, - and _")
+    return Path(run["root"]) / run["experiment"] / (run["name"] or update_hash(config))
+
+
+class RunDirectory:
+    """The directory of one run, on every process rank.
+
+    `path`; `is_new`: nothing has been started in it; `changes`: differences to the last start, harmless and allowed ones;
+    `altered`: there are allowed ones; `run_id`: made at the first start, for loggers; `launch`: number of this start, from 1.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        overrides: Sequence[str] = (),
+        *,
+        is_master: bool = True,
+        broadcast_object: Broadcast | None = None,
+    ) -> None:
+        self.config, self.overrides, self.is_master = config, list(overrides), is_master
+        self._broadcast = broadcast_object or (lambda value: value)
+        self.path = Path()
+        self.is_new = True
+        self.changes: list[str] = []
+        self.altered = False
+        self._finished = False
+        self.run_id = ""
+        self.launch = 0
+        self._lock: RunLock | None = None
+        self._together(self._look)
+
+    @classmethod
+    def open(cls, config: Mapping[str, Any], overrides: Sequence[str] = (), **where: Any) -> RunDirectory:
+        """Look and start at once."""
+        run = cls(config, overrides, **where)
+        run.start()
+        return run
+
+    def start(self, **record: Any) -> None:
+        """Take the lock and write the configuration and the record. `record` joins run.json (devices, world_size,
+        data_fingerprint, ...). ConfigError: another live process has the run, or its data are not those it began with."""
+        self._together(lambda: self._start(record))
+
+    def release(self) -> None:
+        """Let the next process have the run."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def validation(self) -> Path:
+        return self.path / "validation"
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do: the summary says so, and no allowed change of the configuration asks for more."""
+        return self._finished and not self.altered
+
+    def finished_note(self) -> str:
+        """One line for a person who starts a finished run again."""
+        return f"{self.path} is finished; for another run choose another run.name, for a longer one trainer.length with a new name"
+
+    def _together(self, act: Callable[[], None]) -> None:
+        """Run `act` on rank 0; every rank learns its outcome, or raises its error."""
+        outcome: dict[str, Any] = {}
+        if self.is_master:
+            try:
+                act()
+            except ConfigError as error:
+                self.release()
+                outcome["error"] = str(error)
+            outcome["told"] = {name: getattr(self, name) for name in _TOLD}
+        outcome = self._broadcast(outcome)
+        if "error" in outcome:
+            raise ConfigError(outcome["error"])
+        for name, value in outcome["told"].items():
+            setattr(self, name, value)
+
+    def _look(self) -> None:
+        self.path = run_path(self.config)
+        run = self.config["run"]
+        self.is_new = not (self.path / CONFIG).exists()
+        self._finished = not self.is_new and _status(self.path / SUMMARY) in ("finished", "stopped_early")
+        if self.is_new:
+            return
+        if run["resume"] == "never":
+            raise ConfigError(f"run.resume=never, but {self.path} holds a run; choose another run.name or delete that directory")
+        difference = config_difference(load_yaml((self.path / CONFIG).read_text()), self.config)
+        refused = [line for key, line in difference.altering.items() if not covers(run["allow"], key)]
+        if refused:
+            raise ConfigError(
+                f"{self.path} was begun with another configuration ({'; '.join(refused)}); choose another run.name, "
+                f"or add run.allow=[{','.join(key for key in difference.altering)}]"
+            )
+        self.changes, self.altered = difference.lines, bool(difference.altering)
+
+    def _start(self, record: Mapping[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = RunLock(self.path / "lock")
+        self._lock.acquire()
+        self._look()  # again, now that nobody else can change what is there
+        remove_stale(self.path)
+        before = json.loads((self.path / RECORD).read_text()) if (self.path / RECORD).exists() else {}
+        self._check_fingerprint(before, record)
+        launches = self.path / "launches"
+        launches.mkdir(exist_ok=True)
+        self.launch = 1 + max((int(p.name) for p in launches.iterdir() if p.name.isdigit()), default=0)
+        self.run_id = before.get("run_id") or uuid.uuid4().hex[:10]
+        self._write(before, record)
+
+    def _check_fingerprint(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        was, now = before.get("data_fingerprint"), record.get("data_fingerprint")
+        if was and now and was != now and not covers(self.config["run"]["allow"], "data"):
+            raise ConfigError(
+                f"data: {self.path} was trained on other data (fingerprint {was} -> {now}); "
+                "restore them, choose another run.name, or add run.allow=[data]"
+            )
+
+    def _write(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+        """config.yaml last: without it the directory holds no run yet."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        launch = {"launch": self.launch, "started": now, "command": [sys.executable, *sys.argv], "overrides": self.overrides}
+        launch |= {**environment_record(), **record}
+        text = dump_yaml(self.config)
+        directory = self.path / "launches" / str(self.launch)
+        directory.mkdir()
+        write_atomic(directory / "launch.json", _json({**launch, "pid": os.getpid(), "changes": self.changes}))
+        write_atomic(directory / CONFIG, text)
+        created = before.get("created", now)
+        write_atomic(self.path / RECORD, _json({"run_id": self.run_id, "created": created, **launch}))
+        write_atomic(self.path / CONFIG, text)
+
+
+def _status(summary: Path) -> str | None:
+    return json.loads(summary.read_text())["status"] if summary.exists() else None
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2) + "\n"

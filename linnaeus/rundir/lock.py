@@ -1,0 +1,134 @@
+"""One live process group per run directory: a POSIX record lock plus a note of who holds it.
+
+The record lock keeps a second run on this host out and vanishes with its owner, however that dies (loader workers do not inherit
+it). Where a file system does not carry locks between hosts the note decides: host, boot, pid and start time say whether an
+owner on this host lives; one on another host is alive while it touches the file (`BEAT` seconds apart), and is taken
+over after three missed touches.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from linnaeus.config.errors import ConfigError
+
+BEAT = 10.0  # seconds between two touches of the lock file
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_time(pid: int) -> str | None:
+    """Clock ticks since boot at which a process started: tells a process from a later one with the same pid. None: no such
+    process, or a zombie, which runs no more."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def identity() -> dict[str, Any]:
+    """Who this process is, for the lock file."""
+    return {"host": socket.gethostname(), "boot": _boot_id(), "pid": os.getpid(), "start": _start_time(os.getpid())}
+
+
+def alive_here(owner: dict[str, Any]) -> bool | None:
+    """Whether the owner of a note lives; None when only its own host can tell."""
+    if owner["host"] != socket.gethostname():
+        return None
+    if owner["boot"] != _boot_id():
+        return False
+    start = _start_time(owner["pid"])
+    return start is not None and start == owner["start"]
+
+
+class RunLock:
+    """`acquire()` or ConfigError naming the owner; `release()` when the run ends. A daemon thread touches the file meanwhile."""
+
+    def __init__(self, path: Path, beat: float = BEAT) -> None:
+        self.path, self.beat = path, beat
+        self._descriptor: int | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._touch, name="run lock", daemon=True)
+        self._thread.start()
+
+    def _take(self, descriptor: int) -> None:
+        owner = _note(descriptor)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise self._refusal(owner) from None
+        owner = _note(descriptor)  # once more: it may have changed hands before the lock was ours
+        me = identity()
+        if owner is not None and any(owner[key] != me[key] for key in me):
+            alive = alive_here(owner)
+            if alive or (alive is None and self._touched_again()):
+                raise self._refusal(owner)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({**me, "since": time.strftime("%Y-%m-%d %H:%M:%S")}).encode(), 0)
+        os.fsync(descriptor)
+
+    def _touched_again(self) -> bool:
+        """Watch the file for three beats; times are compared with each other only, so clocks of hosts need not agree."""
+        before = os.stat(self.path).st_mtime_ns
+        deadline = time.monotonic() + 3 * self.beat
+        while time.monotonic() < deadline:
+            time.sleep(self.beat / 10)
+            if os.stat(self.path).st_mtime_ns != before:
+                return True
+        return False
+
+    def _refusal(self, owner: dict[str, Any] | None) -> ConfigError:
+        who = f"process {owner['pid']} on {owner['host']} since {owner['since']}" if owner else "another process"
+        return ConfigError(f"run.name: {self.path.parent} is in use by {who}; stop that run or choose another run.name")
+
+    def _touch(self) -> None:
+        while not self._stop.wait(self.beat):
+            try:
+                os.utime(self.path)
+            except FileNotFoundError:
+                return  # the run directory was deleted under the run
+
+    def release(self) -> None:
+        """Leave an empty file: nobody holds the run."""
+        if self._descriptor is None:
+            return
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+
+def _note(descriptor: int) -> dict[str, Any] | None:
+    """What the lock file says, read through the descriptor that will lock it: closing any other one would drop the lock."""
+    try:
+        content = json.loads(os.pread(descriptor, 4096, 0))
+    except ValueError:
+        return None
+    wanted = ("host", "boot", "pid", "start", "since")
+    return content if isinstance(content, dict) and all(key in content for key in wanted) else None

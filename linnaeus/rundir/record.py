@@ -1,0 +1,46 @@
+"""What a run ran on: commit, versions, host. Nothing is imported to learn its version."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("linnaeus", "torch", "torchvision", "timm", "numpy", "hydra-core", "omegaconf", "pillow", "pyarrow", "safetensors", "wandb")
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions of what the results may depend on; a package that is not installed is left out."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def git_commit() -> str | None:
+    """The commit of this program's own checkout, with `-dirty` when files differ from it; None outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def environment_record() -> dict[str, Any]:
+    """Commit, versions, host and processors, for run.json."""
+    return {
+        "commit": git_commit(),
+        "python": platform.python_version(),
+        "packages": package_versions(),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }

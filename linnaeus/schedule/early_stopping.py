@@ -1,0 +1,87 @@
+"""When training stops before its length: patience (`EarlyStopping`, with a state) and stated limits (`StopConditions`, without).
+
+Both see only numbers that are the same on every process, so all of them stop at the same step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.schema import EarlyStopConfig
+
+
+class EarlyStopping:
+    """Stops after `patience` checks in a row without an improvement by more than `min_delta`. Equal values and NaN are no
+    improvement: a plateau stops, and so does a run whose loss is lost."""
+
+    def __init__(self, patience: int = 7, min_delta: float = 0.0, mode: str = "min") -> None:
+        if patience < 1:
+            raise ConfigError(f"early_stop.patience is {patience}; it must be at least 1")
+        if min_delta < 0:
+            raise ConfigError(f"early_stop.min_delta is {min_delta}; it must be at least 0")
+        if mode not in ("min", "max"):
+            raise ConfigError(f"early_stop.mode is {mode!r}; it is min or max")
+        self.patience, self.min_delta, self.mode = patience, min_delta, mode
+        self.best_loss = math.inf if mode == "min" else -math.inf  # the best value so far, whatever is monitored
+        self.counter = 0
+
+    def check(self, value: float) -> bool:
+        """Take the value of one validation; True when it is time to stop."""
+        gain = self.best_loss - value if self.mode == "min" else value - self.best_loss
+        if gain > self.min_delta:  # false for NaN
+            self.best_loss, self.counter = float(value), 0
+        else:
+            self.counter += 1
+        return self.counter >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_loss": self.best_loss, "counter": self.counter}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.best_loss, self.counter = float(state["best_loss"]), int(state["counter"])
+
+
+class StopConditions:
+    """The limits of `schedule.early_stop`. Each question answers with the reason to stop, one line, or None."""
+
+    def __init__(self, config: EarlyStopConfig, warmup_end: int = 0) -> None:
+        self.config, self.warmup_end = config, warmup_end
+
+    def at_step(self, step: int) -> str | None:
+        """After each update."""
+        limit = self.config.max_steps
+        if limit is not None and step >= limit:
+            return f"step {step} reached schedule.early_stop.max_steps={limit}"
+        return None
+
+    def after_log(self, step: int, learning_rate: float, grad_norm: float) -> str | None:
+        """At a log boundary, where the gradient norm (before clipping) has been read; the rate has no floor during warm-up."""
+        floor, ceiling = self.config.min_lr, self.config.max_grad_norm
+        if floor is not None and step > self.warmup_end and learning_rate < floor:
+            return f"learning rate {learning_rate:.3g} fell below schedule.early_stop.min_lr={floor:.3g} at step {step}"
+        if ceiling is not None and grad_norm > ceiling:
+            return f"gradient norm {grad_norm:.3g} exceeded schedule.early_stop.max_grad_norm={ceiling:.3g} at step {step}"
+        return None
+
+    def after_validation(self, results: Mapping[str, float]) -> str | None:
+        """When the passes of a step have results. Raises `ConfigError` when they have no metric of the monitored name."""
+        monitor, bound = self.config.monitor, self.config.metric_bound
+        if bound is None and self.config.patience is None:
+            return None
+        value = results.get(monitor)
+        if value is None:
+            self._check_name(results)
+            return None
+        if bound is not None and (value <= bound if self.config.mode == "min" else value >= bound):
+            return f"{monitor} {value:.6g} reached schedule.early_stop.metric_bound={bound:.6g}"
+        return None
+
+    def _check_name(self, results: Mapping[str, float]) -> None:
+        """A monitored pass may not be due at this step; one that ran without the metric is a wrong name."""
+        prefix = self.config.monitor.split("/")[0] + "/"
+        there = [name for name in results if name.startswith(prefix)]
+        if there:
+            raise ConfigError(f"schedule.early_stop.monitor={self.config.monitor} is no metric of this run; there are {', '.join(there)}")

@@ -1,0 +1,98 @@
+"""When something recurs: `Every` in steps, `TimeTrigger` by the clock.
+
+The plan lists `Every.steps()` and the run asks `Every.due(step)`: the same arithmetic, so what is listed is what fires.
+`step` is the number of an update, counted from 1: the value of `global_step` once that update is done.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.schedule.durations import Duration, first_step_at
+
+
+@dataclass(frozen=True)
+class Every:
+    """The steps in first..last that are a multiple of one of `periods` or in `others`. Whole periods need no memory: a row of
+    metrics each step of a million costs nothing; fractional ones (33 % of 10 steps) are few and listed."""
+
+    periods: tuple[int, ...] = ()
+    others: frozenset[int] = frozenset()
+    first: int = 1
+    last: int = 0
+    cadences: tuple[str, ...] = ()  # as the user wrote them
+    seconds: tuple[float, ...] = ()  # cadences by the clock, for `TimeTrigger`
+
+    @classmethod
+    def resolve(
+        cls, texts: Iterable[str], key: str, total_steps: int, steps_per_epoch: int, last: int, *, first: int = 1, at_end: bool = False
+    ) -> Every:
+        """From durations: multiples of N steps, of N epochs or of X % of `total_steps`, of which those in first..last happen;
+        `at_end` adds `last`. Raises `ConfigError` for a cadence of zero."""
+        periods: list[int] = []
+        others: set[int] = {last} if at_end and last >= first else set()
+        cadences, seconds = [], []
+        for text in texts:
+            duration = Duration.parse(text, key)
+            cadences.append(str(duration))
+            if duration.amount == 0:
+                raise ConfigError(f"{key} is {text!r}; nothing can happen every {text}, use [] for never")
+            if duration.is_time:
+                seconds.append(duration.seconds)
+                continue
+            period = max(1.0, duration.in_steps(total_steps, steps_per_epoch))
+            if abs(period - round(period)) < 1e-9:
+                periods.append(round(period))
+            else:
+                others.update(multiples(period, first, last))
+        return cls(tuple(periods), frozenset(others), first, last, tuple(cadences), tuple(seconds))
+
+    def due(self, step: int) -> bool:
+        """Whether it happens at this step."""
+        if not self.first <= step <= self.last:
+            return False
+        for period in self.periods:
+            if step % period == 0:
+                return True
+        return step in self.others
+
+    @property
+    def happens(self) -> bool:
+        """Whether it is ever due, without listing when."""
+        return bool(self.others) or any(-(-self.first // period) * period <= self.last for period in self.periods)
+
+    def steps(self) -> list[int]:
+        """Every step at which it happens, in order."""
+        candidates = set(self.others)
+        for period in self.periods:
+            candidates.update(range(period, self.last + 1, period))
+        return sorted(step for step in candidates if self.first <= step)
+
+
+def multiples(period: float, first: int, last: int) -> list[int]:
+    """The first whole step at or past each multiple of a fractional `period`, as far as they lie in first..last."""
+    steps = (first_step_at(k * period) for k in range(1, math.ceil(last / period) + 1))
+    return [step for step in steps if first <= step <= last]
+
+
+class TimeTrigger:
+    """True once every `seconds` of the clock, which starts when it is made. Only rank 0 may ask: clocks differ."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self.clock = seconds, clock
+        self.restart()
+
+    def restart(self) -> None:
+        """Count the interval from now."""
+        self.next = self.clock() + self.seconds
+
+    def due(self) -> bool:
+        """Whether the interval has passed; if so the next one begins now."""
+        if self.clock() < self.next:
+            return False
+        self.restart()
+        return True

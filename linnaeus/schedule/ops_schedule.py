@@ -1,0 +1,130 @@
+"""`OpsSchedule`: the one object that answers whether something is due now and how likely something is now.
+
+Every answer is a function of the step and the resolved schedule, so all processes agree and a resume changes nothing; only
+checkpoints and reports may also go by the clock. Two conventions: `should_...` take the number of an update (`global_step` once
+it is done, from 1); `get_...` take `global_step` before the update that uses the value (from 0).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from linnaeus.progress.stages import TrainingStage
+from linnaeus.schedule.early_stopping import StopConditions
+from linnaeus.schedule.every import TimeTrigger
+from linnaeus.schedule.resolved import PARTIAL, ResolvedSchedule
+
+
+class OpsSchedule:
+    """Picklable: loader workers carry it for the probabilities."""
+
+    def __init__(self, resolved: ResolvedSchedule, clock: Callable[[], float] = time.monotonic) -> None:
+        self.resolved = resolved
+        self.stop_conditions = StopConditions(resolved.early_stop, resolved.warmup_end)
+        self._checkpoint_clocks = [TimeTrigger(s, clock) for s in resolved.checkpoint.seconds]
+        self._report_clocks = [TimeTrigger(s, clock) for s in resolved.report.seconds]
+
+    # ---- what is due at a step
+
+    def should_log_metrics(self, current_step: int) -> bool:
+        return self.resolved.log.due(current_step)
+
+    def should_report(self, current_step: int) -> bool:
+        """By the clock the answer is this process's own: print what it has, reduce nothing over the processes."""
+        clock = [trigger.due() for trigger in self._report_clocks]
+        return self.resolved.report.due(current_step) or True in clock
+
+    def should_validate(self, current_step: int) -> bool:
+        return self.resolved.validate.due(current_step)
+
+    def should_validate_mask_meta(self, current_step: int) -> bool:
+        return self.resolved.validate_mask_meta.due(current_step)
+
+    def should_validate_partial_mask_meta(self, current_step: int) -> bool:
+        return self.resolved.validate_partial_mask_meta.due(current_step)
+
+    def partial_validations_due(self, current_step: int) -> range:
+        """Indices into `resolved.combinations` of the partial passes due: the listed ones, or at the end all where asked for."""
+        r = self.resolved
+        if not self.should_validate_partial_mask_meta(current_step):
+            return range(0)
+        return range(len(r.combinations) if r.all_combinations_at_end and current_step == r.last_step else r.listed)
+
+    def passes_at_end(self) -> list[tuple[TrainingStage, int | None]]:
+        """(stage, partial index) of the passes the last step has, for a run that stops before the schedule foresaw it."""
+        r, step = self.resolved, self.resolved.last_step
+        passes: list[tuple[TrainingStage, int | None]] = []
+        if "validate" in r.at_end:
+            passes.append((TrainingStage.VALIDATION_NORMAL, None))
+        if "validate_mask_meta" in r.at_end:
+            passes.append((TrainingStage.VALIDATION_MASK_META, None))
+        if PARTIAL in r.at_end:
+            passes += [(TrainingStage.VALIDATION_PARTIAL_MASK_META, i) for i in self.partial_validations_due(step)]
+        return passes
+
+    def should_save_checkpoint(self, current_step: int, context: Any = None) -> bool:
+        """By steps, or by rank 0's clock, which `context` (a `DistributedContext`) tells the others. That costs a broadcast, so
+        several processes look at the clock only at the steps of `schedule.log`."""
+        due = self.resolved.checkpoint.due(current_step)
+        if self._checkpoint_clocks and not due:
+            due = self._clock_says_save(current_step, context)
+        if due:
+            for trigger in self._checkpoint_clocks:
+                trigger.restart()
+        return due
+
+    def _clock_says_save(self, current_step: int, context: Any) -> bool:
+        if context is None or context.world_size == 1:
+            return any(trigger.due() for trigger in self._checkpoint_clocks)
+        if self.resolved.log.cadences and not self.resolved.log.due(current_step):
+            return False
+        return context.broadcast_object(context.is_master and any(trigger.due() for trigger in self._checkpoint_clocks))
+
+    def should_update_gradnorm(self, current_step: int) -> bool:
+        """Whether the update number `current_step` also updates the task weights."""
+        return self.resolved.gradnorm.due(current_step)
+
+    def should_stop_early(
+        self,
+        current_step: int,
+        *,
+        learning_rate: float | None = None,
+        grad_norm: float | None = None,
+        results: Mapping[str, float] | None = None,
+    ) -> str | None:
+        """The reason to stop by a stated limit, or None. Give what is known now: the rate and the gradient norm at a log
+        boundary, `results` after the passes of a step. Patience has a state and is `EarlyStopping`'s."""
+        reason = self.stop_conditions.at_step(current_step)
+        if reason is None and learning_rate is not None:
+            reason = self.stop_conditions.after_log(current_step, learning_rate, 0.0 if grad_norm is None else grad_norm)
+        if reason is None and results is not None:
+            reason = self.stop_conditions.after_validation(results)
+        return reason
+
+    # ---- how likely something is
+
+    def get_meta_mask_prob(self, current_step: int) -> float:
+        """Probability that all metadata of a training sample are masked."""
+        return self.resolved.meta_mask.at(current_step)
+
+    def get_partial_meta_mask_prob(self, current_step: int) -> float:
+        """Probability that a combination of a sample's metadata is masked, of the samples not fully masked."""
+        return self.resolved.partial_meta_mask.at(current_step)
+
+    def get_null_mask_prob(self, current_step: int) -> float:
+        """Probability that a null label is left out of the loss."""
+        return self.resolved.null_mask.at(current_step)
+
+    def get_mixup_prob(self, current_step: int) -> float:
+        """Probability that a pair of samples is mixed."""
+        return self.resolved.mixing.at(current_step)
+
+    def get_mixup_group_level(self, epoch: int) -> str | None:
+        """The taxonomic rank whose members are paired in a (0-based) epoch; None before the first entry: no pairs."""
+        level = None
+        for begins, name in self.resolved.mixing_levels:
+            if begins <= epoch:
+                level = name
+        return level

@@ -1,0 +1,211 @@
+"""The schedule of a run in whole steps: every duration of the config resolved once, checked, frozen.
+
+`OpsSchedule` asks it, `schedule_summary` and `schedule_picture` show it, loader workers carry it for the ramps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.schema import Config, EarlyStopConfig, GradNormConfig, ScheduleConfig, SchedulerConfig, StepConfig, WSDConfig
+from linnaeus.schedule.combinations import Combination, all_combinations, listed_combinations
+from linnaeus.schedule.durations import Duration
+from linnaeus.schedule.every import Every
+from linnaeus.schedule.ramps import Ramp
+
+PARTIAL = "validate_partial_mask_meta"
+PASSES = ("validate", "validate_mask_meta", PARTIAL)
+RAMPS = ("meta_mask", "partial_meta_mask", "null_mask", "mixing")
+
+
+@dataclass(frozen=True)
+class ResolvedSchedule:
+    """All plain integers and tuples; picklable. `last_step` is where the run ends at the latest (`early_stop.max_steps`), while
+    fractions are of `total_steps`."""
+
+    total_steps: int
+    steps_per_epoch: int
+    last_step: int
+    global_batch: int
+    micro_batch: int
+    log: Every
+    report: Every
+    validate: Every
+    validate_mask_meta: Every
+    validate_partial_mask_meta: Every
+    checkpoint: Every
+    gradnorm: Every
+    combinations: tuple[Combination, ...]  # of masked components, by the index of their partial pass
+    listed: int  # how many of them the config lists: the others run at the end only
+    all_combinations_at_end: bool
+    at_end: tuple[str, ...]  # the validation passes that belong to the last step, wherever that turns out to be
+    meta_mask: Ramp
+    partial_meta_mask: Ramp
+    null_mask: Ramp
+    mixing: Ramp
+    mixing_levels: tuple[tuple[int, str], ...]  # (0-based epoch from which on, taxonomic rank)
+    warmup_end: int
+    lr_moments: tuple[tuple[str, int], ...]  # (what happens to the learning rate, step)
+    early_stop: EarlyStopConfig
+    notes: tuple[str, ...]  # what the user asked for that will not happen
+
+    @property
+    def epochs(self) -> int:
+        """Epochs begun, the last one possibly cut short."""
+        return -(-self.total_steps // self.steps_per_epoch)
+
+    def events(self) -> dict[str, Every]:
+        """Everything that happens at steps, by its name in the plan."""
+        return {
+            "validate": self.validate,
+            "validate_mask_meta": self.validate_mask_meta,
+            "validate_partial_mask_meta": self.validate_partial_mask_meta,
+            "checkpoint": self.checkpoint,
+            "gradnorm": self.gradnorm,
+            "report": self.report,
+            "log": self.log,
+        }
+
+    def ramps(self) -> dict[str, Ramp]:
+        return {name: getattr(self, name) for name in RAMPS}
+
+
+def resolve_all_schedule_params(
+    config: Config, total_steps: int, steps_per_epoch: int, components: Sequence[str] | None = None
+) -> ResolvedSchedule:
+    """Every duration in steps. `components` are the metadata components of the data: () for none, None where they are not
+    known yet. Raises `ConfigError`, one line, for what cannot be."""
+    assert total_steps > 0 and steps_per_epoch > 0
+    schedule, scheduler = config.schedule, config.lr_scheduler
+    _check_monitor(schedule)
+    lengths = (total_steps, steps_per_epoch)
+    last = min(total_steps, schedule.early_stop.max_steps or total_steps)
+    has_metadata = components is None or len(components) > 0
+    listed = listed_combinations(schedule.partial_combinations, components) if has_metadata else ()
+    complete = schedule.all_combinations_at_end and bool(components)
+    combinations = all_combinations(listed, components or ()) if complete else listed
+    if schedule.validate_partial_mask_meta and has_metadata and not listed:
+        raise ConfigError("schedule.validate_partial_mask_meta needs schedule.partial_combinations, such as [[SPATIAL]]; or set it to []")
+    events = _events(config, *lengths, last, {"validate": True, "validate_mask_meta": has_metadata, PARTIAL: bool(combinations)})
+    ramps = {name: Ramp.resolve(getattr(schedule, name), f"schedule.{name}", *lengths) for name in RAMPS}
+    levels = _mixing_levels(schedule, *lengths)
+    warmup_end = Duration.parse(scheduler.warmup, "lr_scheduler.warmup").to_steps(*lengths)
+    return ResolvedSchedule(
+        total_steps=total_steps,
+        steps_per_epoch=steps_per_epoch,
+        last_step=last,
+        global_batch=config.trainer.global_batch,
+        micro_batch=config.trainer.micro_batch,
+        log=events["log"],
+        report=events["report"],
+        validate=events["validate"],
+        validate_mask_meta=events["validate_mask_meta"],
+        validate_partial_mask_meta=events[PARTIAL],
+        checkpoint=events["checkpoint"],
+        gradnorm=events["gradnorm"],
+        combinations=combinations,
+        listed=len(listed),
+        all_combinations_at_end=complete,
+        at_end=_passes_at_end(schedule, events, complete),
+        meta_mask=ramps["meta_mask"],
+        partial_meta_mask=ramps["partial_meta_mask"],
+        null_mask=ramps["null_mask"],
+        mixing=ramps["mixing"],
+        mixing_levels=levels,
+        warmup_end=warmup_end,
+        lr_moments=_lr_moments(scheduler, warmup_end, *lengths),
+        early_stop=schedule.early_stop,
+        notes=tuple(_notes(events, ramps, levels, warmup_end, last, steps_per_epoch)),
+    )
+
+
+def _events(config: Config, total: int, per_epoch: int, last: int, possible: dict[str, bool]) -> dict[str, Every]:
+    """Every kind of event; of the validation passes those that are `possible` with the metadata there are. At the end come the
+    passes that have a cadence, and all that mask something where every combination is asked for."""
+    schedule, weighting = config.schedule, config.weighting
+
+    def every(name: str, at_end: bool = False) -> Every:
+        return Every.resolve(getattr(schedule, name), f"schedule.{name}", total, per_epoch, last, at_end=at_end)
+
+    never = Every(first=1, last=last)
+    events = {"log": every("log"), "report": every("report"), "checkpoint": every("checkpoint", schedule.checkpoint_at_end)}
+    for name in PASSES:
+        once_more = schedule.validate_at_end and bool(getattr(schedule, name))
+        complete = schedule.all_combinations_at_end and name != "validate"
+        events[name] = every(name, once_more or complete) if possible[name] else never
+    events["gradnorm"] = never
+    if isinstance(weighting, GradNormConfig):
+        begin = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)
+        events["gradnorm"] = Every.resolve(weighting.every, "weighting.every", total, per_epoch, last, first=max(1, begin))
+    return events
+
+
+def _lr_moments(scheduler: SchedulerConfig, warmup_end: int, total: int, per_epoch: int) -> tuple[tuple[str, int], ...]:
+    """The corners of the learning rate, for the plan; the curve itself is the scheduler's."""
+    moments = [("warm-up ends", warmup_end)] if warmup_end else []
+    if isinstance(scheduler, StepConfig):
+        at = (Duration.parse(text, "lr_scheduler.at").to_steps(total, per_epoch) for text in scheduler.at)
+        moments += [(f"x {scheduler.factor:g}", step) for step in at]
+    if isinstance(scheduler, WSDConfig):
+        moments.append(("decay begins", max(0, total - Duration.parse(scheduler.decay, "lr_scheduler.decay").to_steps(total, per_epoch))))
+    return tuple(moments)
+
+
+def _passes_at_end(schedule: ScheduleConfig, events: dict[str, Every], complete: bool) -> tuple[str, ...]:
+    masking = PASSES[1:] if complete else ()
+    return tuple(name for name in PASSES if name in masking or (schedule.validate_at_end and events[name].cadences))
+
+
+def _mixing_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tuple[tuple[int, str], ...]:
+    """The taxonomic rank that takes effect at the first epoch to start at or after each moment."""
+    levels: dict[int, str] = {}
+    moments: list[int] = []
+    for i, entry in enumerate(schedule.mixing_level):
+        key = f"schedule.mixing_level[{i}]"
+        if set(entry) != {"from", "level"}:
+            raise ConfigError(f"{key} has the keys {', '.join(entry) or 'none'}; it takes from and level: {{from: 50%, level: genus}}")
+        moment = Duration.parse(entry["from"], f"{key}.from").to_steps(total, per_epoch)
+        if moments and moment <= moments[-1]:
+            raise ConfigError(
+                f"{key}.from={entry['from']} (step {moment}) does not come after the entry before it (step {moments[-1]}); sort them"
+            )
+        moments.append(moment)
+        levels[-(-moment // per_epoch)] = entry["level"]
+    return tuple(levels.items())
+
+
+def _check_monitor(schedule: ScheduleConfig) -> None:
+    """Early stopping on a validation metric has no effect without the pass that measures it."""
+    stop = schedule.early_stop
+    if stop.patience is None and stop.metric_bound is None:
+        return
+    prefix = stop.monitor.split("/")[0]
+    name = "validate_mask_meta" if "mask_meta" in prefix else "validate_partial_mask_meta" if "mask" in prefix else "validate"
+    if not getattr(schedule, name):
+        raise ConfigError(
+            f"schedule.early_stop watches {stop.monitor}, which is never measured: schedule.{name} is []; set it, such as [1epochs]"
+        )
+
+
+def _notes(
+    events: dict[str, Every], ramps: dict[str, Ramp], levels: tuple[tuple[int, str], ...], warmup_end: int, last: int, per_epoch: int
+) -> list[str]:
+    """What will not happen although the config says so, one line each."""
+    notes = [
+        f"{name}: {', '.join(e.cadences)} does not come within the {last} steps of the run"
+        for name, e in events.items()
+        if e.cadences and not e.seconds and not e.happens
+    ]
+    notes += [
+        f"schedule.{name}: the ramp ends at step {r.until_step}, beyond the last step {last}, and stops at {r.at(last - 1):.4g}"
+        for name, r in ramps.items()
+        if not r.is_constant and r.until_step > last
+    ]
+    notes += [f"schedule.mixing_level: {level} would begin after the last epoch" for epoch, level in levels if epoch * per_epoch >= last]
+    if warmup_end >= last:
+        notes.append(
+            f"lr_scheduler.warmup: ends at step {warmup_end}, so the learning rate of the run ({last} steps) never reaches its peak"
+        )
+    return notes

@@ -1,0 +1,129 @@
+"""The protocol a workload implements: the only thing the engine knows of it (law 8).
+
+A workload is a package with a `SCHEMAS` table in its `config` module and a function `build_workload(config)` in its `__init__`. It brings data, model, losses, metrics and validation passes; the loop brings order, windows, devices,
+precision, gradients, weights, schedules, checkpoints and logs.
+
+A *batch* is a flat dict of host tensors, first dimension B; the loop moves it to the device and hands it back to the workload.
+Entries it must hold: `weight` float32 [B], 1 for a real sample and 0 for the stand-in of an empty micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linnaeus.schedule import OpsSchedule
+
+Batch = dict[str, Tensor]
+
+
+class SampleIndex(NamedTuple):
+    """What reaches a loader worker for one sample: enough to make the sample again anywhere."""
+
+    epoch: int
+    position: int  # in the epoch's order; position ^ 1 is the other half of its slot
+    sample: int  # index into the dataset
+    global_step: int  # of the update that will use it, before that update
+    real: bool = True  # False: the zero-weight stand-in of an empty micro-batch
+
+
+class PositionedDataset(Protocol):
+    """A map-style dataset whose samples depend on nothing but their index. Picklable; keeps no state that alters a sample."""
+
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
+        """The collated batch of the indices, in their order."""
+        ...
+
+    def groups(self, level: str | None) -> np.ndarray | None:
+        """int64 [N] group of each sample at a level, -1 where it must not be paired; None: no pairs are wanted."""
+        ...
+
+
+class ValidationPass(NamedTuple):
+    """One way of validating: `key` prefixes its metrics (`val`, `val_mask_meta`, `val_mask_SPATIAL`)."""
+
+    key: str
+    stage: str  # value of a TrainingStage
+    partial_index: int | None = None
+    masked: tuple[str, ...] = ()
+
+
+class Metrics(Protocol):
+    """Streaming metrics. Order-sensitive float sums are returned per batch and added in batch order by the caller; integer
+    counts are added in place, which is exact in any order, and are all-reduced by the caller."""
+
+    width: int  # K
+    counts: dict[str, Tensor]  # int64 on the device
+
+    def sums(self, outputs: Any, batch: Batch) -> Tensor:
+        """float64 [K]: this batch's contributions to the sums."""
+        ...
+
+    def count(self, outputs: Any, batch: Batch) -> None:
+        """Add this batch to `counts`."""
+        ...
+
+    def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        """Named results from totals; keys such as `loss`, `species/top1`. NaN where a metric is not defined. Training metrics are
+        given the loss sums and valid counts of the tasks, [2T], which the loop itself has added up."""
+        ...
+
+
+class Workload(Protocol):
+    tasks: tuple[str, ...]
+    components: tuple[str, ...]  # metadata components that can be masked; empty where there are none
+    train_size: int
+    train_set: PositionedDataset  # these two after `build_datasets`
+    validation_set: PositionedDataset
+    groups_of_two: bool  # samples are ordered in slots of two and micro-batches are even
+    notes: tuple[str, ...]  # lines printed at start
+    fingerprint: str  # of data and everything that numbers the classes
+
+    def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
+        """Make `train_set` and `validation_set`; `schedule` travels to the workers for its probabilities, `directory` is the
+        run's, which may not exist yet."""
+        ...
+
+    def build_model(self) -> nn.Module:
+        """The network, initialised from the config's seed. `model(batch)` returns outputs; `model.shared_parameters()` lists
+        the parameters of the last shared layer for GradNorm; `model.no_decay` is a set of names never decayed."""
+        ...
+
+    def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
+        """On the device: normalise, mix, mask what the batch says, and in validation the `masked` components."""
+        ...
+
+    def valid_counts(self, batch: Batch) -> Tensor:
+        """float64 [T] on the host: the weight of valid labels per task in a host batch, the denominators of the loss."""
+        ...
+
+    def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
+        """float [T]: the sum (not the mean) of each task's losses over the valid labels of a prepared batch."""
+        ...
+
+    def metrics(self, training: bool, device: torch.device) -> Metrics: ...
+
+    def sample_names(self, samples: Sequence[int]) -> list[str]:
+        """Stable names of training samples by their dataset index."""
+        ...
+
+    def summary(self, final: Mapping[str, float]) -> list[str]:
+        """Lines printed at the end, such as accuracies beside their ceilings."""
+        ...
+
+    def save_record(self, directory: Path) -> None:
+        """Write what describes the dataset into the run directory."""
+        ...
+
+    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
+        """(title, HTML) sections of report.html."""
+        ...

@@ -1,0 +1,78 @@
+"""Mixup and cutmix of in-group pairs: what is drawn on the host for each slot of two.
+
+A slot is positions 2k and 2k + 1, adjacent in a batch. Each half keeps `share` of itself and takes the rest from the other:
+blended all over (mixup, Zhang et al. 2017) or inside a box (cutmix, Yun et al. 2019), the share being the kept area to the pixel.
+Metadata are never interpolated: each component comes whole from one of the two. Keyed by (seed, epoch, slot).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linnaeus.randomness import MIX, Draw
+from linnaeus.workloads.taxonomy.config import AugmentConfig
+
+
+@dataclass(frozen=True)
+class MixDraws:
+    """Per sample: how much of itself it keeps, the box it takes from its partner, the components it takes."""
+
+    share: np.ndarray  # float32 [B]; 1 where unmixed
+    box: np.ndarray  # int64 [B, 4] top, left, bottom, right; empty (0) for mixup
+    pick: np.ndarray  # bool [B, M]
+    mixed: np.ndarray  # bool [B]
+
+
+@dataclass(frozen=True)
+class PairMixing:
+    """Draws for the pairs of a batch. At least one of the alphas is above 0."""
+
+    seed: int
+    mixup_alpha: float
+    cutmix_alpha: float
+    cutmix_share: float
+    image_size: int
+
+    @classmethod
+    def of(cls, config: AugmentConfig, seed: int, image_size: int) -> PairMixing:
+        share = config.cutmix_share if config.mixup_alpha > 0 else 1.0
+        return cls(seed, config.mixup_alpha, config.cutmix_alpha, share if config.cutmix_alpha > 0 else 0.0, image_size)
+
+    def draw(
+        self, epochs: np.ndarray, positions: np.ndarray, probability: np.ndarray, allowed: np.ndarray, present: np.ndarray
+    ) -> MixDraws:
+        """Draws of a batch of int64 [B] `epochs` and `positions`; `allowed` bool [B] is equal on both halves of a slot,
+        and true only where rows i and i ^ 1 are one; `probability` float [B] of mixing; `present` bool [B, M]."""
+        count = len(positions)
+        out = MixDraws(np.ones(count, np.float32), np.zeros((count, 4), np.int64), np.zeros_like(present), np.zeros(count, bool))
+        for i in range(0, count - 1, 2):
+            if allowed[i]:
+                self._draw_pair(out, i, Draw(self.seed, MIX, int(epochs[i]), int(positions[i]) // 2), float(probability[i]), present)
+        return out
+
+    def _draw_pair(self, out: MixDraws, i: int, draw: Draw, probability: float, present: np.ndarray) -> None:
+        if draw.uniform() >= probability:
+            return
+        pair = slice(i, i + 2)
+        if draw.uniform() < self.cutmix_share:
+            box = self._box(draw)
+            out.box[pair] = box
+            out.share[pair] = 1.0 - (box[2] - box[0]) * (box[3] - box[1]) / self.image_size**2
+        else:
+            out.share[pair] = draw.beta(self.mixup_alpha, self.mixup_alpha)
+        out.mixed[pair] = True
+        for half in range(2):
+            own, other = present[i + half], present[i + 1 - half]
+            coins = np.array([draw.uniform() < 0.5 for _ in own], dtype=bool)
+            out.pick[i + half] = other & (~own | coins)
+
+    def _box(self, draw: Draw) -> tuple[int, int, int, int]:
+        """A square of the drawn area around a uniform centre, cut off at the border; never empty."""
+        size = self.image_size
+        half = size * (1.0 - draw.beta(self.cutmix_alpha, self.cutmix_alpha)) ** 0.5 / 2
+        cy, cx = draw.uniform() * size, draw.uniform() * size
+        top, left = max(0, round(cy - half)), max(0, round(cx - half))
+        top, left = min(top, size - 1), min(left, size - 1)
+        return top, left, max(top + 1, min(size, round(cy + half))), max(left + 1, min(size, round(cx + half)))

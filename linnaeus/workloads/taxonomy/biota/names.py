@@ -1,0 +1,165 @@
+"""Invented Latin-like names of taxa: syllables of our own, endings as the two codes of nomenclature would have them.
+
+Orders of insects end in -optera, of fishes in -iformes, of plants in -ales; families in -idae or -aceae; a species' name is its
+binomial.
+"""
+
+from __future__ import annotations
+
+from linnaeus.randomness import Draw
+
+_STARTS = (
+    "Al",
+    "Bra",
+    "Cor",
+    "Da",
+    "Dry",
+    "El",
+    "Fe",
+    "Gal",
+    "Har",
+    "Il",
+    "Ke",
+    "Lu",
+    "Mar",
+    "Ne",
+    "Or",
+    "Pel",
+    "Qui",
+    "Ras",
+    "Sa",
+    "Tha",
+    "Ul",
+    "Vel",
+    "Xan",
+    "Ze",
+    "Cli",
+    "Phy",
+    "Tro",
+    "Sti",
+    "Mel",
+    "Lo",
+)
+_MIDDLES = (
+    "ba",
+    "ce",
+    "di",
+    "fo",
+    "ga",
+    "li",
+    "mo",
+    "na",
+    "pe",
+    "ra",
+    "ri",
+    "so",
+    "ta",
+    "ve",
+    "vi",
+    "xo",
+    "lu",
+    "ne",
+    "cto",
+    "mi",
+    "sta",
+    "pho",
+)
+_GENUS_ENDS = {
+    "animal": ("ra", "rus", "nus", "lla", "don", "pus", "ris", "xa", "lis"),
+    "plant": ("ria", "nia", "lium", "dra", "ntha", "rum", "sia", "phis", "lla"),
+}
+_EPITHETS = (
+    "alba",
+    "aurata",
+    "borealis",
+    "cana",
+    "decora",
+    "dives",
+    "elegans",
+    "fallax",
+    "ferox",
+    "flava",
+    "gracilis",
+    "hirta",
+    "insignis",
+    "iris",
+    "lata",
+    "laeta",
+    "livida",
+    "lucida",
+)
+_EPITHETS += (
+    "major",
+    "maritima",
+    "minor",
+    "mirabilis",
+    "modesta",
+    "montana",
+    "nitida",
+    "nobilis",
+    "notata",
+    "obscura",
+    "ornata",
+    "pallida",
+    "picta",
+    "pratensis",
+    "pumila",
+)
+_EPITHETS += (
+    "pura",
+    "rara",
+    "regia",
+    "rivalis",
+    "rubens",
+    "rupestris",
+    "serena",
+    "silvatica",
+    "simplex",
+    "sobria",
+    "solida",
+    "tarda",
+    "tenuis",
+    "tristis",
+    "umbrosa",
+    "vaga",
+    "velox",
+)
+_EPITHETS += ("venusta", "vernalis", "viridis", "vulgaris")
+
+
+def _stem(draw: Draw, middles: int) -> str:
+    return _STARTS[draw.integer(len(_STARTS))] + "".join(_MIDDLES[draw.integer(len(_MIDDLES))] for _ in range(middles))
+
+
+def _fresh(draw: Draw, ends: tuple[str, ...], middles: int, taken: set[str]) -> str:
+    while True:
+        name = _stem(draw, middles) + ends[draw.integer(len(ends))]
+        if name not in taken:
+            taken.add(name)
+            return name
+
+
+def order_name(draw: Draw, ending: str, taken: set[str]) -> str:
+    """A stem with the ending of its body plan, such as -optera."""
+    while True:
+        name = _stem(draw, 1).rstrip("aeiou") + ending
+        if name not in taken:
+            taken.add(name)
+            return name
+
+
+def family_name(draw: Draw, kingdom: str, taken: set[str]) -> str:
+    return _fresh(draw, ("ridae", "lidae", "nidae") if kingdom == "animal" else ("raceae", "laceae", "naceae"), 1, taken)
+
+
+def genus_name(draw: Draw, kingdom: str, taken: set[str]) -> str:
+    return _fresh(draw, _GENUS_ENDS[kingdom], 1, taken)
+
+
+def species_name(draw: Draw, genus: str, taken: set[str]) -> str:
+    """The binomial; `taken` holds the genus's earlier ones."""
+    while True:
+        name = f"{genus} {_EPITHETS[draw.integer(len(_EPITHETS))]}"
+        if name not in taken:
+            taken.add(name)
+            return name

@@ -1,0 +1,88 @@
+"""Metadata components: from where and when a photograph was taken to the numbers a network reads, with presence flags.
+
+A component is present when it is known, whatever its value: 0.0 is a latitude like any other. Absent values become zeros
+in the features and False in `present`; the models never read the zeros (they put a learned token there).
+
+    SPATIAL    x, y, z on the unit sphere, log of the coordinates' uncertainty and whether that is known        (5 columns)
+    TEMPORAL   sine and cosine of the day of the year (two harmonics) and of the hour, and whether that is known (7 columns)
+    ELEVATION  kilometres, their signed logarithm, sine and cosine at three scales                               (8 columns)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.workloads.taxonomy.observations import Metadata
+
+ELEVATION_PERIODS = (500.0, 2000.0, 8000.0)  # metres; the longest spans what land has, so its phase is the height itself
+WIDTHS = {"SPATIAL": 5, "TEMPORAL": 7, "ELEVATION": 2 + 2 * len(ELEVATION_PERIODS)}
+COMPONENTS = tuple(WIDTHS)
+
+
+def widths(components: Sequence[str]) -> tuple[int, ...]:
+    """Number of feature columns of each component. Raises ConfigError for a name that is none, or one given twice."""
+    for name in components:
+        if name not in WIDTHS:
+            raise ConfigError(f"data.components: {name!r} is not a metadata component; choose from {', '.join(COMPONENTS)}")
+    if len(set(components)) != len(components):
+        raise ConfigError(f"data.components: {list(components)} names a component twice")
+    return tuple(WIDTHS[name] for name in components)
+
+
+def column_slices(components: Sequence[str]) -> tuple[slice, ...]:
+    """Where each component's columns lie in the features."""
+    ends = np.cumsum((0, *widths(components))).tolist()
+    return tuple(slice(a, b) for a, b in pairwise(ends))
+
+
+def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, np.ndarray, tuple[slice, ...]]:
+    """Features float32 [N, F] (finite everywhere), presence bool [N, M], and the columns of each component."""
+    n = len(metadata.latitude)
+    slices = column_slices(components)
+    features = np.zeros((n, slices[-1].stop if slices else 0), np.float32)
+    present = np.zeros((n, len(slices)), bool)
+    for m, (name, columns) in enumerate(zip(components, slices, strict=True)):
+        known = present[:, m] = _PRESENCE[name](metadata)
+        features[known, columns] = np.stack(_ENCODERS[name](metadata, known), axis=1)
+    return features, present, slices
+
+
+def _known(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.asarray(values, np.float64)[rows]
+
+
+def _cycle(turns: np.ndarray) -> list[np.ndarray]:
+    return [np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)]
+
+
+def _spatial(metadata: Metadata, rows: np.ndarray) -> list[np.ndarray]:
+    lat, lon = np.deg2rad(_known(metadata.latitude, rows)), np.deg2rad(_known(metadata.longitude, rows))
+    metres = _known(metadata.uncertainty, rows)
+    stated = np.isfinite(metres)
+    logarithm = np.log10(np.where(stated, np.maximum(metres, 1.0), 1.0)) / 6.0  # 1 m -> 0, 1000 km -> 1
+    return [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat), logarithm, stated]
+
+
+def _temporal(metadata: Metadata, rows: np.ndarray) -> list[np.ndarray]:
+    day, hour = _known(metadata.day, rows), _known(metadata.hour, rows)
+    stated = np.isfinite(hour)
+    clock = [np.where(stated, wave, 0.0) for wave in _cycle(np.where(stated, hour, 0.0) / 24.0)]
+    return [*_cycle(day), *_cycle(2 * day), *clock, stated]
+
+
+def _elevation(metadata: Metadata, rows: np.ndarray) -> list[np.ndarray]:
+    metres = _known(metadata.elevation, rows)
+    waves = [wave for period in ELEVATION_PERIODS for wave in _cycle(metres / period)]
+    return [metres / 1000.0, np.sign(metres) * np.log1p(np.abs(metres) / 10.0) / 5.0, *waves]
+
+
+_ENCODERS = {"SPATIAL": _spatial, "TEMPORAL": _temporal, "ELEVATION": _elevation}
+_PRESENCE = {
+    "SPATIAL": lambda m: np.isfinite(m.latitude) & np.isfinite(m.longitude),
+    "TEMPORAL": lambda m: np.isfinite(m.day),
+    "ELEVATION": lambda m: np.isfinite(m.elevation),
+}

@@ -1,0 +1,71 @@
+"""Dates and times of day as manifests write them, ISO 8601 first: partial dates, intervals and EXIF's colons occur in practice.
+
+Every function returns a number, or a reason why there is none; reasons are counted and reported.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+import re
+
+LONGEST_INTERVAL = 31  # days; the middle of a longer one says little about the season
+
+_DATE = re.compile(r"(\d{4})(?:[-/:](\d{1,2})(?:[-/:](\d{1,2}))?)?$")
+_COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})$")
+_TIME = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?$", re.IGNORECASE)
+
+
+def day_of_year(text: str) -> float | str:
+    """The fraction of the year, in [0, 1), at which a date (or date with time, or interval of up to a month) begins; or the reason."""
+    start, interval, end = text.partition("/") if not re.match(r"\d{4}/", text) or text.count("/") % 2 else (text, "", "")
+    first = _date(start)
+    if isinstance(first, str) or not interval:
+        return first if isinstance(first, str) else _fraction(first)
+    last = _date(_completed(start.strip(), end.strip()))
+    if isinstance(last, str):
+        return last
+    if not 0 <= (last - first).days <= LONGEST_INTERVAL:
+        return "interval longer than a month" if last > first else "interval that ends before it begins"
+    return _fraction(first + (last - first) / 2)
+
+
+def hour_of_day(text: str) -> float | str:
+    """Hours in [0, 24) of a time, or of the time in a date with time; or the reason there is none."""
+    match = _TIME.match(re.split(r"[T ]", text.strip(), maxsplit=1)[-1].strip() if _has_date(text) else text.strip().lstrip("Tt"))
+    if not match:
+        return "not a time"
+    hour, minute, second = (int(part or 0) for part in match.groups()[:3])
+    if hour > 23 or minute > 59 or second > 60:
+        return "impossible time"
+    if (match[4] or "").upper() in ("Z", "UTC"):
+        return "time in UTC, not local"
+    return hour + minute / 60 + min(second, 59) / 3600
+
+
+def _has_date(text: str) -> bool:
+    return re.match(r"\s*\d{4}[-/:]?\d", text) is not None
+
+
+def _date(text: str) -> datetime.date | str:
+    text = re.split(r"[T ]", text.strip(), maxsplit=1)[0]
+    match = _COMPACT.match(text) or _DATE.match(text)
+    if not match:
+        return "not a date"
+    year, month, day = match.groups()
+    if day is None:
+        return "no month" if month is None else "no day of the month"
+    try:
+        return datetime.date(int(year), int(month), int(day))
+    except ValueError:
+        return "impossible date"
+
+
+def _completed(start: str, end: str) -> str:
+    """ISO 8601 lets the end of an interval leave out what it shares with the start: 2021-04-27/30."""
+    start = re.split(r"[T ]", start, maxsplit=1)[0]
+    return start[: len(start) - len(end)] + end if re.match(r"\d{1,2}(-\d{1,2})?$", end) else end
+
+
+def _fraction(date: datetime.date) -> float:
+    return (date.timetuple().tm_yday - 1) / (366 if calendar.isleap(date.year) else 365)

@@ -1,0 +1,168 @@
+"""Reads a CSV or Parquet manifest into dictionary-coded columns: no row is ever kept as Python objects.
+
+CSV may be comma-, tab- or semicolon-separated (as its header is), plain or .gz, UTF-8 (with or without a mark), UTF-16 with a mark, or
+windows-1252 where it is not UTF-8. Tab-separated tables are read without quoting, as iNaturalist and GBIF write them: quotes occur inside
+names there. Parquet needs pyarrow, imported only for it.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from linnaeus.config.errors import ConfigError
+
+CHUNK = 1 << 16  # rows of a CSV held as Python strings at once
+LONGEST_CELL = 1 << 20  # characters; the csv module's own default of 131072 is met by real description columns
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: `values[codes]` are its cells, stripped of space. `codes` int32 [N]; `values` are distinct but for that."""
+
+    codes: np.ndarray
+    values: list[str]
+
+    def take(self, rows: np.ndarray) -> Column:
+        return Column(self.codes[rows], self.values)
+
+    def text(self) -> np.ndarray:
+        """[N] unicode."""
+        return np.array(self.values, dtype=str)[self.codes] if len(self.values) else np.empty(0, dtype=str)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns asked for, of N rows."""
+
+    columns: dict[str, Column]
+    decimal_comma: bool = False  # semicolon-separated tables write 43,5 for 43.5
+    malformed: int = 0  # rows with another number of cells than the header, left out
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())).codes)
+
+    def take(self, rows: np.ndarray) -> Table:
+        """The table of some rows."""
+        return Table({name: column.take(rows) for name, column in self.columns.items()}, self.decimal_comma, self.malformed, self.notes)
+
+
+def read_table(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) -> Table:
+    """The columns that `choose` picks from the header. Raises ConfigError where the file cannot be read as a table."""
+    if not path.is_file():
+        raise ConfigError(f"data.path: {str(path)!r} is {'a folder' if path.is_dir() else 'not there'}; give a CSV or Parquet manifest")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return _checked(path, _read_parquet(path, choose))
+    for encoding in _encodings(path):
+        try:
+            return _checked(path, _read_csv(path, encoding, choose))
+        except UnicodeDecodeError:
+            continue
+        except (csv.Error, UnicodeError, OSError, EOFError) as error:
+            raise ConfigError(f"data.path: {str(path)!r} cannot be read as CSV: {error}") from error
+    raise ConfigError(f"data.path: {str(path)!r} is not text in UTF-8, UTF-16 or windows-1252; save it as UTF-8")
+
+
+def _checked(path: Path, table: Table) -> Table:
+    if len(table) == 0:
+        raise ConfigError(f"data.path: {str(path)!r} has a header and no rows")
+    return table
+
+
+def _open(path: Path, mode: str, **kwargs: str) -> IO:
+    return gzip.open(path, mode, **kwargs) if path.suffix == ".gz" else open(path, mode, **kwargs)
+
+
+def _encodings(path: Path) -> tuple[str, ...]:
+    try:
+        with _open(path, "rb") as file:
+            start = file.read(4)
+    except (OSError, EOFError) as error:
+        raise ConfigError(f"data.path: {str(path)!r} cannot be read: {error}") from error
+    return ("utf-16",) if start[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "windows-1252")
+
+
+class _Numbering(dict):
+    """Numbers the strings it is asked for: the first new one is 0, the next 1, and so on."""
+
+    def __missing__(self, value: str) -> int:
+        self[value] = number = len(self)
+        return number
+
+
+def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> Table:
+    csv.field_size_limit(LONGEST_CELL)
+    with _open(path, "rt", encoding=encoding, newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        delimiter = max(",\t;", key=first.count)
+        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL)
+        header = [_unquoted(name) for name in next(reader, [])]
+        if not any(header):
+            raise ConfigError(f"data.path: {str(path)!r} is empty; its first line must name the columns")
+        wanted = _positions(header, choose(header))
+        columns, malformed = _number_columns(reader, wanted, len(header))
+    notes = () if encoding != "windows-1252" else (f"{path.name} is not UTF-8 and was read as windows-1252",)
+    return Table(columns, decimal_comma=delimiter == ";", malformed=malformed, notes=notes)
+
+
+def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: int) -> tuple[dict[str, Column], int]:
+    """The wanted columns (name -> position) of the rows that have `width` cells, and how many have not (blank lines are no rows)."""
+    numbering = {name: _Numbering() for name in wanted}
+    codes: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype=np.int32)] for name in wanted}
+    malformed = 0
+    while chunk := list(islice(reader, CHUNK)):
+        rows = [row for row in chunk if len(row) == width]
+        malformed += sum(1 for row in chunk if len(row) != width and row)
+        cells = list(zip(*rows, strict=True)) or [()] * width
+        for name, position in wanted.items():
+            codes[name].append(np.fromiter(map(numbering[name].__getitem__, cells[position]), dtype=np.int32, count=len(rows)))
+    return {name: Column(np.concatenate(codes[name]), [_unquoted(v) for v in numbering[name]]) for name in wanted}, malformed
+
+
+def _positions(header: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    for name in names:
+        if header.count(name) > 1:
+            raise ConfigError(f"data.path: the manifest has {header.count(name)} columns named {name!r}; rename one")
+    return {name: header.index(name) for name in dict.fromkeys(names)}
+
+
+def _unquoted(cell: str) -> str:
+    cell = cell.strip()
+    if len(cell) >= 2 and cell[0] == cell[-1] == '"':
+        return cell[1:-1].replace('""', '"').strip()
+    return cell
+
+
+def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) -> Table:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ConfigError(f"data.path: reading {path.name} needs pyarrow; `pip install pyarrow`, or give a CSV") from error
+    try:
+        file = pq.ParquetFile(path)
+        wanted = _positions(file.schema_arrow.names, choose(file.schema_arrow.names))
+        table = file.read(columns=list(wanted))
+        return Table({name: _from_arrow(table.column(name)) for name in wanted})
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigError(f"data.path: {str(path)!r} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+
+
+def _from_arrow(column) -> Column:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    text = pc.fill_null(column.cast(pa.large_string()), "").combine_chunks()
+    coded = text.dictionary_encode() if not isinstance(text, pa.ChunkedArray) else text.combine_chunks().dictionary_encode()
+    return Column(coded.indices.to_numpy(zero_copy_only=False).astype(np.int32), [v.strip() for v in coded.dictionary.to_pylist()])

@@ -1,0 +1,36 @@
+"""Networks of the taxonomy workload: a trunk (`mformer`, or any timm model) with the heads of every taxonomic rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from linnaeus.config.schema import Config
+from linnaeus.randomness import INIT, key
+from linnaeus.workloads.taxonomy.config import MformerConfig
+from linnaeus.workloads.taxonomy.heads import HEADS
+from linnaeus.workloads.taxonomy.models.classifier import Classifier, Trunk
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[str]) -> Classifier:
+    """The network of `config.model` and `config.head`, on the CPU, its weights a function of `config.seed`.
+
+    `components` are the metadata components in the order of a batch's `meta` and `present`. Raises ConfigError where the
+    configuration asks for what the model cannot be."""
+    torch.default_generator.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
+    trunk = _build_trunk(config, tree, components)
+    model = Classifier(trunk, HEADS[config.head.name](trunk.width, tree), config.model.dropout)
+    model.init_weights()
+    return model
+
+
+def _build_trunk(config: Config, tree: TaxonomyTree, components: Sequence[str]) -> Trunk:
+    if isinstance(config.model, MformerConfig):
+        from linnaeus.workloads.taxonomy.models.mformer import Mformer
+
+        return Mformer(config.model, config.data.image_size, len(tree.ranks), components)
+    from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
+
+    return TimmBackbone(config.model, config.data.image_size, components)

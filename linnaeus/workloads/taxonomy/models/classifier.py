@@ -1,0 +1,66 @@
+"""The classifier: a trunk, the final shared norm, and the heads of every taxonomic rank.
+
+The norm's scale and bias are the last parameters all ranks share, so gradients of GradNorm are taken there. The trunk is
+a module of its own so that it can be compiled up to that point (`model.trunk.compile()`) while the rest stays separate.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from linnaeus.workloads.base import Batch
+from linnaeus.workloads.taxonomy.heads import Head
+
+
+class Trunk(Protocol):
+    """Features [B, R or 1, width] of image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
+
+    width: int
+    no_decay: set[str]
+
+    def init_weights(self) -> None: ...
+
+    def __call__(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor: ...
+
+
+class Classifier(nn.Module):
+    """`model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns
+    `logits`, one [B, C_r] per rank, and `features` [B, width], those of the finest rank."""
+
+    def __init__(self, trunk: Trunk, head: Head, dropout: float) -> None:
+        super().__init__()
+        self.trunk, self.head = trunk, head
+        self.norm = nn.LayerNorm(trunk.width)
+        self.dropout = nn.Dropout(dropout)
+
+    def init_weights(self) -> None:
+        """Every parameter, from torch's default generator (pretrained weights excepted)."""
+        self.trunk.init_weights()
+        nn.init.ones_(self.norm.weight)
+        nn.init.zeros_(self.norm.bias)
+        self.head.init_weights()
+
+    def forward(self, batch: Batch) -> dict[str, Any]:
+        image = batch["image"].to(self.norm.weight.dtype)
+        features = self.norm(self.trunk(image, batch["meta"].to(image.dtype), batch["present"]))
+        per_rank = self.dropout(features).expand(-1, len(self.head.sizes), -1)
+        return {"logits": self.head(per_rank), "features": features[:, -1]}
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """Scale and bias of the final shared norm: what GradNorm differentiates by. Unlike the last convolution's, their
+        gradient is not zero behind a zero-initialised residual branch."""
+        return [self.norm.weight, self.norm.bias]
+
+    @property
+    def no_decay(self) -> set[str]:
+        """Names of norms, biases, scales (all of one dimension) and tokens: never decayed."""
+        flat = {name for name, parameter in self.named_parameters() if parameter.dim() <= 1}
+        return flat | {f"trunk.{name}" for name in self.trunk.no_decay}
+
+    @property
+    def has_batch_statistics(self) -> bool:
+        """Batch normalisation anywhere: such a model's updates depend on how a global batch is split."""
+        return any(isinstance(module, _BatchNorm) for module in self.modules())

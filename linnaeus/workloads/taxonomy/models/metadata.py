@@ -1,0 +1,40 @@
+"""Metadata encoders: a vector per component, and a learned token in the place of what is missing or masked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from linnaeus.workloads.taxonomy.components import column_slices
+
+TOKEN_STD = 0.02
+
+
+class MetadataEncoder(nn.Module):
+    """One small MLP per component; [B, F] and presence [B, M] to tokens [B, M, width].
+
+    Absent columns are blanked before the MLPs and their result is replaced after: neither output nor gradient can depend
+    on a masked value, be it NaN. Every parameter stays in the graph whatever is present."""
+
+    def __init__(self, components: Sequence[str], hidden: int, width: int) -> None:
+        super().__init__()
+        self.slices = column_slices(components)
+        sizes = [columns.stop - columns.start for columns in self.slices]
+        self.encoders = nn.ModuleList(
+            nn.Sequential(nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, width), nn.LayerNorm(width)) for size in sizes
+        )
+        self.missing = nn.Parameter(torch.empty(len(sizes), width)) if sizes else None
+
+    def init_weights(self) -> None:
+        if self.missing is not None:
+            nn.init.trunc_normal_(self.missing, std=TOKEN_STD)
+
+    def forward(self, meta: Tensor, present: Tensor) -> Tensor:
+        tokens = []
+        for m, (encoder, columns) in enumerate(zip(self.encoders, self.slices, strict=True)):
+            here = present[:, m : m + 1]
+            encoded = encoder(meta[:, columns].masked_fill(~here, 0.0))
+            tokens.append(torch.where(here, encoded, self.missing[m].to(encoded.dtype)))
+        return torch.stack(tokens, dim=1)

@@ -1,0 +1,230 @@
+"""The tree of taxa as flat integer arrays. A taxon is its lineage (names repeat), numbered per rank.
+
+`TaxonomyTree.from_lineages` builds it from rows of names; every operation is a gather or a segment reduction, linear in the
+number of taxa. Classes of a rank are numbered in the order of their sorted lineages, so a taxon's descendants at a finer
+rank are neighbours.
+
+Holes (a fish with no class): the taxon's `parent`, its class at the *next* coarser rank, is -1, and `anchor` holds its
+nearest known coarser ancestor, of whatever rank. Its lineage id keeps the empty place: `Chordata||Perciformes`. Where there
+are no holes, `anchor` follows from `parent` and need not be given.
+
+*Nodes* number all taxa of all ranks in one range, coarse ranks first: node = offsets[rank] + class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.lineages import conflicting_names, distinct_lineages, lineage_text, number_names
+
+
+@dataclass(frozen=True, eq=False)
+class TaxonomyTree:
+    """Taxa of `ranks` (coarse to fine). Class indices are per rank, 0-based, in order of the sorted lineages."""
+
+    ranks: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]  # per rank, per class: the taxon's own name
+    parent: tuple[np.ndarray, ...]  # per rank, int64 [C_r]: class index at the next coarser rank, -1 where there is none
+    anchor: tuple[np.ndarray, ...] = ()  # per rank, int64 [C_r]: node of the nearest known ancestor, -1 for a root; (): no holes
+    ids: tuple[tuple[str, ...], ...] = ()  # per rank, per class: lineage ids where ranks were left out; (): they follow from names
+
+    def __post_init__(self) -> None:
+        assert len(self.ranks) == len(self.names) == len(self.parent), "one list of names and of parents per rank"
+        if not self.anchor:
+            shifts = (0, *self.offsets[:-2])  # where the next coarser rank begins
+            anchor = tuple(np.where(p >= 0, p + shift, -1).astype(np.int64) for p, shift in zip(self.parent, shifts, strict=True))
+            object.__setattr__(self, "anchor", anchor)
+
+    @classmethod
+    def from_lineages(cls, ranks: Sequence[str], rows: np.ndarray) -> tuple[TaxonomyTree, np.ndarray]:
+        """The tree of `rows`, names [N, R] with "" for null, and the rows' labels, int64 [N, R] with -1 for null."""
+        rows = np.asarray(rows).reshape(-1, len(ranks))
+        names, codes = number_names(rows)
+        return cls.from_codes(ranks, names, codes)
+
+    @classmethod
+    def from_codes(cls, ranks: Sequence[str], names: Sequence[np.ndarray], codes: np.ndarray) -> tuple[TaxonomyTree, np.ndarray]:
+        """As `from_lineages`, of rows given as numbers: codes int [N, R] into the sorted `names` of each rank, -1 for null."""
+        lineages, row_lineage = distinct_lineages(codes)
+        classes = np.full(lineages.shape, -1, dtype=np.int64)
+        latest = np.full(len(lineages), -1, dtype=np.int64)  # node of the finest known taxon so far, per lineage
+        prefix, own, parent, anchor, offset = np.zeros(len(lineages), dtype=np.int64), [], [], [], 0
+        for r in range(len(ranks)):
+            code = lineages[:, r].astype(np.int64)
+            _, prefix = np.unique(prefix * (len(names[r]) + 1) + code + 1, return_inverse=True)
+            known = np.flatnonzero(code >= 0)
+            _, first, number = np.unique(prefix[known], return_index=True, return_inverse=True)
+            classes[known, r] = number
+            first = known[first]
+            own.append(tuple(str(n) for n in np.asarray(names[r])[code[first]]))
+            parent.append(classes[first, r - 1] if r else np.full(len(first), -1, dtype=np.int64))
+            anchor.append(latest[first])
+            latest[known] = offset + number
+            offset += len(first)
+        return cls(tuple(ranks), tuple(own), tuple(parent), tuple(anchor)), classes[row_lineage]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of classes per rank."""
+        return tuple(len(n) for n in self.names)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Node of class 0 of each rank, and the number of nodes at the end (R + 1 integers)."""
+        return (0, *np.cumsum(self.sizes).tolist())
+
+    @cached_property
+    def node_parent(self) -> np.ndarray:
+        """int64 [T]: node of the nearest known ancestor of each node, -1 for roots."""
+        return np.concatenate(self.anchor) if self.anchor else np.empty(0, dtype=np.int64)
+
+    @cached_property
+    def node_rank(self) -> np.ndarray:
+        """int64 [T]: index of the rank of each node."""
+        return np.repeat(np.arange(len(self.ranks)), self.sizes)
+
+    @cached_property
+    def paths(self) -> np.ndarray:
+        """int64 [T, R]: class at each rank on the way from a node to its root, itself included; -1 in holes and finer ranks."""
+        paths = np.full((self.offsets[-1], len(self.ranks)), -1, dtype=np.int64)
+        for r, anchor in enumerate(self.anchor):
+            own = slice(self.offsets[r], self.offsets[r + 1])
+            paths[own] = np.where(anchor[:, None] >= 0, paths[anchor], -1)
+            paths[own, r] = np.arange(len(anchor))
+        return paths
+
+    @cached_property
+    def leaf_count(self) -> np.ndarray:
+        """int64 [T]: leaves (nodes without children) at or below each node."""
+        children = np.bincount(self.node_parent[self.node_parent >= 0], minlength=self.offsets[-1])
+        count = (children == 0).astype(np.int64)
+        for r in reversed(range(len(self.ranks))):
+            below = np.flatnonzero((self.node_rank == r) & (self.node_parent >= 0))
+            np.add.at(count, self.node_parent[below], count[below])
+        return count
+
+    @cached_property
+    def first_leaf(self) -> np.ndarray:
+        """int64 [T]: the leaves of a node are first_leaf..last_leaf - 1 in a depth-first order of all leaves."""
+        order = np.argsort(self.node_parent, kind="stable")  # siblings become neighbours, roots come first
+        before = np.cumsum(self.leaf_count[order]) - self.leaf_count[order]
+        starts = np.searchsorted(self.node_parent[order], self.node_parent[order])
+        first = np.empty_like(before)
+        first[order] = before - before[starts]
+        for r in range(1, len(self.ranks)):
+            own = np.flatnonzero((self.node_rank == r) & (self.node_parent >= 0))
+            first[own] += first[self.node_parent[own]]
+        return first
+
+    @cached_property
+    def last_leaf(self) -> np.ndarray:
+        """int64 [T]: one past the last leaf of each node; see `first_leaf`."""
+        return self.first_leaf + self.leaf_count
+
+    def rank_index(self, rank: str | int) -> int:
+        return rank if isinstance(rank, int) else self.ranks.index(rank)
+
+    def ancestors(self, rank: str | int, classes: np.ndarray, to_rank: str | int) -> np.ndarray:
+        """int64, shape of `classes`: their ancestors at `to_rank` (not finer than `rank`); -1 in holes and for class -1."""
+        r, to = self.rank_index(rank), self.rank_index(to_rank)
+        assert to <= r, f"{self.ranks[to]} is finer than {self.ranks[r]}"
+        classes = np.asarray(classes, dtype=np.int64)
+        column = np.append(self.paths[self.offsets[r] : self.offsets[r + 1], to], -1)
+        return column[classes]  # class -1 reads the -1 at the end
+
+    def is_path(self, predictions: np.ndarray) -> np.ndarray:
+        """bool [N]: the classes of each row, int64 [N, R], lie on one path from a root. -1 and holes contradict nothing."""
+        predictions = np.asarray(predictions, dtype=np.int64)
+        good = np.ones(len(predictions), dtype=bool)
+        for r in range(1, len(self.ranks)):
+            for coarser in range(r):
+                expected = self.ancestors(r, predictions[:, r], coarser)
+                good &= (expected < 0) | (predictions[:, coarser] < 0) | (expected == predictions[:, coarser])
+        return good
+
+    def lineage_id(self, rank: str | int, cls: int) -> str:
+        """The taxon's stable name: the names of its lineage joined by `|`, empty in holes (`Rosales|Rosaceae|Rosa`)."""
+        r = self.rank_index(rank)
+        if self.ids:
+            return self.ids[r][cls]
+        path = self.paths[self.offsets[r] + cls, : r + 1]
+        return lineage_text(self.names[i][c] if c >= 0 else "" for i, c in enumerate(path))
+
+    def lineage_ids(self, rank: str | int) -> tuple[str, ...]:
+        """`lineage_id` of every class of a rank."""
+        r = self.rank_index(rank)
+        return self.ids[r] if self.ids else tuple(self.lineage_id(r, c) for c in range(self.sizes[r]))
+
+    def subset(self, ranks: Sequence[str]) -> TaxonomyTree:
+        """The tree of some of the ranks: same classes and lineage ids, each linked to its nearest ancestor that is kept."""
+        indices = [self.rank_index(r) for r in ranks]
+        assert indices == sorted(set(indices)), f"ranks run from coarse to fine: {ranks}"
+        return self._select(indices, [np.ones(self.sizes[i], dtype=bool) for i in indices])
+
+    def restrict(self, keep: Sequence[np.ndarray]) -> tuple[TaxonomyTree, tuple[np.ndarray, ...]]:
+        """The tree of the classes with keep[r][c], renumbered, and per rank int64 [C_r]: the new class, -1 where it is gone."""
+        renumber = tuple(np.where(k, np.cumsum(k) - 1, -1).astype(np.int64) for k in keep)
+        return self._select(list(range(len(self.ranks))), keep), renumber
+
+    def _select(self, indices: list[int], keep: Sequence[np.ndarray]) -> TaxonomyTree:
+        offsets = np.concatenate([[0], np.cumsum([k.sum() for k in keep])])
+        new_node = np.full(self.offsets[-1] + 1, -1, dtype=np.int64)
+        for j, i in enumerate(indices):
+            kept = self.offsets[i] + np.flatnonzero(keep[j])
+            new_node[kept] = offsets[j] + np.arange(len(kept))
+        names, parent, anchor, ids = [], [], [], []
+        for j, i in enumerate(indices):
+            kept = np.flatnonzero(keep[j])
+            paths = self.paths[self.offsets[i] + kept]
+            nearest = np.full(len(kept), -1, dtype=np.int64)
+            above = nearest
+            for coarser in indices[:j]:  # the last one found is the nearest
+                above = new_node[np.where(paths[:, coarser] >= 0, self.offsets[coarser] + paths[:, coarser], -1)]
+                nearest = np.where(above >= 0, above, nearest)
+            names.append(tuple(self.names[i][c] for c in kept))
+            parent.append(np.where(above >= 0, above - offsets[max(j - 1, 0)], -1))
+            anchor.append(nearest)
+            if self.ids or len(indices) < len(self.ranks):
+                ids.append(tuple(self.lineage_id(i, int(c)) for c in kept))
+        return TaxonomyTree(tuple(self.ranks[i] for i in indices), tuple(names), tuple(parent), tuple(anchor), tuple(ids))
+
+    def conflicts(self, labels: np.ndarray) -> list[str]:
+        """One line per rank at which a name occurs under several parents, with examples and their rows in `labels` [N, R]."""
+        lines = []
+        for r, rank in enumerate(self.ranks):
+            rows = np.bincount(labels[:, r][labels[:, r] >= 0], minlength=self.sizes[r])
+            lines += conflicting_names(rank, self.names[r], lambda c, r=r: self.lineage_id(r, c), rows)
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists for JSON; `from_dict` reads it back."""
+        plain = {
+            "version": 1,
+            "ranks": list(self.ranks),
+            "names": [list(n) for n in self.names],
+            "anchor": [a.tolist() for a in self.anchor],
+        }
+        return plain | ({"ids": [list(i) for i in self.ids]} if self.ids else {})
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> TaxonomyTree:
+        """The tree that `to_dict` wrote. Raises ValueError for a version it does not know."""
+        if plain.get("version") != 1:
+            raise ValueError(f"taxonomy of version {plain.get('version')!r}; this program reads version 1")
+        anchor = tuple(np.asarray(a, dtype=np.int64) for a in plain["anchor"])
+        starts = np.concatenate([[0], np.cumsum([len(a) for a in anchor])])
+        parent = tuple(np.where(a >= starts[max(r - 1, 0)], a - starts[max(r - 1, 0)], -1) for r, a in enumerate(anchor))
+        ids = tuple(tuple(i) for i in plain.get("ids", ()))
+        return cls(tuple(plain["ranks"]), tuple(tuple(n) for n in plain["names"]), parent, anchor, ids)
+
+    def fingerprint(self) -> str:
+        """Hash of everything that numbers the classes."""
+        text = json.dumps(self.to_dict(), ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]

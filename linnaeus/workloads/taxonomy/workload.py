@@ -1,0 +1,99 @@
+"""The taxonomy workload: photographs and metadata in, a class per taxonomic rank out. Implements `workloads.base.Workload`."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linnaeus.config.schema import Config
+from linnaeus.schedule import OpsSchedule
+from linnaeus.workloads.base import Batch
+from linnaeus.workloads.taxonomy.components import column_slices
+from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset
+from linnaeus.workloads.taxonomy.losses import loss_sums, valid_counts
+from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
+from linnaeus.workloads.taxonomy.masking import ramp_used
+from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
+from linnaeus.workloads.taxonomy.models import build_classifier
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
+from linnaeus.workloads.taxonomy.preparation import BatchPreparation
+from linnaeus.workloads.taxonomy.record import process_and_save_dataset_metadata
+from linnaeus.workloads.taxonomy.results import accuracy_table
+
+log = logging.getLogger("linnaeus")
+
+
+class TaxonomyWorkload:
+    """Source, datasets, model, losses and metrics of one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        source = importlib.import_module(f"linnaeus.workloads.taxonomy.{config.data.name}")
+        self.source = source.build_source(config.data)
+        self.ceilings = getattr(source, "ceilings", None)
+        self.tasks = self.source.tree.ranks
+        self.components = tuple(config.data.components)
+        self.notes = self.source.notes
+        self.fingerprint = self.source.fingerprint
+        self.groups_of_two = ramp_used(config.schedule.mixing)
+        self.train_rows = np.flatnonzero(self.source.split == TRAIN)
+        self.validation_rows = np.flatnonzero(self.source.split == VALIDATION)
+        dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
+        self.prepare = BatchPreparation(self.components, column_slices(self.components), dtype)
+
+    @property
+    def train_size(self) -> int:
+        return len(self.train_rows)
+
+    def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
+        """`directory` is the run's: photographs an earlier launch could not decode are named there and not read again."""
+        self.quarantine = Quarantine(directory, self.source, self.config.data.max_bad_fraction)
+        bad = self.quarantine.samples
+        self.train_set = TaxonomyDataset(self.source, self.train_rows, self.config, schedule, True, bad)
+        self.validation_set = TaxonomyDataset(self.source, self.validation_rows, self.config, schedule, False, bad)
+
+    def build_model(self) -> nn.Module:
+        return build_classifier(self.config, self.source.tree, self.components)
+
+    def valid_counts(self, batch: Batch) -> Tensor:
+        self.notice(batch)
+        return valid_counts(batch)
+
+    def notice(self, batch: Batch) -> None:
+        """Name the photographs of a host batch that could not be decoded."""
+        if (batch["bad"] >= 0).any():
+            for line in self.quarantine.report(batch["bad"]):
+                log.warning(line)
+
+    def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
+        return loss_sums(outputs, batch, self.config.loss)
+
+    def metrics(self, training: bool, device: torch.device) -> TrainingMetrics:
+        return (TrainingMetrics if training else TaxonomyMetrics)(self.source.tree, device)
+
+    def sample_names(self, samples: Sequence[int]) -> list[str]:
+        """Stable names of training samples by dataset index."""
+        return self.source.ids[self.train_rows[list(samples)]].tolist()
+
+    def save_record(self, directory: Path) -> None:
+        process_and_save_dataset_metadata(self.source, directory)
+        self.quarantine.record_unreadable()
+
+    def best_possible(self) -> dict[str, float]:
+        """Ceilings by metric name, where the source knows them."""
+        return self.ceilings(self.config.data) if self.ceilings is not None else {}
+
+    def summary(self, final: Mapping[str, float]) -> list[str]:
+        return accuracy_table(self.tasks, self.components, final, self.best_possible())
+
+    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
+        table = "\n".join(self.summary(final))
+        return [("Accuracy by taxonomic rank", f"<pre>{html.escape(table)}</pre>")]

@@ -1,0 +1,150 @@
+"""Which checkpoints stay, and that a process killed at any instant of a save leaves one to go on from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, list_checkpoints
+from linnaeus.checkpoint.files import TEMPORARY, write_atomic
+from linnaeus.checkpoint.format import MODEL
+from linnaeus.checkpoint.retention import Candidate, choose_kept
+from tests.checkpoint.conftest import payload
+
+
+def steps(directory: Path) -> list[int]:
+    return [step for step, _ in list_checkpoints(directory)]
+
+
+def test_last_and_best_are_kept(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep_last=2, keep_best=1, best_mode="min")
+    writer.begin(0)
+    for step, score in ((1, 0.9), (2, 0.2), (3, 0.5), (4, None), (5, float("nan")), (6, 0.4)):
+        writer.save(step, **payload(step, score=score))
+    assert steps(tmp_path) == [2, 5, 6]
+    writer.wait()
+
+
+def test_choice_over_all_small_histories() -> None:
+    """The newest always stays, nothing stays without a reason, and ties go to the newer."""
+    scores = [0.3, None, 0.9, 0.9, 0.1]
+    candidates = [Candidate(step, score) for step, score in enumerate(scores)]
+    for last in (1, 2, 9):
+        for best in (0, 1, 2, 9):
+            kept = choose_kept(candidates, last, best)
+            assert 4 in kept and set(range(5 - last, 5)) & set(range(5)) <= kept
+            assert len(kept) <= min(last, 5) + min(best, 4)
+    assert choose_kept(candidates, 1, 1) == {4, 3}
+    assert choose_kept(candidates, 1, 1, "min") == {4}
+    assert choose_kept(candidates, 1, 2, "min") == {4, 0}
+
+
+def test_what_is_not_intact_takes_no_place(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep_last=2, keep_best=0)
+    writer.save(1, **payload(1))
+    writer.save(2, **payload(2))
+    (tmp_path / "step-00000002" / MODEL).write_bytes(b"cut off")
+    writer.save(3, **payload(3))
+    assert steps(tmp_path) == [1, 3]
+
+
+def test_going_on_from_an_older_one_sets_the_newer_aside_until_they_are_passed(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep_last=3, keep_best=0)
+    for step in (10, 20, 30):
+        writer.save(step, **payload(step))
+    writer = CheckpointWriter(tmp_path, keep_last=3, keep_best=0)
+    assert writer.begin(10) == ["step-00000020.aside", "step-00000030.aside"]
+    assert steps(tmp_path) == [10] and auto_resume_helper(tmp_path).step == 10
+    writer.save(20, **payload(20))
+    assert not (tmp_path / "step-00000020.aside").exists() and (tmp_path / "step-00000030.aside").exists()
+    writer.save(30, **payload(30))
+    assert sorted(os.listdir(tmp_path)) == ["step-00000010", "step-00000020", "step-00000030"]
+
+
+class Killed(BaseException):
+    """The process ends here; nothing after it runs."""
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:
+    """From now on the n-th call that changes what is on the disk does not happen, and ends the process."""
+    calls = 0
+
+    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls >= n:
+                raise Killed
+            return real(*args, **kwargs)
+
+        return call
+
+    for module, name in ((os, "rename"), (os, "replace"), (os, "fsync"), (shutil, "rmtree"), (torch, "save"), (os, "unlink")):
+        monkeypatch.setattr(module, name, dying(getattr(module, name)))
+    return lambda: calls
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+def test_killed_at_any_instant_of_a_save(tmp_path: Path, same_step: bool) -> None:
+    """Steps 1 and 2 exist with keep_last=1: the save of 3 (or of 2 again) is cut off after every possible number of calls."""
+    target, instants = (2 if same_step else 3), 0
+    for n in range(1, 100):
+        directory = tmp_path / str(n)
+        writer = CheckpointWriter(directory, keep_last=1, keep_best=0)
+        writer.save(2, **payload(2))
+        again = payload(target, attempt=2)
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, n)
+            try:
+                writer.save(target, **again)
+                break
+            except Killed:
+                instants += 1
+        writer = CheckpointWriter(directory, keep_last=1, keep_best=0)  # the next start
+        point = auto_resume_helper(directory)
+        assert point.checkpoint is not None and point.step >= 2 and not point.skipped, n
+        writer.begin(point.step)
+        writer.save(target, **again)
+        assert os.listdir(directory) == [f"step-{target:08d}"], n
+        assert auto_resume_helper(directory).checkpoint.state["attempt"] == 2  # type: ignore[union-attr]
+    assert instants >= 10, "the save was cut off at too few instants to prove anything"
+
+
+def test_negative_control_deleting_before_committing_loses_the_run(tmp_path: Path) -> None:
+    """The test above notices a writer that makes room first."""
+    writer = CheckpointWriter(tmp_path, keep_last=1, keep_best=0)
+    writer.save(2, **payload(2))
+    shutil.rmtree(tmp_path / "step-00000002")
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, 1)
+        with pytest.raises(Killed):
+            writer.save(3, **payload(3))
+    assert auto_resume_helper(tmp_path).checkpoint is None
+
+
+def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
+    (tmp_path / f"{TEMPORARY}step-00000009-123").mkdir(parents=True)
+    (tmp_path / f"{TEMPORARY}step-00000009-123" / MODEL).write_bytes(b"half")
+    (tmp_path / f"{TEMPORARY}state.json-77").write_text("half")
+    CheckpointWriter(tmp_path, keep_last=1, keep_best=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_write_atomic_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_atomic(path, "old")
+    for n in range(1, 10):
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, n)
+            try:
+                write_atomic(path, "new, and longer")
+                break
+            except Killed:
+                assert path.read_text() in ("old", "new, and longer")
+    assert n > 2 and path.read_text() == "new, and longer"

@@ -1,0 +1,93 @@
+"""Learning-rate curves: golden values, warm-up, purity, and what does not fit into a run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.schema import ConstantConfig, CosineConfig, LinearConfig, PlateauConfig, StepConfig, WSDConfig
+from linnaeus.optim import build_scheduler
+
+GOLDEN = {
+    "cosine": (CosineConfig("cosine", "2steps", 0.1), [0.5, 1.0, 1.0, 0.9657475, 0.8681981, 0.7222088, 0.55, 0.3777912, 0.2318019, 0.1342525]),
+    "linear": (LinearConfig("linear", "20%", 0.0), [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]),
+    "constant": (ConstantConfig("constant", "4steps"), [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+    "step": (StepConfig("step", "0steps", ["1epochs", "80%"], 0.1), [1.0, 1.0, 1.0, 1.0, 1.0, 0.1, 0.1, 0.1, 0.01, 0.01]),
+    "wsd_linear": (WSDConfig("wsd", "1steps", "4steps", "linear", 0.2), [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4]),
+    "wsd_sqrt": (WSDConfig("wsd", "2steps", "40%", "sqrt", 0.0), [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.2928932, 0.1339746]),
+    "wsd_cosine": (WSDConfig("wsd", "2steps", "2steps", "cosine", 0.0), [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5]),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_curves(name):
+    config, expected = GOLDEN[name]
+    schedule = build_scheduler(config, total_steps=10, steps_per_epoch=5)
+    assert [schedule.scale(step) for step in range(10)] == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_pure_positive_and_never_above_the_peak(name):
+    schedule = build_scheduler(GOLDEN[name][0], 10, 5)
+    forward = [schedule.scale(step) for step in range(10)]
+    assert [schedule.scale(step) for step in reversed(range(10))] == forward[::-1]
+    assert all(0 < scale <= 1 for scale in forward)
+    assert schedule.state_dict() == {} and schedule.observe({"val/loss": 1.0}) is False
+    schedule.load_state_dict({})
+
+
+def test_warmup_as_long_as_the_training():
+    schedule = build_scheduler(CosineConfig("cosine", "10steps", 0.0), 10, 5)
+    assert [schedule.scale(step) for step in range(10)] == pytest.approx([(step + 1) / 10 for step in range(10)])
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (CosineConfig("cosine", "11steps", 0.0), "lr_scheduler.warmup=11steps"),
+        (CosineConfig("cosine", "5min", 0.0), "lr_scheduler.warmup"),
+        (WSDConfig("wsd", "5steps", "6steps", "linear", 0.0), "lr_scheduler.decay=6steps"),
+        (WSDConfig("wsd", "5steps", "0steps", "linear", 0.0), "lr_scheduler.decay=0steps"),
+        (StepConfig("step", "0steps", [], 0.1), "lr_scheduler.at"),
+        (StepConfig("step", "0steps", ["3steps", "3epochs"], 0.1), "3epochs is step 15"),
+        (StepConfig("step", "0steps", ["0%"], 0.1), "lr_scheduler.at"),
+    ],
+)
+def test_what_does_not_fit_is_refused(config, words):
+    with pytest.raises(ConfigError) as error:
+        build_scheduler(config, 10, 5)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def plateau(mode="min"):
+    return build_scheduler(PlateauConfig("plateau", "2steps", "val/loss", mode, 0.5, 1, 0.1), 100, 10)
+
+
+def test_plateau_waits_then_reduces_and_resumes():
+    values = [1.0, 0.95, 0.93, math.nan, 0.5, 0.5, 0.5, 0.2]
+    straight = plateau()
+    changed = [straight.observe({"val/loss": value}) for value in values]
+    assert changed == [False, False, True, False, False, False, True, False]
+    assert straight.scale(50) == 0.25 and straight.scale(0) == 0.125
+    for cut in range(len(values)):
+        first, second = plateau(), plateau()
+        for value in values[:cut]:
+            first.observe({"val/loss": value})
+        second.load_state_dict(first.state_dict())
+        for value in values[cut:]:
+            second.observe({"val/loss": value})
+        assert second.state_dict() == straight.state_dict()
+
+
+def test_plateau_modes_and_other_passes():
+    rising = plateau("max")
+    assert not any(rising.observe({"val/loss": value}) for value in (1.0, 2.0, 3.0, 4.0))
+    assert rising.observe({"val_mask_meta/loss": 0.0}) is False, "another pass says nothing about the monitored one"
+    assert rising.state_dict()["waited"] == 0
+    with pytest.raises(ConfigError, match="there are val/top1"):
+        rising.observe({"val/top1": 0.5})
+    assert rising.observe({"val/loss": math.nan}) is False
+    with pytest.raises(ConfigError, match="another schedule"):
+        rising.load_state_dict({})

@@ -1,0 +1,284 @@
+"""Optimizers against torch's own, their state across a resume, and updates that are skipped without a trace."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.schema import AdamWConfig, MuonConfig, SGDConfig
+from linnaeus.optim import build_optimizer
+from linnaeus.optim.members import Guarded
+
+CPU = torch.device("cpu")
+COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 256, "weight_decay": 0.1, "groups": []}
+CONFIGS = {
+    "adamw": AdamWConfig(name="adamw", fused=True, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
+    "adamw_unfused": AdamWConfig(name="adamw", fused=False, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
+    "sgd": SGDConfig(name="sgd", fused=True, momentum=0.9, nesterov=True, **COMMON),
+    "sgd_plain": SGDConfig(name="sgd", fused=True, momentum=0.0, nesterov=False, **COMMON),
+    "sgd_unfused": SGDConfig(name="sgd", fused=False, momentum=0.9, nesterov=False, **COMMON),
+    "muon": MuonConfig(name="muon", fused=True, momentum=0.95, adamw_lr_scale=0.1, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
+}
+
+
+def make_model(dtype=torch.float32):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 2))
+    return model.to(dtype, memory_format=torch.channels_last)
+
+
+def fill_gradients(model, step, value=None):
+    generator = torch.Generator().manual_seed(step)
+    for p in model.parameters():
+        grad = torch.empty_like(p).copy_(torch.randn(p.shape, generator=generator))
+        p.grad = grad if value is None else torch.full_like(p, value)
+
+
+def snapshot(model, optimizers):
+    return copy.deepcopy((dict(model.named_parameters()), optimizers.state_dict()))
+
+
+def assert_same(a, b):
+    (params_a, state_a), (params_b, state_b) = a, b
+    assert all(torch.equal(params_a[name], params_b[name]) for name in params_a)
+    for name, kept in state_a["state"].items():
+        assert all(torch.equal(kept[word], state_b["state"][name][word]) for word in kept), name
+
+
+def torch_reference(name, model):
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    spared = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}]
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.99), fused=True)
+    return torch.optim.SGD(groups, lr=0.01, momentum=0.0 if name == "sgd_plain" else 0.9, nesterov=name == "sgd", fused=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "sgd_plain"])
+def test_fused_members_equal_torch_to_the_bit(name, dtype):
+    ours, theirs = make_model(dtype), make_model(dtype)
+    optimizers, reference = build_optimizer(CONFIGS[name], ours, 256, CPU), torch_reference(name, theirs)
+    for step in range(5):
+        scale = (step + 1) / 5
+        fill_gradients(ours, step), fill_gradients(theirs, step)
+        optimizers.set_lr(scale)
+        optimizers.step()
+        for group in reference.param_groups:
+            group["lr"] = 0.01 * scale
+        reference.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize(("fused", "plain"), [("adamw", "adamw_unfused")])
+def test_unfused_agrees_and_shares_the_state_format(fused, plain):
+    a, b = make_model(), make_model()
+    first, second = build_optimizer(CONFIGS[fused], a, 256, CPU), build_optimizer(CONFIGS[plain], b, 256, CPU)
+    assert isinstance(second.optimizers[0], Guarded)
+    for step in range(3):
+        fill_gradients(a, step), fill_gradients(b, step)
+        first.step(), second.step()
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+    second.load_state_dict(first.state_dict())
+
+
+def test_muon_takes_hidden_matrices_only_and_equals_torch():
+    ours, theirs = make_model(), make_model()
+    head = nn.Sequential()
+    head.add_module("trunk", ours)
+    head.add_module("head", nn.Linear(2, 3))
+    head.add_module("embedding", nn.Embedding(5, 4))
+    optimizers = build_optimizer(CONFIGS["muon"], head, 256, CPU)
+    muon, adamw = optimizers.optimizers
+    assert set(muon.names) == {"trunk.2.weight", "trunk.4.weight", "trunk.5.weight"}
+    assert {"head.weight", "embedding.weight", "trunk.0.weight", "trunk.3.weight"} <= set(adamw.names)
+    assert adamw.lrs[0] == pytest.approx(0.1 * muon.lrs[0])
+    reference = torch.optim.Muon([p for p in theirs.parameters() if p.ndim == 2], lr=0.01, weight_decay=0.1, momentum=0.95)
+    for step in range(3):
+        fill_gradients(ours, step), fill_gradients(theirs, step)
+        optimizers.step(), reference.step()
+    assert torch.equal(ours[2].weight, theirs[2].weight) and torch.equal(ours[5].weight, theirs[5].weight)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_found_inf_leaves_every_bit_alone(name, value):
+    model = make_model()
+    optimizers = build_optimizer(CONFIGS[name], model, 256, CPU)
+    before = snapshot(model, optimizers)
+    fill_gradients(model, 0, value)
+    optimizers.step(torch.tensor(1.0), torch.tensor(math.nan))
+    assert_same(before, snapshot(model, optimizers))  # at the very first step
+    fill_gradients(model, 1)
+    optimizers.step(torch.tensor(0.0))
+    before = snapshot(model, optimizers)
+    fill_gradients(model, 2, value)
+    optimizers.step(torch.tensor(1.0), torch.tensor(math.nan))
+    assert_same(before, snapshot(model, optimizers))
+    optimizers.step(torch.tensor(0.0))  # negative control: the same gradients do harm when nothing says skip
+    with pytest.raises(AssertionError):
+        assert_same(before, snapshot(model, optimizers))
+
+
+@pytest.mark.parametrize("name", ["adamw_unfused", "sgd_unfused", "muon"])
+def test_selection_on_the_device_equals_the_direct_check(name):
+    """What CUDA runs for optimizers that know no `found_inf`, run on the CPU."""
+    model, twin = make_model(), make_model()
+    ours, direct = build_optimizer(CONFIGS[name], model, 256, CPU), build_optimizer(CONFIGS[name], twin, 256, CPU)
+    for step, bad in enumerate([True, False, True, False]):
+        fill_gradients(model, step, math.nan if bad else None), fill_gradients(twin, step, math.nan if bad else None)
+        found = torch.tensor(float(bad))
+        for member in ours.optimizers:
+            if isinstance(member, Guarded):
+                for group, lr in zip(member.optimizer.param_groups, member.lrs, strict=True):
+                    group["lr"] = lr
+                with torch.no_grad():
+                    member.step_and_select(found)
+            else:
+                with torch.no_grad():
+                    member.step([p.grad for p in member.params], True, 1.0, found, None)
+        direct.step(found)
+    assert_same(snapshot(model, ours), snapshot(twin, direct))
+
+
+def test_skipped_updates_do_not_count_as_steps():
+    model = make_model()
+    optimizers = build_optimizer(CONFIGS["adamw"], model, 256, CPU)
+    for step, bad in enumerate([0.0, 1.0, 0.0]):
+        fill_gradients(model, step)
+        optimizers.step(torch.tensor(bad))
+    assert {float(kept["step"]) for kept in optimizers.state_dict()["state"].values()} == {2.0}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_resume_is_bit_exact(name):
+    model = make_model()
+    optimizers = build_optimizer(CONFIGS[name], model, 256, CPU)
+    for step in range(3):
+        fill_gradients(model, step)
+        optimizers.step()
+    buffer = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizers": optimizers.state_dict()}, buffer)
+    buffer.seek(0)
+    saved = torch.load(buffer, weights_only=True)
+    resumed = make_model()
+    resumed.load_state_dict(saved["model"])
+    again = build_optimizer(CONFIGS[name], resumed, 256, CPU)
+    forgetful = make_model()
+    forgetful.load_state_dict(saved["model"])
+    without = build_optimizer(CONFIGS[name], forgetful, 256, CPU)
+    again.load_state_dict(saved["optimizers"])
+    for step in range(3, 6):
+        for each, stepper in ((model, optimizers), (resumed, again), (forgetful, without)):
+            fill_gradients(each, step)
+            stepper.step()
+    assert_same(snapshot(model, optimizers), snapshot(resumed, again))
+    if name != "sgd_plain":  # negative control; plain SGD has no state to forget
+        assert not torch.equal(next(model.parameters()), next(forgetful.parameters()))
+
+
+def test_divisor_divides_for_every_kind():
+    for name in CONFIGS:
+        a, b = make_model(), make_model()
+        first, second = build_optimizer(CONFIGS[name], a, 256, CPU), build_optimizer(CONFIGS[name], b, 256, CPU)
+        fill_gradients(a, 0), fill_gradients(b, 0)
+        for p in b.parameters():
+            p.grad.mul_(8)
+        first.step(), second.step(torch.tensor(0.0), torch.tensor(8.0))
+        for p, q in zip(a.parameters(), b.parameters(), strict=True):
+            assert torch.equal(p, q) and torch.equal(p.grad, q.grad), name
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "adamw_unfused"])
+def test_parameters_without_gradient_stay_and_do_not_count(name):
+    model = make_model()
+    optimizers = build_optimizer(CONFIGS[name], model, 256, CPU)
+    fill_gradients(model, 0)
+    frozen = model[2].weight.detach().clone()
+    for p in (model[2].weight, model[3].weight, model[3].bias, model[0].bias, model[2].bias, model[4].bias, model[5].bias):
+        p.grad = None  # no bias and no norm has a gradient: a whole group goes without
+    moving = model[4].weight.detach().clone()
+    optimizers.step(torch.tensor(0.0), torch.tensor(2.0))
+    assert torch.equal(model[2].weight, frozen) and not torch.equal(model[4].weight, moving)
+    if name == "adamw":
+        steps = {name: float(kept["step"]) for name, kept in optimizers.state_dict()["state"].items()}
+        assert steps["2.weight"] == 0 and steps["4.weight"] == 1
+        optimizers.step(torch.tensor(1.0))
+        assert float(optimizers.state_dict()["state"]["4.weight"]["step"]) == 1
+
+
+def test_loading_a_wrong_state_says_what_is_wrong():
+    optimizers = build_optimizer(CONFIGS["adamw"], make_model(), 256, CPU)
+    good = copy.deepcopy(optimizers.state_dict())
+    with pytest.raises(ConfigError, match="of sgd"):
+        optimizers.load_state_dict({**good, "optimizer": "sgd"})
+    with pytest.raises(ConfigError, match="lacks parameters: 0.bias"):
+        optimizers.load_state_dict({**good, "state": {k: v for k, v in good["state"].items() if k != "0.bias"}})
+    with pytest.raises(ConfigError, match="unknown parameters: x"):
+        optimizers.load_state_dict({**good, "state": {**good["state"], "x": {}}})
+    good["state"]["0.bias"]["exp_avg"] = torch.zeros(7)
+    with pytest.raises(ConfigError, match=r"exp_avg of 0.bias has shape \(7,\)"):
+        optimizers.load_state_dict(good)
+
+
+@pytest.mark.parametrize(("scaling", "expected"), [("none", 0.01), ("linear", 0.04), ("sqrt", 0.02)])
+def test_learning_rate_scales_with_the_global_batch(scaling, expected):
+    config = AdamWConfig(name="adamw", fused=True, beta1=0.9, beta2=0.99, eps=1e-8, **(COMMON | {"lr_scaling": scaling}))
+    optimizers = build_optimizer(config, make_model(), 1024, CPU)
+    optimizers.set_lr(0.5)
+    assert optimizers.base_lr == pytest.approx(expected) and optimizers.lr == pytest.approx(expected / 2)
+    assert "1024" in optimizers.notes[0] and f"{expected:g}" in optimizers.notes[0]
+
+
+def test_groups_reach_the_kernels():
+    config = SGDConfig(
+        name="sgd", fused=True, momentum=0.0, nesterov=False, **(COMMON | {"groups": [{"filter": {"name": "0.*"}, "lr_scale": 0.0}]})
+    )
+    model = make_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    fill_gradients(model, 0)
+    build_optimizer(config, model, 256, CPU).step()
+    moved = {name: not torch.equal(p, q) for (name, p), q in zip(model.named_parameters(), before, strict=True)}
+    assert not moved["0.weight"] and not moved["0.bias"] and moved["2.weight"]
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match="no 2-d hidden weight"):
+        build_optimizer(CONFIGS["muon"], nn.Sequential(nn.Conv2d(3, 4, 3)), 256, CPU)
+    bad = SGDConfig(name="sgd", fused=True, momentum=0.0, nesterov=True, **COMMON)
+    with pytest.raises(ConfigError, match=r"optimizer.nesterov"):
+        build_optimizer(bad, make_model(), 256, CPU)
+    with pytest.raises(ConfigError, match="nothing to train"):
+        build_optimizer(CONFIGS["adamw"], make_model().requires_grad_(False), 256, CPU)
+
+
+def test_adamw_does_not_import_the_compiler():
+    """torch._dynamo is a second of start-up; the first torch.optim optimizer imports it, ours must not."""
+    import subprocess
+    import sys
+
+    code = """
+import sys, torch
+from torch import nn
+from linnaeus.config.schema import AdamWConfig
+from linnaeus.optim import build_optimizer
+from linnaeus.engine.update import Update
+from linnaeus.engine.ema import EMA
+from linnaeus.engine.precision import Precision
+config = AdamWConfig(name='adamw', lr=.1, lr_scaling='none', lr_reference_batch=1, weight_decay=.1, fused=FUSED, groups=[], beta1=.9, beta2=.99, eps=1e-8)
+model = nn.Linear(2, 2)
+update = Update(build_optimizer(config, model, 1, torch.device('cpu')), 1.0, None, EMA(model, 0.9))
+Precision('float32', torch.device('cpu')).backward(model(torch.ones(1, 2)).sum())
+update()
+sys.exit('torch._dynamo' in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code.replace("FUSED", "True")]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code.replace("FUSED", "False")]).returncode == 1  # negative control

@@ -1,0 +1,62 @@
+from collections.abc import Callable
+
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.schedule.length import TrainingLength, accumulation_steps, training_length
+
+
+@pytest.mark.parametrize(
+    "size, length, last_batch, expected",
+    [
+        (80, "10epochs", "keep", (10, 100, 10)),
+        (81, "10epochs", "keep", (11, 110, 10)),
+        (87, "10epochs", "drop", (10, 100, 10)),
+        (80, "25steps", "keep", (10, 25, 3)),
+        (80, "1.5epochs", "keep", (10, 15, 2)),
+        (3, "1epoch", "keep", (1, 1, 1)),
+    ],
+)
+def test_length(make_config: Callable, size: int, length: str, last_batch: str, expected: tuple[int, int, int]) -> None:
+    assert training_length(make_config({"length": length}, last_batch=last_batch), size) == TrainingLength(*expected)
+
+
+@pytest.mark.parametrize(
+    "size, length, last_batch, message",
+    [
+        (80, "0epochs", "keep", "trainer.length is 0epochs"),
+        (80, "0steps", "keep", "trainer.length is 0steps"),
+        (80, "10%", "keep", "trainer.length is 10%"),
+        (80, "15min", "keep", "trainer.length is 15min"),
+        (0, "1epochs", "keep", "no training samples"),
+        (7, "1epochs", "drop", "trainer.global_batch=8 is larger than the 7 training samples"),
+    ],
+)
+def test_no_length(make_config: Callable, size: int, length: str, last_batch: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        training_length(make_config({"length": length}, last_batch=last_batch), size)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("batch, micro, world, steps", [(64, 64, 1, 1), (64, 8, 2, 4), (12, 2, 3, 2)])
+def test_accumulation(make_config: Callable, batch: int, micro: int, world: int, steps: int) -> None:
+    assert accumulation_steps(make_config({"global_batch": batch, "micro_batch": micro}), world) == steps
+
+
+@pytest.mark.parametrize(
+    "batch, micro, world, advice",
+    [
+        (100, 16, 3, "use trainer.global_batch=96 or 144"),
+        (100, 16, 2, "use trainer.global_batch=96 or 128, or trainer.micro_batch=10"),
+        (8, 16, 1, "use trainer.global_batch=16, or trainer.micro_batch=8"),
+    ],
+)
+def test_accumulation_names_the_nearest_right_values(make_config: Callable, batch: int, micro: int, world: int, advice: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        accumulation_steps(make_config({"global_batch": batch, "micro_batch": micro}), world)
+    text = str(error.value)
+    assert text.endswith(advice) and f"{micro} x {world} = {micro * world}" in text
+    for word in advice.replace(",", "").split():
+        if word.startswith("trainer.micro_batch="):
+            micro = int(word.split("=")[1])
+            assert accumulation_steps(make_config({"global_batch": batch, "micro_batch": micro}), world) >= 1

@@ -1,0 +1,47 @@
+"""Position law: our hash does not move. Golden values, and the qualities the rest relies on."""
+
+import numpy as np
+import pytest
+
+from linnaeus.randomness import Draw, hashes, key, permutation, uniforms
+
+
+def test_golden_values():
+    assert key(0, 1, 2) == GOLDEN_KEY
+    assert hashes(key(7), np.arange(3)).tolist() == GOLDEN_HASHES
+    assert permutation(key(3, 1), 10).tolist() == GOLDEN_PERMUTATION
+    draw = Draw(5, 6)
+    assert [draw.integer(1000) for _ in range(5)] == GOLDEN_DRAWS
+
+
+GOLDEN_KEY = 17650578182555822980
+GOLDEN_HASHES = [11685031136818296010, 13992891743814637427, 2059971932516929975]
+GOLDEN_PERMUTATION = [4, 8, 5, 9, 0, 2, 3, 7, 1, 6]
+GOLDEN_DRAWS = [277, 982, 569, 800, 705]
+
+
+def test_key_depends_on_every_part_and_their_order():
+    keys = {key(1, 2, 3), key(3, 2, 1), key(1, 2), key(1, 2, 4), key(0, 1, 2, 3), key(-1)}
+    assert len(keys) == 6
+
+
+def test_uniforms_are_uniform_and_streams_are_independent():
+    a, b = uniforms(key(1), np.arange(100_000)), uniforms(key(2), np.arange(100_000))
+    assert abs(a.mean() - 0.5) < 0.005 and abs(a.var() - 1 / 12) < 0.002
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.015 and abs(np.corrcoef(a[1:], a[:-1])[0, 1]) < 0.015
+    assert 0 <= a.min() and a.max() < 1
+
+
+def test_permutation_is_one():
+    p = permutation(key(9), 1000)
+    assert sorted(p.tolist()) == list(range(1000))
+    assert (p != permutation(key(10), 1000)).any()
+
+
+def test_draw_moments():
+    draw = Draw(11)
+    normals = np.array([draw.normal() for _ in range(20_000)])
+    betas = np.array([draw.beta(0.4, 0.4) for _ in range(5_000)])
+    assert abs(normals.mean()) < 0.03 and abs(normals.std() - 1) < 0.03
+    assert abs(betas.mean() - 0.5) < 0.03 and betas.var() == pytest.approx(1 / (4 * 1.8), rel=0.1)
+    assert np.bincount([draw.choice([1, 0, 3]) for _ in range(4000)], minlength=3)[1] == 0

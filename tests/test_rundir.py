@@ -1,0 +1,307 @@
+"""One directory per run: which one it is, who holds it, what may change between two starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.schema import Config, DataConfig
+from linnaeus.rundir import NOT_UPDATES, RunDirectory, config_difference, dump_yaml, load_yaml, run_path, update_hash
+from linnaeus.rundir.lock import RunLock, identity
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """A small configuration with dotted changes."""
+    tree: dict[str, Any] = {
+        "seed": 0,
+        "plan": False,
+        "run": {"name": None, "experiment": "demo", "root": "outputs", "resume": "auto", "allow": []},
+        "optimizer": {"name": "adamw", "lr": 1e-5, "groups": []},
+        "schedule": {"log": ["50steps"], "keep_last": 2, "partial": [["SPATIAL"]]},
+        "trainer": {"workers": 1, "length": "10epochs", "clip_norm": None},
+        "logger": {"console": "auto"},
+    }
+    for key, value in changes.items():
+        group, _, name = key.partition("__")
+        if name:
+            tree[group][name] = value
+        else:
+            tree[group] = value
+    return tree
+
+
+def files() -> list[str]:
+    return sorted(str(p) for p in Path().rglob("*") if p.is_file())
+
+
+def test_looking_writes_nothing_starting_writes_everything() -> None:
+    run = RunDirectory(config(), ["optimizer.lr=1e-5"])
+    assert files() == [] and run.is_new
+    run.start(devices=["cpu"], world_size=1, data_fingerprint="f00d")
+    path = Path("outputs/demo") / update_hash(config())
+    assert run.path == path and run.launch == 1
+    record = json.loads((path / "run.json").read_text())
+    assert record["data_fingerprint"] == "f00d" and record["run_id"] == run.run_id and record["packages"]["torch"]
+    assert load_yaml((path / "config.yaml").read_text()) == config()
+    launch = json.loads((path / "launches/1/launch.json").read_text())
+    assert launch["overrides"] == ["optimizer.lr=1e-5"] and launch["pid"] == os.getpid() and "commit" in launch
+    run.release()
+
+
+def test_the_same_command_enters_the_same_directory_and_keeps_its_history() -> None:
+    with RunDirectory.open(config()) as first:
+        pass
+    again = config(trainer__workers=4, schedule__log=["9steps"])
+    with RunDirectory.open(again) as second:
+        assert second.path == first.path and second.run_id == first.run_id
+        assert (second.launch, second.is_new) == (2, False)
+        assert second.changes == ['schedule.log: ["50steps"] -> ["9steps"]', "trainer.workers: 1 -> 4"]
+    assert load_yaml((first.path / "launches/1/config.yaml").read_text()) == config()
+    assert load_yaml((first.path / "config.yaml").read_text()) == again
+
+
+@pytest.mark.parametrize("key", ["seed", "optimizer__lr", "trainer__length", "schedule__partial"])
+def test_a_key_that_alters_updates_names_another_run(key: str) -> None:
+    assert update_hash(config(**{key: "other"})) != update_hash(config())
+
+
+def test_every_harmless_key_leaves_the_name_and_exists() -> None:
+    """A typo in NOT_UPDATES would quietly make a key alter the name."""
+    for name in NOT_UPDATES:
+        here: Any = DataConfig if name.startswith("data.") else Config
+        for part in name.removeprefix("data.").split("."):
+            hints = typing.get_type_hints(here)
+            assert part in hints, name
+            here = hints[part]
+    base = update_hash(config())
+    assert base == update_hash(config(plan=True)) == update_hash(config(run__experiment="other")) == update_hash(config(trainer__workers=9))
+    assert dataclasses.is_dataclass(Config)
+
+
+def test_an_altering_change_is_refused_unless_allowed_by_name() -> None:
+    named = {"run__name": "mine"}
+    RunDirectory.open(config(**named)).release()
+    before = files()
+    with pytest.raises(ConfigError, match=r'trainer\.length: "10epochs" -> "20epochs".*run\.allow=\[trainer\.length\]') as caught:
+        RunDirectory(config(**named, trainer__length="20epochs"))
+    assert "\n" not in str(caught.value) and files() == before
+    with pytest.raises(ConfigError, match=r"optimizer\.lr"):  # allowing one key does not allow another
+        RunDirectory(config(**named, trainer__length="20epochs", optimizer__lr=1.0, run__allow=["trainer.length"]))
+    for allow in ("trainer.length", "trainer"):
+        run = RunDirectory(config(**named, trainer__length="20epochs", run__allow=[allow]))
+        assert run.altered and run.changes[-1] == 'trainer.length: "10epochs" -> "20epochs"'
+    run.start()
+    run.release()
+    assert not RunDirectory(config(**named, trainer__length="20epochs")).altered  # allowed once, it is the configuration
+
+
+def test_difference_names_keys_that_come_and_go() -> None:
+    old, new = {"data": {"a": 1, "max_bad_fraction": 0.1}, "head": None}, {"data": {"a": 1.0, "b": [1, (2, 3)]}, "head": {"name": "x"}}
+    difference = config_difference(old, new)
+    assert difference.harmless == ["data.max_bad_fraction: 0.1 -> (absent)"]
+    assert list(difference.altering.values()) == [
+        "data.b: (absent) -> [1, [2, 3]]",
+        'head.name: (absent) -> "x"',
+        "head: null -> (absent)",
+    ]
+
+
+def test_resume_never_refuses_an_existing_run() -> None:
+    RunDirectory.open(config(run__resume="never")).release()
+    with pytest.raises(ConfigError, match=r"run\.resume=never"):
+        RunDirectory(config(run__resume="never"))
+
+
+def test_other_data_are_refused() -> None:
+    run = RunDirectory(config())
+    run.start(data_fingerprint="one")
+    run.release()
+    with pytest.raises(ConfigError, match="one -> two"):
+        RunDirectory(config()).start(data_fingerprint="two")
+    allowed = RunDirectory(config(run__allow=["data"]))
+    allowed.start(data_fingerprint="two")
+    allowed.release()
+
+
+def test_finished_is_said() -> None:
+    with RunDirectory.open(config(run__name="x")) as run:
+        assert not run.finished
+        for status, finished in (("interrupted", False), ("finished", True), ("stopped_early", True), ("failed", False)):
+            (run.path / "summary.json").write_text(json.dumps({"status": status}))
+            assert RunDirectory(config(run__name="x")).finished is finished
+        (run.path / "summary.json").write_text(json.dumps({"status": "finished"}))
+    longer = config(run__name="x", trainer__length="20epochs", run__allow=["trainer.length"])
+    assert not RunDirectory(longer).finished
+
+
+@pytest.mark.parametrize("name", ["", "../up", ".hidden", "a/b", "a\0b"])
+def test_names_that_are_no_directories(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"run\.name"):
+        run_path(config(run__name=name))
+
+
+def test_config_yaml_means_the_same_to_every_reader() -> None:
+    tree = {
+        "floats": [1e-05, 3e-4, 1e16, 0.1, float("inf"), -0.0],
+        "texts": ["1e-3", "1_000", "0x1F", "on", "null", "", "10%", "500steps", "é", "a: b", "#x", "-1", "12:30:45", "~", "2024-01-02"],
+        "rest": {"none": None, "yes": True, "n": 3, "empty": {}, "list": []},
+    }
+    text = dump_yaml(tree)
+    assert load_yaml(text) == tree
+    assert OmegaConf.to_container(OmegaConf.create(text)) == tree
+    with_tuple = load_yaml(dump_yaml({"pair": (1, (2,))}))
+    assert with_tuple == {"pair": [1, [2]]}
+
+
+# -- several ranks ---------------------------------------------------------------------------------------------------------
+
+
+def test_other_ranks_are_told_and_write_nothing() -> None:
+    box: list[Any] = []
+    master = RunDirectory(config(), broadcast_object=lambda value: box.append(value) or value)
+    before = files()
+    other = RunDirectory(config(run__name="ignored"), is_master=False, broadcast_object=lambda _: box.pop(0))
+    assert other.path == master.path and files() == before == []
+    master.start()
+    written = files()
+    other.start()
+    assert files() == written and (other.run_id, other.launch) == (master.run_id, 1)
+    box.append({"error": "no"})
+    with pytest.raises(ConfigError, match="no"):
+        RunDirectory(config(), is_master=False, broadcast_object=lambda _: box.pop(0))
+    master.release()
+
+
+# -- the lock --------------------------------------------------------------------------------------------------------------
+
+HOLDER = """
+import json, sys, time
+from linnaeus.rundir import RunDirectory
+run = RunDirectory.open(json.loads(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder() -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the run of `config()`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, json.dumps(config())],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_live_owner_keeps_others_out_and_a_killed_one_does_not(holder: subprocess.Popen[str]) -> None:
+    before = files()
+    with pytest.raises(ConfigError) as caught:
+        RunDirectory.open(config())
+    text = str(caught.value)
+    assert f"process {holder.pid} on {socket.gethostname()}" in text and "\n" not in text and files() == before
+    with pytest.raises(ConfigError, match=str(holder.pid)):  # nor did the attempt take the lock from it
+        RunDirectory.open(config())
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    start = time.monotonic()
+    with RunDirectory.open(config()) as run:
+        assert run.launch == 2 and time.monotonic() - start < 2.0
+
+
+def test_a_killed_owner_that_nobody_has_waited_for_is_dead(holder: subprocess.Popen[str]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with RunDirectory.open(config()) as run:
+        assert run.launch == 2
+
+
+def note(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**identity(), "since": "then", **changes}))
+
+
+@pytest.mark.parametrize("changes", [{"pid": 2**22 + 1}, {"start": "1"}, {"boot": "an earlier one"}])
+def test_a_note_of_a_dead_process_of_this_host(changes: dict[str, Any]) -> None:
+    """No such pid; the pid of a later process; a pid of before a reboot."""
+    note(Path("lock"), **changes)
+    lock = RunLock(Path("lock"), beat=30.0)
+    start = time.monotonic()
+    lock.acquire()
+    assert time.monotonic() - start < 1.0
+    lock.release()
+
+
+def test_a_live_process_is_believed_where_locks_do_not_work(holder: subprocess.Popen[str]) -> None:
+    """A file system that grants every lock: the note alone decides."""
+    held = run_path(config()) / "lock"
+    Path("lock").write_text(held.read_text())
+    with pytest.raises(ConfigError, match=str(holder.pid)):
+        RunLock(Path("lock")).acquire()
+
+
+def test_an_owner_on_another_host_lives_while_it_touches_the_file() -> None:
+    note(Path("lock"), host="elsewhere")
+    stop = threading.Event()
+
+    def touch() -> None:
+        while not stop.wait(0.05):
+            os.utime("lock")
+
+    toucher = threading.Thread(target=touch)
+    toucher.start()
+    with pytest.raises(ConfigError, match="on elsewhere"):
+        RunLock(Path("lock"), beat=0.2).acquire()
+    stop.set()
+    toucher.join()
+    lock = RunLock(Path("lock"), beat=0.1)
+    start = time.monotonic()
+    lock.acquire()
+    assert time.monotonic() - start >= 0.3  # three missed beats
+    lock.release()
+    assert Path("lock").read_text() == ""
+
+
+def test_the_owner_touches_its_file() -> None:
+    lock = RunLock(Path("lock"), beat=0.05)
+    lock.acquire()
+    before = os.stat("lock").st_mtime_ns
+    time.sleep(0.3)
+    assert os.stat("lock").st_mtime_ns > before
+    lock.release()
+    assert "run lock" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_nothing_heavy_is_imported() -> None:
+    heavy = ["torch", "rich", "wandb", "tensorboard", "numpy"]
+    code = f"import sys, linnaeus.rundir, linnaeus.logging; print(sorted(set({heavy}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"

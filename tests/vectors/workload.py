@@ -1,0 +1,148 @@
+"""Regression on vectors: y1 = a nonlinear function of x, y2 = another one, missing for some samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linnaeus.randomness import INIT, SYNTHETIC, key, uniforms
+
+TASKS = ("first", "second")
+
+
+class Vectors:
+    """Rows of one split; `noise` of a sample is drawn by (seed, epoch, position) as an augmentation would be."""
+
+    def __init__(self, config: Any, offset: int, size: int, training: bool) -> None:
+        data = config.data
+        numbers = np.arange(offset * data.width, (offset + size) * data.width)
+        self.x = (uniforms(key(1, SYNTHETIC), numbers).reshape(size, data.width) * 2 - 1).astype(np.float64)
+        self.y = np.stack([np.sin(3 * self.x[:, 0]) + self.x[:, 1] ** 2, self.x.sum(1)], 1)
+        self.known = np.ones((size, 2), bool)
+        self.known[:, 1] = uniforms(key(2, SYNTHETIC), np.arange(offset, offset + size)) >= data.unlabelled
+        self.seed, self.training = config.seed, training
+        self.dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
+        self.fingerprint = f"vectors-{offset}-{size}-{data.width}-{data.unlabelled}"
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def groups(self, level: str | None) -> None:
+        return None
+
+    def __getitems__(self, indices: list[Any]) -> dict[str, Tensor]:
+        epochs, positions, samples, _, real = (np.array(column) for column in zip(*indices))
+        x = self.x[samples]
+        if self.training:
+            stream = key(self.seed, int(epochs[0]))
+            x = x + 0.02 * (uniforms(stream, positions[:, None] * x.shape[1] + np.arange(x.shape[1])) - 0.5)
+        return {
+            "x": torch.as_tensor(x, dtype=self.dtype),
+            "y": torch.as_tensor(self.y[samples], dtype=self.dtype),
+            "known": torch.as_tensor(self.known[samples] & real[:, None]),
+            "weight": torch.as_tensor(real, dtype=torch.float32),
+            "sample": torch.as_tensor(samples),
+        }
+
+
+class MLP(nn.Module):
+    def __init__(self, width: int, config: Any) -> None:
+        super().__init__()
+        norm = [nn.BatchNorm1d(config.hidden)] if config.batch_norm else []
+        self.trunk = nn.Sequential(
+            nn.Linear(width, config.hidden), *norm, nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(config.hidden, config.hidden), nn.ReLU()
+        )
+        self.shared = nn.LayerNorm(config.hidden)
+        self.heads = nn.Linear(config.hidden, len(TASKS))
+        self.no_decay: set[str] = set()
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.heads(self.shared(self.trunk(batch["x"])))
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        return [self.shared.weight, self.shared.bias]
+
+
+class R2:
+    """Metrics: squared errors are order-sensitive sums, the number of samples is an integer count."""
+
+    width = 6
+
+    def __init__(self, device: torch.device) -> None:
+        self.counts = {"n": torch.zeros(2, dtype=torch.int64, device=device)}
+
+    def sums(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        known = batch["known"]
+        error = ((outputs - batch["y"]) ** 2 * known).double().sum(0)
+        y = batch["y"].double() * known
+        return torch.cat([error, y.sum(0), (y**2).sum(0)])
+
+    def count(self, outputs: Tensor, batch: dict[str, Tensor]) -> None:
+        self.counts["n"] += batch["known"].sum(0)
+
+    def compute(self, sums: Tensor, counts: dict[str, Tensor]) -> dict[str, float]:
+        n = counts["n"].double().cpu()
+        error, total, squares = sums.view(3, 2)
+        r2 = 1 - error / (squares - total**2 / n)
+        return {"loss": (error / n).mean().item(), "r2": r2.mean().item()} | {f"{t}/mse": (error[i] / n[i]).item() for i, t in enumerate(TASKS)}
+
+
+class TrainingError(R2):
+    """Training losses come as [loss sums, valid counts]."""
+
+    def compute(self, sums: Tensor, counts: dict[str, Tensor]) -> dict[str, float]:
+        error, n = sums.view(2, 2)
+        losses = (error / n.clamp(min=1)).tolist()
+        return {"loss": sum(losses) / len(losses)} | {f"{t}/loss": losses[i] for i, t in enumerate(TASKS)}
+
+
+class VectorsWorkload:
+    tasks = TASKS
+    components: tuple[str, ...] = ()
+    groups_of_two = False
+    notes = ("vectors: two regression tasks",)
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.train_size = config.data.train_samples
+        self.fingerprint = "vectors"
+
+    def build_datasets(self, schedule: Any, run_directory: Any = None) -> None:
+        data = self.config.data
+        self.train_set = Vectors(self.config, 0, data.train_samples, True)
+        self.validation_set = Vectors(self.config, data.train_samples, data.validation_samples, False)
+
+    def build_model(self) -> nn.Module:
+        torch.default_generator.manual_seed(key(self.config.seed, INIT) >> 1)
+        return MLP(self.config.data.width, self.config.model)
+
+    def prepare(self, batch: dict[str, Tensor], masked: tuple[str, ...] = ()) -> dict[str, Tensor]:
+        return batch
+
+    def valid_counts(self, batch: dict[str, Tensor]) -> Tensor:
+        return batch["known"].sum(0).double()
+
+    def loss_sums(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return ((outputs - batch["y"]) ** 2 * batch["known"]).sum(0)
+
+    def metrics(self, training: bool, device: torch.device) -> R2:
+        return (TrainingError if training else R2)(device)
+
+    def sample_names(self, samples: Any) -> list[str]:
+        return [str(s) for s in samples]
+
+    def summary(self, final: dict[str, float]) -> list[str]:
+        return [f"r2 {final.get('val/r2', float('nan')):.3f}"]
+
+    def save_record(self, directory: Any) -> None:
+        (directory / "dataset.json").write_text('{"name": "vectors"}\n')
+
+    def report_sections(self, final: dict[str, float]) -> list[tuple[str, str]]:
+        return []
+
+
+def build_workload(config: Any) -> VectorsWorkload:
+    return VectorsWorkload(config)

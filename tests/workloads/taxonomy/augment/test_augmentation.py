@@ -1,0 +1,200 @@
+"""The pipeline of single photographs: law 1 (a sample is a function of its key), golden draws, realised distributions, pixels."""
+
+import dataclasses
+import hashlib
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.randomness import AUGMENT
+from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory, colour, draws, erasing, geometry
+from linnaeus.workloads.taxonomy.config import AugmentConfig
+
+CONF = Path(__file__).resolve().parents[4] / "conf/augment"
+STANDARD = AugmentConfig(**yaml.safe_load((CONF / "standard.yaml").read_text()))
+NONE = AugmentConfig(**yaml.safe_load((CONF / "none.yaml").read_text()))
+FULL = dataclasses.replace(
+    STANDARD,
+    crop_scale=[0.3, 1.0],
+    horizontal_flip=0.5,
+    vertical_flip=0.3,
+    brightness=0.4,
+    contrast=0.4,
+    saturation=0.4,
+    hue=0.1,
+    erasing=0.4,
+)
+
+
+def keys(count, seed=3, epoch=0, first=0):
+    return draws.sample_keys(seed, AUGMENT, np.full(count, epoch), np.arange(first, first + count))
+
+
+def photographs(count, sizes=((48, 48),), seed=0):
+    """Smooth coloured gradients with a bright square off centre, so that every geometric change shows."""
+    rng, out = np.random.default_rng(seed), []
+    for i in range(count):
+        h, w = sizes[i % len(sizes)]
+        y, x = np.mgrid[0:h, 0:w]
+        image = np.stack([255 * x / w, 255 * y / h, np.full((h, w), rng.integers(0, 200))], axis=2)
+        image[h // 8 : h // 4, w // 8 : w // 3] = rng.integers(100, 255, 3)
+        out.append(image.astype(np.uint8))
+    return out
+
+
+def build(config, size=32, training=True):
+    return AugmentationPipelineFactory(config, size).build(training)
+
+
+@pytest.mark.parametrize("policy", ["none", "randaugment", "trivialaugment"])
+def test_a_sample_is_a_function_of_its_key_whatever_its_batch(policy):
+    pipeline = build(dataclasses.replace(FULL, policy=policy))
+    images, k = photographs(16, ((48, 48), (60, 40), (32, 32))), keys(16)
+    whole = pipeline(images, k)
+    for cut in (1, 3, 8):
+        parts = [pipeline(images[i : i + cut], k[i : i + cut]) for i in range(0, 16, cut)]
+        assert torch.equal(torch.cat(parts), whole)
+    torch.rand(7)  # somebody else draws from the globals
+    backwards = pickle.loads(pickle.dumps(pipeline))(images[::-1], k[::-1])
+    assert torch.equal(backwards.flip(0), whole)
+
+
+@pytest.mark.parametrize("policy", ["none", "trivialaugment"])
+def test_negative_control_another_seed_epoch_or_position_alters_it(policy):
+    pipeline = build(dataclasses.replace(FULL, policy=policy))
+    images = photographs(8)
+    base = pipeline(images, keys(8))
+    for other in (keys(8, seed=4), keys(8, epoch=1), keys(8, first=1)):
+        changed = (pipeline(images, other) != base).flatten(1).any(1)
+        assert changed.all()
+
+
+def test_golden_draws():
+    """Moves when the hash, the streams or the order of the draws move: then every run's augmentation has moved too."""
+    k = keys(64, seed=11, epoch=2)
+    crop = geometry.random_boxes(np.full((64, 2), 100), draws.draws(k, draws.CROP, geometry.CROP_DRAWS), [0.3, 1.0], [0.75, 1.3333])
+    boxes = erasing.erase_boxes(draws.draws(k, draws.ERASE, erasing.ERASE_DRAWS), 64, 0.5)
+    matrices, grey = colour.colour_maps(draws.draws(k, draws.COLOUR, 4), 0.4, 0.4, 0.4, 0.1)
+    flips = draws.draws(k, draws.FLIP, 2) < 0.5
+    text = repr([(np.round(a.astype(np.float64), 6) + 0.0).tolist() for a in (crop, boxes, matrices, grey, flips)])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "065bfab8a87415a1"
+
+
+def test_operations_do_not_share_draws():
+    """Switching one operation on moves no other: with erasing on, what is not erased is as without."""
+    images, k = photographs(32), keys(32)
+    without = build(dataclasses.replace(FULL, erasing=0.0))(images, k)
+    with_erasing = build(dataclasses.replace(FULL, erasing=1.0))(images, k)
+    fill = torch.from_numpy(erasing.FILL).view(1, 3, 1, 1)
+    erased = (with_erasing == fill).all(1, keepdim=True)
+    assert torch.equal(torch.where(erased, without, with_erasing), without)
+    assert 0.02 < erased.float().mean() < 0.34
+
+
+def test_crops_are_inside_and_of_the_asked_area_and_ratio():
+    u = draws.draws(keys(4000), draws.CROP, geometry.CROP_DRAWS)
+    sizes = np.tile([[300, 400], [400, 300]], (2000, 1))
+    boxes = geometry.random_boxes(sizes, u, [0.2, 0.9], [0.5, 2.0])
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    assert (boxes[:, :2] >= 0).all() and (boxes[:, 2] <= sizes[:, 1]).all() and (boxes[:, 3] <= sizes[:, 0]).all()
+    share = width * height / 120_000
+    assert share.min() >= 0.2 - 1e-9 and share.max() <= 0.9 + 1e-9 and share.min() < 0.21 and share.max() > 0.85
+    ratio = width / height
+    assert ratio.min() >= 0.5 - 1e-9 and ratio.max() <= 2.0 + 1e-9 and abs(np.log(ratio).mean()) < 0.03
+    small = geometry.random_boxes(np.full((4000, 2), 100), u, [0.2, 0.2], [1.0, 1.0])  # corners are uniform where all fit
+    assert abs(small[:, 0].mean() - (100 - 20**0.5 * 10) / 2) < 1.0
+
+
+def test_a_crop_that_cannot_fit_is_the_largest_centred_one():
+    u = draws.draws(keys(3), draws.CROP, geometry.CROP_DRAWS)
+    boxes = geometry.random_boxes(np.array([[10, 100], [100, 10], [50, 50]]), u, [1.0, 1.0], [1.0, 1.0])
+    assert boxes.tolist() == [[45, 0, 55, 10], [0, 45, 10, 55], [0, 0, 50, 50]]
+
+
+def test_flips_are_realised_with_their_probabilities_and_are_flips():
+    images, k = photographs(2000, ((16, 16),)), keys(2000)
+    base = build(NONE, 16)(images, k)
+    flipped = build(dataclasses.replace(NONE, horizontal_flip=0.5, vertical_flip=0.2), 16)(images, k)
+    kinds = [base, base.flip(3), base.flip(2), base.flip(2, 3)]
+    found = torch.stack([(flipped == kind).flatten(1).all(1) for kind in kinds])
+    assert (found.sum(0) == 1).all()
+    horizontal, vertical = (found[1] | found[3]).float().mean(), (found[2] | found[3]).float().mean()
+    assert abs(horizontal - 0.5) < 0.04 and abs(vertical - 0.2) < 0.03
+
+
+def test_colour_is_the_four_operations_one_after_another():
+    """Against the plain definitions, applied in turn in float64 without clipping, on colours that stay in range."""
+    rng = np.random.default_rng(1)
+    images = rng.integers(90, 150, (6, 3, 8, 8)).astype(np.uint8)
+    u = draws.draws(keys(6), draws.COLOUR, 4)
+    b, c, s = (0.7 + 0.6 * u[:, i] for i in range(3))
+    angle = 2 * np.pi * 0.1 * (2 * u[:, 3] - 1)
+    out = images.copy()
+    colour.apply_colour(out, *colour.colour_maps(u, 0.3, 0.3, 0.3, 0.1))
+    for i in range(6):
+        x = images[i].astype(np.float64) * b[i]
+        x = c[i] * x + (1 - c[i]) * np.tensordot(colour.GREY, x, 1).mean()
+        grey = np.tensordot(colour.GREY, x, 1)
+        x = s[i] * x + (1 - s[i]) * grey
+        yiq = np.tensordot(colour._YIQ, x, 1)
+        cos, sin = np.cos(angle[i]), np.sin(angle[i])
+        turned = np.stack([yiq[0], cos * yiq[1] - sin * yiq[2], sin * yiq[1] + cos * yiq[2]])
+        expected = np.tensordot(np.linalg.inv(colour._YIQ), turned, 1)
+        assert np.abs(out[i] - np.clip(expected, 0, 255)).max() <= 0.502
+
+
+def test_colour_clips_and_leaves_greys_without_hue():
+    grey = np.repeat(np.arange(0, 256, 4, dtype=np.uint8).reshape(1, 1, 8, 8), 3, axis=1).repeat(50, axis=0)
+    out = grey.copy()
+    colour.apply_colour(out, *colour.colour_maps(draws.draws(keys(50), draws.COLOUR, 4), 0.0, 0.0, 1.0, 0.5))
+    assert np.abs(out.astype(int) - grey).max() <= 1
+    bright = np.full((50, 3, 8, 8), 250, np.uint8)
+    colour.apply_colour(bright, *colour.colour_maps(draws.draws(keys(50), draws.COLOUR, 4), 0.9, 0.0, 0.0, 0.0))
+    assert bright.max() == 255 and bright.min() < 100
+
+
+def test_erasing_is_realised_with_its_probability_and_area():
+    boxes = erasing.erase_boxes(draws.draws(keys(4000), draws.ERASE, erasing.ERASE_DRAWS), 40, 0.3)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    erased = sides[:, 0] > 0
+    assert abs(erased.mean() - 0.3) < 0.03
+    assert boxes.min() >= 0 and boxes.max() <= 40
+    area = sides.prod(axis=1)[erased] / 1600
+    assert area.min() > 0.01 and area.max() < 0.36 and abs(area.mean() - 0.177) < 0.02
+
+
+def test_neutral_values_leave_a_picture_of_the_right_size_alone():
+    images = photographs(4, ((32, 32),))
+    expected = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+    for training in (True, False):
+        out = build(NONE, 32, training)(images, keys(4))
+        assert torch.equal(out, expected) and out.is_contiguous() and out.dtype == torch.uint8
+
+
+def test_validation_takes_the_central_square_and_draws_nothing():
+    image = np.zeros((60, 100, 3), np.uint8)
+    image[:, 20:80] = 200  # exactly the central square
+    pipeline = build(FULL, 24, training=False)
+    assert (pipeline([image], keys(1)) == 200).all()
+    assert torch.equal(pipeline(photographs(3), keys(3)), pipeline(photographs(3), keys(3, seed=9)))
+    assert pipeline(photographs(1, ((1, 3000),)), keys(1)).shape == (1, 3, 24, 24)
+
+
+def test_reduction_is_antialiased():
+    stripes = np.zeros((240, 240, 3), np.uint8)
+    stripes[:, ::2] = 255
+    out = build(NONE, 24, training=False)([stripes], keys(1)).float()
+    assert out.std() < 3 and abs(out.mean() - 127.5) < 3
+
+
+@pytest.mark.parametrize(
+    "change", [{"crop_scale": [0.0, 1.0]}, {"crop_scale": [0.5, 1.5]}, {"crop_scale": [0.5]}, {"crop_ratio": [2.0, 1.0]}]
+)
+def test_impossible_ranges_name_the_key(change):
+    with pytest.raises(ConfigError, match=f"augment.{next(iter(change))}"):
+        AugmentationPipelineFactory(dataclasses.replace(STANDARD, **change), 32)

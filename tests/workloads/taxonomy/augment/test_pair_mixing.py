@@ -1,0 +1,173 @@
+"""Mixing of pairs: what is drawn, and what the device makes of it, against a slow reference."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
+from linnaeus.workloads.taxonomy.config import AugmentConfig
+from linnaeus.workloads.taxonomy.preparation import MEAN, STD, BatchPreparation, masking_counts, mix_images, partner_rows
+
+CONF = Path(__file__).resolve().parents[4] / "conf/augment/standard.yaml"
+STANDARD = AugmentConfig(**yaml.safe_load(CONF.read_text()))
+SIZE = 20
+SLICES = (slice(0, 2), slice(2, 3), slice(3, 6))
+NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")
+
+
+def draw(config=STANDARD, count=2000, probability=1.0, present=None, allowed=None, seed=5, epoch=0):
+    present = np.random.default_rng(0).random((count, 3)) < 0.6 if present is None else present
+    allowed = np.ones(count, bool) if allowed is None else allowed
+    mixing = PairMixing.of(config, seed, SIZE)
+    return mixing.draw(np.full(count, epoch), np.arange(count), np.full(count, probability), allowed, present), present
+
+
+def test_probability_kind_and_share_are_realised():
+    drawn, _ = draw(dataclasses.replace(STANDARD, mixup_alpha=0.4, cutmix_share=0.3), count=6000, probability=0.7)
+    assert np.array_equal(drawn.mixed[::2], drawn.mixed[1::2])
+    assert abs(drawn.mixed.mean() - 0.7) < 0.03
+    cut = drawn.box[:, 2] > drawn.box[:, 0]
+    assert not cut[~drawn.mixed].any() and (drawn.share[~drawn.mixed] == 1).all() and not drawn.pick[~drawn.mixed].any()
+    assert abs(cut[drawn.mixed].mean() - 0.3) < 0.03
+    blended = drawn.share[drawn.mixed & ~cut][::2]
+    assert abs(blended.mean() - 0.5) < 0.03 and abs(blended.var() - 0.25 / (2 * 0.4 + 1)) < 0.015  # Beta(a, a): 1 / (4 (2a + 1))
+
+
+def test_only_what_has_an_alpha_is_used():
+    cut_only, _ = draw(dataclasses.replace(STANDARD, mixup_alpha=0.0), count=200)
+    assert (cut_only.box[:, 2] > cut_only.box[:, 0]).all()
+    blend_only, _ = draw(dataclasses.replace(STANDARD, cutmix_alpha=0.0), count=200)
+    assert (blend_only.box == 0).all() and blend_only.mixed.all()
+
+
+def test_the_share_of_cutmix_is_the_kept_area_to_the_pixel():
+    drawn, _ = draw(dataclasses.replace(STANDARD, mixup_alpha=0.0))
+    image = torch.ones(len(drawn.share), 3, SIZE, SIZE, dtype=torch.float64)
+    image[1::2] = 0.0  # one half of each pair is white, the other black
+    mix_images(image, torch.from_numpy(drawn.share), torch.from_numpy(drawn.box), partner_rows(len(image), image.device))
+    kept = torch.where(torch.arange(len(image)) % 2 == 0, image[:, 0].mean((1, 2)), 1 - image[:, 0].mean((1, 2)))
+    assert torch.allclose(kept, torch.from_numpy(drawn.share).double(), atol=1e-7)
+    assert 0.3 < kept.mean() < 0.75 and kept.min() < 0.1 and kept.max() > 0.9
+
+
+def test_components_are_taken_whole_by_the_rule():
+    drawn, present = draw(count=8000)
+    other = present[np.arange(8000) ^ 1]
+    assert not drawn.pick[~other].any()  # what the partner has not is never taken
+    assert drawn.pick[other & ~present].all()  # what only the partner has is always taken
+    both = drawn.pick[other & present]
+    assert abs(both.mean() - 0.5) < 0.02
+
+
+def test_draws_are_keyed_by_slot_and_independent_of_the_batch():
+    mixing, present = PairMixing.of(STANDARD, 5, SIZE), np.ones((16, 3), bool)
+    args = np.zeros(16, int), np.arange(16), np.full(16, 0.7), np.ones(16, bool), present
+    whole = mixing.draw(*args)
+    for cut in (2, 4, 8):
+        parts = [mixing.draw(*(a[i : i + cut] for a in args)) for i in range(0, 16, cut)]
+        for field in ("share", "box", "pick", "mixed"):
+            assert np.array_equal(np.concatenate([getattr(p, field) for p in parts]), getattr(whole, field))
+    for seed, epoch in ((6, 0), (5, 1)):
+        assert not np.array_equal(draw(count=16, seed=seed, epoch=epoch)[0].share, draw(count=16)[0].share)
+
+
+def test_golden_draws():
+    """Moves when the hash, the stream or the order of the draws move: then the mixing of every run has moved too."""
+    drawn, _ = draw(count=64, probability=0.7, present=np.ones((64, 3), bool), seed=11, epoch=2)
+    text = repr([drawn.share.round(5).tolist(), drawn.box.tolist(), drawn.pick.tolist()])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "8a691831745d3c9b"
+
+
+def test_what_is_not_allowed_is_not_mixed():
+    allowed = np.arange(40) // 2 % 2 == 0
+    drawn, _ = draw(count=40, allowed=allowed)
+    assert np.array_equal(drawn.mixed, allowed)
+
+
+def batch_of(count=12, seed=0, probability=0.8):
+    rng = np.random.default_rng(seed)
+    drawn, present = draw(count=count, probability=probability)
+    arrays = {
+        "image": rng.integers(0, 256, (count, 3, SIZE, SIZE)).astype(np.uint8),
+        "label": rng.integers(-1, 5, (count, 2)),
+        "label2": rng.integers(-1, 5, (count, 2)),
+        "meta": rng.normal(size=(count, 6)).astype(np.float32),
+        "present": present,
+        "mask": rng.random((count, 3)) < 0.3,
+        "share": drawn.share,
+        "box": drawn.box,
+        "pick": drawn.pick,
+        "weight": np.ones(count, np.float32),
+    }
+    return {k: torch.from_numpy(v) for k, v in arrays.items()}
+
+
+def reference(batch, masked=()):
+    """Sample by sample, pixel by pixel, in float64."""
+    n = len(batch["image"])
+    x = (batch["image"].double().numpy() / 255 - np.array(MEAN).reshape(3, 1, 1)) / np.array(STD).reshape(3, 1, 1)
+    image, meta = x.copy(), np.zeros((n, 6))
+    present = np.zeros((n, 3), bool)
+    for i in range(n):
+        j, share = i ^ 1, float(batch["share"][i])
+        top, left, bottom, right = batch["box"][i].tolist()
+        if bottom > top:
+            image[i, :, top:bottom, left:right] = x[j, :, top:bottom, left:right]
+        else:
+            image[i] = share * x[i] + (1 - share) * x[j]
+        for m, columns in enumerate(SLICES):
+            source = j if batch["pick"][i, m] else i
+            present[i, m] = batch["present"][source, m] and not batch["mask"][i, m] and NAMES[m] not in masked
+            if present[i, m]:
+                meta[i, columns] = batch["meta"][source, columns].double().numpy()
+    return image, meta, present
+
+
+def test_the_device_does_what_a_slow_reference_does():
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        for masked in ((), ("TEMPORAL",)):
+            batch = batch_of()
+            before = {k: v.clone() for k, v in batch.items()}
+            out = BatchPreparation(NAMES, SLICES, dtype)(batch, masked)
+            image, meta, present = reference(batch, masked)
+            assert out["image"].dtype == out["meta"].dtype == out["share"].dtype == dtype
+            assert np.abs(out["image"].numpy() - image).max() < tolerance
+            assert np.array_equal(out["present"].numpy(), present) and np.array_equal(out["meta"].double().numpy(), meta)
+            assert all(torch.equal(batch[k], before[k]) for k in before), "the host batch must not change"
+            assert not {"box", "pick", "mask"} & set(out)
+
+
+def test_masking_comes_after_mixing():
+    """A component that is masked stays hidden even where the partner has it; negative control: unmasked it would show."""
+    batch = batch_of(2, probability=1.0)
+    batch["present"] = torch.tensor([[False] * 3, [True] * 3])
+    batch["pick"] = torch.tensor([[True] * 3, [False] * 3])
+    batch["mask"] = torch.tensor([[True, False, True], [False] * 3])
+    prepare = BatchPreparation(NAMES, SLICES)
+    out = prepare(batch)
+    assert out["available"][0].tolist() == [True] * 3 and out["present"][0].tolist() == [False, True, False]
+    assert out["meta"][0, [0, 1, 3, 4, 5]].eq(0).all() and out["meta"][0, 2] == batch["meta"][1, 2]
+    batch["weight"] = torch.tensor([1.0, 0.0])
+    assert masking_counts(prepare(batch)).tolist() == [[1, 1, 1], [0, 1, 0]]
+
+
+def test_a_validation_batch_has_nothing_mixed_and_hides_what_is_named():
+    batch = {k: v for k, v in batch_of().items() if k in ("image", "label", "meta", "present", "weight")}
+    prepare = BatchPreparation(NAMES, SLICES)
+    assert torch.equal(prepare(batch)["present"], batch["present"])
+    hidden = prepare(batch, NAMES)
+    assert not hidden["present"].any() and hidden["meta"].eq(0).all()
+    assert torch.equal(prepare(batch, ("SPATIAL",))["present"][:, 1:], batch["present"][:, 1:])
+
+
+def test_an_odd_last_row_is_left_alone_and_no_components_is_fine():
+    batch = {k: v for k, v in batch_of(5, probability=0.0).items()}
+    batch |= {"present": torch.zeros(5, 0, dtype=torch.bool), "pick": torch.zeros(5, 0, dtype=torch.bool), "meta": torch.zeros(5, 0)}
+    batch.pop("mask")
+    out = BatchPreparation((), ())(batch)
+    plain = BatchPreparation((), ())({k: batch[k] for k in ("image", "meta", "present")})
+    assert torch.equal(out["image"], plain["image"]) and out["meta"].shape == (5, 0)

@@ -1,0 +1,117 @@
+"""`python -m linnaeus.workloads.taxonomy.biota`: the export, the sheet, the ceilings, and what a user gets wrong."""
+
+import csv
+import datetime
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linnaeus.workloads.taxonomy.biota import build_source
+from linnaeus.workloads.taxonomy.biota.__main__ import main
+from linnaeus.workloads.taxonomy.biota.export import export
+
+
+@pytest.fixture(scope="module")
+def exported(biota, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("biota") / "out"
+    config = biota(train_samples=120, validation_samples=40, image_size=32)
+    assert export(config, directory) == 160
+    with (directory / "manifest.csv").open(newline="", encoding="utf-8") as file:
+        return build_source(config), directory, list(csv.DictReader(file))
+
+
+def test_the_manifest_says_what_the_source_says(exported):
+    source, _, rows = exported
+    header = ["path", "order", "family", "genus", "species", "latitude", "longitude", "uncertainty", "date", "time", "elevation", "split"]
+    assert list(rows[0]) == header
+    assert [r["split"] for r in rows] == ["train"] * 120 + ["val"] * 40
+    blanks = {"null": 0, "SPATIAL": 0, "TEMPORAL": 0, "ELEVATION": 0}
+    for i, row in enumerate(rows):
+        for rank, names, c in zip(source.tree.ranks, source.tree.names, source.labels[i], strict=True):
+            assert row[rank] == (names[c] if c >= 0 else "")
+        blanks["null"] += row["species"] == ""
+        for name, component in (("latitude", "SPATIAL"), ("longitude", "SPATIAL"), ("uncertainty", "SPATIAL"), ("elevation", "ELEVATION")):
+            value = getattr(source.metadata, name)[i]
+            assert (row[name] == "") == bool(np.isnan(value))
+            if row[name]:
+                assert float(row[name]) == pytest.approx(value, abs=0.051)
+            blanks[component] += row[name] == ""
+        if not np.isnan(source.metadata.day[i]):
+            day = datetime.date.fromisoformat(row["date"]).timetuple().tm_yday - 1
+            assert day == int(float(source.metadata.day[i]) * 365)
+            time = datetime.time.fromisoformat(row["time"])
+            assert time.hour + time.minute / 60 + time.second / 3600 == pytest.approx(source.metadata.hour[i], abs=1 / 3600 + 1e-4)
+        else:
+            assert row["date"] == row["time"] == ""
+            blanks["TEMPORAL"] += 1
+    assert min(blanks.values()) > 0
+
+
+def test_the_photographs_are_the_source_s(exported):
+    from PIL import Image
+
+    source, directory, rows = exported
+    drawn = source.images.read(np.arange(160))
+    for i in range(0, 160, 7):
+        with Image.open(directory / rows[i]["path"]) as image:
+            assert image.format == "JPEG"
+            written = np.asarray(image.convert("RGB")).astype(int)
+        assert np.abs(written - drawn[i]).mean() < 12
+    assert {p.name for p in directory.iterdir()} == {"images", "manifest.csv"}
+    assert len(list((directory / "images").iterdir())) == 160
+
+
+def test_the_sheet_shows_every_species(tmp_path, capsys):
+    from PIL import Image
+
+    assert main(["sheet", str(tmp_path / "sheet.png"), "--size", "48"]) == 0
+    with Image.open(tmp_path / "sheet.png") as image:
+        assert image.size == (3 * (190 + 6 * 48), 40 * 48)
+    assert "sheet.png" in capsys.readouterr().out
+
+
+def test_the_ceilings_are_printed(capsys):
+    assert main(["ceilings", "--train", "500", "--validation", "200"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out[2:]] == ["with_meta", "without_meta", "mask_SPATIAL", "mask_TEMPORAL", "mask_ELEVATION"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["export"], "DIR"),
+        (["export", "{full}"], "not empty"),
+        (["export", "{file}"], "is.txt"),
+        (["export", "x", "--train", "0"], "below 2"),
+        (["export", "x", "--train", "many"], "whole number"),
+        (["export", "x", "--size", "4"], "below 8"),
+        (["sheet", "x.jpg"], ".png"),
+        (["sheet", "{full}/none/x.png"], "x.png"),
+        (["ceilings", "--world", "-1"], "below 0"),
+        (["fly"], "fly"),
+        ([], "required"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_status_2(argv, says, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "is.txt").write_text("")
+    argv = [a.format(full=tmp_path, file=tmp_path / "is.txt") for a in argv]
+    try:
+        status = main(argv)
+    except SystemExit as exit_:
+        status = exit_.code
+    error = capsys.readouterr().err
+    assert status == 2
+    assert says in error
+    assert error.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["is.txt"]
+
+
+def test_it_runs_as_a_module():
+    command = [sys.executable, "-m", "linnaeus.workloads.taxonomy.biota", "ceilings", "--train", "100", "--validation", "50"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[4])
+    assert result.returncode == 0, result.stderr
+    assert "without_meta" in result.stdout

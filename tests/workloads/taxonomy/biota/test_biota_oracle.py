@@ -1,0 +1,115 @@
+"""The ceilings: an independent Monte Carlo agrees with them, and anything but the oracle scores lower."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from linnaeus.workloads.taxonomy.biota import ceilings
+from linnaeus.workloads.taxonomy.biota.individuals import species_of
+from linnaeus.workloads.taxonomy.biota.oracle import COMPONENTS, conditions, expected_accuracy, posteriors, table, up_the_tree
+from linnaeus.workloads.taxonomy.biota.places import MISSING, build_places, draw_metadata, log_densities
+from linnaeus.workloads.taxonomy.biota.world import build_world
+
+CONFIG = SimpleNamespace(world=0, train_samples=8000, validation_samples=4000, image_size=48)
+
+
+def simulate(masked: tuple[str, ...], n: int, seed: int, ignore_prior: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """(true, predicted) species: everything drawn by numpy's generator and weighed by loops over twins, sharing nothing with
+    `places` and `oracle` but the world's parameters."""
+    rng = np.random.default_rng(seed)
+    world, p = build_world(0), build_places(0)
+    true = rng.choice(120, n, p=world.prior)
+    quantities = {"SPATIAL": ("latitude", "longitude"), "TEMPORAL": ("day", "hour"), "ELEVATION": ("elevation",)}
+    period = {"day": 1.0, "hour": 24.0, "longitude": 360.0}
+    score = np.zeros((n, 120)) if ignore_prior else np.log(world.prior)[None].repeat(n, 0)
+    for component, names in quantities.items():
+        present = rng.random(n) >= MISSING[component]
+        for name in names:
+            centre, spread = getattr(p, name), getattr(p, name + "_spread")
+            x = centre[true] + spread[true] * rng.standard_normal(n)
+            if component in masked:
+                continue
+            gap = x[:, None] - centre
+            if name in period:
+                gap = (gap + period[name] / 2) % period[name] - period[name] / 2  # the nearest turn only
+            score += np.where(present[:, None], -0.5 * np.square(gap / spread) - np.log(spread), 0)
+    score[world.form[true][:, None] != world.form[None]] = -np.inf
+    return true, score.argmax(axis=1)
+
+
+@pytest.mark.parametrize("condition", list(conditions()))
+def test_simulation_agrees_with_the_ceilings(condition):
+    n = 12000
+    true, predicted = simulate(conditions()[condition], n, seed=5)
+    top1 = (true == predicted).mean()
+    best = ceilings(CONFIG)[f"{condition}/species/top1"]
+    # both sides vary: the simulation's individuals and the 4,000 of the validation set
+    assert abs(top1 - best) < 4 * np.sqrt(top1 * (1 - top1) * (1 / n + 1 / CONFIG.validation_samples))
+    true, predicted = simulate(conditions()[condition], n, seed=6, ignore_prior=True)
+    recall = np.array([(predicted[true == c] == c).mean() for c in range(120)])
+    assert abs(recall.mean() - ceilings(CONFIG)[f"{condition}/species/macro"]) < 0.015
+
+
+def test_a_worse_predictor_scores_lower():
+    """Negative control: an oracle of another place, one without the prior, and one that swaps twins."""
+    world = build_world(0)
+    samples = np.arange(8000)
+    species = species_of(world, samples)
+    densities = log_densities(world, draw_metadata(world, species, samples))
+    posterior = posteriors(world, world.form[species], densities)
+    right = posterior.argmax(axis=1)
+    best = posterior.max(axis=1).mean()
+    assert (right == species).mean() == pytest.approx(best, abs=0.006)
+    elsewhere = {name: np.roll(value, 1, axis=0) for name, value in densities.items()}
+    assert (posteriors(world, world.form[species], elsewhere).argmax(axis=1) == species).mean() < best - 0.04
+    ambiguous = np.flatnonzero(np.array(world.cryptic_size)[species] > 1)
+    second = np.argsort(posterior[ambiguous], axis=1)[:, -2]
+    assert (second == species[ambiguous]).mean() < (right[ambiguous] == species[ambiguous]).mean() - 0.3
+
+
+def test_posteriors_are_distributions_within_the_form_and_neither_certain_nor_blind():
+    world = build_world(0)
+    samples = np.arange(3000)
+    species = species_of(world, samples)
+    densities = log_densities(world, draw_metadata(world, species, samples))
+    posterior = posteriors(world, world.form[species], densities)
+    np.testing.assert_allclose(posterior.sum(axis=1), 1, rtol=1e-12)
+    assert (posterior[world.form[species][:, None] != world.form[None]] == 0).all()
+    for rank in range(4):
+        np.testing.assert_allclose(up_the_tree(world, posterior, rank).sum(axis=1), 1, rtol=1e-12)
+    cryptic = posterior[world.cryptic_size[species] > 1].max(axis=1)
+    assert ((cryptic > 0.5) & (cryptic < 0.95)).mean() > 0.15
+    np.testing.assert_allclose(
+        posteriors(world, world.form[species], densities, COMPONENTS)[0],
+        np.where(world.form == world.form[species[0]], world.prior, 0) / world.prior[world.form == world.form[species[0]]].sum(),
+    )
+
+
+def test_each_rule_is_best_for_its_own_measure():
+    rng = np.random.default_rng(0)
+    posterior = rng.dirichlet(np.full(5, 0.3), 4000)
+    prior = posterior.mean(axis=0) * np.array([3, 1, 1, 0.5, 0.2])
+    prior /= prior.sum()
+    posterior = posterior * prior
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    best = expected_accuracy(posterior, posterior.mean(axis=0))
+    top = posterior.argmax(axis=1)
+    macro_of_top = (np.bincount(top, posterior.max(axis=1), 5) / posterior.sum(axis=0)).mean()
+    assert best["macro"] > macro_of_top + 0.01
+    balanced = (posterior / posterior.mean(axis=0)).argmax(axis=1)
+    assert best["top1"] > posterior[np.arange(4000), balanced].mean() + 0.005
+
+
+def test_the_ceilings_tell_what_masking_costs():
+    best = ceilings(CONFIG)
+    assert len(best) == 5 * 4 * 2
+    assert all(0 < v <= 1 for v in best.values())
+    for measure in ("top1", "macro"):
+        assert best[f"with_meta/genus/{measure}"] == pytest.approx(1)  # twins are of one genus
+        with_meta, without = best[f"with_meta/species/{measure}"], best[f"without_meta/species/{measure}"]
+        assert 0.94 < with_meta < 0.99
+        assert 0.04 < with_meta - without < 0.12
+        for name in COMPONENTS:
+            assert without < best[f"mask_{name}/species/{measure}"] < with_meta - 0.005
+    assert f"{100 * best['with_meta/species/top1']:.1f}" in table(best)

@@ -1,0 +1,104 @@
+"""Distributions of where and when, and their densities."""
+
+import numpy as np
+import pytest
+
+from linnaeus.workloads.taxonomy.biota.individuals import species_of
+from linnaeus.workloads.taxonomy.biota.places import MISSING, build_places, draw_metadata, log_densities
+from linnaeus.workloads.taxonomy.biota.world import build_world
+
+COMPONENT = {"latitude": "SPATIAL", "longitude": "SPATIAL", "uncertainty": "SPATIAL", "day": "TEMPORAL", "hour": "TEMPORAL"}
+N = 40000
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    world = build_world(0)
+    samples = np.arange(N)
+    species = species_of(world, samples)
+    return world, species, draw_metadata(world, species, samples)
+
+
+def test_values_are_possible_and_zero_is_among_them(drawn):
+    _, _, m = drawn
+    limits = {
+        "latitude": (-90, 90),
+        "longitude": (-180, 180),
+        "day": (0, 1),
+        "hour": (0, 24),
+        "elevation": (0, 9000),
+        "uncertainty": (0, 1e5),
+    }
+    for name, (low, high) in limits.items():
+        value = getattr(m, name)
+        assert value.dtype == np.float32
+        value = value[~np.isnan(value)]
+        assert value.min() >= low
+        assert value.max() < high
+    for name in ("latitude", "longitude"):
+        value = getattr(m, name)
+        assert np.nanmin(value) < 0 < np.nanmax(value)
+
+
+def test_components_are_missing_whole_at_their_rates_and_independently(drawn):
+    world, species, m = drawn
+    gone = {name: np.isnan(getattr(m, name)) for name in (*COMPONENT, "elevation")}
+    for name, component in COMPONENT.items():
+        np.testing.assert_array_equal(gone[name], gone[{"SPATIAL": "latitude", "TEMPORAL": "day"}[component]])
+    of = {"SPATIAL": gone["latitude"], "TEMPORAL": gone["day"], "ELEVATION": gone["elevation"]}
+    for name, rate in MISSING.items():
+        assert of[name].mean() == pytest.approx(rate, abs=4 * np.sqrt(rate / N))
+        common = world.prior[species] > np.median(world.prior[species])
+        assert of[name][common].mean() == pytest.approx(of[name][~common].mean(), abs=0.015)
+    for a, b in (("SPATIAL", "TEMPORAL"), ("SPATIAL", "ELEVATION"), ("TEMPORAL", "ELEVATION")):
+        assert (of[a] & of[b]).mean() == pytest.approx(MISSING[a] * MISSING[b], abs=0.006)
+
+
+def test_draws_have_the_density_that_is_claimed():
+    """Of one species: the log density's mean over draws is the entropy of the distribution (known in closed form), and a
+    density shifted by half a spread fits worse."""
+    world = build_world(0)
+    p = build_places(0)
+    s = 17
+    m = draw_metadata(world, np.full(8000, s), np.arange(8000))
+    log = {name: d[:, s] for name, d in log_densities(world, m).items()}
+    # -log(spread) - 1/2 per normal quantity; a wrapped one is at least as spread out as its clock allows
+    expected = -0.5 - np.log(p.elevation_spread[s])
+    assert log["ELEVATION"][log["ELEVATION"] != 0].mean() == pytest.approx(expected, abs=0.05)
+    expected = -1.0 - np.log(p.latitude_spread[s]) - np.log(p.longitude_spread[s])
+    assert log["SPATIAL"][log["SPATIAL"] != 0].mean() == pytest.approx(expected, abs=0.05)
+    expected = -1.0 - np.log(p.day_spread[s]) - np.log(p.hour_spread[s])
+    assert log["TEMPORAL"][log["TEMPORAL"] != 0].mean() == pytest.approx(expected, abs=0.06)
+    known = ~np.isnan(m.latitude)
+    shifted = -0.5 * np.square((m.latitude[known] - p.latitude[s] - 0.5 * p.latitude_spread[s]) / p.latitude_spread[s])
+    fitting = -0.5 * np.square((m.latitude[known] - p.latitude[s]) / p.latitude_spread[s])
+    assert fitting.mean() > shifted.mean() + 0.1
+
+
+def test_densities_integrate_to_one_on_their_circles():
+    world = build_world(0)
+    grid = np.linspace(0, 1, 400, endpoint=False).astype(np.float32)
+    m = draw_metadata(world, np.zeros(400, np.int64), np.arange(400))
+    hour = build_places(0).hour.astype(np.float32)
+    for s in range(0, 120, 17):
+        fixed = type(m)(m.latitude, m.longitude, m.uncertainty, grid, np.full(400, hour[s]), m.elevation)
+        day = np.exp(log_densities(world, fixed)["TEMPORAL"][:, s]) / np.sqrt(2 * np.pi)
+        at_peak = np.exp(log_densities(world, fixed)["TEMPORAL"][:, s].max())
+        assert day.mean() == pytest.approx(1 / build_places(0).hour_spread[s], rel=0.01)
+        assert at_peak > 0
+
+
+def test_cryptic_twins_differ_in_their_kind_alone():
+    world = build_world(0)
+    p = build_places(0)
+    differs = {"range": {"latitude", "longitude"}, "season": {"day"}, "elevation": {"elevation"}}
+    seen = set()
+    for form in range(world.form.max() + 1):
+        twins = np.flatnonzero(world.form == form)
+        if len(twins) == 1:
+            continue
+        kind = world.cryptic_kind[twins[0]]
+        seen.add(kind)
+        moving = {name for name in vars(p) if np.ptp(getattr(p, name)[twins]) > 1e-12}
+        assert moving == differs[kind]
+    assert seen == set(differs)

@@ -1,0 +1,130 @@
+"""The source, its start-up time, and the reader's shared cache."""
+
+import ast
+import multiprocessing
+import os
+import pickle
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linnaeus.workloads.taxonomy.biota import build_source, reader
+from linnaeus.workloads.taxonomy.biota.world import build_world
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
+
+
+def test_splits_are_other_individuals_and_the_table_is_whole(biota):
+    source = build_source(biota(300, 100))
+    assert (source.split == np.repeat([TRAIN, VALIDATION], [300, 100])).all()
+    assert len(set(source.ids)) == 400
+    assert source.labels.shape == (400, 4)
+    assert source.labels.dtype == np.int64
+    assert source.labels.max(axis=0).tolist() <= [n - 1 for n in source.tree.sizes]
+    photographs = source.images.read(np.arange(400))
+    assert len({p.tobytes() for p in photographs}) == 400
+    assert "120 species" in source.notes[0]
+
+
+def test_an_individual_is_the_same_whatever_the_size_of_the_data(biota):
+    small, large = build_source(biota(50, 10)), build_source(biota(200, 100))
+    np.testing.assert_array_equal(small.labels, large.labels[:60])
+    np.testing.assert_array_equal(small.metadata.latitude, large.metadata.latitude[:60])
+    np.testing.assert_array_equal(small.images.read(np.arange(60)), large.images.read(np.arange(60)))
+
+
+@pytest.mark.parametrize("change", [{"world": 1}, {"image_size": 25}, {"train_samples": 301}, {"validation_samples": 101}])
+def test_the_fingerprint_moves_with_everything_that_matters(biota, change):
+    assert build_source(biota()).fingerprint == build_source(biota()).fingerprint
+    assert build_source(biota(**change)).fingerprint != build_source(biota()).fingerprint
+
+
+def test_the_table_is_built_quickly(biota):
+    """0.15 s is the limit on an idle machine; the best of five, so that busy neighbours do not fail it."""
+    times = []
+    for _ in range(5):
+        build_world.cache_clear()
+        start = time.perf_counter()
+        build_source(biota(8000, 2000, 48))
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.15
+
+
+def test_building_imports_numpy_alone():
+    """At module level, in every file; Pillow is for the export and the sheet, inside their functions."""
+    for path in Path(reader.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+                roots = {name.split(".")[0] for name in names}
+                assert roots <= {"numpy", "linnaeus", *sys.stdlib_module_names}, f"{path.name}: {roots}"
+
+
+def test_reading_twice_draws_once_and_what_is_handed_out_is_a_copy(biota, monkeypatch):
+    source = build_source(biota())
+    first = source.images.read(np.array([7, 3, 7]))
+    calls = []
+    monkeypatch.setattr(reader, "draw", lambda *a: calls.append(a) or pytest.fail("drawn again"))
+    again = source.images.read(np.array([3, 7]))
+    assert not calls
+    np.testing.assert_array_equal(again[0], first[1])
+    np.testing.assert_array_equal(first[0], first[2])
+    again[0][:] = 0
+    np.testing.assert_array_equal(source.images.read(np.array([3]))[0], first[1])
+
+
+def test_a_torn_photograph_is_drawn_again(biota):
+    source = build_source(biota())
+    right = source.images.read(np.array([9]))[0]
+    source.images._photographs[9, 4] ^= 1
+    np.testing.assert_array_equal(source.images.read(np.array([9]))[0], right)
+
+
+def _read_in_child(images, samples, queue):
+    queue.put(np.stack(images.read(samples)))
+
+
+def test_forked_workers_fill_the_memory_of_all_and_leave_nothing_behind(biota):
+    before = set(os.listdir("/dev/shm"))
+    source = build_source(biota())
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_read_in_child, args=(source.images, np.arange(20), queue))
+    child.start()
+    theirs = queue.get(timeout=30)
+    child.join()
+    assert (source.images._stamps[:20] > 0).all()  # filled by the child, seen here
+    assert not source.images._stamps[20:].any()
+    np.testing.assert_array_equal(source.images.read(np.arange(20)), theirs)
+    new = set(os.listdir("/dev/shm")) - before
+    assert not any(Path("/dev/shm", name).stat().st_size == 400 * 24 * 24 * 3 for name in new)  # others' files may come and go
+
+
+def test_a_pickled_reader_is_small_and_reads_the_same(biota):
+    images = build_source(biota()).images
+    images.read(np.arange(30))
+    data = pickle.dumps(images)
+    assert len(data) < 500
+    copy = pickle.loads(data)
+    assert not copy._stamps.any()
+    np.testing.assert_array_equal(copy.read(np.arange(30)), images.read(np.arange(30)))
+
+
+def test_without_room_for_a_cache_every_read_draws(biota, monkeypatch):
+    expected = build_source(biota()).images.read(np.arange(5))
+    monkeypatch.setattr(reader, "CACHE_LIMIT", 1000)
+    images = build_source(biota()).images
+    for _ in range(2):
+        np.testing.assert_array_equal(images.read(np.arange(5)), expected)
+
+
+@pytest.mark.parametrize("samples", [[-1], [400], [3, 10**9]])
+def test_a_number_out_of_range_is_refused(biota, samples):
+    with pytest.raises(IndexError, match="0 to 399"):
+        build_source(biota()).images.read(np.array(samples))
+
+
+def test_reading_nothing_gives_nothing(biota):
+    assert build_source(biota()).images.read(np.array([], np.int64)) == []

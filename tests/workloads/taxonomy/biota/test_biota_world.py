@@ -1,0 +1,109 @@
+"""The tree, the frequencies, the inheritance of traits and the cryptic groups of biota's worlds."""
+
+import numpy as np
+import pytest
+
+from linnaeus.workloads.taxonomy.biota.draw import draw_forms
+from linnaeus.workloads.taxonomy.biota.individuals import NULL_GENUS, NULL_SPECIES, labels_of, species_of
+from linnaeus.workloads.taxonomy.biota.palettes import MARKS, PALETTES
+from linnaeus.workloads.taxonomy.biota.world import build_world
+
+
+@pytest.mark.parametrize("number", [0, 1, 7])
+def test_every_world_has_the_promised_taxa(number):
+    tree = build_world(number).tree
+    assert tree.ranks == ("order", "family", "genus", "species")
+    assert tree.sizes == (5, 15, 40, 120)
+    lineages = []
+    for s, name in enumerate(tree.names[3]):
+        g = tree.parent[3][s]
+        f = tree.parent[2][g]
+        o = tree.parent[1][f]
+        assert tree.parent[0][o] == -1
+        assert name.split()[0] == tree.names[2][g]
+        lineages.append((tree.names[0][o], tree.names[1][f], tree.names[2][g], name))
+    assert lineages == sorted(set(lineages))
+    for r in range(4):
+        assert len({lineage[: r + 1] for lineage in lineages}) == len({lineage[r] for lineage in lineages}) == tree.sizes[r]
+
+
+def test_a_world_is_a_function_of_its_number():
+    again = build_world.__wrapped__(3)
+    np.testing.assert_array_equal(again.forms.pattern, build_world(3).forms.pattern)
+    assert again.tree.names == build_world(3).tree.names
+    assert build_world(4).tree.names != build_world(3).tree.names
+
+
+def test_frequencies_follow_a_power_law_and_the_rarest_is_still_trained_on():
+    world = build_world(0)
+    ranked = np.sort(world.prior)[::-1]
+    slope = np.polyfit(np.log(np.arange(1, 121)), np.log(ranked), 1)[0]
+    assert slope == pytest.approx(-0.85, abs=1e-6)
+    counts = np.bincount(labels_of(world, species_of(world, np.arange(8000)), np.arange(8000))[:, 3] + 1, minlength=121)[1:]
+    assert counts.min() >= 12
+    assert counts.max() > 20 * counts.min()
+
+
+@pytest.mark.parametrize("start", [0, 8000, 12345])
+def test_any_run_of_individuals_holds_every_species_in_its_share(start):
+    world = build_world(0)
+    counts = np.bincount(species_of(world, np.arange(start, start + 2000)), minlength=120)
+    assert np.abs(counts - 2000 * world.prior).max() < 6
+    assert counts.min() >= 1
+
+
+@pytest.mark.parametrize("number", [0, 1, 7])
+def test_cryptic_groups_of_each_kind_look_the_same_and_hold_their_share(number):
+    world = build_world(number)
+    cryptic = np.array([bool(k) for k in world.cryptic_kind])
+    assert 0.10 <= world.prior[cryptic].sum() <= 0.16
+    assert {k for k in world.cryptic_kind if k} == {"range", "season", "elevation"}
+    for form in range(world.form.max() + 1):
+        twins = np.flatnonzero(world.form == form)
+        assert len(set(world.lineage[twins, 2])) == 1
+        assert (len(twins) > 1) == bool(cryptic[twins].all()) == bool(cryptic[twins].any())
+        assert sorted(world.cryptic_place[twins]) == list(range(len(twins)))
+        assert world.prior[twins].max() < 1.6 * world.prior[twins].min()
+
+
+@pytest.mark.parametrize("number", [0, 1, 7])
+def test_no_two_forms_of_a_genus_differ_by_little(number):
+    """Each has a ground colour and a pattern of its own, and no palette colour is a jitter away from another."""
+    world = build_world(number)
+    genus = np.array([world.lineage[np.flatnonzero(world.form == f)[0], 2] for f in range(len(world.forms.plan))])
+    for g in np.unique(genus):
+        rows = np.flatnonzero(genus == g)
+        assert len(rows) == len(np.unique(world.forms.ground[rows], axis=0))
+        assert len(rows) == len(np.unique(world.forms.pattern[rows], axis=0))
+        assert len(np.unique(world.forms.mark[rows], axis=0)) == 1  # the genus's
+    for palette in [*PALETTES.values(), *MARKS.values()]:
+        for i, a in enumerate(palette):
+            assert all(np.abs(np.subtract(a, b)).sum() > 0.2 for b in palette[:i])
+
+
+def test_closer_kin_look_more_alike():
+    """Mean difference of pictures drawn in one pose: least within a genus, most between orders."""
+    world = build_world(0)
+    forms = np.arange(len(world.forms.plan))
+    first = np.array([np.flatnonzero(world.form == f)[0] for f in forms])
+    pictures = np.concatenate([draw_forms(0, forms, np.full(len(forms), n), 16).reshape(len(forms), -1) for n in range(4)], axis=1)
+    distance = np.sqrt(np.square(pictures[:, None].astype(np.float32) - pictures[None]).mean(axis=2))
+    shared = (world.lineage[first][:, None, :] == world.lineage[first][None]).sum(axis=2)  # ranks in common
+    means = [distance[shared == n].mean() for n in (3, 2, 1, 0)]
+    assert means == sorted(means)
+    assert means[0] < 0.8 * means[3]
+
+
+def test_nulls_fall_by_chance_from_a_rank_downwards():
+    world = build_world(0)
+    samples = np.arange(40000)
+    species = species_of(world, samples)
+    labels = labels_of(world, species, samples)
+    null = labels < 0
+    assert not null[:, :2].any()
+    assert not (null[:, 2] & ~null[:, 3]).any()
+    for rank, rate in ((2, NULL_GENUS), (3, NULL_SPECIES)):
+        assert null[:, rank].mean() == pytest.approx(rate, abs=4 * np.sqrt(rate / len(samples)))
+    common = world.prior[species] > np.median(world.prior[species])
+    assert null[common, 3].mean() == pytest.approx(null[~common, 3].mean(), abs=0.012)
+    np.testing.assert_array_equal(labels[~null[:, 3]], world.lineage[species[~null[:, 3]]])

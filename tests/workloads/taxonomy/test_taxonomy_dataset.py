@@ -1,0 +1,310 @@
+"""The dataset by position (law 1): the same samples however positions are cut into batches; pairs, nulls, stand-ins, bad photographs."""
+
+import hashlib
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch.utils.data import DataLoader
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.schema import RampConfig
+from linnaeus.data.order import epoch_order
+from linnaeus.workloads.base import SampleIndex
+from linnaeus.workloads.taxonomy.config import AugmentConfig
+from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset, group_numbers
+from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
+
+CONF = Path(__file__).resolve().parents[3] / "conf/augment/standard.yaml"
+COMPONENTS = ["SPATIAL", "TEMPORAL", "ELEVATION"]
+N, SIZE = 96, 16
+
+
+class Reader:
+    """Photographs of several sizes as a function of their number; those in `broken` cannot be decoded."""
+
+    def __init__(self, broken=()):
+        self.broken, self.asked = frozenset(broken), []
+
+    def read(self, samples):
+        self.asked += samples.tolist()
+        for s in samples.tolist():
+            if s in self.broken:
+                raise UndecodableImage(s, "not an image")
+        shapes = [((18, 24), (SIZE, SIZE), (30, 20))[s % 3] for s in samples.tolist()]
+        return [np.random.default_rng(s).integers(0, 256, (*shape, 3), dtype=np.uint8) for s, shape in zip(samples.tolist(), shapes)]
+
+
+class Ramps:
+    """A schedule whose probabilities rise with the step, and whose level changes at epoch 1."""
+
+    def get_meta_mask_prob(self, step):
+        return min(1.0, step / 60)
+
+    def get_partial_meta_mask_prob(self, step):
+        return min(1.0, step / 40)
+
+    def get_mixup_prob(self, step):
+        return min(1.0, 0.2 + step / 30)
+
+    def get_mixup_group_level(self, epoch):
+        return "genus" if epoch < 1 else "species"
+
+
+class Certain(Ramps):
+    def get_mixup_prob(self, step):
+        return 1.0
+
+
+def make_source(broken=(), nulls=True):
+    rng = np.random.default_rng(0)
+    species = rng.integers(0, 12, N)
+    labels = np.stack([species // 6, species // 3, species], axis=1)
+    if nulls:
+        labels[rng.random(N) < 0.15, 2] = -1
+    values = {name: rng.random(N).astype(np.float32) for name in ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")}
+    values["latitude"][::4] = np.nan
+    values["elevation"][::3] = np.nan
+    tree = SimpleNamespace(ranks=("family", "genus", "species"))
+    ids = np.array([f"o{i}" for i in range(N)])
+    return Source(tree, ids, labels, Metadata(**values), np.zeros(N, np.int8), Reader(broken), "abc")
+
+
+def make_config(mixing=1.0, partial=0.5, components=COMPONENTS, seed=7, **augment):
+    values = yaml.safe_load(CONF.read_text()) | {"erasing": 0.3, "vertical_flip": 0.2} | augment
+
+    def ramp(p):
+        return RampConfig(p, p, "0%", "100%")
+
+    return SimpleNamespace(
+        seed=seed,
+        data=SimpleNamespace(components=list(components), image_size=SIZE),
+        augment=AugmentConfig(**values),
+        schedule=SimpleNamespace(
+            meta_mask=ramp(partial),
+            partial_meta_mask=ramp(partial),
+            partial_mask_whitelist=[],
+            partial_mask_weights=[],
+            mixing=ramp(mixing),
+            mixing_level=[{"from": "0%", "level": "genus"}],
+        ),
+    )
+
+
+def dataset(config=None, schedule=None, training=True, source=None, **kwargs):
+    return TaxonomyDataset(source or make_source(), np.arange(N), config or make_config(), schedule or Ramps(), training, **kwargs)
+
+
+def indices(data, epoch, global_batch=16, seed=7):
+    order = epoch_order(seed, epoch, len(data), data.groups(Ramps().get_mixup_group_level(epoch)))
+    steps = -(-len(data) // global_batch)
+    return [SampleIndex(epoch, p, int(s), epoch * steps + p // global_batch) for p, s in enumerate(order)]
+
+
+def row_hashes(data, micro, epochs=3, **kwargs):
+    """One hash per position over all entries of the batch."""
+    out = []
+    for epoch in range(epochs):
+        index = indices(data, epoch, **kwargs)
+        for i in range(0, len(index), micro):
+            batch = data.__getitems__(index[i : i + micro])
+            for row in range(len(index[i : i + micro])):
+                digest = hashlib.sha256()
+                for name in sorted(batch):
+                    digest.update(name.encode() + batch[name][row].numpy().tobytes())
+                out.append(digest.hexdigest())
+    return out
+
+
+def test_samples_are_the_same_however_positions_are_cut_into_batches():
+    whole = row_hashes(dataset(), 2)
+    assert len(set(whole)) == 3 * N
+    for micro in (4, 8, 16):
+        assert row_hashes(dataset(), micro) == whole
+    assert row_hashes(pickle.loads(pickle.dumps(dataset())), 8) == whole  # as in a spawned worker
+
+
+def loaded(workers, policy):
+    """Hashes of whole batches through torch's loader over two epochs, workers kept alive between them."""
+    data, out, batches = dataset(make_config(policy=policy)), [], []
+    options = {"persistent_workers": True, "multiprocessing_context": "fork"} if workers else {}
+    loader = DataLoader(data, batch_sampler=batches, collate_fn=lambda batch: batch, num_workers=workers, **options)
+    for epoch in range(2):
+        index = indices(data, epoch)
+        batches[:] = [index[i : i + 8] for i in range(0, N, 8)]
+        for batch in loader:
+            digest = hashlib.sha256(b"".join(name.encode() + batch[name].numpy().tobytes() for name in sorted(batch)))
+            out.append(digest.hexdigest())
+    return out
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("policy", ["none", "trivialaugment"])
+def test_any_number_of_workers_makes_the_same_batches(policy):
+    base = loaded(0, policy)
+    assert len(set(base)) == 2 * N // 8
+    assert loaded(1, policy) == base and loaded(3, policy) == base
+
+
+def test_a_worker_that_starts_in_the_middle_makes_the_same_batch():
+    index = indices(dataset(), 2)[32:40]
+    used = dataset()
+    row_hashes(used, 8)
+    fresh = dataset().__getitems__(index)
+    assert all(torch.equal(v, fresh[k]) for k, v in used.__getitems__(index).items())
+
+
+def test_negative_control_seed_epoch_position_and_step_alter_a_batch():
+    data = dataset()
+    index = indices(data, 0)[:16]
+    base = data.__getitems__(index)
+
+    def changed(new):
+        batch = data.__getitems__(new)
+        return {name for name in base if not torch.equal(base[name], batch[name])}
+
+    assert changed(index) == set()
+    assert "image" in changed([i._replace(epoch=1) for i in index])
+    assert "image" in changed([i._replace(position=i.position + 16) for i in index])
+    moved = changed([i._replace(global_step=i.global_step + 30) for i in index])
+    assert "mask" in moved and "image" not in moved  # augmentation is of (seed, epoch, position) alone
+    assert row_hashes(dataset(make_config(seed=8)), 8, 1) != row_hashes(data, 8, 1)
+
+
+def test_masks_move_with_the_step_and_not_with_the_epoch():
+    class Constant(Ramps):
+        def get_meta_mask_prob(self, step):
+            return 0.5
+
+        get_partial_meta_mask_prob = get_mixup_prob = get_meta_mask_prob
+
+    data = dataset(schedule=Constant())
+    index = indices(data, 0)[:16]
+    base = data.__getitems__(index)
+    another_step = data.__getitems__([i._replace(global_step=i.global_step + 1) for i in index])
+    another_epoch = data.__getitems__([i._replace(epoch=1) for i in index])
+    assert not torch.equal(another_step["mask"], base["mask"]) and torch.equal(another_epoch["mask"], base["mask"])
+    assert torch.equal(another_step["share"], base["share"]) and not torch.equal(another_epoch["share"], base["share"])
+
+
+def test_what_a_training_batch_holds():
+    batch = dataset().__getitems__(indices(dataset(), 0)[:8])
+    assert {k: (v.dtype, tuple(v.shape)) for k, v in batch.items()} == {
+        "image": (torch.uint8, (8, 3, SIZE, SIZE)),
+        "label": (torch.int64, (8, 3)),
+        "label2": (torch.int64, (8, 3)),
+        "meta": (torch.float32, (8, 20)),
+        "present": (torch.bool, (8, 3)),
+        "pick": (torch.bool, (8, 3)),
+        "mask": (torch.bool, (8, 3)),
+        "weight": (torch.float32, (8,)),
+        "share": (torch.float32, (8,)),
+        "sample": (torch.int64, (8,)),
+        "bad": (torch.int64, (8,)),
+        "box": (torch.int64, (8, 4)),
+    }
+    assert batch["image"].is_contiguous() and (batch["bad"] == -1).all() and (batch["weight"] == 1).all()
+    assert torch.isfinite(batch["meta"]).all()
+
+
+def test_validation_and_unmixed_training_hold_less_and_validation_is_not_augmented():
+    validation = dataset(training=False)
+    batch = validation.__getitems__([SampleIndex(0, i, i, 0) for i in range(6)])
+    assert set(batch) == {"image", "label", "meta", "present", "weight", "sample", "bad"}
+    again = validation.__getitems__([SampleIndex(5, 40 + i, i, 99) for i in range(6)])
+    assert all(torch.equal(batch[k], again[k]) for k in batch)
+    assert torch.equal(batch["image"][1].permute(1, 2, 0), torch.from_numpy(Reader().read(np.array([1]))[0]))  # already 16 x 16
+    assert "share" not in dataset(make_config(mixing=0.0)).__getitems__([SampleIndex(0, 0, 0, 0)])
+
+
+@pytest.mark.parametrize("mix_nulls", [False, True])
+def test_pairs_are_in_group_and_labels_follow(mix_nulls):
+    data = dataset(make_config(mix_nulls=mix_nulls), Certain())
+    groups, mixed_nulls = data.groups("genus"), 0
+    for i in range(0, N, 16):
+        index = indices(data, 0)[i : i + 16]
+        batch = data.__getitems__(index)
+        group = groups[batch["sample"].numpy()]
+        for row in range(16):
+            alike = group[row] >= 0 and group[row] == group[row ^ 1]
+            assert (batch["share"][row] < 1).item() == alike
+            expected = batch["label"][row ^ 1] if alike else batch["label"][row]
+            assert torch.equal(batch["label2"][row], expected)
+            mixed_nulls += alike and (batch["label"][row] < 0).any().item()
+    assert (mixed_nulls > 0) == mix_nulls
+
+
+def test_groups_of_a_level():
+    labels = np.array([[0, 0, 0], [0, 0, -1], [0, 1, 2], [0, -1, -1], [-1, -1, -1], [0, 0, -1], [0, -1, -1], [0, 0, 0]])
+    assert group_numbers(labels, 2, False).tolist() == [0, -1, 2, -1, -1, -1, -1, 0]
+    assert group_numbers(labels, 1, False).tolist() == [0, -1, 1, -1, -1, -1, -1, 0]
+    with_nulls = group_numbers(labels, 2, True)
+    assert with_nulls[1] == with_nulls[5] and with_nulls[3] == with_nulls[6] and with_nulls[4] == -1 and with_nulls[0] == with_nulls[7]
+    assert len({*with_nulls[[0, 1, 2, 3, 4]].tolist()}) == 5
+    data = dataset()
+    assert data.groups(None) is None and len(data.groups("species")) == N
+    with pytest.raises(ConfigError, match=r"schedule\.mixing_level: 'tribe'"):
+        data.groups("tribe")
+
+
+def test_torn_or_foreign_slots_are_not_mixed():
+    data = dataset(schedule=Certain())
+    index = indices(data, 0)
+    assert (data.__getitems__(index[1:9])["share"] == 1).all()  # an odd start tears every slot
+    assert (data.__getitems__(index[:1])["share"] == 1).all()
+    assert (data.__getitems__(index[:16])["share"] < 1).any()
+    stand_in = [i._replace(real=k % 2 == 0) for k, i in enumerate(index[:16])]
+    assert (data.__getitems__(stand_in)["share"] == 1).all()
+
+
+def test_stand_ins_weigh_nothing():
+    batch = dataset().__getitems__([SampleIndex(0, 0, 3, 0, False)])
+    assert batch["weight"].tolist() == [0.0] and (batch["label"] == -1).all() and batch["bad"].tolist() == [-1]
+
+
+def test_undecodable_photographs_are_named_and_spoil_only_their_pair():
+    index = indices(dataset(), 0)[:16]
+    broken = [index[2].sample, index[9].sample]
+    whole, damaged = dataset(schedule=Certain()), dataset(schedule=Certain(), source=make_source(broken))
+    good, bad = whole.__getitems__(index), damaged.__getitems__(index)
+    assert bad["bad"].tolist() == [broken[0] if i == 2 else broken[1] if i == 9 else -1 for i in range(16)]
+    assert bad["weight"].tolist() == [0.0 if i in (2, 9) else 1.0 for i in range(16)]
+    assert (bad["label"][[2, 9]] == -1).all() and (bad["image"][[2, 9]] == 0).all()
+    assert (bad["share"][[2, 3, 8, 9]] == 1).all() and torch.equal(bad["label2"][3], bad["label"][3])
+    rest = [i for i in range(16) if i not in (2, 3, 8, 9)]
+    assert all(torch.equal(good[k][rest], bad[k][rest]) for k in good)
+    known = dataset(schedule=Certain(), source=make_source(broken), quarantined=broken)
+    again = known.__getitems__(index)
+    assert all(torch.equal(again[k], bad[k]) for k in bad) and not set(known.images.asked) & set(broken)
+
+
+def test_all_bad_and_a_stand_in_that_is_bad():
+    data = dataset(source=make_source(broken=range(N)))
+    batch = data.__getitems__(indices(data, 0)[:4])
+    assert (batch["weight"] == 0).all() and batch["image"].shape == (4, 3, SIZE, SIZE)
+    assert data.__getitems__([SampleIndex(0, 0, 3, 0, False)])["bad"].tolist() == [-1]
+
+
+def test_rows_choose_the_observations_and_the_fingerprint():
+    source, rows = make_source(), np.arange(5, 60, 2)
+    data = TaxonomyDataset(source, rows, make_config(), Ramps(), False)
+    batch = data.__getitems__([SampleIndex(0, 0, 4, 0)])
+    assert len(data) == len(rows) and batch["label"][0].tolist() == source.labels[13].tolist()
+    prints = {data.fingerprint, dataset().fingerprint, dataset(make_config(components=["SPATIAL", "ELEVATION"])).fingerprint}
+    assert len(prints) == 3 and dataset().fingerprint == dataset(make_config(seed=9)).fingerprint
+
+
+@pytest.mark.parametrize(
+    "change, words", [({"mixup_alpha": 0.0, "cutmix_alpha": 0.0}, "augment.mixup_alpha"), ({}, "mixing_level is empty")]
+)
+def test_mixing_that_cannot_be_is_an_error(change, words):
+    config = make_config(**change)
+    if not change:
+        config.schedule.mixing_level = []
+    with pytest.raises(ConfigError, match=words):
+        dataset(config)
+    assert dataset(make_config(mixing=0.0, **change)).mixing is None

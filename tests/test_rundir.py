@@ -145,6 +145,12 @@ def test_other_data_are_refused() -> None:
     allowed.release()
 
 
+def test_a_root_that_cannot_be_written() -> None:
+    Path("outputs").write_text("a file")
+    with pytest.raises(ConfigError, match=r"run\.root: .* cannot be made"):
+        RunDirectory(config()).start()
+
+
 def test_finished_is_said() -> None:
     with RunDirectory.open(config(run__name="x")) as run:
         assert not run.finished

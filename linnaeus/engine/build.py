@@ -22,7 +22,7 @@ from linnaeus.engine.precision import Precision
 from linnaeus.engine.training import Training
 from linnaeus.engine.update import Update
 from linnaeus.engine.validation import validation_passes
-from linnaeus.logging import LogSinks, ProgressDisplay
+from linnaeus.logging import LogSinks, ProgressDisplay, attach_log_file
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import build_optimizer
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
@@ -138,6 +138,9 @@ def build_checker(config: Config, context: DistributedContext, workload: Workloa
 
 def open_outputs(config: Config, context: DistributedContext, directory: RunDirectory, training: Training) -> Outputs:
     """Files and loggers of the run, once its directory is held."""
+    if context.is_master:
+        attach_log_file(directory.path / "train.log")
+        training.workload.save_record(directory.path)
     sinks: list[Any] = []
     if context.is_master and config.logger.wandb != "disabled":
         from linnaeus.logging.wandb import WandbLogger

@@ -70,7 +70,8 @@ class Outputs:
         return row
 
     def report(self, t: Training) -> None:
-        """The progress line every 1 % of the run."""
+        """The progress line every 1 % of the run, and the clocks behind it."""
+        self.timings(t)
         if self.context.is_master:
             self.display.line(report_line(self._report_numbers(t)))
 

@@ -8,6 +8,7 @@ A live bar is drawn on a terminal only, never into a pipe or a file; everywhere 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -102,9 +103,12 @@ def attach_log_file(path: Path | str) -> None:
 
 def is_terminal() -> bool:
     """Whether stdout is a terminal that can redraw lines."""
-    import os
-
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _restore_streams(stdout: TextIO, stderr: TextIO) -> None:
+    """In a forked loader worker: print past the display, whose lock the refreshing thread may have held at the fork."""
+    sys.stdout, sys.stderr = stdout, stderr
 
 
 class ProgressDisplay:
@@ -133,7 +137,9 @@ class ProgressDisplay:
         times = (TimeElapsedColumn(), TextColumn("left"), Remaining(), TextColumn("{task.fields[text]}"))
         self._bars = Progress(*columns, *times, console=Console(file=sys.stdout), refresh_per_second=4, expand=True)
         self._task = self._bars.add_task("training", total=self.total_steps, completed=self.start_step, text="")
+        plain = sys.stdout, sys.stderr
         self._bars.start()
+        os.register_at_fork(after_in_child=lambda: _restore_streams(*plain))
 
     def update(self, step: int, text: str = "") -> None:
         """`step` optimizer steps are done; `text` stands right of the bar, such as `loss 1.234`."""

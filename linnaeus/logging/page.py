@@ -74,7 +74,7 @@ for (const svg of document.querySelectorAll('svg[data-series]')) {
       dot.className = 'b' + s.c; row.append(dot, s.name + '  ' + p[2]); tip.append(row);
     }
     tip.hidden = false;
-    const left = at[1] / scale + svg.offsetLeft + (box.left - figure.getBoundingClientRect().left);
+    const left = at[1] / scale + box.left - figure.getBoundingClientRect().left;
     tip.style.left = Math.min(left + 14, figure.clientWidth - tip.offsetWidth - 6) + 'px'; tip.style.top = '58px';
   };
 }

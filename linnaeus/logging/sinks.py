@@ -15,7 +15,9 @@ from linnaeus.logging.rows import RowWriter
 
 
 class Sink(Protocol):
-    """Something rows go to besides the files."""
+    """Something rows go to besides the files. `begin` comes before the first row: rows beyond `global_step` will be replayed."""
+
+    def begin(self, global_step: int) -> None: ...
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None: ...
 
@@ -52,6 +54,8 @@ class LogSinks:
         was found missing. `state` is that of `state_dict`; the empty one starts anew."""
         if not self.files:
             return []
+        for sink in self.sinks:
+            sink.begin(global_step)
         discarded = self.files["metrics"].truncate(state.get("rows", 0))
         self.files["timings"].truncate_after(global_step if state else -1)
         return [f"metrics.jsonl lacks {-discarded} rows that the checkpoint counted"] if discarded < 0 else []

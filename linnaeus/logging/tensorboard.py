@@ -10,24 +10,36 @@ from linnaeus.logging.console import LOGGER
 
 
 class TensorBoardLogger:
-    """Event files in `directory/tensorboard`. `resumed_step`: what earlier starts wrote beyond it is purged when displayed."""
+    """Event files in `directory/tensorboard`, opened at the first row. What earlier starts wrote beyond the step where a run goes
+    on is purged when it is displayed."""
 
-    def __init__(self, directory: Path, resumed_step: int | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
+        self._directory = Path(directory) / "tensorboard"
+        self._purge: int | None = None
         self._writer: Any = None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            LOGGER.warning(f"logger.tensorboard: no event files, training continues ({error})")
-            return
-        purge = None if resumed_step is None else resumed_step + 1
-        self._writer = SummaryWriter(str(Path(directory) / "tensorboard"), purge_step=purge, flush_secs=30)
+        self._failed = False
+
+    def begin(self, global_step: int) -> None:
+        """The run goes on from `global_step`."""
+        self._purge = global_step + 1
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str = "metrics", position: int = 0) -> None:
+        if self._writer is None and not self._failed:
+            self._open()
         if self._writer is None:
             return
         for key, value in row.items():
             if isinstance(value, (int, float)) and key != "global_step":
                 self._writer.add_scalar(key, value, global_step)
+
+    def _open(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            self._failed = True
+            LOGGER.warning(f"logger.tensorboard: no event files, training continues ({error})")
+            return
+        self._writer = SummaryWriter(str(self._directory), purge_step=self._purge, flush_secs=30)
 
     def sync(self) -> None:
         if self._writer is not None:

@@ -41,7 +41,14 @@ class WandbLogger:
         settings = wandb.Settings(console="off", silent=True, save_code=False)
         try:
             self._run = wandb.init(
-                dir=str(directory), id=run_id, resume="allow", mode=mode, project=project, name=name, config=dict(config), settings=settings
+                dir=str(directory),
+                id=run_id,
+                resume="allow",
+                mode=mode,  # type: ignore[arg-type]
+                project=project,
+                name=name,
+                config=dict(config),
+                settings=settings,
             )
             self._run.define_metric("global_step")
             self._run.define_metric("*", step_metric="global_step")
@@ -56,6 +63,9 @@ class WandbLogger:
     @property
     def active(self) -> bool:
         return self._run is not None
+
+    def begin(self, global_step: int) -> None:
+        """Positions, not steps, say what was sent."""
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None:
         """Send the row that is number `position` of its stream, unless it was sent before."""

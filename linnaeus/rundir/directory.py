@@ -145,7 +145,10 @@ class RunDirectory:
         self.changes, self.altered = difference.lines, bool(difference.altering)
 
     def _start(self, record: Mapping[str, Any]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"run.root: {self.path} cannot be made ({error.strerror}); choose a directory you may write to") from None
         self._lock = RunLock(self.path / "lock")
         self._lock.acquire()
         self._look()  # again, now that nobody else can change what is there

@@ -29,10 +29,19 @@ class Every:
 
     @classmethod
     def resolve(
-        cls, texts: Iterable[str], key: str, total_steps: int, steps_per_epoch: int, last: int, *, first: int = 1, at_end: bool = False
+        cls,
+        texts: Iterable[str],
+        key: str,
+        total_steps: int,
+        steps_per_epoch: int,
+        last: int,
+        *,
+        first: int = 1,
+        at_end: bool = False,
+        by_clock: bool = False,
     ) -> Every:
         """From durations: multiples of N steps, of N epochs or of X % of `total_steps`, of which those in first..last happen;
-        `at_end` adds `last`. Raises `ConfigError` for a cadence of zero."""
+        `at_end` adds `last`. Raises `ConfigError` for a cadence of zero, or by the clock where that is not allowed."""
         periods: list[int] = []
         others: set[int] = {last} if at_end and last >= first else set()
         cadences, seconds = [], []
@@ -41,7 +50,7 @@ class Every:
             cadences.append(str(duration))
             if duration.amount == 0:
                 raise ConfigError(f"{key} is {text!r}; nothing can happen every {text}, use [] for never")
-            if duration.is_time:
+            if duration.is_time and by_clock:
                 seconds.append(duration.seconds)
                 continue
             period = max(1.0, duration.in_steps(total_steps, steps_per_epoch))

@@ -126,11 +126,12 @@ def _events(config: Config, total: int, per_epoch: int, last: int, possible: dic
     passes that have a cadence, and all that mask something where every combination is asked for."""
     schedule, weighting = config.schedule, config.weighting
 
-    def every(name: str, at_end: bool = False) -> Every:
-        return Every.resolve(getattr(schedule, name), f"schedule.{name}", total, per_epoch, last, at_end=at_end)
+    def every(name: str, at_end: bool = False, by_clock: bool = False) -> Every:
+        return Every.resolve(getattr(schedule, name), f"schedule.{name}", total, per_epoch, last, at_end=at_end, by_clock=by_clock)
 
     never = Every(first=1, last=last)
-    events = {"log": every("log"), "report": every("report"), "checkpoint": every("checkpoint", schedule.checkpoint_at_end)}
+    events = {"log": every("log"), "report": every("report", by_clock=True)}
+    events["checkpoint"] = every("checkpoint", schedule.checkpoint_at_end, by_clock=True)
     for name in PASSES:
         once_more = schedule.validate_at_end and bool(getattr(schedule, name))
         complete = schedule.all_combinations_at_end and name != "validate"

@@ -71,9 +71,8 @@ def test_the_page_holds_the_data(run: Path) -> None:
     assert "<h1>beetles &amp; moths</h1>" in text and "<p id='mine'>0.83</p>" in text and 'id="sched"' in text
     for shown in ("64.4 %", "97.3 %", "1.234", "1 min 15 s", "321", "-10.0", "+0.266", "without metadata", "best val/loss 1.2 at step 100"):
         assert shown in text, shown
-    charts = {
-        html.unescape(m[1]): json.loads(html.unescape(m[2])) for m in re.finditer(r'aria-label="([^"]*)" data-series="([^"]*)"', text)
-    }
+    found = re.findall(r'aria-label="([^"]*)" data-series="([^"]*)"', text)
+    charts = {html.unescape(title): json.loads(html.unescape(data)) for title, data in found}
     assert set(charts) >= {"Loss", "Top-1 accuracy", "Top-1 accuracy of species by pass", "Task weights", "Learning rate", "Throughput"}
     validation = next(s for s in charts["Loss"] if s["name"] == "validation")
     assert [point[0] for point in validation["p"]] == [50, 100, 150] and validation["p"][0][2] == "1.2345"

@@ -108,6 +108,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self.got: list[tuple[str, int, int]] = []
+        self.begun: list[int] = []
+
+    def begin(self, global_step: int) -> None:
+        self.begun.append(global_step)
 
     def log(self, global_step: int, row: Any, *, stream: str, position: int) -> None:
         self.got.append((stream, position, global_step))
@@ -129,4 +133,4 @@ def test_a_replayed_row_has_the_position_it_had(tmp_path: Path) -> None:
     sinks.resume(state, 1)
     for step in (2, 2, 3):
         sinks.log(step, {})
-    assert second.got == first.got[1:4] and first.got[-1] == ("timings", 1, 3)
+    assert second.begun == [1] and second.got == first.got[1:4] and first.got[-1] == ("timings", 1, 3)

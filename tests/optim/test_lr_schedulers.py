@@ -11,7 +11,10 @@ from linnaeus.config.schema import ConstantConfig, CosineConfig, LinearConfig, P
 from linnaeus.optim import build_scheduler
 
 GOLDEN = {
-    "cosine": (CosineConfig("cosine", "2steps", 0.1), [0.5, 1.0, 1.0, 0.9657475, 0.8681981, 0.7222088, 0.55, 0.3777912, 0.2318019, 0.1342525]),
+    "cosine": (
+        CosineConfig("cosine", "2steps", 0.1),
+        [0.5, 1.0, 1.0, 0.9657458, 0.8681981, 0.7222075, 0.55, 0.3777925, 0.2318019, 0.1342542],
+    ),
     "linear": (LinearConfig("linear", "20%", 0.0), [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]),
     "constant": (ConstantConfig("constant", "4steps"), [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
     "step": (StepConfig("step", "0steps", ["1epochs", "80%"], 0.1), [1.0, 1.0, 1.0, 1.0, 1.0, 0.1, 0.1, 0.1, 0.01, 0.01]),

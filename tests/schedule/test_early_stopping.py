@@ -35,10 +35,9 @@ def test_improvement_resets_and_never_stops() -> None:
 
 
 def test_min_delta_must_be_exceeded() -> None:
-    assert (
-        checks_until_stop(EarlyStopping(patience=2, min_delta=0.25), lambda i: 8 - 0.25 * i) == 5
-    )  # only every second counts... never twice
-    assert checks_until_stop(EarlyStopping(patience=2, min_delta=0.25), lambda i: 8 - 0.5 * i) is None
+    assert checks_until_stop(EarlyStopping(patience=1, min_delta=0.25), lambda i: 8 - 0.25 * i) == 2
+    assert checks_until_stop(EarlyStopping(patience=2, min_delta=0.25), lambda i: 8 - 0.25 * i) is None  # 0.5 since the best one
+    assert checks_until_stop(EarlyStopping(patience=1, min_delta=0.25), lambda i: 8 - 0.5 * i) is None
 
 
 def test_state_survives_the_round_trip() -> None:

@@ -64,7 +64,7 @@ def test_a_cadence_of_zero_is_an_error() -> None:
 
 
 def test_times_are_kept_apart_from_steps() -> None:
-    every = Every.resolve(["10%", "15min"], "schedule.checkpoint", 10, 5, 10)
+    every = Every.resolve(["10%", "15min"], "schedule.checkpoint", 10, 5, 10, by_clock=True)
     assert every.seconds == (900.0,) and every.steps() == list(range(1, 11)) and every.cadences == ("10%", "15min")
 
 

@@ -8,123 +8,23 @@ from __future__ import annotations
 
 from linnaeus.randomness import Draw
 
-_STARTS = (
-    "Al",
-    "Bra",
-    "Cor",
-    "Da",
-    "Dry",
-    "El",
-    "Fe",
-    "Gal",
-    "Har",
-    "Il",
-    "Ke",
-    "Lu",
-    "Mar",
-    "Ne",
-    "Or",
-    "Pel",
-    "Qui",
-    "Ras",
-    "Sa",
-    "Tha",
-    "Ul",
-    "Vel",
-    "Xan",
-    "Ze",
-    "Cli",
-    "Phy",
-    "Tro",
-    "Sti",
-    "Mel",
-    "Lo",
-)
-_MIDDLES = (
-    "ba",
-    "ce",
-    "di",
-    "fo",
-    "ga",
-    "li",
-    "mo",
-    "na",
-    "pe",
-    "ra",
-    "ri",
-    "so",
-    "ta",
-    "ve",
-    "vi",
-    "xo",
-    "lu",
-    "ne",
-    "cto",
-    "mi",
-    "sta",
-    "pho",
-)
+_START_SYLLABLES = """
+Al Bra Cor Da Dry El Fe Gal Har Il Ke Lu Mar Ne Or Pel Qui Ras Sa Tha Ul Vel Xan Ze Cli Phy Tro Sti Mel Lo
+"""
+_MIDDLE_SYLLABLES = """
+ba ce di fo ga li mo na pe ra ri so ta ve vi xo lu ne cto mi sta pho
+"""
+_EPITHET_WORDS = """
+alba aurata borealis cana decora dives elegans fallax ferox flava gracilis hirta insignis iris lata laeta livida lucida major
+maritima minor mirabilis modesta montana nitida nobilis notata obscura ornata pallida picta pratensis pumila pura rara regia
+rivalis rubens rupestris serena silvatica simplex sobria solida tarda tenuis tristis umbrosa vaga velox venusta vernalis viridis
+vulgaris
+"""
+_STARTS, _MIDDLES, _EPITHETS = _START_SYLLABLES.split(), _MIDDLE_SYLLABLES.split(), _EPITHET_WORDS.split()
 _GENUS_ENDS = {
     "animal": ("ra", "rus", "nus", "lla", "don", "pus", "ris", "xa", "lis"),
     "plant": ("ria", "nia", "lium", "dra", "ntha", "rum", "sia", "phis", "lla"),
 }
-_EPITHETS = (
-    "alba",
-    "aurata",
-    "borealis",
-    "cana",
-    "decora",
-    "dives",
-    "elegans",
-    "fallax",
-    "ferox",
-    "flava",
-    "gracilis",
-    "hirta",
-    "insignis",
-    "iris",
-    "lata",
-    "laeta",
-    "livida",
-    "lucida",
-)
-_EPITHETS += (
-    "major",
-    "maritima",
-    "minor",
-    "mirabilis",
-    "modesta",
-    "montana",
-    "nitida",
-    "nobilis",
-    "notata",
-    "obscura",
-    "ornata",
-    "pallida",
-    "picta",
-    "pratensis",
-    "pumila",
-)
-_EPITHETS += (
-    "pura",
-    "rara",
-    "regia",
-    "rivalis",
-    "rubens",
-    "rupestris",
-    "serena",
-    "silvatica",
-    "simplex",
-    "sobria",
-    "solida",
-    "tarda",
-    "tenuis",
-    "tristis",
-    "umbrosa",
-    "vaga",
-    "velox",
-)
-_EPITHETS += ("venusta", "vernalis", "viridis", "vulgaris")
 
 
 def _stem(draw: Draw, middles: int) -> str:

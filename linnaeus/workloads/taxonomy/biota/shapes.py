@@ -15,12 +15,12 @@ def cover(d: Array, pixel: Array) -> Array:
     return np.clip(0.5 - d / pixel, 0.0, 1.0)
 
 
-def radius(u: Array, v: Array, cu: Array | float, cv: Array | float, a: Array, b: Array) -> Array:
+def radius(u: Array, v: Array, cu: Array | float, cv: Array | float, a: Array | float, b: Array | float) -> Array:
     """Elliptic radius: 0 at (cu, cv), 1 on the ellipse of half-axes a, b."""
     return np.sqrt(np.square((u - cu) / a) + np.square((v - cv) / b))
 
 
-def ellipse(u: Array, v: Array, cu: Array | float, cv: Array | float, a: Array, b: Array) -> Array:
+def ellipse(u: Array, v: Array, cu: Array | float, cv: Array | float, a: Array | float, b: Array | float) -> Array:
     """Distance to an ellipse, scaled by its smaller half-axis."""
     return (radius(u, v, cu, cv, a, b) - 1.0) * np.minimum(a, b)
 
@@ -29,7 +29,7 @@ def strand(
     along: Array,
     across: Array,
     start: Array | float,
-    end: Array,
+    end: Array | float,
     at: Array | float,
     slope: Array | float,
     bend: Array | float,

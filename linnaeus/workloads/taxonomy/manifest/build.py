@@ -170,7 +170,9 @@ def _stratified(
         if (split == VALIDATION).any():
             coarser = f"no finer taxon has two groups that could be shared out, so the split is stratified by {tree.ranks[rank]}"
             return split, [coarser] if rank < finest else []
-    raise ConfigError(f"data.validation_fraction: {config.validation_fraction:g} of {len(names)} groups leaves no validation rows; raise it")
+    raise ConfigError(
+        f"data.validation_fraction: {config.validation_fraction:g} of {len(names)} groups leaves no validation rows; raise it"
+    )
 
 
 def _finest(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarray:

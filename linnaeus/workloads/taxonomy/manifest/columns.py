@@ -16,7 +16,7 @@ KNOWN_RANKS = (
     *("subtribe", "genus", "subgenus", "species", "subspecies"),
 )
 OPTIONAL = ("latitude", "longitude", "uncertainty", "date", "time", "elevation", "split", "group")
-OF_COMPONENT = {"SPATIAL": ("latitude", "longitude"), "TEMPORAL": ("date", "time"), "ELEVATION": ("elevation",)}
+OF_COMPONENT = {"SPATIAL": ("latitude", "longitude"), "TEMPORAL": ("date",), "ELEVATION": ("elevation",)}
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,15 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 def clean_path(cell: str) -> str:
     """A relative path as this system writes it; "" where there is none. Backslashes come from manifests made on Windows."""
-    return "" if len(cell.encode(errors="replace")) > LONGEST_PATH or "\0" in cell else cell.replace("\\", "/")
+    too_long = 4 * len(cell) > LONGEST_PATH and len(cell.encode(errors="replace")) > LONGEST_PATH
+    return "" if too_long or "\0" in cell else cell.replace("\\", "/")
 
 
 def file_sizes(root: Path, column: Column) -> tuple[np.ndarray, np.ndarray]:
     """Paths [N] (unicode) and sizes in bytes int64 [N]; a size of 0 or less is a key of `REASONS`. Raises OSError where the file
     system gives an error that may pass, after it was tried again."""
     paths = [clean_path(value) for value in column.values]
-    full = [os.path.join(root, path) if path else "" for path in paths]
+    full = [f"{root}/{path}" if path[:1] not in ("", "/") else path for path in paths]
     if len(full) < 1000:
         sizes = [_size(path) for path in full]
     else:

@@ -1,6 +1,7 @@
 """The source, its start-up time, and the reader's shared cache."""
 
 import ast
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -12,7 +13,10 @@ import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.biota import build_source, reader
-from linnaeus.workloads.taxonomy.biota.world import build_world
+from linnaeus.workloads.taxonomy.biota.draw import draw
+from linnaeus.workloads.taxonomy.biota.individuals import species_of
+from linnaeus.workloads.taxonomy.biota.places import draw_metadata
+from linnaeus.workloads.taxonomy.biota.world import GENERATOR_VERSION, build_world
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
 
@@ -128,3 +132,19 @@ def test_a_number_out_of_range_is_refused(biota, samples):
 
 def test_reading_nothing_gives_nothing(biota):
     assert build_source(biota()).images.read(np.array([], np.int64)) == []
+
+
+def test_the_world_has_not_moved_without_a_new_version():
+    """Golden values of generator version 1, world 0: raise GENERATOR_VERSION with any change that fails this."""
+    assert GENERATOR_VERSION == 1
+    world = build_world(0)
+    assert world.tree.names[0] == ("Galctales", "Pelmoptera", "Stictales", "Xansoptera", "Zeliformes")
+    assert hashlib.sha256(repr(world.tree.names).encode()).hexdigest()[:16] == "23c8a947354b85bd"
+    samples = np.arange(12)
+    species = species_of(world, samples)
+    assert species.tolist() == [86, 46, 3, 72, 24, 100, 51, 5, 80, 36, 118, 66]
+    metadata = draw_metadata(world, species, samples)
+    np.testing.assert_allclose(metadata.latitude[:4], [11.979795, 1.7237079, 12.37679, 4.90157], rtol=1e-6)
+    np.testing.assert_allclose(metadata.elevation[:4], [530.00867, np.nan, np.nan, 1784.9337], rtol=1e-6)
+    means = draw(0, samples[:4], 48).mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(means, [129.51, 59.82, 103.988, 111.322], atol=0.05)  # cosines differ by rounding between machines

@@ -1,0 +1,176 @@
+import pickle
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from linnaeus.config.schema import RampConfig
+from linnaeus.progress import TrainingStage
+from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, schedule_summary, training_length
+from linnaeus.schedule.summary import abbreviate
+
+COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
+CADENCES = [
+    [],
+    ["1steps"],
+    ["7steps"],
+    ["1epochs"],
+    ["2epochs"],
+    ["0.3epochs"],
+    ["25%"],
+    ["10%", "1epochs"],
+    ["33.3%"],
+    ["4steps", "6steps"],
+]
+
+
+def random_config(make_config: Callable, draw: random.Random) -> object:
+    cadence = lambda: list(draw.choice(CADENCES))  # noqa: E731
+    return make_config(
+        {"length": draw.choice(["3epochs", "2.5epochs", "41steps", "1steps"])},
+        {"max_steps": draw.choice([None, None, 17])},
+        gradnorm=(cadence(), draw.choice(["0steps", "10%", "1epochs"])),
+        last_batch=draw.choice(["keep", "drop"]),
+        log=cadence(), report=cadence(), validate=cadence(), validate_mask_meta=cadence(), validate_partial_mask_meta=cadence(),
+        checkpoint=cadence(), checkpoint_at_end=draw.random() < 0.5, validate_at_end=draw.random() < 0.5,
+        all_combinations_at_end=draw.random() < 0.3,
+    )  # fmt: skip
+
+
+def events_in(text: str) -> dict[str, str]:
+    """event -> its steps as the summary prints them."""
+    lines = text.split("events\n")[1].split("probabilities\n")[0].splitlines()
+    pairs = (line[2:].split(maxsplit=1) for line in lines if not line.startswith("    "))
+    return {name: rest.split(": ")[-1].split("  (every")[0] for name, rest in pairs}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_summary_lists_exactly_what_fires(make_config: Callable, seed: int) -> None:
+    draw = random.Random(seed)
+    config = random_config(make_config, draw)
+    length = training_length(config, draw.randint(8, 200))
+    components = draw.choice([COMPONENTS, COMPONENTS, ()])
+    resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, components)
+    ops = OpsSchedule(resolved)
+    questions = {
+        "validate": ops.should_validate,
+        "validate_mask_meta": ops.should_validate_mask_meta,
+        "validate_partial_mask_meta": lambda step: len(ops.partial_validations_due(step)) > 0,
+        "checkpoint": ops.should_save_checkpoint,
+        "gradnorm": ops.should_update_gradnorm,
+        "report": ops.should_report,
+        "log": ops.should_log_metrics,
+    }
+    listed = events_in(schedule_summary(resolved, config, 1))
+    assert listed.keys() == questions.keys()
+    for name, asks in questions.items():
+        fired = [step for step in range(1, resolved.last_step + 1) if asks(step)]
+        assert fired == resolved.events()[name].steps()
+        assert listed[name] == (abbreviate(fired) if fired else "never")
+        assert not asks(resolved.last_step + 1) and not asks(0)
+
+
+def test_partial_passes_due(make_config: Callable) -> None:
+    resolved = resolve_all_schedule_params(
+        make_config(validate_partial_mask_meta=["50%"], all_combinations_at_end=True), 100, 10, COMPONENTS
+    )
+    ops = OpsSchedule(resolved)
+    assert list(ops.partial_validations_due(50)) == [0, 1] and list(ops.partial_validations_due(51)) == []
+    assert list(ops.partial_validations_due(100)) == list(range(6))
+
+
+def test_passes_at_the_end_are_those_of_the_last_step(make_config: Callable) -> None:
+    ops = OpsSchedule(resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS))
+    assert ops.passes_at_end() == [
+        (TrainingStage.VALIDATION_NORMAL, None),
+        (TrainingStage.VALIDATION_MASK_META, None),
+        (TrainingStage.VALIDATION_PARTIAL_MASK_META, 0),
+        (TrainingStage.VALIDATION_PARTIAL_MASK_META, 1),
+    ]
+    assert OpsSchedule(resolve_all_schedule_params(make_config(validate_at_end=False), 100, 10, COMPONENTS)).passes_at_end() == []
+
+
+def test_probabilities_follow_their_ramps(make_config: Callable) -> None:
+    config = make_config(
+        meta_mask=RampConfig(1.0, 0.0, "0%", "50%"),
+        partial_meta_mask=RampConfig(0.0, 0.5, "50%", "100%"),
+        null_mask=RampConfig(0.25, 0.25, "0%", "100%"),
+        mixing=RampConfig(0.0, 1.0, "2epochs", "2epochs"),
+    )
+    ops = OpsSchedule(resolve_all_schedule_params(config, 100, 10))
+    assert [ops.get_meta_mask_prob(s) for s in (0, 25, 50, 99)] == [1.0, 0.5, 0.0, 0.0]
+    assert [ops.get_partial_meta_mask_prob(s) for s in (0, 50, 75)] == [0.0, 0.0, 0.25]
+    assert ops.get_null_mask_prob(60) == 0.25
+    assert [ops.get_mixup_prob(s) for s in (19, 20)] == [0.0, 1.0]
+
+
+def test_mixup_group_level_by_epoch(make_config: Callable) -> None:
+    levels = [{"from": "10%", "level": "family"}, {"from": "45steps", "level": "genus"}]
+    ops = OpsSchedule(resolve_all_schedule_params(make_config(mixing_level=levels), 100, 10))
+    assert [ops.get_mixup_group_level(e) for e in (0, 1, 4, 5, 9)] == [None, "family", "family", "genus", "genus"]
+    assert OpsSchedule(resolve_all_schedule_params(make_config(), 100, 10)).get_mixup_group_level(3) is None
+
+
+def test_workers_can_carry_it(make_config: Callable) -> None:
+    ops = OpsSchedule(resolve_all_schedule_params(make_config(checkpoint=["15min"], mixing=RampConfig(0.0, 1.0, "0%", "100%")), 100, 10))
+    assert pickle.loads(pickle.dumps(ops)).get_mixup_prob(50) == 0.5
+
+
+def test_checkpoints_by_the_clock_of_one_process(make_config: Callable) -> None:
+    now = [0.0]
+    ops = OpsSchedule(
+        resolve_all_schedule_params(make_config(checkpoint=["50%", "1min"], checkpoint_at_end=False), 100, 10), clock=lambda: now[0]
+    )
+    assert not ops.should_save_checkpoint(3)
+    now[0] = 61.0
+    assert ops.should_save_checkpoint(4) and not ops.should_save_checkpoint(5)
+    now[0] = 110.0
+    assert ops.should_save_checkpoint(50)  # by its step, from which the minute counts anew
+    now[0] = 130.0
+    assert not ops.should_save_checkpoint(51)
+    now[0] = 171.0
+    assert ops.should_save_checkpoint(52)
+
+
+def test_only_rank_0_looks_at_the_clock_and_only_at_log_steps(make_config: Callable) -> None:
+    said: list[bool] = []
+
+    def context(rank: int) -> SimpleNamespace:
+        def broadcast_object(value: bool) -> bool:
+            if rank == 0:
+                said.append(value)
+            return said[-1]
+
+        return SimpleNamespace(world_size=2, is_master=rank == 0, broadcast_object=broadcast_object)
+
+    now = [0.0, 1e9]  # the clocks of two hosts
+    config = make_config(checkpoint=["1min"], checkpoint_at_end=False, log=["10steps"])
+    master, other = (OpsSchedule(resolve_all_schedule_params(config, 100, 10), clock=lambda i=i: now[i]) for i in range(2))
+    now[:] = [61.0, 1e9]
+    assert not master.should_save_checkpoint(9, context(0)) and said == []
+    assert master.should_save_checkpoint(10, context(0)) and other.should_save_checkpoint(10, context(1))
+    now[:] = [62.0, 2e9]  # the other's clock has moved a minute; rank 0's has not
+    assert not master.should_save_checkpoint(20, context(0)) and not other.should_save_checkpoint(20, context(1))
+
+
+def test_reports_by_the_clock(make_config: Callable) -> None:
+    now = [0.0]
+    ops = OpsSchedule(resolve_all_schedule_params(make_config(report=["50%", "30s"]), 100, 10), clock=lambda: now[0])
+    assert [ops.should_report(s) for s in (49, 50)] == [False, True]
+    now[0] = 31.0
+    assert ops.should_report(51) and not ops.should_report(52)
+
+
+def test_should_stop_early_asks_every_limit(make_config: Callable) -> None:
+    ops = OpsSchedule(
+        resolve_all_schedule_params(
+            make_config(early_stop={"max_steps": 50, "min_lr": 0.1, "max_grad_norm": 5.0, "metric_bound": 1.0}), 100, 10
+        )
+    )
+    assert ops.should_stop_early(49) is None
+    assert "max_steps" in ops.should_stop_early(50)
+    assert "min_lr" in ops.should_stop_early(5, learning_rate=0.01, grad_norm=1.0)
+    assert "max_grad_norm" in ops.should_stop_early(5, learning_rate=1.0, grad_norm=6.0)
+    assert "metric_bound" in ops.should_stop_early(5, results={"val/loss": 0.5})
+    assert ops.should_stop_early(5, learning_rate=1.0, grad_norm=1.0, results={"val/loss": 2.0}) is None

@@ -1,0 +1,120 @@
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.schema import RampConfig, StepConfig, WSDConfig
+from linnaeus.schedule import resolve_all_schedule_params
+
+COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
+
+
+def test_at_end_is_honoured_and_only_for_passes_with_a_cadence(make_config: Callable) -> None:
+    config = make_config(validate=["3epochs"], validate_mask_meta=[], validate_partial_mask_meta=["4epochs"], checkpoint=[])
+    resolved = resolve_all_schedule_params(config, 100, 10, COMPONENTS)
+    assert resolved.validate.steps() == [30, 60, 90, 100]
+    assert resolved.validate_mask_meta.steps() == []
+    assert resolved.validate_partial_mask_meta.steps() == [40, 80, 100]
+    assert resolved.checkpoint.steps() == [100]
+    assert resolved.at_end == ("validate", "validate_partial_mask_meta")
+    without = make_config(validate=["3epochs"], validate_at_end=False, checkpoint=[], checkpoint_at_end=False)
+    resolved = resolve_all_schedule_params(without, 100, 10, COMPONENTS)
+    assert resolved.validate.steps() == [30, 60, 90] and resolved.checkpoint.steps() == [] and resolved.at_end == ()
+
+
+def test_all_combinations_at_end(make_config: Callable) -> None:
+    config = make_config(
+        partial_combinations=[["TEMPORAL", "SPATIAL"]],
+        validate_partial_mask_meta=["50%"],
+        validate_mask_meta=[],
+        all_combinations_at_end=True,
+    )
+    resolved = resolve_all_schedule_params(config, 100, 10, COMPONENTS)
+    assert resolved.combinations == (
+        ("SPATIAL", "TEMPORAL"), ("SPATIAL",), ("TEMPORAL",), ("ELEVATION",), ("SPATIAL", "ELEVATION"), ("TEMPORAL", "ELEVATION"),
+    )  # fmt: skip
+    assert resolved.listed == 1
+    assert resolved.validate_mask_meta.steps() == [100]  # all of them masked is a combination too
+    one = resolve_all_schedule_params(
+        make_config(partial_combinations=[], validate_partial_mask_meta=[], all_combinations_at_end=True), 100, 10, ("SPATIAL",)
+    )
+    assert one.combinations == () and one.validate_partial_mask_meta.steps() == [] and one.validate_mask_meta.steps() == [100]
+
+
+def test_without_metadata_nothing_masks_it(make_config: Callable) -> None:
+    resolved = resolve_all_schedule_params(make_config(all_combinations_at_end=True), 100, 10, ())
+    assert resolved.validate_mask_meta.steps() == resolved.validate_partial_mask_meta.steps() == []
+    assert resolved.validate.steps() == [20, 40, 60, 80, 100]
+
+
+def test_gradnorm_starts_after_its_warm_up(make_config: Callable) -> None:
+    resolved = resolve_all_schedule_params(make_config(gradnorm=(["10steps"], "3epochs")), 60, 10)
+    assert resolved.gradnorm.steps() == [30, 40, 50, 60]
+    assert resolve_all_schedule_params(make_config(), 60, 10).gradnorm.steps() == []
+
+
+def test_maximum_steps_end_the_run_but_do_not_stretch_it(make_config: Callable) -> None:
+    resolved = resolve_all_schedule_params(make_config(early_stop={"max_steps": 47}), 100, 10)
+    assert resolved.last_step == 47 and resolved.validate.steps() == [20, 40, 47]  # 20 % is of the length, not of what is left of it
+    assert resolve_all_schedule_params(make_config(early_stop={"max_steps": 470}), 100, 10).last_step == 100
+
+
+def test_mixing_levels_take_effect_at_epoch_starts(make_config: Callable) -> None:
+    levels = [{"from": "0%", "level": "family"}, {"from": "45steps", "level": "genus"}, {"from": "80%", "level": "species"}]
+    resolved = resolve_all_schedule_params(make_config(mixing_level=levels), 100, 10)
+    assert resolved.mixing_levels == ((0, "family"), (5, "genus"), (8, "species"))
+
+
+def test_corners_of_the_learning_rate(make_config: Callable) -> None:
+    step = resolve_all_schedule_params(make_config(scheduler=StepConfig("step", "1epochs", ["60%", "85%"], 0.1)), 100, 10)
+    assert step.warmup_end == 10 and step.lr_moments == (("warm-up ends", 10), ("x 0.1", 60), ("x 0.1", 85))
+    wsd = resolve_all_schedule_params(make_config(scheduler=WSDConfig("wsd", "0steps", "20%", "sqrt", 0.0)), 100, 10)
+    assert wsd.lr_moments == (("decay begins", 80),)
+
+
+def test_what_will_not_happen_is_noted(make_config: Callable) -> None:
+    config = make_config(
+        validate=["20epochs"],
+        validate_at_end=False,
+        mixing=RampConfig(0.0, 1.0, "0steps", "400steps"),
+        mixing_level=[{"from": "0%", "level": "genus"}, {"from": "100%", "level": "species"}],
+        scheduler=StepConfig("step", "20epochs", [], 0.1),
+    )
+    notes = resolve_all_schedule_params(config, 100, 10, COMPONENTS).notes
+    assert [note.split(":")[0] for note in notes] == ["validate", "schedule.mixing", "schedule.mixing_level", "lr_scheduler.warmup"]
+    assert resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS).notes == ()
+
+
+def test_plain_and_picklable(make_config: Callable) -> None:
+    resolved = resolve_all_schedule_params(make_config(checkpoint=["7%", "15min"]), 100, 10)
+    assert pickle.loads(pickle.dumps(resolved)) == resolved
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"validate": ["15min"]}, "schedule.validate"),
+        ({"log": ["0steps"]}, "schedule.log is '0steps'"),
+        ({"mixing": RampConfig(0.0, 1.0, "50%", "10%")}, "schedule.mixing.until=10%"),
+        ({"mixing_level": [{"at": "0%", "level": "genus"}]}, "schedule.mixing_level[0] has the keys at, level"),
+        ({"mixing_level": [{"from": "5%", "level": "a"}, {"from": "1%", "level": "b"}]}, "schedule.mixing_level[1].from=1%"),
+        ({"partial_combinations": [["SPATIAL"], ["WIND"]]}, "schedule.partial_combinations[1] names WIND"),
+        ({"partial_combinations": [["SPATIAL", "TEMPORAL"], ["TEMPORAL", "SPATIAL"]]}, "schedule.partial_combinations[1] is listed twice"),
+        ({"partial_combinations": [[]]}, "schedule.partial_combinations[0] is empty"),
+        ({"partial_combinations": []}, "schedule.validate_partial_mask_meta needs schedule.partial_combinations"),
+        (
+            {"early_stop": {"patience": 3}, "validate": []},
+            "schedule.early_stop watches val/loss, which is never measured: schedule.validate is []",
+        ),
+        (
+            {"early_stop": {"metric_bound": 0.1, "monitor": "val_mask_SPATIAL/loss"}, "validate_partial_mask_meta": []},
+            "schedule.validate_partial_mask_meta is []",
+        ),
+        ({"gradnorm": (["15min"], "0steps")}, "weighting.every"),
+    ],
+)
+def test_impossible_schedules_are_one_line(make_config: Callable, changes: dict, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve_all_schedule_params(make_config(**changes), 100, 10, COMPONENTS)
+    assert message in str(error.value) and "\n" not in str(error.value)

@@ -1,0 +1,63 @@
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from linnaeus.config.schema import RampConfig
+from linnaeus.schedule import resolve_all_schedule_params, schedule_picture, schedule_summary
+from linnaeus.schedule.picture import LEFT, RIGHT, WIDTH
+from linnaeus.schedule.summary import abbreviate
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_summary_says_what_a_person_asks(make_config: Callable) -> None:
+    config = make_config(
+        {"global_batch": 64, "micro_batch": 8},
+        {"patience": 5, "min_lr": 1e-6},
+        checkpoint=["10%", "15min"],
+        mixing=RampConfig(0.0, 0.6, "10%", "60%"),
+        mixing_level=[{"from": "0%", "level": "family"}, {"from": "50%", "level": "genus"}],
+    )
+    text = schedule_summary(resolve_all_schedule_params(config, 105, 10, ("SPATIAL", "TEMPORAL")), config, world_size=2)
+    for part in (
+        "64 = 8 micro x 4 accumulated x 2 processes",
+        "105 = 10 epochs of 10 and 5 steps of another",
+        "25% step 27, 50% step 53, 75% step 79, 100% step 105",
+        "5 times: 21, 42, 63, 84, 105  (every 20%)",
+        "10 times: 11, 21, 32, 42, 53, ... 105, and every 15min of the clock  (every 10%)",
+        "0 -> 0.6, from step 11 to step 63",
+        "family from epoch 1 (step 0), genus from epoch 7 (step 60)",
+        "5 validations without a better val/loss",
+        "learning rate below 1e-06 after step 0",
+    ):
+        assert part in text, text
+
+
+def test_lists_are_abbreviated_only_when_long() -> None:
+    assert abbreviate(range(1, 8)) == "1, 2, 3, 4, 5, 6, 7"
+    assert abbreviate(range(1, 9)) == "1, 2, 3, 4, 5, ... 8"
+
+
+@pytest.mark.parametrize("total, per_epoch", [(1, 1), (2, 5), (105, 10), (100_000, 37)])
+def test_the_picture_is_valid_and_its_ticks_are_where_events_are(make_config: Callable, tmp_path: Path, total: int, per_epoch: int) -> None:
+    config = make_config(validate=["25%"], mixing=RampConfig(0.0, 0.6, "10%", "60%"), mixing_level=[{"from": "0%", "level": "a & b"}])
+    resolved = resolve_all_schedule_params(config, total, per_epoch, ("SPATIAL", "TEMPORAL"))
+    schedule_picture(resolved, lambda step: 1 - step / total, tmp_path / "schedule.svg")
+    root = ElementTree.parse(tmp_path / "schedule.svg").getroot()
+    texts = [t.text for t in root.iter(f"{SVG}text")]
+    assert {"learning rate", "validate", "checkpoint", "mixing", "25%", "step (optimizer updates)"} <= set(texts)
+    ticks = next(p for p in root.iter(f"{SVG}path")).get("d")  # the first row is `validate`
+    drawn = [float(piece.split()[0]) for piece in ticks.split("M")[1:]]
+    expected = sorted({LEFT + (WIDTH - LEFT - RIGHT) * step / total for step in resolved.validate.steps()})
+    assert drawn == pytest.approx(expected, abs=0.5)
+
+
+def test_the_learning_rate_is_drawn_as_given(make_config: Callable, tmp_path: Path) -> None:
+    resolved = resolve_all_schedule_params(make_config(), 100, 10)
+    asked: list[int] = []
+    schedule_picture(resolved, lambda step: asked.append(step) or 0.5, tmp_path / "flat.svg")
+    assert asked == sorted(set(asked)) and asked[0] == 0 and asked[-1] == 99
+    line = next(ElementTree.parse(tmp_path / "flat.svg").getroot().iter(f"{SVG}polyline")).get("points")
+    assert len({point.split(",")[1] for point in line.split()}) == 1

@@ -1,0 +1,53 @@
+"""A small tree with an unnamed place in it, prepared batches, and configurations of models, for the tests of this folder."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from linnaeus.workloads.taxonomy.components import COMPONENTS, WIDTHS
+from linnaeus.workloads.taxonomy.config import HeadConfig, MformerConfig, TimmConfig
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+RANKS = ("order", "family", "genus", "species")
+
+
+@pytest.fixture(scope="session")
+def tree() -> TaxonomyTree:
+    """3 orders, 5 families, 7 genera (one of them without a family) and 13 species."""
+    rows = [(f"o{i % 3}", f"o{i % 3}f{i % 2}" if i % 7 else "", f"o{i % 3}f{i % 2}g{i % 4 // 2}", f"s{i}") for i in range(13)]
+    return TaxonomyTree.from_lineages(RANKS, np.array(rows))[0]
+
+
+@pytest.fixture(scope="session")
+def make_config():
+    """A configuration with what `build_classifier` reads: `make_config(size="micro")` or `make_config(backbone="resnet10t")`."""
+
+    def make(*, image_size=48, seed=0, dropout=0.0, drop_path=0.0, **choice):
+        if "size" in choice:
+            model = MformerConfig("mformer", dropout, drop_path, 32, choice["size"])
+        else:
+            model = TimmConfig("timm", dropout, drop_path, 32, choice["backbone"], choice.get("pretrained", False))
+        return SimpleNamespace(seed=seed, model=model, head=HeadConfig("linear"), data=SimpleNamespace(image_size=image_size))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_batch(tree):
+    """A prepared batch of `count` random samples with null labels, absent components, stand-ins and, if asked, mixed pairs."""
+
+    def make(count=6, image_size=48, seed=0, mixed=False, dtype=torch.float32, components=COMPONENTS):
+        g = torch.Generator().manual_seed(seed)
+        label = lambda: torch.stack([torch.randint(-1, size, (count,), generator=g) for size in tree.sizes], 1)
+        batch = {
+            "image": torch.randn(count, 3, image_size, image_size, generator=g, dtype=dtype),
+            "meta": torch.randn(count, sum(WIDTHS[c] for c in components), generator=g, dtype=dtype),
+            "present": torch.rand(count, len(components), generator=g) < 0.5,
+            "label": label(),
+            "weight": (torch.rand(count, generator=g) < 0.8).float(),
+        }
+        return batch | ({"label2": label(), "share": torch.rand(count, generator=g)} if mixed else {})
+
+    return make

@@ -1,0 +1,83 @@
+"""Metadata components: presence is about knowing, never about the value; the encoding says what it should."""
+
+import numpy as np
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.workloads.taxonomy.components import COMPONENTS, WIDTHS, column_slices, encode, widths
+from linnaeus.workloads.taxonomy.observations import Metadata
+
+NAN = np.nan
+
+
+def observe(**given):
+    """One observation; what is not given is not known."""
+    names = ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
+    return Metadata(**{name: np.array([given.get(name, NAN)], np.float32) for name in names})
+
+
+def features(component, **given):
+    values, present, _ = encode(observe(**given), [component])
+    assert present.all()
+    return values[0]
+
+
+def test_shapes_and_columns_follow_the_asked_order():
+    values, present, slices = encode(observe(latitude=1, longitude=2), ["ELEVATION", "SPATIAL"])
+    assert values.shape == (1, WIDTHS["ELEVATION"] + WIDTHS["SPATIAL"]) and values.dtype == np.float32
+    assert present.tolist() == [[False, True]] and present.dtype == bool
+    assert slices == column_slices(["ELEVATION", "SPATIAL"]) == (slice(0, 8), slice(8, 13))
+    assert not values[0, slices[0]].any() and values[0, slices[1]].any()
+
+
+def test_zero_is_known_and_nan_is_not():
+    zero = observe(latitude=0.0, longitude=0.0, day=0.0, elevation=0.0)
+    assert encode(zero, COMPONENTS)[1].all()
+    values, present, _ = encode(observe(), COMPONENTS)
+    assert not present.any() and not values.any()
+    half = observe(latitude=3.0, uncertainty=5.0, hour=5.0)  # a latitude alone is no place, an hour alone no date
+    assert not encode(half, COMPONENTS)[1].any()
+
+
+@pytest.mark.parametrize("given", [{"latitude": np.inf, "longitude": 0.0}, {"latitude": 0.0, "longitude": -np.inf}, {"elevation": np.inf}])
+def test_nothing_not_finite_gets_through(given):
+    values, present, _ = encode(observe(**given), COMPONENTS)
+    assert np.isfinite(values).all() and not present.any()
+
+
+def test_place_is_on_the_sphere_and_has_no_seam_at_the_date_line():
+    xyz = features("SPATIAL", latitude=52.0, longitude=13.0)[:3]
+    assert np.linalg.norm(xyz) == pytest.approx(1)
+    east, west = (features("SPATIAL", latitude=10.0, longitude=x) for x in (180.0, -180.0))
+    assert np.abs(east - west).max() < 1e-6
+    assert features("SPATIAL", latitude=90.0, longitude=77.0)[:3] == pytest.approx([0, 0, 1], abs=1e-6)
+
+
+def test_uncertainty_has_its_own_flag():
+    unknown, exact, vague = (features("SPATIAL", latitude=1.0, longitude=1.0, uncertainty=u)[3:] for u in (NAN, 0.0, 1e6))
+    assert unknown.tolist() == [0, 0] and exact.tolist() == [0, 1] and vague.tolist() == [1, 1]
+
+
+def test_days_are_cyclic_and_hours_optional():
+    late, early = features("TEMPORAL", day=0.9999, hour=23.99), features("TEMPORAL", day=0.0001, hour=0.01)
+    assert np.abs(late - early).max() < 0.01
+    spring, autumn = features("TEMPORAL", day=0.25), features("TEMPORAL", day=0.75)
+    assert np.abs(spring - autumn).max() > 1.9
+    assert spring[4:].tolist() == [0, 0, 0] and features("TEMPORAL", day=0.25, hour=0.0)[4:].tolist() == [0, 1, 1]
+
+
+def test_elevation_resolves_tens_of_metres_and_spans_what_land_has():
+    heights = np.linspace(-400, 8800, 461).astype(np.float32)  # 20 m apart
+    table = np.stack([features("ELEVATION", elevation=h) for h in heights])
+    distance = np.linalg.norm(table[1:] - table[:-1], axis=1)
+    assert distance.min() > 0.1 and np.abs(table).max() < 10
+    apart = np.linalg.norm(table[:, None] - table[None], axis=2) + np.eye(len(table))
+    assert apart.min() > 0.1, "two heights look alike"
+
+
+def test_names_are_checked():
+    assert widths(COMPONENTS) == (5, 7, 8)
+    with pytest.raises(ConfigError, match="data.components: 'PLACE' is not a metadata component; choose from SPATIAL"):
+        widths(["SPATIAL", "PLACE"])
+    with pytest.raises(ConfigError, match="twice"):
+        widths(["SPATIAL", "SPATIAL"])

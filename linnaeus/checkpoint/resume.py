@@ -54,12 +54,13 @@ def find_resume_point(
     choice: str, directory: Path | str, *, is_master: bool = True, broadcast_object: Broadcast | None = None
 ) -> ResumePoint:
     """`run.resume`: `auto` walks `directory`; `never` starts anew (the run directory refuses earlier when there is a run);
-    anything else is the path of a checkpoint, of a run directory, or of its `checkpoints/`."""
+    anything else is the path of a checkpoint, of a run directory, or of its `checkpoints/`. A path outside `directory` is where
+    the run begins: once it has checkpoints of its own, the same command goes on from those."""
     if choice == "never":
         return ResumePoint(None)
     if choice == "auto":
         return auto_resume_helper(directory, is_master=is_master, broadcast_object=broadcast_object)
-    return _agree(lambda: _named(Path(choice)), is_master, broadcast_object)
+    return _agree(lambda: _begun_from(Path(choice), Path(directory)), is_master, broadcast_object)
 
 
 def _walk_back(directory: Path) -> ResumePoint:
@@ -70,6 +71,13 @@ def _walk_back(directory: Path) -> ResumePoint:
         except CheckpointDamaged as damage:
             skipped.append((str(path), damage.reason))
     return ResumePoint(None, skipped)
+
+
+def _begun_from(path: Path, directory: Path) -> ResumePoint:
+    if path.resolve().is_relative_to(directory.resolve()):
+        return _named(path)
+    own = _walk_back(directory)
+    return own if own.checkpoint else _named(path)
 
 
 def _named(path: Path) -> ResumePoint:

@@ -22,9 +22,8 @@ Value = TypeVar("Value")
 def convert_ddp_state(state: Mapping[str, Value]) -> dict[str, Value]:
     """The state dict of a wrapped model under the names of the model itself.
 
-    Only leading wrapper names go, as often as they repeat (`module._orig_mod.head` -> `head`); a submodule that happens to be
-    called `module` in the middle of a name keeps it, and so does a model whose every name starts with `module.` once unwrapped
-    names would collide. Raises ValueError when two names become one.
+    Only leading wrapper names go, as often as they repeat (`module._orig_mod.head` -> `head`); one in the middle of a name is the
+    model's own. (A model must therefore not call a top-level submodule `module`.) ValueError: two names become one.
     """
     converted: dict[str, Value] = {}
     for name, value in state.items():

@@ -56,8 +56,11 @@ def build_loaders(dataset: PositionedDataset, batches: Any, workers: int, prefet
 class InProcessLoader:
     """The loader of `workers=0`: the dataset's own batches, without DataLoader's bookkeeping (60 us a batch)."""
 
-    def __init__(self, dataset: PositionedDataset, batches: Iterable[list[Any]]) -> None:
+    def __init__(self, dataset: PositionedDataset, batches: Any) -> None:
         self.dataset, self.batches = dataset, batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
         read = self.dataset.__getitems__

@@ -6,10 +6,14 @@ results taken once, checkpoint, stop. Everything due is a function of `global_st
 
 from __future__ import annotations
 
+import logging
 import math
 
 from linnaeus.engine.training import Training
 from linnaeus.engine.validation import run_pending_validations, schedule_due_validations
+from linnaeus.progress.consistency import FRACTIONS
+
+log = logging.getLogger("linnaeus")
 
 
 def at_step_boundary(t: Training) -> None:
@@ -19,18 +23,17 @@ def at_step_boundary(t: Training) -> None:
         log_training(t)
     if t.ops.should_report(step):
         t.output.report(t)
+    for mark in FRACTIONS:
+        if t.progress.is_fraction_point(mark):
+            log.info("%.0f%% of the run is done at step %d", 100 * mark, t.checker.calculate_expected_fractions()[mark])
     schedule_due_validations(t)
-    saving = t.ops.should_save_checkpoint(step, t.context) or t.progress.has_pending_validations()
-    if saving:
+    t.stop_reason = t.stop_reason or why_to_stop(t)
+    owed = t.progress.has_pending_validations()
+    if t.ops.should_save_checkpoint(step, t.context) or owed or t.stop_reason is not None:
         t.output.save(t)
-    if t.progress.has_pending_validations():
+    if owed and t.stop_reason != "interrupted":  # then they are written down as owed, and run after the restart
         run_pending_validations(t)
         t.output.save(t)
-    stop = t.stop_reason or why_to_stop(t)
-    if stop is not None:
-        t.stop_reason = stop
-        if not saving:
-            t.output.save(t)
 
 
 def log_training(t: Training) -> None:

@@ -59,6 +59,7 @@ def build_training(config: Config, context: DistributedContext, workload: Worklo
     ema = EMA(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None
     runner, no_sync = build_runner(config, model, context)
     sampler = build_sampler(config, context, workload, plan)
+    loader = build_train_loader(config, context, workload, sampler)
     tracker = MetricsTracker(workload.tasks, workload.metrics(True, context.device), context.device)
     stop = config.schedule.early_stop
     return Training(
@@ -69,7 +70,7 @@ def build_training(config: Config, context: DistributedContext, workload: Worklo
         runner=runner,
         no_sync=no_sync,
         sampler=sampler,
-        train_loader=build_train_loader(config, context, workload, sampler),
+        train_loader=loader,
         passes=validation_passes(plan.resolved.combinations, workload.components),
         optimizers=optimizers,
         lr=plan.lr,
@@ -79,7 +80,7 @@ def build_training(config: Config, context: DistributedContext, workload: Worklo
         weighting=build_weighting(config.weighting, workload.tasks, context.device, precision.dtype),
         progress=build_progress(config, context, plan),
         ops=plan.ops,
-        checker=build_checker(config, context, workload, plan),
+        checker=build_checker(config, context, workload, plan, loader),
         early_stopping=EarlyStopping(stop.patience, stop.min_delta, stop.mode) if stop.patience is not None else None,
         tracker=tracker,
         step_logger=StepMetricsLogger(tracker, context.all_reduce),
@@ -130,9 +131,10 @@ def build_progress(config: Config, context: DistributedContext, plan: Plan) -> T
     return progress
 
 
-def build_checker(config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> TrainingConsistencyChecker:
+def build_checker(config: Config, context: DistributedContext, workload: Workload, plan: Plan, loader: Any) -> TrainingConsistencyChecker:
+    """Told what an epoch of the loader holds, so that a short one is noticed before the first step."""
     checker = TrainingConsistencyChecker(config, context.world_size, plan.accumulation)
-    checker.initialize_with_first_epoch(min(plan.length.steps_per_epoch, plan.length.total_steps), workload.train_size)
+    checker.initialize_with_first_epoch(min(len(loader) // plan.accumulation, plan.length.total_steps), workload.train_size)
     return checker
 
 

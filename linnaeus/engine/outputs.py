@@ -146,11 +146,10 @@ class Outputs:
     def _state(self, t: Training) -> dict[str, Any]:
         """What a person may want to read, and what the outputs themselves continue from."""
         step = t.progress.global_step
-        scored = t.results_step == step
+        scored = t.tracker.last_step == step
         return {
             "global_step": step,
             "score": t.tracker.last.get(self.config.schedule.best_monitor) if scored else None,
-            "results_step": t.results_step,
             "stop_reason": t.stop_reason,
             "progress": t.progress.state_dict(),
             "best": t.tracker.best,

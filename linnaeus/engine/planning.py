@@ -9,6 +9,7 @@ from linnaeus.checkpoint.files import write_atomic
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
+from linnaeus.optim.build import scaled_lr
 from linnaeus.optim.lr_schedulers import LRSchedule, build_scheduler
 from linnaeus.schedule import (
     OpsSchedule,
@@ -32,6 +33,7 @@ class Plan:
     resolved: ResolvedSchedule
     ops: OpsSchedule
     lr: LRSchedule
+    base_lr: float
     text: str
 
     def save(self, directory: Path, context: DistributedContext) -> None:
@@ -39,7 +41,7 @@ class Plan:
         if context.is_master:
             directory.mkdir(parents=True, exist_ok=True)
             write_atomic(directory / "schedule.txt", self.text + "\n")
-            schedule_picture(self.resolved, self.lr.scale, directory / "schedule.svg")
+            schedule_picture(self.resolved, lambda step: self.base_lr * self.lr.scale(step), directory / "schedule.svg")
 
 
 def resolve_schedule(config: Config, workload: Workload, context: DistributedContext) -> Plan:
@@ -52,7 +54,8 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
     check_monitors(config)
     lr = build_scheduler(config.lr_scheduler, length.total_steps, length.steps_per_epoch)
     text = schedule_summary(resolved, config, context.world_size)
-    return Plan(length, accumulation, resolved, OpsSchedule(resolved), lr, text)
+    base_lr, note = scaled_lr(config.optimizer, config.trainer.global_batch)
+    return Plan(length, accumulation, resolved, OpsSchedule(resolved), lr, base_lr, f"{text}\n{note}")
 
 
 def check_monitors(config: Config) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -57,23 +57,10 @@ class Precision:
         """What losses are multiplied by before backward, float32 []; None: nothing."""
         return None if self.scaler is None else self.scaler.value
 
-    def convert_model(self, model: nn.Module) -> nn.Module:
-        """The model with parameters in this precision: changed for float64 only."""
-        return model.double() if self.dtype == torch.float64 else model
-
-    def convert_batch(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The batch with floats of the parameters' dtype: the very same dict but for float64."""
-        if self.dtype == torch.float32:
-            return batch
-        return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
-
-    def scale(self, loss: Tensor) -> Tensor:
-        """The loss as backward needs it. float16 gradients below 6e-8 would be lost without."""
-        return loss if self.scaler is None else loss * self.scaler.value
-
     def backward(self, loss: Tensor) -> None:
-        """Backward from a loss [], scaled. A loss that is not finite makes every gradient NaN (0 x inf), also where the gradient
-        alone would be finite, so that all processes see it in the common gradient norm without a message of its own."""
+        """Backward from a loss [], scaled: float16 gradients below 6e-8 would be lost without. A loss that is not finite makes
+        every gradient NaN (0 x inf), also where the gradient alone would be finite, so that all processes see it in the common
+        gradient norm without a message of its own."""
         one = self._one if self.scaler is None else self.scaler.value
         loss.backward(torch.add(one, loss.detach(), alpha=0).to(loss.dtype))
 

@@ -32,9 +32,7 @@ def restore(t: Training, point: ResumePoint) -> None:
     if t.ema is not None:
         t.ema.load_averaged(found.ema_state)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
-    t.results_step, t.stop_reason = found.state["results_step"], found.state["stop_reason"]
-    if t.stop_reason == "interrupted":
-        t.stop_reason = None
+    t.stop_reason = None if found.state["stop_reason"] == "interrupted" else found.state["stop_reason"]
     t.first_step, t.first_sample = t.progress.global_step, t.progress.samples_seen
     t.output.begin(t, found)
     log.info("continuing at step %d of %d from %s", t.progress.global_step, t.progress.expected_total_steps, found.path)

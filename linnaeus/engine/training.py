@@ -84,7 +84,6 @@ class Training:
     validation_loader: Any = None  # made at the first validation, kept
     first_step: int = 0  # where this launch began
     first_sample: int = 0
-    results_step: int = -1  # of the last complete validation
     stop_reason: str | None = None
     stop_signalled: bool = False  # set by a signal handler of this process
     stop_agreed: bool = False  # known to all processes alike, since the last count of labels

@@ -69,7 +69,6 @@ def take_results(t: Training, results: dict[str, float]) -> None:
     """Best, plateau and early stopping see the results of a step exactly once."""
     schedule = t.config.schedule
     t.tracker.take_validation(t.progress.global_step, results, schedule.best_monitor, schedule.best_mode)
-    t.results_step = t.progress.global_step
     t.lr.observe(results)
     t.stop_reason = t.stop_reason or t.ops.should_stop_early(t.progress.global_step, results=results)
     monitored = results.get(schedule.early_stop.monitor)

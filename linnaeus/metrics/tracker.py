@@ -28,6 +28,7 @@ class MetricsTracker:
         self.updates = 0
         self.smoothed = self.smoothed_weight = 0.0
         self.last: dict[str, float] = {}  # results of the newest validated step
+        self.last_step = -1
         self.final: dict[str, float] = {}  # the newest result of every metric
         self.best: dict[str, dict[str, float]] = {}
 
@@ -68,7 +69,8 @@ class MetricsTracker:
 
     def take_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
         """Take the complete results of a step once; True when `monitor` is the best so far."""
-        self.last = dict(results)
+        self.last = {**self.last, **results} if step == self.last_step else dict(results)
+        self.last_step = step
         self.final |= results
         value = results.get(monitor, math.nan)
         best = self.best.get(monitor, {}).get("value", math.inf if mode == "min" else -math.inf)
@@ -85,6 +87,7 @@ class MetricsTracker:
             "smoothed": self.smoothed,
             "smoothed_weight": self.smoothed_weight,
             "last": dict(self.last),
+            "last_step": self.last_step,
             "final": dict(self.final),
             "best": {k: dict(v) for k, v in self.best.items()},
         }
@@ -93,6 +96,7 @@ class MetricsTracker:
         self.valid.copy_(state["valid"])
         self.updates = state["updates"]
         self.smoothed, self.smoothed_weight = state["smoothed"], state["smoothed_weight"]
+        self.last_step = state["last_step"]
         self.last, self.final = dict(state["last"]), dict(state["final"])
         self.best = {k: dict(v) for k, v in state["best"].items()}
 

@@ -150,9 +150,8 @@ def parameter_groups(model: nn.Module, specs: Sequence[Mapping[str, Any]], weigh
 
 
 def _spared_names(model: nn.Module, parameters: list[Parameter]) -> set[str]:
+    """`model.no_decay` may name what this variant of the model lacks: timm lists its tokens whether it built them or not."""
     named = {name.replace("_orig_mod.", "") for name in getattr(model, "no_decay", ())}
-    known = {name.replace("_orig_mod.", "") for name, _ in model.named_parameters(remove_duplicate=False)}
-    assert named <= known, f"model.no_decay names what the model does not have: {sorted(named - known)[:3]}"
     return named | {parameter.name for parameter in parameters if parameter.tensor.ndim < 2}
 
 

@@ -37,7 +37,7 @@ class Member:
         self.slices = [slice(a, b) for a, b in pairwise(bounds)]
         self.state: State = {}
 
-    def step(self, grads: list[Tensor | None], complete: bool, lr_scale: float, found_inf: Tensor, divisor: Tensor | None) -> None:
+    def step(self, grads: list[Any], complete: bool, lr_scale: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         raise NotImplementedError
 
 
@@ -58,7 +58,7 @@ class FusedAdamW(Member):
             self.state[name] = {"step": step, "exp_avg": m, "exp_avg_sq": v}
         self.lists = [(self.params[s], s, self.exp_avgs[s], self.exp_avg_sqs[s], self.step_views[s]) for s in self.slices]
 
-    def step(self, grads: list[Tensor | None], complete: bool, lr_scale: float, found_inf: Tensor, divisor: Tensor | None) -> None:
+    def step(self, grads: list[Any], complete: bool, lr_scale: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         counted: Any = 1 if complete else self._counted(grads)
         self.steps.add_(counted)
         for (params, where, exp_avgs, exp_avg_sqs, steps), lr, group in zip(self.lists, self.lrs, self.groups, strict=True):
@@ -105,7 +105,7 @@ class FusedSGD(Member):
         for name, buffer in zip(self.names, self.buffers, strict=False):
             self.state[name]["momentum_buffer"] = buffer
 
-    def step(self, grads: list[Tensor | None], complete: bool, lr_scale: float, found_inf: Tensor, divisor: Tensor | None) -> None:
+    def step(self, grads: list[Any], complete: bool, lr_scale: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         for where, lr, group in zip(self.slices, self.lrs, self.groups, strict=True):
             lists = (self.params[where], grads[where], self.buffers[where])
             params, own, buffers = lists if complete else _where_present(lists, lists[1])
@@ -143,7 +143,7 @@ class Guarded(Member):
             self.state[name] = initial(parameter)
             self.optimizer.state[parameter] = self.state[name]
 
-    def step(self, grads: list[Tensor | None], complete: bool, lr_scale: float, found_inf: Tensor, divisor: Tensor | None) -> None:
+    def step(self, grads: list[Any], complete: bool, lr_scale: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         assert divisor is None, "gradients are divided before they come here"
         for torch_group, lr in zip(self.optimizer.param_groups, self.lrs, strict=True):
             torch_group["lr"] = lr * lr_scale
@@ -163,6 +163,7 @@ class Guarded(Member):
             tensor.copy_(torch.where(skip, old, tensor))
 
 
-def _where_present(lists: tuple[list[Any], ...], grads: list[Tensor | None]) -> tuple[list[Any], ...]:
+def _where_present(lists: tuple[list[Any], ...], grads: list[Any]) -> tuple[list[Any], ...]:
+    """Each list cut down to the places where there is a gradient; an empty list stays one."""
     kept = [i for i, grad in enumerate(grads) if grad is not None]
     return tuple([values[i] for i in kept] if values else [] for values in lists)

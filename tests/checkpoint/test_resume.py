@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,10 @@ def test_run_resume_as_a_path(saved: Path, tmp_path: Path) -> None:
     assert find_resume_point(str(saved / "step-00000100"), elsewhere).step == 100
     assert find_resume_point(str(saved), elsewhere).step == 200
     assert find_resume_point(str(saved.parent), elsewhere).step == 200
+    save_checkpoint(elsewhere, 250, **payload(250))
+    assert find_resume_point(str(saved), elsewhere).step == 250, "killed and started again, the run goes on"
+    assert find_resume_point(str(saved / "step-00000100"), saved).step == 100, "going back within a run is what was asked"
+    shutil.rmtree(elsewhere)
     with pytest.raises(ConfigError, match=r"run\.resume.*no checkpoint"):
         find_resume_point(str(tmp_path / "nowhere"), elsewhere)
     spoil(saved / "step-00000100")

@@ -84,7 +84,7 @@ def test_sums_and_counts_of_a_batch(tree, make_batch, mixed):
         for i, weight in enumerate(batch["weight"].tolist()):
             other = (batch["label2"][i, r].item(), batch["share"][i].item()) if mixed else (-1, 1.0)
             loss, valid = reference(logits[r][i].tolist(), batch["label"][i, r].item(), *other, 0.1)
-            expected += weight * torch.tensor([loss, valid])
+            expected += weight * torch.tensor([loss, valid], dtype=torch.float64)
         assert [sums[r].item(), counts[r].item()] == pytest.approx(expected.tolist(), rel=1e-12)
 
 

@@ -25,6 +25,8 @@ GROUNDS: dict[str, tuple[tuple[float, float, float], ...]] = {
 def tiles(world: int) -> Array:
     """float32 [3, TILE, TILE] of periodic value noise about [-1, 1], with features of 1/8, 1/24 and 1/128 of the tile."""
     layers = []
+    line = np.arange(TILE)
+    turned = ((line[:, None] + line) % TILE, (line[:, None] - line) % TILE)  # by an eighth: the sum hides the grid
     for i, cells in enumerate((32, 96, TILE)):
         grid = uniforms(key(world, SYNTHETIC, 8, i), np.arange(cells * cells)).reshape(cells, cells).astype(np.float32) * 2 - 1
         place = np.arange(TILE, dtype=np.float32) * (cells / TILE)
@@ -32,9 +34,9 @@ def tiles(world: int) -> Array:
         blend = place - low
         blend = blend * blend * (3 - 2 * blend)
         rows = grid[low] * (1 - blend)[:, None] + grid[(low + 1) % cells] * blend[:, None]
-        layers.append(rows[:, low] * (1 - blend) + rows[:, (low + 1) % cells] * blend)
-    tile = np.stack(layers)
-    return np.concatenate([tile, tile[:, :, : TILE // 2]], axis=2)  # crops may run over the edge
+        layer = rows[:, low] * (1 - blend) + rows[:, (low + 1) % cells] * blend
+        layers.append(layer if cells == TILE else 0.65 * (layer + layer[turned]))
+    return np.stack(layers)
 
 
 def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Array:
@@ -43,7 +45,7 @@ def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Arra
     rows = (place[:, 0] * TILE).astype(np.int64)
     columns = (place[:, 1] * TILE).astype(np.int64)
     step = np.arange(size) * zoom
-    return tile[((rows[:, None] + step) % TILE)[:, :, None], (columns[:, None] + step % TILE)[:, None, :] % TILE]
+    return tile[((rows[:, None] + step) % TILE)[:, :, None], ((columns[:, None] + step) % TILE)[:, None, :]]
 
 
 def paint(world: int, kind: str, x: Array, y: Array, draws: Array) -> Array:

@@ -1,7 +1,7 @@
 """Where and when the species of a world are met: distributions to draw observations from, and their exact densities.
 
-Kin live together: every genus has a range, a season, hours and an elevation of its own, all broad and overlapping, and its
-species share them; so metadata say little about species that looks tell apart. The members of a cryptic group differ from each
+Kin live together: every genus has a range, a season, hours and an elevation of its own, all broad and close to the others', and
+its species share them; so metadata say little about species that looks tell apart. The members of a cryptic group differ from each
 other in one of range, season or elevation, by `SEPARATION` standard deviations from one to the next, and in nothing else.
 
     latitude, longitude   normal (degrees)          day   wrapped normal on the year (fraction)
@@ -66,7 +66,7 @@ def build_places(world_number: int) -> Places:
 
 def _genus_row(draw: Draw) -> list[float]:
     """Centres, spreads and the direction its cryptic species lie in: a region about the Gulf of Guinea, where 0.0 is a place."""
-    centre = [draw.uniform(-4, 12), draw.uniform(-8, 22), draw.uniform(0.3, 0.6), draw.uniform(9, 17), draw.uniform(5.4, 6.0)]
+    centre = [draw.uniform(0, 8), draw.uniform(0, 12), draw.uniform(0.38, 0.5), draw.uniform(11, 15), draw.uniform(5.5, 5.9)]
     spread = [draw.uniform(4, 6), draw.uniform(6, 9), draw.uniform(0.07, 0.10), draw.uniform(2, 4), draw.uniform(0.45, 0.6)]
     return [*centre, *spread, draw.uniform(0, 2 * np.pi)]
 

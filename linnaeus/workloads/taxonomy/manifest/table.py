@@ -125,9 +125,8 @@ def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: 
         cells = list(zip(*rows, strict=True)) or [()] * width
         for name, position in wanted.items():
             codes[name].append(np.fromiter(map(numbering[name].__getitem__, cells[position]), dtype=np.int32, count=len(rows)))
-    return {
-        name: Column(np.concatenate(codes[name]), [_unquoted(v) if '"' in v else v.strip() for v in numbering[name]]) for name in wanted
-    }, malformed
+    values = {name: [_unquoted(v) if '"' in v else v.strip() for v in numbering[name]] for name in wanted}
+    return {name: Column(np.concatenate(codes[name]), values[name]) for name in wanted}, malformed
 
 
 def _positions(header: Sequence[str], names: Sequence[str]) -> dict[str, int]:

@@ -56,7 +56,7 @@ class TransformerBlock(nn.Module):
     """Pre-norm attention and MLP. With `queries` only the first tokens are computed and returned: what a last block
     is asked for, at a fraction of its cost (class attention, Touvron et al. 2021)."""
 
-    def __init__(self, width: int, head_width: int, expansion: float, scale: float, dropout: float, drop_path: float) -> None:
+    def __init__(self, width: int, head_width: int, expansion: float, scale: float | None, dropout: float, drop_path: float) -> None:
         super().__init__()
         hidden = int(width * expansion)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)

@@ -57,8 +57,8 @@ class Classifier(nn.Module):
     @property
     def no_decay(self) -> set[str]:
         """Names of norms, biases, scales (all of one dimension) and tokens: never decayed."""
-        flat = {name for name, parameter in self.named_parameters() if parameter.dim() <= 1}
-        return flat | {f"trunk.{name}" for name in self.trunk.no_decay}
+        tokens = {f"trunk.{name}" for name in self.trunk.no_decay}
+        return {name for name, parameter in self.named_parameters() if parameter.dim() <= 1 or name in tokens}
 
     @property
     def has_batch_statistics(self) -> bool:

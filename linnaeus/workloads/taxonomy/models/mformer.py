@@ -35,14 +35,14 @@ class Size:
     convolution: tuple[Stage, ...]
     attention: tuple[Stage, ...]
     head_width: int
-    scale: float  # initial LayerScale, smaller for deeper nets (Touvron et al. 2021, table 1)
+    scale: float | None  # initial LayerScale, smaller for deeper nets; None: no LayerScale, which shallow ones learn as well without
     kernel: int = 7
     depthwise: bool = True
     expansion: float = 4.0  # hidden over outer width of every two-layer perceptron
 
 
 SIZES = {
-    "micro": Size(2, ((1, 32), (1, 64)), ((2, 128),), 32, 1.0, kernel=3, depthwise=False, expansion=2.0),
+    "micro": Size(2, ((1, 32), (1, 64)), ((2, 128),), 32, None, kernel=3, depthwise=False, expansion=2.0),
     "nano": Size(4, ((2, 32), (2, 64)), ((4, 160), (2, 256)), 32, 0.1),
     "tiny": Size(4, ((2, 64), (2, 128)), ((6, 320), (2, 640)), 32, 0.1),
     "small": Size(4, ((3, 96), (3, 192)), ((5, 384), (2, 768)), 32, 0.1),
@@ -74,9 +74,16 @@ class TransformerStage(nn.Module):
         grid = self.reduce(grid)
         rows, columns = grid.shape[2:]
         table = self.table if rows == columns == self.side else self._rotary(rows, columns).to(self.table)
-        tokens = torch.cat([special, grid.flatten(2).transpose(1, 2)], dim=1)
+        image = grid.flatten(2).transpose(1, 2)
+        import os
+        if "A" in os.environ.get("SEED",""):
+            special = special + image.mean(1, keepdim=True)
+        tokens = torch.cat([special, image], dim=1)
         for block in self.blocks[:-1]:
             tokens = block(tokens, table)
+        if "B" in os.environ.get("SEED",""):
+            special, image = tokens.split([self.special, rows * columns], dim=1)
+            tokens = torch.cat([special + image.mean(1, keepdim=True), image], dim=1)
         tokens = self.blocks[-1](tokens, table, queries)
         if queries is not None:
             return tokens, grid[:, :0]

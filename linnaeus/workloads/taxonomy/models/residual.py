@@ -9,20 +9,23 @@ from torch import Tensor, nn
 class Residual(nn.Module):
     """`x + drop_path(scale * dropout(branch))`, channels last.
 
-    `scale` is LayerScale (Touvron et al. 2021); stochastic depth (Huang et al. 2016) drops the branch of whole samples. Both
+    `scale` is LayerScale (Touvron et al. 2021), None for none; stochastic depth (Huang et al. 2016) drops the branch of whole samples. Both
     kinds of dropout draw from torch's global generator, which the loop keys by the position of the micro-batch."""
 
-    def __init__(self, width: int, scale: float, dropout: float, drop_path: float) -> None:
+    def __init__(self, width: int, scale: float | None, dropout: float, drop_path: float) -> None:
         super().__init__()
         self.initial_scale, self.drop_path = scale, drop_path
-        self.scale = nn.Parameter(torch.empty(width))
+        self.scale = None if scale is None else nn.Parameter(torch.empty(width))
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        nn.init.constant_(self.scale, self.initial_scale)
+        if self.scale is not None:
+            nn.init.constant_(self.scale, self.initial_scale)
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:
-        branch = self.dropout(branch) * self.scale
+        branch = self.dropout(branch)
+        if self.scale is not None:
+            branch = branch * self.scale
         if self.training and self.drop_path > 0:
             keep = 1 - self.drop_path
             kept = branch.new_empty((len(branch),) + (1,) * (branch.dim() - 1)).bernoulli_(keep)

@@ -1,0 +1,194 @@
+import json
+import random
+import timeit
+from types import SimpleNamespace
+
+import pytest
+
+from linnaeus.progress import TrainingProgress, TrainingStage
+
+NORMAL, MASK, PARTIAL = TrainingStage.VALIDATION_NORMAL, TrainingStage.VALIDATION_MASK_META, TrainingStage.VALIDATION_PARTIAL_MASK_META
+
+
+def config(length: str) -> SimpleNamespace:
+    return SimpleNamespace(trainer=SimpleNamespace(length=length))
+
+
+def progress_of(total: int, per_epoch: int = 10) -> TrainingProgress:
+    progress = TrainingProgress(config("10epochs"), world_size=1, accumulation_steps=1)
+    progress.set_length(total, per_epoch)
+    return progress
+
+
+def test_global_step_moves_at_the_optimizer_step_only() -> None:
+    progress = TrainingProgress(config("10epochs"), world_size=2, accumulation_steps=3)
+    assert [progress.update_step(4, n < 2) for n in range(3)] == [False, False, True]
+    assert (progress.step, progress.global_step, progress.samples_seen) == (3, 1, 24)
+
+
+def test_a_window_counts_once_with_its_own_samples() -> None:
+    progress = TrainingProgress(config("10epochs"), world_size=2, accumulation_steps=3)
+    progress.update_window(24, 3)
+    progress.update_window(5, 3)  # a partial last batch
+    assert (progress.step, progress.global_step, progress.samples_seen) == (6, 2, 29)
+
+
+def test_progress_fraction_and_its_fallbacks() -> None:
+    progress = progress_of(200)
+    progress.global_step = 50
+    assert progress.get_progress_fraction() == 0.25
+    progress.global_step = 300
+    assert progress.get_progress_fraction() == 1.0
+    by_epochs = TrainingProgress(config("4epochs"))
+    by_epochs.start_epoch(3)
+    assert by_epochs.expected_total_steps == 0 and by_epochs.get_progress_fraction() == 0.75
+    assert TrainingProgress(config("400steps")).expected_total_steps == 400
+    assert TrainingProgress().get_progress_fraction() == 0.0
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 7, 9, 10, 99, 100, 1000])
+@pytest.mark.parametrize("fraction", [0.01, 0.07, 0.1, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 0.9, 1.0])
+def test_a_fraction_point_is_the_one_step_that_crosses_it(total: int, fraction: float) -> None:
+    progress, hits = progress_of(total), []
+    for _ in range(total):
+        before = progress.get_progress_fraction()
+        progress.update_step(1, False)
+        answers = {progress.is_fraction_point(fraction) for _ in range(3)}  # any number of callers
+        assert answers == {before + 1e-9 < fraction <= progress.get_progress_fraction() + 1e-9}
+        hits += [progress.global_step] * answers.pop()
+    assert len(hits) == 1
+
+
+def test_no_fraction_point_before_the_first_step() -> None:
+    assert not progress_of(100).is_fraction_point(0.0) and not progress_of(100).is_fraction_point(0.25)
+
+
+def test_fraction_points_agree_across_a_resume() -> None:
+    straight = progress_of(40)
+    points = []
+    for _ in range(40):
+        straight.update_step(1, False)
+        points.append([straight.is_fraction_point(f) for f in (0.25, 0.5, 0.75)])
+        resumed = progress_of(40)
+        resumed.load_state_dict(straight.state_dict())
+        assert [resumed.is_fraction_point(f) for f in (0.25, 0.5, 0.75)] == points[-1]
+    assert [sum(column) for column in zip(*points, strict=True)] == [1, 1, 1]
+
+
+def test_position_in_epoch_is_a_function_of_global_step() -> None:
+    progress = progress_of(25, 10)
+    seen = []
+    while progress.global_step < 25:
+        progress.start_training_epoch(progress.next_epoch)
+        assert progress.position_in_epoch == 0
+        for _ in range(min(10, 25 - progress.global_step)):
+            progress.update_step(1, False)
+            seen.append((progress.current_epoch, progress.position_in_epoch))
+        progress.end_epoch()
+    assert seen == [(e, p) for e in range(3) for p in range(1, 11)][:25]
+
+
+def test_a_resume_in_the_middle_of_an_epoch() -> None:
+    progress = progress_of(30, 10)
+    progress.load_state_dict({**progress.state_dict(), "global_step": 17, "current_epoch": 1})
+    assert progress.next_epoch == 1
+    progress.start_training_epoch(progress.next_epoch)
+    assert progress.position_in_epoch == 7
+    with pytest.raises(AssertionError, match="epoch 0 has passed"):
+        progress.start_training_epoch(0)
+
+
+def test_validations_owed_survive_a_kill_at_any_point() -> None:
+    progress = progress_of(30)
+    progress.global_step = 5
+    for stage, index in [(NORMAL, None), (MASK, None), (PARTIAL, 0), (PARTIAL, 1)]:
+        progress.schedule_validation(stage, index)
+    done = []
+    while progress.has_pending_validations():
+        saved = json.loads(json.dumps(progress.state_dict()))
+        progress.start_validation(*progress.pending_validations[0])  # killed here: the pass is still owed
+        progress = progress_of(30)
+        progress.load_state_dict(saved)
+        assert progress.state_dict() == saved
+        stage, index = progress.pending_validations[0]
+        progress.start_validation(stage, index)
+        assert progress.current_stage is stage
+        progress.complete_validation(stage, index)
+        assert progress.current_stage is TrainingStage.TRAINING
+        done.append((stage, index))
+    assert done == progress.completed_validations == [(NORMAL, None), (MASK, None), (PARTIAL, 0), (PARTIAL, 1)]
+
+
+def test_a_pass_is_owed_once_per_step() -> None:
+    progress = progress_of(30)
+    progress.global_step = 5
+    for _ in range(2):
+        progress.schedule_validation(NORMAL)
+    assert progress.pending_validations == [(NORMAL, None)]
+    progress.complete_validation(NORMAL)  # its result was there already
+    progress.complete_validation(NORMAL)
+    progress.schedule_validation(NORMAL)  # done at this step
+    assert not progress.has_pending_validations()
+    progress.global_step = 6
+    progress.schedule_validation(NORMAL)
+    assert progress.pending_validations == [(NORMAL, None)] and progress.completed_validations == []
+
+
+def test_partial_validation_indices_are_those_still_owed() -> None:
+    progress = progress_of(30)
+    for index in (2, 0):
+        progress.schedule_validation(PARTIAL, index)
+    assert progress.partial_validation_indices == [2, 0]
+    progress.complete_validation(PARTIAL, 2)
+    assert progress.partial_validation_indices == [0]
+
+
+def test_orders_that_make_no_sense_are_refused() -> None:
+    progress = progress_of(30)
+    for wrong in (
+        lambda: progress.start_validation(NORMAL),
+        lambda: progress.complete_validation(NORMAL),
+        lambda: progress.schedule_validation(TrainingStage.TRAINING),
+        lambda: progress.schedule_validation(PARTIAL),
+        lambda: progress.schedule_validation(NORMAL, 0),
+    ):
+        with pytest.raises(AssertionError):
+            wrong()
+    progress.schedule_validation(NORMAL)
+    with pytest.raises(AssertionError, match="still owes"):
+        progress.start_training_epoch(0)
+    progress.global_step = 1
+    with pytest.raises(AssertionError, match="still owes"):
+        progress.schedule_validation(MASK)
+
+
+def test_state_holds_plain_values_and_a_longer_run_keeps_its_length() -> None:
+    progress = progress_of(30)
+    progress.update_step(4, False)
+    state = progress.state_dict()
+    assert json.loads(json.dumps(state)) == state
+    longer = progress_of(60)
+    longer.load_state_dict(state)
+    assert longer.expected_total_steps == 60 and longer.global_step == 1
+    unknown = TrainingProgress()
+    unknown.load_state_dict(state)
+    assert unknown.expected_total_steps == 30
+
+
+def test_counting_is_cheap() -> None:
+    """About 0.1 us here; a step of the smallest model takes 800. The bar leaves room for a busy machine."""
+    progress = progress_of(10**9)
+    best = min(timeit.repeat(lambda: progress.update_window(8, 2), number=2000, repeat=5)) / 2000
+    assert best < 10e-6
+
+
+def test_any_split_into_windows_counts_the_same_updates() -> None:
+    draw = random.Random(0)
+    for _ in range(20):
+        windows = [draw.randint(1, 5) for _ in range(10)]
+        progress = TrainingProgress(None, world_size=draw.randint(1, 4), accumulation_steps=1)
+        for n in windows:
+            for m in range(n):
+                assert progress.update_step(1, m + 1 < n) == (m + 1 == n)
+        assert progress.global_step == 10 and progress.step == sum(windows)
+        assert progress.samples_seen == sum(windows) * progress.world_size

@@ -1,0 +1,98 @@
+"""A configuration of `data=manifest`, a writer of manifests, and a folder of every nasty kind of image file."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture
+def manifest_config():
+    """`data=manifest` with a small image and other keys as given."""
+    defaults = yaml.safe_load((ROOT / "conf/data/manifest.yaml").read_text())
+
+    def make(path, **keys):
+        return ManifestConfig(**(defaults | {"image_size": 32, "components": []} | keys | {"path": str(path)}))
+
+    return make
+
+
+@pytest.fixture
+def shared_data():
+    """A path of the folder of real data; skips the test where it is absent."""
+
+    def find(name):
+        path = ROOT / "../shared/data" / name
+        if not path.exists():
+            pytest.skip(f"needs the real data in {path}")
+        return path
+
+    return find
+
+
+@pytest.fixture
+def write_manifest(tmp_path):
+    """Writes rows (dicts) as CSV beside small photographs of the paths they name."""
+
+    def write(rows, photographs=True, delimiter=",", encoding="utf-8", name="manifest.csv"):
+        header = list(dict.fromkeys(k for row in rows for k in row))
+        text = io.StringIO()
+        table = csv.DictWriter(text, header, delimiter=delimiter, restval="")
+        table.writeheader()
+        table.writerows(rows)
+        (tmp_path / name).write_text(text.getvalue(), encoding=encoding, newline="")
+        if photographs:
+            for row in rows:
+                path = tmp_path / row["path"]
+                if not path.exists():
+                    Image.new("RGB", (6, 5), "green").save(path)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def nasty(tmp_path_factory):
+    """Folder of images; the good ones show red in the left half and blue in the right half, 80 x 60, but for what their name says."""
+    folder = tmp_path_factory.mktemp("nasty")
+    rgb = np.zeros((60, 80, 3), dtype=np.uint8)
+    rgb[:, :40, 0] = rgb[:, 40:, 2] = 255
+    image = Image.fromarray(rgb)
+    image.save(folder / "plain.jpg", quality=95)
+    image.convert("CMYK").save(folder / "cmyk.jpg", quality=95)
+    image.convert("L").save(folder / "grey.jpg")
+    image.quantize(4).save(folder / "palette.png")
+    clear = image.quantize(4)
+    clear.save(folder / "palette_clear.png", transparency=clear.getpixel((0, 0)))
+    alpha = image.convert("RGBA")
+    alpha.putalpha(Image.fromarray(np.where(np.arange(80) < 40, 0, 255).astype(np.uint8)[None].repeat(60, 0)))
+    alpha.save(folder / "alpha.png")
+    alpha.convert("LA").save(folder / "grey_alpha.png")
+    ramp = np.linspace(0, 65535, 80).astype(np.uint16)[None].repeat(60, 0)
+    Image.fromarray(ramp).save(folder / "sixteen.png")
+    Image.fromarray(ramp >> 4).save(folder / "twelve.tif")
+    Image.fromarray(ramp.astype(np.float32) / 65535).save(folder / "float.tif")
+    image.convert("1").save(folder / "bilevel.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show it a quarter clockwise
+    image.save(folder / "turned.jpg", exif=exif, quality=95)
+    image.save(folder / "bad_exif.jpg", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff junk", quality=95)
+    image.save(folder / "animated.gif", save_all=True, append_images=[Image.new("RGB", (80, 60), "white")])
+    Image.fromarray(rgb.repeat(20, 0).repeat(20, 1)).save(folder / "large.jpg", quality=95)
+    whole = (folder / "large.jpg").read_bytes()
+    (folder / "truncated.jpg").write_bytes(whole[: len(whole) // 2])
+    png = (folder / "alpha.png").read_bytes()
+    (folder / "truncated.png").write_bytes(png[: len(png) // 2])
+    (folder / "text.jpg").write_text("this is not a photograph")
+    (folder / "empty.jpg").write_bytes(b"")
+    (folder / "headless.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(200))
+    Image.new("1", (8000, 8000)).save(folder / "bomb.png")
+    return folder

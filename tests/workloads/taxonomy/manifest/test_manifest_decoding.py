@@ -1,0 +1,170 @@
+"""Every kind of image file becomes upright RGB, or is refused by name; pixels do not depend on how often they were read."""
+
+import contextlib
+import os
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from linnaeus.workloads.taxonomy.image_cache import SharedImageCache
+from linnaeus.workloads.taxonomy.manifest import images, retrying
+from linnaeus.workloads.taxonomy.manifest.decoding import NotAnImage, decode
+from linnaeus.workloads.taxonomy.manifest.images import ManifestImages
+from linnaeus.workloads.taxonomy.observations import UndecodableImage
+
+LIMIT = 10_000_000
+RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
+
+
+def read(folder, name, short_side=64):
+    return decode((folder / name).read_bytes(), short_side, LIMIT)
+
+
+def assert_halves(pixels, left, right, tolerance=12):
+    height, width = pixels.shape[:2]
+    for colour, column in ((left, width // 4), (right, 3 * width // 4)):
+        np.testing.assert_allclose(pixels[height // 2, column].astype(int), colour, atol=tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+@pytest.mark.parametrize(
+    ("name", "left", "right"),
+    [
+        ("plain.jpg", RED, BLUE),
+        ("cmyk.jpg", RED, BLUE),
+        ("palette.png", RED, BLUE),
+        ("animated.gif", RED, BLUE),
+        ("bad_exif.jpg", RED, BLUE),
+        ("large.jpg", RED, BLUE),
+        ("alpha.png", WHITE, BLUE),
+        ("palette_clear.png", WHITE, BLUE),
+        ("grey.jpg", (76,) * 3, (29,) * 3),
+        ("grey_alpha.png", WHITE, (29,) * 3),
+    ],
+)
+def test_images_of_every_kind_show_their_halves(nasty, name, left, right):
+    assert_halves(read(nasty, name), left, right)
+
+
+@pytest.mark.parametrize("name", ["sixteen.png", "twelve.tif", "float.tif"])
+def test_wide_values_are_scaled_by_their_range_and_not_clipped(nasty, name):
+    row = read(nasty, name)[30, :, 0].astype(int)
+    np.testing.assert_allclose(row, np.linspace(0, 255, 80), atol=2)
+
+
+def test_bilevel_is_black_and_white(nasty):
+    assert set(np.unique(read(nasty, "bilevel.png"))) <= {0, 255}
+
+
+def test_a_turned_photograph_stands_upright(nasty):
+    pixels = read(nasty, "turned.jpg", 60)
+    assert pixels.shape == (80, 60, 3)  # it lay on its side
+    assert_halves(pixels.transpose(1, 0, 2), RED, BLUE)  # left became top
+
+
+@pytest.mark.parametrize("short_side", [16, 100, 448])
+def test_a_large_jpeg_keeps_what_is_needed_and_no_more(nasty, short_side):
+    pixels = read(nasty, "large.jpg", short_side)
+    assert pixels.shape == (short_side, round(short_side * 4 / 3), 3)
+    assert_halves(pixels, RED, BLUE)
+
+
+def test_small_images_are_not_enlarged(nasty):
+    assert read(nasty, "plain.jpg", 500).shape == (60, 80, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("truncated.jpg", "truncated"),
+        ("truncated.png", "truncated|broken|IDAT|stream"),
+        ("text.jpg", "not an image"),
+        ("empty.jpg", "empty"),
+        ("headless.jpg", "not an image|broken|marker|decoder"),
+        ("bomb.png", "data.max_image_pixels"),
+    ],
+)
+def test_what_is_no_image_is_refused_with_a_reason(nasty, name, reason):
+    with pytest.raises(NotAnImage, match=reason) as caught:
+        read(nasty, name)
+    assert str(caught.value)
+
+
+def test_the_limit_of_pixels_is_ours_and_not_pillows(nasty, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    assert read(nasty, "plain.jpg").shape == (60, 80, 3)
+    assert decode((nasty / "plain.jpg").read_bytes(), 64, 80 * 60).shape == (60, 80, 3)
+    with pytest.raises(NotAnImage, match="80 x 60 pixels"):
+        decode((nasty / "plain.jpg").read_bytes(), 64, 80 * 60 - 1)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow tells what is wrong with the EXIF
+def test_any_damage_is_refused_or_decoded_and_never_another_error(nasty):
+    rng = np.random.default_rng(0)
+    for name in ("plain.jpg", "palette.png", "sixteen.png", "animated.gif", "turned.jpg", "twelve.tif"):
+        whole = np.frombuffer((nasty / name).read_bytes(), dtype=np.uint8)
+        for _ in range(40):
+            damaged = whole.copy()
+            damaged[rng.integers(0, len(whole), 8)] = rng.integers(0, 256, 8)
+            with contextlib.suppress(NotAnImage):
+                assert decode(damaged.tobytes(), 64, LIMIT).dtype == np.uint8
+
+
+def reader(folder, names, **keys):
+    return ManifestImages(str(folder), np.array(names), keys.get("image_size", 32), LIMIT)
+
+
+def test_the_reader_names_the_observation_that_cannot_be_decoded(nasty):
+    photographs = reader(nasty, ["plain.jpg", "text.jpg"])
+    with pytest.raises(UndecodableImage) as caught:
+        photographs.read(np.array([0, 1]))
+    assert caught.value.sample == 1
+
+
+def test_reading_again_and_in_a_pickled_reader_gives_the_same_pixels(nasty, monkeypatch):
+    names = ["plain.jpg", "turned.jpg", "large.jpg", "grey.jpg", "sixteen.png"]
+    photographs = reader(nasty, names)
+    first = photographs.read(np.arange(5))
+    assert photographs.cache is not None and all(photographs.cache.get(i) is not None for i in range(5))
+    copy = pickle.loads(pickle.dumps(photographs))
+    assert copy.cache.get(0) is None
+    monkeypatch.setattr(images, "CACHE_LIMIT", 0)
+    uncached = reader(nasty, names)
+    assert uncached.cache is None
+    for other in (photographs, copy, uncached):
+        assert all(np.array_equal(a, b) for a, b in zip(first, other.read(np.arange(5)), strict=True))
+
+
+def test_changing_a_returned_photograph_does_not_change_the_cache(nasty):
+    photographs = reader(nasty, ["plain.jpg"])
+    photographs.read(np.array([0]))
+    photographs.read(np.array([0]))[0][:] = 0
+    assert photographs.read(np.array([0]))[0].any()
+
+
+def test_forked_processes_share_the_cache():
+    cache = SharedImageCache(np.array([12, 0, 12]))
+    child = os.fork()
+    if child == 0:
+        cache.put(2, np.full((2, 2, 3), 7, dtype=np.uint8))
+        cache.put(0, np.zeros((9, 9, 3), dtype=np.uint8))  # too large: not kept
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert cache.get(0) is None and cache.get(1) is None
+    assert (cache.get(2) == 7).all()
+
+
+def test_a_read_that_may_succeed_later_is_tried_again_and_then_raised(nasty, tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr(retrying.time, "sleep", waits.append)
+    Image.new("RGB", (8, 8)).save(tmp_path / "gone.jpg")
+    photographs = reader(tmp_path, ["gone.jpg"])
+    data = (tmp_path / "gone.jpg").read_bytes()
+    (tmp_path / "gone.jpg").unlink()
+    with pytest.raises(FileNotFoundError):
+        photographs.read(np.array([0]))
+    assert len(waits) == 2
+    monkeypatch.setattr(retrying.time, "sleep", lambda _: (tmp_path / "gone.jpg").write_bytes(data))
+    assert photographs.read(np.array([0]))[0].shape == (8, 8, 3)

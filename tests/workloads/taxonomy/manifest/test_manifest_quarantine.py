@@ -1,0 +1,60 @@
+"""Quarantine: by name, once, replayed after a restart, and an error past the limit."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.workloads.taxonomy.manifest import Quarantine, build_source
+
+
+@pytest.fixture
+def source(write_manifest, manifest_config):
+    path = write_manifest([{"path": f"{i}.png", "species": f"S{i % 2}"} for i in range(20)])
+    (path.parent / "4.png").write_text("no photograph")
+    (path.parent / "9.png").write_bytes(b"")
+    return build_source(manifest_config(path, max_bad_fraction=0.2))
+
+
+def lines(quarantine):
+    return [json.loads(line) for line in quarantine.path.read_text().splitlines()]
+
+
+def test_bad_samples_are_written_once_with_name_and_reason(source, tmp_path):
+    quarantine = Quarantine(tmp_path, source, 0.2)
+    assert quarantine.report(np.array([-1, -1])) == [] and not quarantine.path.exists()
+    said = quarantine.report(np.array([-1, 4]))
+    assert said == ["quarantined 4.png: not an image that Pillow reads"]
+    assert quarantine.report(np.array([4, 4])) == [] and quarantine.samples == [4]
+    assert lines(quarantine) == [{"id": "4.png", "reason": "not an image that Pillow reads"}]
+
+
+def test_it_is_read_back_after_a_restart_even_where_a_line_was_torn(source, tmp_path):
+    first = Quarantine(tmp_path, source, 0.2)
+    first.record_unreadable()
+    first.report(np.array([4]))
+    with open(first.path, "a") as file:
+        file.write('{"id": "11.p')
+    again = Quarantine(tmp_path, source, 0.2)
+    assert again.samples == [4]
+    again.record_unreadable()
+    again.report(np.array([11]))
+    assert Quarantine(tmp_path, source, 0.2).samples == [4, 11]
+    names = [json.loads(line)["id"] for line in first.path.read_text().splitlines() if line.endswith("}")]
+    assert names == ["9.png", "4.png", str(source.ids[11])]
+
+
+def test_torch_tensors_are_taken_as_they_come(source, tmp_path):
+    torch = pytest.importorskip("torch")
+    assert Quarantine(tmp_path, source, 0.2).report(torch.tensor([-1, 4]))
+
+
+def test_past_the_limit_it_is_an_error_now_and_after_a_restart(source, tmp_path):
+    quarantine = Quarantine(tmp_path, source, 0.1)  # 20 rows: 2 may be bad, one file was empty
+    quarantine.report(np.array([4]))
+    with pytest.raises(ConfigError, match=r"data.max_bad_fraction: 3 of 20"):
+        quarantine.report(np.array([5]))
+    with pytest.raises(ConfigError, match=r"data.max_bad_fraction"):
+        Quarantine(tmp_path, source, 0.1)
+    Quarantine(tmp_path, source, 0.2)

@@ -1,0 +1,109 @@
+"""Tables in every dress hold the same cells, and what is no table is refused in one line."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.workloads.taxonomy.manifest import table as table_module
+from linnaeus.workloads.taxonomy.manifest.table import read_table
+
+HEADER = ["path", "species", "date"]
+ROWS = [["a, b.jpg", "Rosa canina", "2020-01-02"], ["b.jpg", "Échinops ritro", ""], ["c.jpg", "Rosa canina", "2020-01-02"]]
+
+
+def cells(path, names=("species", "path", "date")):
+    table = read_table(path, lambda header: names)
+    return [[table.columns[name].text()[i] for name in HEADER] for i in range(len(table))]
+
+
+def write(path, delimiter=",", encoding="utf-8", quote='"'):
+    lines = [HEADER, *ROWS]
+    text = "\r\n".join(delimiter.join(f"{quote}{cell}{quote}" if delimiter in cell or quote else cell for cell in line) for line in lines)
+    path.write_bytes((text + "\r\n\r\n").encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "windows-1252"])
+def test_delimiters_and_encodings(tmp_path, delimiter, encoding):
+    assert cells(write(tmp_path / "m.csv", delimiter, encoding)) == ROWS
+
+
+def test_windows_1252_is_said(tmp_path):
+    assert "windows-1252" in read_table(write(tmp_path / "m.csv", encoding="windows-1252"), lambda h: h).notes[0]
+    assert not read_table(write(tmp_path / "n.csv"), lambda h: h).notes
+
+
+def test_compressed_and_long_tables(tmp_path, monkeypatch):
+    plain = write(tmp_path / "m.csv")
+    with gzip.open(tmp_path / "m.csv.gz", "wb") as file:
+        file.write(plain.read_bytes())
+    monkeypatch.setattr(table_module, "CHUNK", 1)  # every row is a chunk of its own
+    assert cells(tmp_path / "m.csv.gz") == ROWS
+
+
+def test_quotes_inside_names_of_tab_separated_tables(tmp_path):
+    (tmp_path / "m.tsv").write_text('path\tspecies\tdate\na.jpg\t"Foo" bar\t\nb.jpg\tFoo "bar\t\nc.jpg\tx\t\n')
+    assert [row[1] for row in cells(tmp_path / "m.tsv")] == ['"Foo" bar', 'Foo "bar', "x"]
+
+
+def test_rows_with_another_number_of_cells_are_counted(tmp_path):
+    (tmp_path / "m.csv").write_text("path,species,date\na.jpg,x,\nb.jpg,x\nc.jpg,x,,,\n\nd.jpg,y,\n")
+    table = read_table(tmp_path / "m.csv", lambda h: h)
+    assert table.malformed == 2 and table.columns["path"].text().tolist() == ["a.jpg", "d.jpg"]
+
+
+def test_parquet_holds_the_same_as_csv(tmp_path):
+    import datetime
+
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    columns = {
+        "path": pa.array(["a.jpg", "b.jpg"]).dictionary_encode(),
+        "species": pa.array(["x", None]),
+        "latitude": pa.array([43.5, float("nan")]),
+        "date": pa.array([datetime.date(2021, 4, 27), None]),
+        "when": pa.array([datetime.datetime(2021, 4, 27, 16, 10, 3), None]),
+        "group": pa.array([7, 8]),
+        "list": pa.array([[1], [2]]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "m.parquet")
+    names = ["path", "species", "latitude", "date", "when", "group"]
+    table = read_table(tmp_path / "m.parquet", lambda h: names)
+    first = [str(table.columns[n].text()[0]) for n in names]
+    assert first[:4] == ["a.jpg", "x", "43.5", "2021-04-27"] and first[4].startswith("2021-04-27 16:10:03") and first[5] == "7"
+    assert [table.columns[n].text()[1] for n in names] == ["b.jpg", "", "nan", "", "", "8"]
+
+
+def test_equal_cells_share_a_value(tmp_path):
+    column = read_table(write(tmp_path / "m.csv"), lambda h: h).columns["species"]
+    assert len(column.values) == 2 and column.codes.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("m.csv", b"", "empty"),
+        ("m.csv", b"path,species\n", "no rows"),
+        ("m.csv", b"path,path\na,b\n", "2 columns named 'path'"),
+        ("m.csv", b"path,\x81\n", "UTF-8"),
+        ("m.parquet", b"nonsense", "Parquet"),
+        ("m.csv.gz", b"not gzip", "cannot be read"),
+        (None, None, "not there"),
+    ],
+)
+def test_what_is_no_table_is_refused_in_one_line(tmp_path, name, content, says):
+    path = tmp_path / (name or "absent.csv")
+    if name:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_table(path, lambda header: header)
+    assert "\n" not in str(caught.value) and "data.path" in str(caught.value)
+
+
+def test_a_folder_is_no_table(tmp_path):
+    with pytest.raises(ConfigError, match="a folder"):
+        read_table(tmp_path, lambda header: header)

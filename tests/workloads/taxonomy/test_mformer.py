@@ -1,0 +1,224 @@
+"""mformer: sizes, initialisation, gradients everywhere, metadata by presence only, rotary positions, precision, compile."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
+from linnaeus.workloads.taxonomy.heads import HEADS
+from linnaeus.workloads.taxonomy.models import build_classifier
+from linnaeus.workloads.taxonomy.models.attention import Attention, rotary_table, rotate
+from linnaeus.workloads.taxonomy.models.classifier import Classifier
+from linnaeus.workloads.taxonomy.models.metadata import MetadataEncoder
+from linnaeus.workloads.taxonomy.models.mformer import SIZES, Mformer
+
+GOLDEN = {  # parameters of the trunk and the final norm: 4 ranks, 3 components, meta_width 32
+}
+
+
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+def total(outputs):
+    return sum(z.float().logsumexp(1).sum() for z in outputs["logits"])
+
+
+@pytest.fixture
+def micro(tree, make_config):
+    return build_classifier(make_config(size="micro"), tree, COMPONENTS)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_golden_table_of_parameter_counts(tree, make_config, size):
+    with torch.device("meta"):
+        trunk = Mformer(make_config(size=size).model, 224, 4, COMPONENTS)
+        head = HEADS["linear"](trunk.width, tree)
+        model = Classifier(trunk, head, 0.0)
+    assert parameters(model) - parameters(head) == GOLDEN[size]
+    assert parameters(head) == sum(tree.sizes) * (trunk.width + 1)
+
+
+@pytest.mark.parametrize(("size", "image_size"), [("micro", 48), ("micro", 33), ("nano", 64)])
+def test_shapes(tree, make_config, make_batch, size, image_size):
+    model = build_classifier(make_config(size=size, image_size=image_size), tree, COMPONENTS)
+    for side in (image_size, image_size + 16):  # another size than configured is read too
+        outputs = model(make_batch(3, side))
+        assert [tuple(z.shape) for z in outputs["logits"]] == [(3, c) for c in tree.sizes]
+        assert outputs["features"].shape == (3, model.trunk.width)
+    assert not model.has_batch_statistics
+
+
+def test_nothing_stays_uninitialised(micro):
+    with torch.no_grad():
+        for tensor in [*micro.parameters(), *micro.buffers()]:
+            tensor.fill_(torch.nan)
+    micro.init_weights()
+    assert [n for n, t in [*micro.named_parameters(), *micro.named_buffers()] if not t.isfinite().all()] == []
+
+
+def test_weights_are_a_function_of_the_seed_alone(tree, make_config):
+    def weights(seed, noise):
+        torch.manual_seed(noise)
+        return torch.cat([p.flatten() for p in build_classifier(make_config(size="micro", seed=seed), tree, COMPONENTS).parameters()])
+
+    assert torch.equal(weights(1, 5), weights(1, 6))
+    assert not torch.equal(weights(1, 5), weights(2, 5))
+
+
+def test_the_first_loss_is_that_of_ignorance(micro, tree, make_batch):
+    for z, size in zip(micro(make_batch(16))["logits"], tree.sizes, strict=True):
+        assert z.logsumexp(1).mean().item() == pytest.approx(torch.tensor(float(size)).log().item(), abs=0.3)
+
+
+@pytest.mark.parametrize("present", [False, True])
+@pytest.mark.parametrize("components", [(), ("TEMPORAL",), COMPONENTS])
+def test_every_parameter_gets_a_gradient(tree, make_config, make_batch, components, present):
+    model = build_classifier(make_config(size="micro", image_size=32, dropout=0.1, drop_path=0.1), tree, components)
+    batch = make_batch(4, 32, components=components)
+    batch["present"][:] = present
+    total(model(batch)).backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
+    assert all(p.grad.any() for p in model.shared_parameters())
+    used = "missing" if not present else "encoders"
+    for name, p in model.named_parameters():
+        if name.startswith("trunk.metadata"):
+            assert p.grad.any() == (used in name), name
+
+
+def test_masked_values_cannot_leak(micro, make_batch):
+    """Not into outputs, not into gradients; even what is not a number. (What is present does reach them.)"""
+    clean = make_batch(8)
+    poisoned = {**clean, "meta": clean["meta"].clone()}
+    for m, columns in enumerate(column_slices(COMPONENTS)):
+        poisoned["meta"][~clean["present"][:, m], columns] = torch.nan
+
+    def results(batch):
+        micro.zero_grad()
+        outputs = micro(batch)
+        total(outputs).backward()
+        return [*outputs["logits"], *(p.grad.clone() for p in micro.parameters())]
+
+    for a, b in zip(results(clean), results(poisoned), strict=True):
+        assert torch.equal(a, b)
+    changed = {**clean, "meta": clean["meta"] + 1}
+    assert not torch.equal(results(changed)[0], results(clean)[0])
+
+
+@pytest.mark.parametrize("component", range(3))
+def test_missing_is_not_zero(micro, make_batch, component):
+    batch = make_batch(4)
+    batch["meta"][:] = 0.0
+    batch["present"][:] = True
+    hidden = {**batch, "present": batch["present"].clone()}
+    hidden["present"][:, component] = False
+    assert (micro(batch)["features"] - micro(hidden)["features"]).abs().max() > 1e-3
+
+
+def test_each_rank_reads_its_own_class_token(micro, make_batch):
+    batch = make_batch(2)
+    micro(batch)["logits"][1].sum().backward()
+    gradient = micro.trunk.class_tokens.grad.abs().sum(1)
+    assert gradient[1] > 0
+    features = micro.trunk(batch["image"], batch["meta"], batch["present"])
+    assert (features[:, 0] - features[:, 1]).abs().max() > 1e-3
+
+
+def test_rotary_positions_are_relative_and_two_dimensional():
+    table = rotary_table(5, 6, 16, special=2).double()
+    q, k = torch.randn(2, 16, dtype=torch.float64)
+    at = lambda row, column: table[:, 2 + row * 6 + column]
+    score = lambda a, b: rotate(q, a) @ rotate(k, b)
+    for shift in [(1, 0), (0, 2), (2, 1)]:
+        moved = score(at(1 + shift[0], 1 + shift[1]), at(2 + shift[0], 3 + shift[1]))
+        assert moved.item() == pytest.approx(score(at(1, 1), at(2, 3)).item(), abs=1e-6)
+    assert abs(score(at(0, 0), at(0, 1)) - score(at(0, 0), at(1, 0))) > 1e-3, "rows and columns differ"
+    assert torch.equal(rotate(q, table[:, 0]), q), "special tokens stand nowhere"
+    assert rotate(q, at(3, 4)).norm().item() == pytest.approx(q.norm().item(), rel=1e-6)
+
+
+def test_attention_notices_where_image_tokens_are():
+    torch.manual_seed(0)
+    attention = Attention(32, 16)
+    tokens = torch.randn(1, 1 + 9, 32)
+    shuffled = torch.cat([tokens[:, :1], tokens[:, 1:].flip(1)], 1)
+    placed, nowhere = rotary_table(3, 3, 16, 1), rotary_table(1, 1, 16, 9)
+    difference = lambda table: (attention(tokens, table, 1) - attention(shuffled, table, 1)).abs().max()
+    assert difference(nowhere) < 1e-6, "without positions a sequence is a set"
+    # the class token has no place either, and asks alone: what it hears changes only once keys have met each other
+    spread = lambda x, table: attention(attention(x, table, None), table, 1)
+    assert (spread(tokens, placed) - spread(shuffled, placed)).abs().max() > 1e-4
+
+
+def test_the_last_block_computes_class_tokens_alone_without_changing_them():
+    torch.manual_seed(0)
+    attention, tokens, table = Attention(32, 16), torch.randn(2, 7, 32), rotary_table(2, 2, 16, 3)
+    assert torch.allclose(attention(tokens, table, 3), attention(tokens, table, None)[:, :3], atol=1e-6)
+
+
+def test_precisions(micro, make_batch):
+    batch = make_batch(4)
+    exact = micro(batch)["logits"][-1]
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = micro(batch)
+    assert (outputs["logits"][-1].float() - exact).abs().max() < 0.1 * exact.abs().max()
+    total(outputs).backward()
+    assert all(p.grad.isfinite().all() for p in micro.parameters())
+    double = micro.double()(batch)["logits"][-1]
+    assert double.dtype == torch.float64 and (double - exact).abs().max() < 1e-4
+
+
+def test_channels_last_is_the_same_function(micro, make_batch):
+    batch = make_batch(4)
+    exact = micro(batch)["logits"][-1]
+    batch["image"] = batch["image"].contiguous(memory_format=torch.channels_last)
+    assert (micro.to(memory_format=torch.channels_last)(batch)["logits"][-1] - exact).abs().max() < 1e-4
+
+
+def test_dropout_and_drop_path_follow_the_global_generator(tree, make_config, make_batch):
+    model = build_classifier(make_config(size="micro", image_size=32, dropout=0.2, drop_path=0.5), tree, COMPONENTS)
+    batch = make_batch(4, 32)
+
+    def forward(seed):
+        torch.default_generator.manual_seed(seed)
+        return model(batch)["logits"][-1]
+
+    assert torch.equal(forward(1), forward(1)) and not torch.equal(forward(1), forward(2))
+    model.eval()
+    assert torch.equal(forward(1), forward(2))
+
+
+def test_no_decay_names_every_flat_parameter_and_token(micro):
+    named, free = dict(micro.named_parameters()), micro.no_decay
+    assert free <= set(named) and {"trunk.class_tokens", "trunk.metadata.missing", "norm.weight"} <= free
+    assert {n for n, p in named.items() if n not in free and p.dim() < 2} == set()
+
+
+def test_metadata_tokens_are_per_sample():
+    encoder = MetadataEncoder(("SPATIAL", "ELEVATION"), 8, 4)
+    encoder.init_weights()
+    present = torch.tensor([[True, False], [False, True]])
+    tokens = encoder(torch.randn(2, 13), present)
+    assert torch.equal(tokens[0, 1], encoder.missing[1]) and torch.equal(tokens[1, 0], encoder.missing[0])
+    assert not torch.equal(tokens[0, 0], encoder.missing[0])
+
+
+def test_measuring_ends_even_after_an_error(micro):
+    with pytest.raises(KeyError), micro.head.measuring():
+        assert micro.head.linear_only
+        raise KeyError
+    assert not micro.head.linear_only
+
+
+def test_import_is_light():
+    """Building one must not load what only other models need (seconds of start-up)."""
+    heavy = ("timm", "torchvision", "torch._dynamo", "wandb", "pyarrow", "matplotlib")
+    code = (
+        "import sys, linnaeus.workloads.taxonomy.models.mformer, linnaeus.workloads.taxonomy.models as m\n"
+        "import linnaeus.workloads.taxonomy.metrics, linnaeus.workloads.taxonomy.losses\n"
+        f"print([n for n in {heavy!r} if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,204 @@
+"""The tree: taxa are lineages, holes are bridged, and every operation agrees with the plain definition on random trees."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linnaeus.workloads.taxonomy.lineages import distinct_lineages, fill_holes, number_names
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+RANKS = ("kingdom", "family", "genus", "species")
+ROWS = np.array(
+    [
+        ["Plantae", "Lamiaceae", "Prunella", "vulgaris"],
+        ["Animalia", "Prunellidae", "Prunella", "modularis"],
+        ["Plantae", "Lamiaceae", "Prunella", ""],
+        ["Plantae", "Lamiaceae", "", "incognita"],
+        ["Animalia", "", "", ""],
+        ["", "", "", ""],
+        ["Plantae", "Lamiaceae", "Salvia", "vulgaris"],
+        ["", "Orphanidae", "", "sola"],
+    ]
+)
+
+
+@pytest.fixture
+def built():
+    return TaxonomyTree.from_lineages(RANKS, ROWS)
+
+
+def random_rows(seed, rows=400, nulls=0.15):
+    """Names whose prefix determines nothing, so homonyms and holes abound."""
+    rng = np.random.default_rng(seed)
+    names = rng.integers(0, [2, 3, 4, 6], (rows, 4)).astype(str)
+    names[rng.random((rows, 4)) < nulls] = ""
+    return names
+
+
+def test_a_taxon_is_its_lineage(built):
+    tree, labels = built
+    assert tree.sizes == (2, 3, 3, 5)
+    assert labels[0, 2] != labels[1, 2] and tree.names[2][labels[0, 2]] == tree.names[2][labels[1, 2]] == "Prunella"
+    assert labels[0, 3] != labels[6, 3]
+    assert tree.lineage_id("genus", labels[0, 2]) == "Plantae|Lamiaceae|Prunella"
+
+
+def test_null_labels_stay_null(built):
+    _, labels = built
+    np.testing.assert_array_equal(labels >= 0, ROWS != "")
+
+
+def test_holes_have_no_parent_and_an_anchor(built):
+    tree, labels = built
+    species = labels[3, 3]
+    assert tree.parent[3][species] == -1
+    assert tree.anchor[3][species] == tree.offsets[1] + labels[3, 1]
+    assert tree.lineage_id("species", species) == "Plantae|Lamiaceae||incognita"
+    assert tree.ancestors("species", [species], "genus").tolist() == [-1]
+    assert tree.ancestors("species", [species], "kingdom").tolist() == [labels[3, 0]]
+    assert tree.lineage_id("species", labels[7, 3]) == "|Orphanidae||sola"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_labels_ids_and_ancestors_agree_with_the_rows(seed):
+    rows = random_rows(seed)
+    tree, labels = TaxonomyTree.from_lineages(RANKS, rows)
+    for row, label in zip(rows, labels, strict=True):
+        for r, cls in enumerate(label):
+            if cls < 0:
+                assert row[r] == ""
+                continue
+            assert tree.lineage_id(r, cls) == "|".join(row[: r + 1])
+            np.testing.assert_array_equal([tree.ancestors(r, [cls], to)[0] for to in range(r + 1)], label[: r + 1])
+    for rank in RANKS:
+        ids = [i.split("|") for i in tree.lineage_ids(rank)]
+        assert ids == sorted(ids) and len({tuple(i) for i in ids}) == len(ids)
+    assert tree.is_path(labels).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_row_order_does_not_matter(seed):
+    rows = random_rows(seed)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    tree, labels = TaxonomyTree.from_lineages(RANKS, rows)
+    other, moved = TaxonomyTree.from_lineages(RANKS, rows[order])
+    assert tree.fingerprint() == other.fingerprint()
+    np.testing.assert_array_equal(labels[order], moved)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_leaves_below_a_node_are_its_range(seed):
+    tree, _ = TaxonomyTree.from_lineages(RANKS, random_rows(seed))
+    parents = tree.node_parent
+    leaves = [n for n in range(len(parents)) if n not in set(parents.tolist())]
+    place = {n: tree.first_leaf[n] for n in leaves}
+    assert sorted(place.values()) == list(range(len(leaves)))
+    below = {n: set() for n in range(len(parents))}
+    for leaf in leaves:
+        node = leaf
+        while node >= 0:
+            below[node].add(place[leaf])
+            node = parents[node]
+    for node, expected in below.items():
+        assert expected == set(range(tree.first_leaf[node], tree.last_leaf[node]))
+
+
+def test_is_path_sees_a_wrong_parent(built):
+    tree, labels = built
+    wrong = labels[[0, 1]].copy()
+    wrong[0, 1], wrong[1, 1] = labels[1, 1], labels[0, 1]
+    assert not tree.is_path(wrong).any()
+    deep = labels[[0]].copy()
+    deep[0, 1] = -1  # the family is not said: the kingdom still has to agree
+    assert tree.is_path(deep).all()
+    deep[0, 0] = 1 - deep[0, 0]
+    assert not tree.is_path(deep).any()
+
+
+@pytest.mark.parametrize("ranks", [("kingdom", "species"), ("family", "genus"), ("genus", "species"), ("species",), RANKS])
+def test_a_subset_keeps_classes_ids_and_ancestors(ranks):
+    tree, labels = TaxonomyTree.from_lineages(RANKS, random_rows(7))
+    small = tree.subset(ranks)
+    columns = [RANKS.index(r) for r in ranks]
+    assert small.sizes == tuple(tree.sizes[c] for c in columns)
+    for fine in ranks:
+        assert small.lineage_ids(fine) == tree.lineage_ids(fine)
+        for coarse in ranks[: ranks.index(fine)]:
+            every = np.arange(tree.sizes[RANKS.index(fine)])
+            np.testing.assert_array_equal(small.ancestors(fine, every, coarse), tree.ancestors(fine, every, coarse))
+    for r in range(1, len(ranks)):
+        every = np.arange(small.sizes[r])
+        np.testing.assert_array_equal(small.parent[r], small.ancestors(r, every, r - 1))
+    assert small.is_path(labels[:, columns]).all()
+
+
+def test_restricting_renumbers_and_keeps_the_lineages():
+    tree, labels = TaxonomyTree.from_lineages(RANKS, random_rows(3))
+    seen = [np.bincount(column[column >= 0], minlength=size) > 0 for column, size in zip(labels[:200].T, tree.sizes, strict=True)]
+    small, renumber = tree.restrict(seen)
+    rebuilt, relabelled = TaxonomyTree.from_lineages(RANKS, random_rows(3)[:200])
+    assert small.fingerprint() == rebuilt.fingerprint()
+    np.testing.assert_array_equal(np.stack([np.append(n, -1)[c] for n, c in zip(renumber, labels[:200].T, strict=True)], 1), relabelled)
+
+
+def test_json_round_trip_keeps_the_fingerprint(built):
+    for tree in (built[0], built[0].subset(("kingdom", "species"))):
+        again = TaxonomyTree.from_dict(json.loads(json.dumps(tree.to_dict())))
+        assert again.fingerprint() == tree.fingerprint() and again.lineage_ids(1) == tree.lineage_ids(1)
+        for a, b in zip(again.parent + again.anchor, tree.parent + tree.anchor, strict=True):
+            np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="version"):
+        TaxonomyTree.from_dict({"version": 99})
+
+
+def test_the_fingerprint_sees_names_parents_and_order(built):
+    renamed = ROWS.copy()
+    renamed[0, 3] = "grandiflora"
+    moved = ROWS.copy()
+    moved[6, 2] = "Prunella"
+    prints = {TaxonomyTree.from_lineages(RANKS, rows)[0].fingerprint() for rows in (ROWS, renamed, moved)}
+    assert len(prints) == 3
+
+
+def test_three_fields_are_enough_where_there_are_no_holes():
+    tree = TaxonomyTree(("family", "genus"), (("A", "B"), ("a", "b", "c")), (np.array([-1, -1]), np.array([0, 0, 1])))
+    assert tree.node_parent.tolist() == [-1, -1, 0, 0, 1]
+    assert tree.ancestors("genus", [2, -1], "family").tolist() == [1, -1]
+
+
+def test_names_under_several_parents_are_reported_with_rows(built):
+    tree, labels = built
+    lines = tree.conflicts(labels)
+    assert len(lines) == 2
+    assert lines[0].startswith("genus")
+    assert "Plantae|Lamiaceae|Prunella (2 rows)" in lines[0] and "Animalia|Prunellidae|Prunella (1 rows)" in lines[0]
+
+
+def test_a_separator_in_a_name_does_not_merge_lineages():
+    tree, _ = TaxonomyTree.from_lineages(("family", "genus"), np.array([["a|b", "c"], ["a", "b|c"], ["a\\", "b|c"]]))
+    assert len(set(tree.lineage_ids("genus"))) == 3
+
+
+def test_an_empty_table_makes_an_empty_tree():
+    tree, labels = TaxonomyTree.from_lineages(RANKS, np.empty((0, 4), dtype=str))
+    assert tree.sizes == (0, 0, 0, 0) and labels.shape == (0, 4)
+
+
+def filled(rows):
+    names, codes = number_names(np.array(rows))
+    lineages, inverse = distinct_lineages(codes)
+    back = fill_holes(lineages)[inverse]
+    return [[names[r][c] if c >= 0 else "" for r, c in enumerate(row)] for row in back]
+
+
+def test_a_hole_takes_the_only_name_the_other_rows_have():
+    rows = [["P", "Rosaceae", "Rosa", "canina"], ["P", "", "", "canina"], ["", "", "Rosa", ""]]
+    assert filled(rows) == [rows[0], rows[0], ["P", "Rosaceae", "Rosa", ""]]
+
+
+def test_a_hole_stays_where_the_choice_is_open_or_contradicted():
+    ambiguous = [["Plantae", "Lamiaceae", "Prunella"], ["Animalia", "Prunellidae", "Prunella"], ["Animalia", "", "Prunella"]]
+    assert filled(ambiguous)[2] == ambiguous[2]
+    elsewhere = [["Plantae", "Lamiaceae", "Prunella"], ["Animalia", "", "Prunella"]]
+    assert filled(elsewhere) == elsewhere

@@ -67,8 +67,8 @@ class PositionSampler:
         global_step = epoch * self.steps_per_epoch + step
         first = step * self.global_batch + number * self.micro_batch
         last = min(first + self.micro_batch, (step + 1) * self.global_batch, self.size)
-        if first >= last:  # beyond the end of a partial last batch: a zero-weight stand-in keeps every process in step
-            return [SampleIndex(epoch, 0, int(order[0]), global_step, False)]
+        if first >= last:  # beyond the end of a partial last batch: zero-weight stand-ins keep every process in step
+            return [SampleIndex(epoch, 0, int(order[0]), global_step, False)] * 2  # two, for batch norm refuses one value
         return [SampleIndex(epoch, first + i, s, global_step, True) for i, s in enumerate(order[first:last].tolist())]
 
 

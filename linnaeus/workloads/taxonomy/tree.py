@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -200,7 +200,7 @@ class TaxonomyTree:
         lines = []
         for r, rank in enumerate(self.ranks):
             rows = np.bincount(labels[:, r][labels[:, r] >= 0], minlength=self.sizes[r])
-            lines += conflicting_names(rank, self.names[r], lambda c, r=r: self.lineage_id(r, c), rows)
+            lines += conflicting_names(rank, self.names[r], partial(self.lineage_id, r), rows)
         return lines
 
     def to_dict(self) -> dict[str, Any]:

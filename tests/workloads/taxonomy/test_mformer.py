@@ -222,3 +222,16 @@ def test_import_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_trunk_is_one_graph(micro, make_batch):
+    """Nothing in it breaks a compiled graph, whatever the backend makes of it."""
+    batch = make_batch(4)
+    exact = micro(batch)
+    micro.trunk.compile(backend="aot_eager", fullgraph=True)
+    micro.head.compile(backend="aot_eager", fullgraph=True)
+    outputs = micro(batch)
+    assert torch.allclose(outputs["logits"][-1], exact["logits"][-1], atol=1e-5)
+    assert not any("_orig_mod" in name for name in micro.state_dict())
+    total(outputs).backward()
+    assert all(p.grad is not None for p in micro.parameters())

@@ -6,6 +6,7 @@ Rows leave for a reason that is counted (`Source.excluded`); cells that mean not
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def build_source(config: ManifestConfig) -> Source:
     path = Path(config.path).expanduser()
     found: list[Columns] = []  # the header is only known once the file is open
 
-    def choose(header: list[str]) -> tuple[str, ...]:
+    def choose(header: Sequence[str]) -> tuple[str, ...]:
         found.append(resolve_columns(config, header))
         return found[-1].used
 

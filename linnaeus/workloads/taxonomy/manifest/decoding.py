@@ -12,16 +12,26 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL.Image import Image, Transpose
 
 _ORIENTATION = 0x0112  # EXIF tag
 _DEPTHS = (8, 10, 12, 14, 16)  # bits of cameras and scanners that store into 16
-_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, EOFError, LookupError, ArithmeticError, AttributeError, RuntimeError)
+_DAMAGED: tuple[type[Exception], ...] = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RuntimeError,
+)
 _DAMAGED += (struct.error, zlib.error)
 
 
@@ -48,7 +58,7 @@ def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:
         return np.array(rgb)  # a copy: torch takes no read-only memory
 
 
-def stored_size(data: io.BufferedIOBase, short_side: int, max_pixels: int) -> int:
+def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
     """Bytes that `decode` would return for a file, from its header alone; 0 where there is no readable header."""
     try:
         with _decoding_errors():
@@ -81,7 +91,7 @@ def _reason(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
 
 
-def _open(data: bytes | io.BufferedIOBase, max_pixels: int) -> Image:
+def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None  # our own limit comes next and knows the configuration
@@ -96,7 +106,7 @@ def _open(data: bytes | io.BufferedIOBase, max_pixels: int) -> Image:
     return image
 
 
-def _orientation(image: Image) -> int | None:
+def _orientation(image: Image) -> Transpose | None:
     """Pillow's name for the turn that makes the photograph upright. Damaged EXIF is no reason to refuse the pixels."""
     from PIL.Image import Transpose
 
@@ -104,8 +114,8 @@ def _orientation(image: Image) -> int | None:
         tag = image.getexif().get(_ORIENTATION, 1)
     except _DAMAGED:
         return None
-    turns = (None, Transpose.FLIP_LEFT_RIGHT, Transpose.ROTATE_180, Transpose.FLIP_TOP_BOTTOM)
-    turns += (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
+    t = Transpose
+    turns = (None, t.FLIP_LEFT_RIGHT, t.ROTATE_180, t.FLIP_TOP_BOTTOM, t.TRANSPOSE, t.ROTATE_270, t.TRANSVERSE, t.ROTATE_90)
     return turns[tag - 1] if isinstance(tag, int) and 1 <= tag <= 8 else None
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -77,13 +77,13 @@ def _checked(path: Path, table: Table) -> Table:
     return table
 
 
-def _open(path: Path, mode: str, **kwargs: str) -> IO:
-    return gzip.open(path, mode, **kwargs) if path.suffix == ".gz" else open(path, mode, **kwargs)
+def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
 
 
 def _encodings(path: Path) -> tuple[str, ...]:
     try:
-        with _open(path, "rb") as file:
+        with _open(path) as file:
             start = file.read(4)
     except (OSError, EOFError) as error:
         raise ConfigError(f"data.path: {str(path)!r} cannot be read: {error}") from error
@@ -100,7 +100,7 @@ class _Numbering(dict):
 
 def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> Table:
     csv.field_size_limit(LONGEST_CELL)
-    with _open(path, "rt", encoding=encoding, newline="") as file:
+    with io.TextIOWrapper(_open(path), encoding=encoding, newline="") as file:
         first = file.readline()
         file.seek(0)
         delimiter = max(",\t;", key=first.count)

@@ -74,16 +74,9 @@ class TransformerStage(nn.Module):
         grid = self.reduce(grid)
         rows, columns = grid.shape[2:]
         table = self.table if rows == columns == self.side else self._rotary(rows, columns).to(self.table)
-        image = grid.flatten(2).transpose(1, 2)
-        import os
-        if "A" in os.environ.get("SEED",""):
-            special = special + image.mean(1, keepdim=True)
-        tokens = torch.cat([special, image], dim=1)
+        tokens = torch.cat([special, grid.flatten(2).transpose(1, 2)], dim=1)
         for block in self.blocks[:-1]:
             tokens = block(tokens, table)
-        if "B" in os.environ.get("SEED",""):
-            special, image = tokens.split([self.special, rows * columns], dim=1)
-            tokens = torch.cat([special + image.mean(1, keepdim=True), image], dim=1)
         tokens = self.blocks[-1](tokens, table, queries)
         if queries is not None:
             return tokens, grid[:, :0]

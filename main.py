@@ -15,6 +15,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from linnaeus.config import Config
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # exceptions reach us unprinted, so that a mistake can be one line
 
@@ -82,26 +86,31 @@ def hydra_main() -> int:
     import hydra
     from omegaconf import DictConfig, OmegaConf
 
-    from linnaeus.config import typed_config
+    from linnaeus.config import CONF, typed_config, user_errors
 
     status = [EXIT_FINISHED]
 
-    @hydra.main(version_base="1.3", config_path="conf", config_name="config")
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
     def job(composed: DictConfig) -> None:
-        status[0] = run(typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)))
+        with user_errors(EXIT_USAGE):  # here already: Hydra would add a line of its own to an exception of a job
+            status[0] = run(typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)))
 
     job()
     return status[0]
 
 
 def main() -> int:
-    from linnaeus.config.errors import user_errors
-    from linnaeus.config.help import help_text
+    from linnaeus.config import user_errors
+    from linnaeus.config.command_line import parse_command_line, refuse_sweep_under_launcher
 
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(help_text([a for a in sys.argv[1:] if not a.startswith("-")]))
-        return EXIT_FINISHED
     with user_errors(EXIT_USAGE):
+        asked = parse_command_line(sys.argv[1:])
+        if asked.help:
+            from linnaeus.config.help import print_help
+
+            print_help(asked.overrides, asked.config_dir)
+            return EXIT_FINISHED
+        refuse_sweep_under_launcher(asked, os.environ)
         return hydra_main()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from linnaeus.config.load import compose, variants_of
@@ -39,9 +41,17 @@ def _shown(value: Any) -> str:
     return {None: "null", True: "true", False: "false"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
 
 
-def help_text(overrides: list[str]) -> str:
+def print_help(overrides: Sequence[str], config_dir: str | None = None) -> None:
+    """The help page on stdout, whose reader may leave early (`| head`)."""
+    try:
+        print(help_text(overrides, config_dir), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
+
+
+def help_text(overrides: Sequence[str] = (), config_dir: str | None = None) -> str:
     """The help page for a configuration composed with `overrides`, its groups' other variants listed at the end."""
-    config = compose(overrides)
+    config = compose(overrides, config_dir, missing_ok=True)
     lines = [
         "linnaeus: train hierarchical species classifiers, exactly resumable.",
         "",

@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import math
 import types
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +23,17 @@ from linnaeus.schedule.durations import Duration
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
-def compose(overrides: list[str] | tuple[str, ...] = (), config_dir: Path | None = None) -> Config:
-    """The typed config of `conf/config.yaml` with Hydra overrides; `config_dir` adds a folder of further groups."""
+def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Config:
+    """The typed config of `conf/config.yaml` with Hydra overrides; `config_dir` adds a folder of further groups. With
+    `missing_ok` a required key that is not given has the value `???`."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
-    extra = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+    extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = hydra_compose("config", [*overrides, *extra])
-    return typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True))
+    return typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok))
 
 
 def workload_module(name: str) -> str:
@@ -102,8 +105,8 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     if meta["choices"] and value not in meta["choices"]:
         raise ConfigError(f"{key} is {value!r}; it takes one of {', '.join(meta['choices'])}")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if value != value:
-            raise ConfigError(f"{key} is not a number")
+        if not math.isfinite(value):
+            raise ConfigError(f"{key} is {value}; it takes a finite number")
         if meta["low"] is not None and value < meta["low"]:
             raise ConfigError(f"{key} is {value}; it must be at least {meta['low']}")
         if meta["high"] is not None and value > meta["high"]:

@@ -161,7 +161,7 @@ class ScheduleConfig:
     partial_meta_mask: RampConfig = setting("probability that one listed combination of a sample's metadata is masked")
     partial_mask_whitelist: list[list[str]] = setting("combinations partial masking may draw; empty: every proper subset")
     partial_mask_weights: list[float] = setting("their weights; empty: equal")
-    null_mask: RampConfig = setting("probability that a null label is left out of the loss (1: always; below 1 null is learnt as a class where the head has one)")
+    null_mask: RampConfig = setting("probability that a null label is left out of the loss; below 1 needs head.nulls=predict")
     mixing: RampConfig = setting("probability that a pair of samples is mixed")
     mixing_level: list[dict[str, str]] = setting("taxonomic rank whose members are paired, from each moment on: [{from: 0%, level: genus}]; takes effect at epoch starts")
     early_stop: EarlyStopConfig = setting("when training stops before its length")

@@ -14,9 +14,10 @@ from linnaeus.config.schema import Config
 from linnaeus.data.loader import build_loaders
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.distributed import DistributedContext
+from linnaeus.engine.batch_record import BatchRecord
 from linnaeus.engine.ema import EMA
 from linnaeus.engine.outputs import Outputs
-from linnaeus.engine.parallel import build_runner
+from linnaeus.engine.parallel import batch_statistics, build_runner
 from linnaeus.engine.planning import Plan
 from linnaeus.engine.precision import Precision
 from linnaeus.engine.training import Training
@@ -98,7 +99,7 @@ def build_model(config: Config, workload: Workload, device: torch.device) -> tor
 
 
 def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext, plan: Plan) -> None:
-    names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    names = batch_statistics(model)
     if names and context.world_size * plan.accumulation > 1:
         log.warning("%d layers have batch statistics (%s, ...): the update depends on how the global batch is split", len(names), names[0])
 
@@ -162,4 +163,7 @@ def open_outputs(config: Config, context: DistributedContext, directory: RunDire
 
         sinks.append(TensorBoardLogger(directory.path))
     display = ProgressDisplay(training.progress.expected_total_steps, config.logger.console, context.is_master)
-    return Outputs(config, context, directory, LogSinks(directory.path if context.is_master else None, sinks), display)
+    outputs = Outputs(config, context, directory, LogSinks(directory.path if context.is_master else None, sinks), display)
+    if config.debug.batch_hashes:
+        outputs.batches = BatchRecord(directory.path, training.workload.sample_names, context.rank, context.world_size)
+    return outputs

@@ -31,6 +31,8 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     prefetcher = DevicePrefetcher(t.train_loader, t.device)
     before = t.progress.global_step
     for window in windows(prefetcher, t.sampler.accumulation):
+        if t.output.batches is not None:
+            t.output.batches.window(t.progress.global_step + 1, [host for host, _ in window])
         train_one_step(t, window)
         t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
         at_step_boundary(t)

@@ -17,6 +17,7 @@ from linnaeus.checkpoint import CheckpointWriter, LoadedCheckpoint
 from linnaeus.checkpoint.files import write_atomic
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
+from linnaeus.engine.batch_record import BatchRecord
 from linnaeus.logging import LogSinks, ProgressDisplay, write_report, write_summary
 from linnaeus.progress.report import eta_seconds, report_line
 from linnaeus.rundir import RunDirectory
@@ -30,7 +31,9 @@ log = logging.getLogger("linnaeus")
 class Outputs:
     """Rows, reports, checkpoints and validation results of one run."""
 
-    def __init__(self, config: Config, context: DistributedContext, directory: RunDirectory, sinks: LogSinks, display: ProgressDisplay) -> None:
+    def __init__(
+        self, config: Config, context: DistributedContext, directory: RunDirectory, sinks: LogSinks, display: ProgressDisplay
+    ) -> None:
         self.config, self.context, self.directory = config, context, directory
         self.sinks, self.display = sinks, display
         keep = config.schedule
@@ -40,6 +43,7 @@ class Outputs:
         self.seconds_before = 0.0  # of earlier launches
         self.last_row: dict[str, Any] = {}
         self.saved_step = -1
+        self.batches: BatchRecord | None = None  # with debug.batch_hashes
 
     # -- rows and reports ------------------------------------------------------------------------------------------------
 
@@ -79,9 +83,7 @@ class Outputs:
         clocks, row, p = self.throughput(t), self.last_row, t.progress
         numbers: dict[str, float] = {"step": p.global_step, "total_steps": p.expected_total_steps, "epoch": p.current_epoch}
         numbers["epochs"] = -(-p.expected_total_steps // p.steps_per_epoch)
-        for name, key in {"loss": "train/loss", "smoothed_loss": "train/smoothed_loss", "lr": "train/lr", "grad_norm": "train/grad_norm"}.items():
-            if key in row:
-                numbers[name] = row[key]
+        numbers |= {name: row[f"train/{name}"] for name in ("loss", "smoothed_loss", "lr", "grad_norm") if f"train/{name}" in row}
         numbers["samples_per_second"] = clocks["time/samples_per_second"]
         numbers["step_ms"] = clocks["time/ms_per_step"]
         numbers["wait_fraction"] = clocks["time/waiting_for_data"]
@@ -131,6 +133,8 @@ class Outputs:
         """A checkpoint of this step; its rows are on the disk before it is."""
         with t.clock.charge("saving"):
             t.broadcast_buffers()
+            if self.batches is not None:
+                self.batches.sync()
             per_rank = self.context.all_gather(t.tracker.rank_state_dict())
             if self.writer is not None:
                 self.sinks.sync()
@@ -163,10 +167,12 @@ class Outputs:
     def begin(self, t: Training, checkpoint: LoadedCheckpoint | None) -> None:
         """Cut rows, results and later checkpoints back to where the run goes on."""
         step = checkpoint.step if checkpoint else 0
-        outputs = checkpoint.state["outputs"] if checkpoint else {"rows": {}, "seconds": 0.0}
+        outputs: dict[str, Any] = checkpoint.state["outputs"] if checkpoint else {"rows": {}, "seconds": 0.0}
         self.seconds_before = outputs["seconds"]
         for line in self.sinks.resume(outputs["rows"], step):
             log.warning(line)
+        if self.batches is not None:
+            self.batches.begin(step)
         self.discard_results_after(step if checkpoint else -1)
         if self.writer is not None:
             for name in self.writer.begin(step):
@@ -193,6 +199,8 @@ class Outputs:
 
     def close(self) -> None:
         self.sinks.close()
+        if self.batches is not None:
+            self.batches.close()
         if self.writer is not None:
             self.writer.wait()
 

@@ -24,11 +24,19 @@ def build_runner(config: Config, model: nn.Module, context: DistributedContext) 
     from torch.nn.parallel import DistributedDataParallel
 
     ddp = DistributedDataParallel(
-        model, device_ids=[context.local_rank] if context.device.type == "cuda" else None, gradient_as_bucket_view=True
+        model,
+        device_ids=[context.local_rank] if context.device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        broadcast_buffers=bool(batch_statistics(model)),  # nothing else changes in training, and it costs a collective a step
     )
     if config.trainer.deterministic:
         ddp.register_comm_hook(None, mean_in_rank_order)
     return ddp, ddp.no_sync
+
+
+def batch_statistics(model: nn.Module) -> list[str]:
+    """Names of the layers whose output depends on the other samples of a micro-batch."""
+    return [name for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
 
 
 def mean_in_rank_order(state: None, bucket: Any) -> torch.futures.Future[Tensor]:

@@ -62,7 +62,8 @@ class Precision:
         every gradient NaN (0 x inf), also where the gradient alone would be finite, so that all processes see it in the common
         gradient norm without a message of its own."""
         one = self._one if self.scaler is None else self.scaler.value
-        loss.backward(torch.add(one, loss.detach(), alpha=0).to(loss.dtype))
+        # As a factor: a gradient handed to `backward` makes torch import sympy to check its shape (0.25 s of start-up).
+        (loss * torch.add(one, loss.detach(), alpha=0).to(loss.dtype)).backward()
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()

@@ -48,8 +48,9 @@ def find_pass(t: Training, stage: TrainingStage, index: int | None) -> Validatio
 
 def run_pending_validations(t: Training) -> None:
     """Run each pending pass that has no result yet, write its result at once, and take the results of the step once all exist."""
-    step, results = t.progress.global_step, {}
-    weights = None
+    step = t.progress.global_step
+    results: dict[str, float] = {}
+    weights: str | None = None
     for stage, index in list(t.progress.pending_validations):
         which = find_pass(t, stage, index)
         found = t.output.validation_result(step, which.key)
@@ -91,14 +92,14 @@ def validate_one_pass(t: Training, which: ValidationPass) -> dict[str, float]:
         t.validation_loader = build_loaders(
             t.workload.validation_set, mine, t.config.trainer.workers, t.config.trainer.prefetch, t.pin_memory
         )
-    averaged = t.ema is not None and t.config.trainer.ema_validate
+    ema = t.ema if t.config.trainer.ema_validate else None
     t.broadcast_buffers()
     training_mode = t.model.training
     t.model.eval()
-    with torch.inference_mode(), t.ema.swapped_in(t.model) if averaged else contextlib.nullcontext():
+    with torch.inference_mode(), ema.swapped_in(t.model) if ema is not None else contextlib.nullcontext():
         metrics = _run_batches(t, mine, which.masked)
     t.model.train(training_mode)
-    prefix = which.key.replace("val", "val_ema", 1) if averaged else which.key
+    prefix = which.key.replace("val", "val_ema", 1) if ema is not None else which.key
     return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 
 def format_row(global_step: int, row: Mapping[str, Any]) -> str:
-    """One line of JSON without its newline. Values: numbers, texts, booleans, None; a tensor is refused, reading it would wait
-    for the device."""
+    """One line of JSON without its newline. Values: numbers, texts, booleans, None, lists of texts; a tensor is refused, reading it
+    would wait for the device."""
     items = [("global_step", global_step), *sorted((k, v) for k, v in row.items() if k != "global_step")]
     return "{" + ", ".join(f"{json.dumps(key)}: {_value(key, value)}" for key, value in items) + "}"
 
@@ -27,7 +27,8 @@ def format_row(global_step: int, row: Mapping[str, Any]) -> str:
 def _value(key: str, value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "null" if math.isnan(value) else ("1e999" if value > 0 else "-1e999")
-    assert value is None or isinstance(value, (bool, int, float, str)), f"{key} is a {type(value).__name__}, not a plain value"
+    texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    assert texts or value is None or isinstance(value, (bool, int, float, str)), f"{key} is a {type(value).__name__}, not a plain value"
     return float.__repr__(value) if isinstance(value, float) else json.dumps(value)
 
 

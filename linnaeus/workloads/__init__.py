@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from linnaeus.config.load import workload_module
 from linnaeus.config.schema import Config
-from linnaeus.workloads.base import Workload
+
+if TYPE_CHECKING:  # the schemas of a workload are read by --help, which does without torch
+    from linnaeus.workloads.base import Workload
 
 
 def build_workload(config: Config) -> Workload:

@@ -1,10 +1,12 @@
 """The protocol a workload implements: the only thing the engine knows of it (law 8).
 
-A workload is a package with a `SCHEMAS` table in its `config` module and a function `build_workload(config)` in its `__init__`. It brings data, model, losses, metrics and validation passes; the loop brings order, windows, devices,
+A workload is a package with a `SCHEMAS` table in its `config` module and a function `build_workload(config)` in its `__init__`.
+It brings data, model, losses, metrics and validation passes; the loop brings order, windows, devices,
 precision, gradients, weights, schedules, checkpoints and logs.
 
 A *batch* is a flat dict of host tensors, first dimension B; the loop moves it to the device and hands it back to the workload.
-Entries it must hold: `weight` float32 [B], 1 for a real sample and 0 for the stand-in of an empty micro-batch.
+Entries it must hold: `weight` float32 [B], 1 for a real sample and 0 for the stand-in of an empty micro-batch; `sample` int64 [B],
+the dataset index of each.
 """
 
 from __future__ import annotations

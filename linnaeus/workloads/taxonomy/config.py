@@ -64,6 +64,7 @@ class TimmConfig(ModelConfig):
 @dataclass(frozen=True)
 class HeadConfig:
     name: str = setting("how features become predictions at each rank", choices=("linear",))
+    nulls: str = setting("ignore: null labels teach nothing; predict: each rank has a class for them", choices=("ignore", "predict"))
 
 
 @dataclass(frozen=True)

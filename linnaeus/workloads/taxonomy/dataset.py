@@ -25,6 +25,7 @@ from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, masking_notes, ramp_used
+from linnaeus.workloads.taxonomy.nulls import NullPhaseIn
 from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
 
 
@@ -33,6 +34,7 @@ class TrainingSchedule(Protocol):
 
     def get_meta_mask_prob(self, current_step: int) -> float: ...
     def get_partial_meta_mask_prob(self, current_step: int) -> float: ...
+    def get_null_mask_prob(self, current_step: int) -> float: ...
     def get_mixup_prob(self, current_step: int) -> float: ...
     def get_mixup_group_level(self, epoch: int) -> str | None: ...
 
@@ -75,6 +77,7 @@ class TaxonomyDataset:
         self.mixing = _mixing(config) if training else None
         self.masking = MetadataMasking.of(config.schedule, self.components, config.seed) if training else None
         self.notes = masking_notes(config.schedule, self.components) if training else ()
+        self.nulls = NullPhaseIn.of(config, source.tree.sizes) if training else None
         self.fingerprint = _fingerprint(source.fingerprint, self.rows, self.components)
         self._groups: dict[str, np.ndarray] = {}
 
@@ -110,6 +113,9 @@ class TaxonomyDataset:
             "sample": index.sample,
             "bad": np.where(index.real, bad, -1),
         }
+        if self.nulls is not None:
+            left_out = _at(self.schedule.get_null_mask_prob, index.step)
+            label = batch["label"] = self.nulls.apply(index.step, index.position, label, left_out, usable)
         if self.masking is not None and self.components:
             full = _at(self.schedule.get_meta_mask_prob, index.step)
             partial = _at(self.schedule.get_partial_meta_mask_prob, index.step)

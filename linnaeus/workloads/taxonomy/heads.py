@@ -24,9 +24,10 @@ class Head(nn.Module):
 
     linear_only = False
 
-    def __init__(self, width: int, tree: TaxonomyTree) -> None:
+    def __init__(self, width: int, tree: TaxonomyTree, null_class: bool = False) -> None:
+        """`null_class`: one more class per rank, the last, for "not known at this rank"."""
         super().__init__()
-        self.width, self.sizes = width, tree.sizes
+        self.width, self.sizes = width, tuple(size + null_class for size in tree.sizes)
 
     def init_weights(self) -> None:
         raise NotImplementedError
@@ -48,12 +49,13 @@ class Head(nn.Module):
 class LinearHead(Head):
     """One linear classifier per rank; ranks know nothing of each other, so predicted paths may contradict the tree."""
 
-    def __init__(self, width: int, tree: TaxonomyTree) -> None:
-        super().__init__(width, tree)
-        self.ranks = nn.ModuleList(nn.Linear(width, size) for size in tree.sizes)
+    def __init__(self, width: int, tree: TaxonomyTree, null_class: bool = False) -> None:
+        super().__init__(width, tree, null_class)
+        self.ranks = nn.ModuleList(nn.Linear(width, size) for size in self.sizes)
 
     def init_weights(self) -> None:
         for layer in self.ranks:
+            assert isinstance(layer, nn.Linear)
             nn.init.trunc_normal_(layer.weight, std=INIT_STD)
             nn.init.zeros_(layer.bias)
 

@@ -7,7 +7,7 @@ A mixed sample has two labels per rank, `label` with weight `share` and `label2`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +45,7 @@ def loss_sums(outputs: dict, batch: Batch, config: LossConfig) -> Tensor:
     return sums
 
 
-def rank_loss_sums(logits: tuple[Tensor, ...], batch: Batch, loss: Callable[..., Tensor], smoothing: float) -> Tensor:
+def rank_loss_sums(logits: Sequence[Tensor], batch: Batch, loss: Callable[..., Tensor], smoothing: float) -> Tensor:
     """[R] sums over the batch of `weight` x loss. No matrix product: autocast would round the sum to bf16."""
     label, label2, share = batch["label"], batch.get("label2"), batch.get("share")
     losses = [loss(z, label[:, r], None if label2 is None else label2[:, r], share, smoothing) for r, z in enumerate(logits)]
@@ -62,6 +62,7 @@ def _valid_share(label: Tensor, label2: Tensor | None, share: Tensor | None) -> 
     """Weight of the valid labels of each sample, of the shape of `label` ([B] or [B, R]); bool where nothing is mixed."""
     if label2 is None:
         return label >= 0
+    assert share is not None, "a second label comes with a share"
     share = share.double() if label.dim() == 1 else share.double().unsqueeze(1)
     return share * (label >= 0) + (1 - share) * (label2 >= 0)
 

@@ -19,7 +19,7 @@ mixed sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,26 +27,44 @@ from torch import Tensor
 
 from linnaeus.workloads.base import Batch
 from linnaeus.workloads.taxonomy.losses import cross_entropy, rank_loss_sums, valid_counts
+from linnaeus.workloads.taxonomy.preparation import masking_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 TOP_K = 5
 
 
 class TrainingMetrics:
-    """`loss`, `<rank>/loss` and `<rank>/top1` of training batches. Implements `base.Metrics`."""
+    """`loss`, `<rank>/loss` and `<rank>/top1` of training batches, and `masked/<COMPONENT>`, the realised share of the known
+    metadata that was hidden. Implements `base.Metrics`."""
 
-    def __init__(self, tree: TaxonomyTree, device: torch.device) -> None:
-        self.tree = tree
+    def __init__(self, tree: TaxonomyTree, device: torch.device, components: Sequence[str] = ()) -> None:
+        self.tree, self.components = tree, tuple(components)
         self.width = 2 * len(tree.ranks)
         self.counts: dict[str, Tensor] = {name: _zeros(device, len(tree.ranks)) for name in ("top1", "n")}
+        self._sizes = torch.tensor(tree.sizes, device=device)
+        if self.components:
+            self.counts["components"] = _zeros(device, 2, len(self.components))  # known, and still shown
 
     def sums(self, outputs: Any, batch: Batch) -> Tensor:
         """float64 [2R]: loss sums, then valid weights; the losses are those `loss_sums` has just computed."""
         return torch.cat([outputs["loss_sums"].double(), valid_counts(batch)])
 
     def count(self, outputs: Any, batch: Batch) -> None:
-        label, known = _labels(batch)
-        self._count_top1((_predictions(outputs) == label) & known, known)
+        label, known = self._labels(batch)
+        self._count_top1((_predictions(self._scores(outputs)) == label) & known, known)
+        if self.components:
+            self.counts["components"] += masking_counts(batch)
+
+    def _scores(self, outputs: Any) -> list[Tensor]:
+        """[B, C_r] per rank, without the null class of a head that has one."""
+        return [z[:, :size] for z, size in zip(outputs["logits"], self.tree.sizes, strict=True)]
+
+    def _labels(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Labels int64 [B, R], of a mixed sample those with the larger share, and where they are known and the sample real."""
+        label = batch["label"]
+        if "label2" in batch:
+            label = torch.where((batch["share"] >= 0.5).unsqueeze(1), label, batch["label2"])
+        return label, (label >= 0) & (label < self._sizes) & (batch["weight"] > 0).unsqueeze(1)
 
     def _count_top1(self, right: Tensor, known: Tensor) -> None:
         self.counts["top1"] += right.sum(0)
@@ -58,6 +76,9 @@ class TrainingMetrics:
         for r, rank in enumerate(self.tree.ranks):
             results[f"{rank}/loss"] = losses[r].item()
             results[f"{rank}/top1"] = _ratio(counts["top1"][r], counts["n"][r]).item()
+        if self.components:
+            hidden = 1 - _ratio(counts["components"][1], counts["components"][0])
+            results |= {f"masked/{name}": hidden[m].item() for m, name in enumerate(self.components)}
         return results
 
 
@@ -74,18 +95,19 @@ class TaxonomyMetrics(TrainingMetrics):
 
     def sums(self, outputs: Any, batch: Batch) -> Tensor:
         """float64 [2R]: sums of plain cross-entropy, then valid weights."""
-        return torch.cat([rank_loss_sums(outputs["logits"], batch, cross_entropy, 0.0).double(), valid_counts(batch)])
+        return torch.cat([rank_loss_sums(self._scores(outputs), batch, cross_entropy, 0.0).double(), valid_counts(batch)])
 
     def count(self, outputs: Any, batch: Batch) -> None:
-        (label, known), predicted = _labels(batch), _predictions(outputs)
+        (label, known), scores = self._labels(batch), self._scores(outputs)
+        predicted = _predictions(scores)
         right = (predicted == label) & known
         self._count_top1(right, known)
-        self._count_top5(outputs["logits"], label, known)
+        self._count_top5(scores, label, known)
         self._count_classes(right, label, known)
         self._count_chains(right, known)
         self._count_paths(predicted, batch["weight"] > 0)
 
-    def _count_top5(self, logits: tuple[Tensor, ...], label: Tensor, known: Tensor) -> None:
+    def _count_top5(self, logits: Sequence[Tensor], label: Tensor, known: Tensor) -> None:
         among = torch.stack([_places(z, label[:, r]) < TOP_K for r, z in enumerate(logits)], 1)
         self.counts["top5"] += (among & known).sum(0)
 
@@ -126,17 +148,9 @@ def _ratio(hits: Tensor, total: Tensor) -> Tensor:
     return hits.double() / torch.where(total > 0, total.double(), torch.nan)
 
 
-def _labels(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Labels int64 [B, R], of a mixed sample those with the larger share, and where they are known and the sample real."""
-    label = batch["label"]
-    if "label2" in batch:
-        label = torch.where((batch["share"] >= 0.5).unsqueeze(1), label, batch["label2"])
-    return label, (label >= 0) & (batch["weight"] > 0).unsqueeze(1)
-
-
-def _predictions(outputs: Any) -> Tensor:
+def _predictions(scores: Sequence[Tensor]) -> Tensor:
     """int64 [B, R]: the first class with the largest score."""
-    return torch.stack([z.argmax(1) for z in outputs["logits"]], 1)
+    return torch.stack([z.argmax(1) for z in scores], 1)
 
 
 def _places(logits: Tensor, label: Tensor) -> Tensor:

@@ -59,6 +59,7 @@ class TaxonomyWorkload:
         bad = self.quarantine.samples
         self.train_set = TaxonomyDataset(self.source, self.train_rows, self.config, schedule, True, bad)
         self.validation_set = TaxonomyDataset(self.source, self.validation_rows, self.config, schedule, False, bad)
+        self.notes = (*self.source.notes, *self.train_set.notes)
 
     def build_model(self) -> nn.Module:
         return build_classifier(self.config, self.source.tree, self.components)
@@ -77,7 +78,9 @@ class TaxonomyWorkload:
         return loss_sums(outputs, batch, self.config.loss)
 
     def metrics(self, training: bool, device: torch.device) -> TrainingMetrics:
-        return (TrainingMetrics if training else TaxonomyMetrics)(self.source.tree, device)
+        if training:
+            return TrainingMetrics(self.source.tree, device, self.components)
+        return TaxonomyMetrics(self.source.tree, device)
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Stable names of training samples by dataset index."""

@@ -29,7 +29,7 @@ def make_config():
             model = MformerConfig("mformer", dropout, drop_path, 32, choice["size"])
         else:
             model = TimmConfig("timm", dropout, drop_path, 32, choice["backbone"], choice.get("pretrained", False))
-        return SimpleNamespace(seed=seed, model=model, head=HeadConfig("linear"), data=SimpleNamespace(image_size=image_size))
+        return SimpleNamespace(seed=seed, model=model, head=HeadConfig("linear", "ignore"), data=SimpleNamespace(image_size=image_size))
 
     return make
 

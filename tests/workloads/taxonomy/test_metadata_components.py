@@ -77,7 +77,7 @@ def test_elevation_resolves_tens_of_metres_and_spans_what_land_has():
 
 def test_names_are_checked():
     assert widths(COMPONENTS) == (5, 7, 8)
-    with pytest.raises(ConfigError, match="data.components: 'PLACE' is not a metadata component; choose from SPATIAL"):
+    with pytest.raises(ConfigError, match=r"data.components: 'PLACE' is not a metadata component; choose from SPATIAL"):
         widths(["SPATIAL", "PLACE"])
     with pytest.raises(ConfigError, match="twice"):
         widths(["SPATIAL", "SPATIAL"])

@@ -15,6 +15,12 @@ from linnaeus.workloads.taxonomy.models.metadata import MetadataEncoder
 from linnaeus.workloads.taxonomy.models.mformer import SIZES, Mformer
 
 GOLDEN = {  # parameters of the trunk and the final norm: 4 ranks, 3 components, meta_width 32
+    "micro": 384_816,
+    "nano": 3_458_048,
+    "tiny": 20_152_224,
+    "small": 28_082_080,
+    "base": 71_913_952,
+    "large": 94_971_904,
 }
 
 

@@ -21,7 +21,7 @@ def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[st
     configuration asks for what the model cannot be."""
     torch.default_generator.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
     trunk = _build_trunk(config, tree, components)
-    model = Classifier(trunk, HEADS[config.head.name](trunk.width, tree), config.model.dropout)
+    model = Classifier(trunk, HEADS[config.head.name](trunk.width, tree, config.head.nulls == "predict"), config.model.dropout)
     model.init_weights()
     return model
 

@@ -19,7 +19,9 @@ class Trunk(Protocol):
     """Features [B, R or 1, width] of image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
 
     width: int
-    no_decay: set[str]
+
+    @property
+    def no_decay(self) -> set[str]: ...
 
     def init_weights(self) -> None: ...
 

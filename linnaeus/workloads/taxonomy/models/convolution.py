@@ -22,7 +22,9 @@ class ConvBlock(nn.Module):
     With kernel 7, depth-wise, it is ConvNeXt's (Liu et al. 2022); with kernel 3, dense, it is the better one per second of a
     CPU at few channels."""
 
-    def __init__(self, width: int, kernel: int, depthwise: bool, expansion: float, scale: float | None, dropout: float, drop_path: float) -> None:
+    def __init__(
+        self, width: int, kernel: int, depthwise: bool, expansion: float, scale: float | None, dropout: float, drop_path: float
+    ) -> None:
         super().__init__()
         hidden = int(width * expansion)
         self.spatial = nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width if depthwise else 1)

@@ -25,11 +25,10 @@ class MetadataEncoder(nn.Module):
         self.encoders = nn.ModuleList(
             nn.Sequential(nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, width), nn.LayerNorm(width)) for size in sizes
         )
-        self.missing = nn.Parameter(torch.empty(len(sizes), width)) if sizes else None
+        self.missing = nn.Parameter(torch.empty(len(sizes), width))
 
     def init_weights(self) -> None:
-        if self.missing is not None:
-            nn.init.trunc_normal_(self.missing, std=TOKEN_STD)
+        nn.init.trunc_normal_(self.missing, std=TOKEN_STD)
 
     def forward(self, meta: Tensor, present: Tensor) -> Tensor:
         tokens = []

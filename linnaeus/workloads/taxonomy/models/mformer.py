@@ -42,7 +42,7 @@ class Size:
 
 
 SIZES = {
-    "micro": Size(2, ((1, 32), (1, 64)), ((2, 128),), 32, None, kernel=3, depthwise=False, expansion=2.0),
+    "micro": Size(2, ((1, 24), (1, 48)), ((2, 128),), 32, None, kernel=3, depthwise=False, expansion=2.0),
     "nano": Size(4, ((2, 32), (2, 64)), ((4, 160), (2, 256)), 32, 0.1),
     "tiny": Size(4, ((2, 64), (2, 128)), ((6, 320), (2, 640)), 32, 0.1),
     "small": Size(4, ((3, 96), (3, 192)), ((5, 384), (2, 768)), 32, 0.1),
@@ -54,16 +54,18 @@ SIZES = {
 class TransformerStage(nn.Module):
     """Halves the grid, then runs blocks over the special tokens and the image tokens together."""
 
+    table: Tensor
+
     def __init__(self, inputs: int, width: int, blocks: Sequence[TransformerBlock], special: int, side: int) -> None:
         """`inputs` channels of the grid; `special` tokens; `side` of the halved grid at the configured image size."""
         super().__init__()
-        self.special, self.side = special, side
+        self.special, self.side, self.head_width = special, side, blocks[0].attention.head_width
         self.reduce = downsample(inputs, width)
         self.blocks = nn.ModuleList(blocks)
         self.register_buffer("table", self._rotary(side, side), persistent=False)
 
     def _rotary(self, rows: int, columns: int) -> Tensor:
-        return rotary_table(rows, columns, self.blocks[0].attention.head_width, self.special)
+        return rotary_table(rows, columns, self.head_width, self.special)
 
     def init_weights(self) -> None:
         self.table.copy_(self._rotary(self.side, self.side))

@@ -19,7 +19,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        if self.scale is not None:
+        if self.scale is not None and self.initial_scale is not None:
             nn.init.constant_(self.scale, self.initial_scale)
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:

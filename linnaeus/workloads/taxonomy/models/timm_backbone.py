@@ -25,11 +25,15 @@ from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 class TimmBackbone(nn.Module):
     """The trunk: [B, 1, width] of image, metadata and presence. `width` is that of timm's pooled feature."""
 
+    backbone: Any  # of timm
+    metadata: MetadataEncoder | None
+    rescale: Tensor | None
+
     def __init__(self, config: TimmConfig, image_size: int, components: Sequence[str]) -> None:
         super().__init__()
         self.backbone = create_backbone(config, image_size)
         self.width: int = self.backbone.head_hidden_size
-        self.metadata = self.fusion = None
+        self.metadata = None
         if components:
             self.metadata = MetadataEncoder(components, config.meta_width, config.meta_width)
             self.feature_norm = nn.LayerNorm(self.width)
@@ -62,7 +66,7 @@ class TimmBackbone(nn.Module):
         return feature.unsqueeze(1)
 
 
-def _rescaling(backbone: nn.Module) -> Tensor | None:
+def _rescaling(backbone: Any) -> Tensor | None:
     """Factor and offset [2, 3, 1, 1] from images normalised our way to the way the weights were trained with; None if alike."""
     mean, std = backbone.pretrained_cfg["mean"], backbone.pretrained_cfg["std"]
     if (tuple(mean), tuple(std)) == (MEAN, STD):
@@ -115,7 +119,7 @@ def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
 def _rehearse(backbone: nn.Module, name: str, image_size: int) -> None:
     """One forward and backward pass without numbers (on the meta device): the model must read images of this size, and
     parameters it never uses are frozen, for DDP waits for the gradient of every other."""
-    double = copy.deepcopy(backbone).to("meta")
+    double: Any = copy.deepcopy(backbone).to("meta")
     try:
         features = double.forward_features(torch.empty(2, 3, image_size, image_size, device="meta"))
         double.forward_head(features, pre_logits=True).sum().backward()

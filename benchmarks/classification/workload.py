@@ -1,0 +1,133 @@
+"""Standing tensors, an MLP or a timm vision transformer, summed cross-entropy, top-1. Implements `linnaeus.workloads.base.Workload`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from linnaeus.randomness import INIT, key
+from linnaeus.workloads.base import Batch, SampleIndex
+
+
+class StandingTensors:
+    """Random samples and labels; sample i of an epoch is row i mod `held`."""
+
+    fingerprint = "standing-tensors"
+
+    def __init__(self, data: Any, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.size, self.held = data.samples, data.held
+        self.x = torch.randn(data.held, *data.shape, generator=generator)
+        self.y = torch.randint(data.classes, (data.held,), generator=generator)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def groups(self, level: str | None) -> None:
+        return None
+
+    def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
+        rows = torch.tensor([index.sample % self.held for index in indices])
+        return {"x": self.x[rows], "y": self.y[rows], "weight": torch.ones(len(rows))}
+
+
+class Network(nn.Module):
+    """`model(batch)` are logits [B, classes]."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        data, model = config.data, config.model
+        self.no_decay: set[str] = set()
+        if model.name == "mlp":
+            inputs, hidden = data.shape[0], model.hidden
+            self.body = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+            self.head = nn.Linear(hidden, data.classes)
+        else:
+            import timm
+
+            self.body = timm.create_model(model.architecture, img_size=data.shape[-1], num_classes=0)
+            self.head = nn.Linear(self.body.num_features, data.classes)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.head(self.body(batch["x"]))
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        return list(self.body.parameters())[-1:]
+
+
+class LossAndTop1:
+    """The training metrics of this workload, as in `linnaeus.workloads.base.Metrics`."""
+
+    width = 2
+
+    def __init__(self, device: torch.device) -> None:
+        self.counts = {"right": torch.zeros(1, dtype=torch.int64, device=device)}
+
+    def sums(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return torch.stack([summed_loss(outputs, batch).double(), batch["weight"].sum().double()])
+
+    def count(self, outputs: Tensor, batch: Batch) -> None:
+        self.counts["right"] += right_answers(outputs, batch)
+
+    def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        loss, samples = sums.tolist()
+        return {"loss": loss / samples, "class/loss": loss / samples, "class/top1": int(counts["right"]) / samples}
+
+
+def summed_loss(outputs: Tensor, batch: Batch) -> Tensor:
+    return F.cross_entropy(outputs, batch["y"], reduction="sum")
+
+
+def right_answers(outputs: Tensor, batch: Batch) -> Tensor:
+    return (outputs.detach().argmax(1) == batch["y"]).sum()
+
+
+class ClassificationWorkload:
+    tasks = ("class",)
+    components: tuple[str, ...] = ()
+    groups_of_two = False
+    notes: tuple[str, ...] = ()
+    fingerprint = StandingTensors.fingerprint
+
+    def __init__(self, config: Any) -> None:
+        self.config, self.train_size = config, config.data.samples
+
+    def build_datasets(self, schedule: Any, directory: Path) -> None:
+        self.train_set = self.validation_set = StandingTensors(self.config.data, self.config.seed)
+
+    def build_model(self) -> nn.Module:
+        torch.manual_seed(key(self.config.seed, INIT) >> 1)
+        return Network(self.config)
+
+    def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
+        return batch
+
+    def valid_counts(self, batch: Batch) -> Tensor:
+        return batch["weight"].sum(dtype=torch.float64).reshape(1)
+
+    def loss_sums(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return summed_loss(outputs, batch).reshape(1)
+
+    def metrics(self, training: bool, device: torch.device) -> LossAndTop1:
+        return LossAndTop1(device)
+
+    def sample_names(self, samples: Sequence[int]) -> list[str]:
+        return [str(sample) for sample in samples]
+
+    def summary(self, final: Mapping[str, float]) -> list[str]:
+        return []
+
+    def save_record(self, directory: Path) -> None:
+        return None
+
+    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
+        return []
+
+
+def build_workload(config: Any) -> ClassificationWorkload:
+    return ClassificationWorkload(config)

@@ -1,0 +1,242 @@
+"""The loops that are timed: ours, as `main.py` runs it, and its peers. All take the same batches from loaders of the same kind.
+
+Every driver is called with the number of a round, makes one epoch of updates and returns the seconds that took; `loss` is the mean training loss
+of its last epoch, which shows that all of them train the same thing. Seconds are CPU seconds of the process: one thread
+does all the work, and a busy neighbour does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.classification.workload import right_answers
+from linnaeus import engine, workloads
+from linnaeus.checkpoint import find_resume_point
+from linnaeus.config.schema import Config
+from linnaeus.distributed import DistributedContext
+from linnaeus.engine.build import build_sampler, build_train_loader
+from linnaeus.engine.planning import Plan
+from linnaeus.logging import setup_logging
+from linnaeus.workloads.base import Workload
+
+LOG_EVERY = 50
+
+
+class Ours:
+    """`linnaeus.engine.train_one_epoch` on a `Training` built as in `main.py`, with its real outputs in the run directory."""
+
+    def __init__(self, config: Config, context: DistributedContext) -> None:
+        setup_logging(is_master=True, style=config.logger.console)
+        engine.apply_process_settings(config, context)
+        self.directory = engine.find_run_directory(config, context)
+        self.config, self.context = config, context
+        self.workload = workloads.build_workload(config)
+        self.plan = engine.resolve_schedule(config, self.workload, context)
+        self.training = engine.build_training(config, context, self.workload, self.plan, self.directory.path)
+        self.directory.start(**engine.run_record(context, self.workload))
+        self.training.output = engine.open_outputs(config, context, self.directory, self.training)
+        engine.restore(self.training, find_resume_point("auto", self.directory.checkpoints))
+
+    def __call__(self, epoch: int) -> float:
+        start = time.process_time()
+        engine.train_one_epoch(self.training, epoch)
+        return time.process_time() - start
+
+    @property
+    def loss(self) -> float:
+        return self.training.output.last_row["train/loss"]
+
+    def close(self) -> None:
+        engine.close(self.training)
+        self.directory.release()
+
+
+class Peer:
+    """A loop over the same batches, with a model of the same weights at the start."""
+
+    def __init__(self, config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> None:
+        self.config, self.lr = config, plan.base_lr
+        self.sampler = build_sampler(config, context, workload, plan)
+        self.loader = build_train_loader(config, context, workload, self.sampler)
+        self.model = workload.build_model()
+        self.loss = float("nan")
+        self.prepare()
+
+    def prepare(self) -> None:
+        raise NotImplementedError
+
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> Tensor | float:
+        """One epoch; returns the mean loss of it, or the last one."""
+        raise NotImplementedError
+
+    def __call__(self, epoch: int) -> float:
+        self.sampler.begin(epoch)
+        self.model.train()
+        start = time.process_time()
+        last = self.train(iter(self.loader))
+        seconds = time.process_time() - start
+        self.loss = float(last)
+        return seconds
+
+    def close(self) -> None:
+        pass
+
+
+class Plain(Peer):
+    """What everybody writes first: zero_grad, forward, backward, AdamW with its defaults; nothing else."""
+
+    def prepare(self) -> None:
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.lr)
+
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> Tensor:
+        loss = torch.tensor(0.0)
+        for batch in batches:
+            self.optimizer.zero_grad()
+            loss = F.cross_entropy(self.model(batch), batch["y"])
+            loss.backward()
+            self.optimizer.step()
+        return loss.detach()
+
+
+class FusedAndClipped(Peer):
+    """A well-made loop: fused AdamW, foreach clipping, loss and top-1 summed on the device and read every 50 steps."""
+
+    def prepare(self) -> None:
+        self.parameters = list(self.model.parameters())
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=self.lr, fused=True)
+
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> float:
+        losses, right, seen, mean = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64), 0, 0.0
+        for number, batch in enumerate(batches, 1):
+            self.optimizer.zero_grad()
+            logits = self.model(batch)
+            loss = F.cross_entropy(logits, batch["y"])
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.parameters, self.config.trainer.clip_norm, foreach=True)
+            self.optimizer.step()
+            losses += loss.detach() * len(logits)
+            right += right_answers(logits, batch)
+            seen += len(logits)
+            if number % LOG_EVERY == 0:
+                mean, _ = losses.item() / seen, right.item() / seen
+                losses.zero_(), right.zero_()
+                seen = 0
+        return mean
+
+
+class Timm(Peer):
+    """timm's way of one epoch, put together from its parts as its training script uses them: optimizer factory, a learning-rate
+    scheduler updated at every step, clipping, and an average of the loss that reads it at every step."""
+
+    def prepare(self) -> None:
+        from timm.optim import create_optimizer_v2
+        from timm.scheduler import CosineLRScheduler
+
+        self.optimizer = create_optimizer_v2(self.model, opt="adamw", lr=self.lr, weight_decay=0.05)
+        self.scheduler = CosineLRScheduler(self.optimizer, t_initial=10**6, t_in_epochs=False)
+        self.updates = 0
+
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> float:
+        from timm.utils import AverageMeter, dispatch_clip_grad
+
+        losses = AverageMeter()
+        for batch in batches:
+            logits = self.model(batch)
+            loss = F.cross_entropy(logits, batch["y"])
+            self.optimizer.zero_grad()
+            loss.backward()
+            dispatch_clip_grad(self.model.parameters(), value=self.config.trainer.clip_norm)
+            self.optimizer.step()
+            self.updates += 1
+            losses.update(loss.item(), len(logits))
+            self.scheduler.step_update(num_updates=self.updates, metric=losses.avg)
+        return losses.avg
+
+
+class Accelerate(Peer):
+    """A plain loop under Hugging Face Accelerate, with its clipping."""
+
+    def prepare(self) -> None:
+        from accelerate import Accelerator
+
+        self.accelerator = Accelerator(cpu=True)
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.lr)
+        self.model, self.optimizer = self.accelerator.prepare(self.model, optimizer)
+
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> Tensor:
+        loss = torch.tensor(0.0)
+        for batch in batches:
+            with self.accelerator.accumulate(self.model):
+                self.optimizer.zero_grad()
+                loss = F.cross_entropy(self.model(batch), batch["y"])
+                self.accelerator.backward(loss)
+                self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.trainer.clip_norm)
+                self.optimizer.step()
+        return loss.detach()
+
+
+class Lightning(Peer):
+    """Lightning's Trainer with everything optional off; timed from its first batch to the end of its epoch, set-up excluded."""
+
+    def prepare(self) -> None:
+        import logging
+        import warnings
+
+        import lightning.pytorch  # noqa: F401 (sets its own level when imported)
+
+        warnings.filterwarnings("ignore", module="lightning")
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        self.module = lightning_module(self.model, self.lr)
+
+    def __call__(self, epoch: int) -> float:
+        from lightning.pytorch import Trainer
+
+        self.sampler.begin(epoch)
+        trainer = Trainer(
+            accelerator="cpu", max_epochs=1, gradient_clip_val=self.config.trainer.clip_norm, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(self.module, self.loader)
+        self.loss = float(self.module.loss)
+        return self.module.finished - self.module.started
+
+
+def lightning_module(model: nn.Module, lr: float) -> Any:
+    from lightning.pytorch import LightningModule
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.loss = model, torch.tensor(0.0)
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr)
+
+        def training_step(self, batch: dict[str, Tensor], number: int) -> Tensor:
+            loss = F.cross_entropy(self.model(batch), batch["y"])
+            self.loss = loss.detach()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return self.optimizer
+
+        def on_train_epoch_start(self) -> None:
+            self.started = time.process_time()
+
+        def on_train_epoch_end(self) -> None:
+            self.finished = time.process_time()
+
+    return Module()
+
+
+PEERS: dict[str, tuple[Callable[..., Peer], str | None]] = {  # name: (driver, the package it needs)
+    "plain loop": (Plain, None),
+    "fused, clipped, metrics": (FusedAndClipped, None),
+    "timm's loop": (Timm, "timm"),
+    "Accelerate": (Accelerate, "accelerate"),
+    "Lightning": (Lightning, "lightning"),
+}

@@ -1,0 +1,110 @@
+"""How every benchmark here measures: rounds, ratios within a round, and a bootstrap interval of the median ratio.
+
+A round runs every variant once, in an order that moves on by one each round, so that a busy machine or a warm cache meets all of
+them alike. A ratio is taken within a round and its median over the rounds; two medians of different rounds are never divided. A bar fails
+only when the whole 95 % interval of the median ratio lies above it, after at least `ROUNDS` rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import describe_machine
+
+ROUNDS = 15
+Seconds = dict[str, list[float]]  # variant -> seconds of each round
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The median ratio of `variant` over `peer` is at most `at_most`."""
+
+    variant: str
+    peer: str
+    at_most: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Median over rounds of a ratio taken within rounds, and its bootstrap interval (percentile, 95 %)."""
+
+    median: float
+    low: float
+    high: float
+
+
+def measure(variants: Mapping[str, Callable[[int], float]], rounds: int) -> Seconds:
+    """Seconds of every variant in every round; each is called with the number of the round, 0 being a warm-up that is not kept."""
+    names, seconds = list(variants), {name: [] for name in variants}
+    for number in range(rounds + 1):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            taken = variants[name](number)
+            if number:
+                seconds[name].append(taken)
+    return seconds
+
+
+def ratio(seconds: Seconds, variant: str, peer: str, resamples: int = 10_000) -> Ratio:
+    """`variant` over `peer`. The resamples are drawn from a fixed seed: the same rounds give the same interval."""
+    ratios = np.array(seconds[variant]) / np.array(seconds[peer])
+    draws = np.random.default_rng(0).integers(0, len(ratios), (resamples, len(ratios)))
+    low, high = np.quantile(np.median(ratios[draws], axis=1), [0.025, 0.975])
+    return Ratio(float(np.median(ratios)), float(low), float(high))
+
+
+def verdict(found: Ratio, bar: Bar, rounds: int) -> str:
+    """held, missed, or why neither can be said."""
+    if rounds < ROUNDS:
+        return f"no verdict under {ROUNDS} rounds"
+    if found.high <= bar.at_most:
+        return "held"
+    return "MISSED" if found.low > bar.at_most else "open: the interval covers the bar"
+
+
+def report(title: str, seconds: Seconds, base: str, bars: Sequence[Bar], unit: tuple[float, str], notes: Mapping[str, str]) -> dict[str, Any]:
+    """Print the table of one comparison and return it for `--json`. `unit`: (factor on seconds, name); `notes`: per variant."""
+    factor, name = unit
+    print(f"\n{title}\n{'':34}{'median ' + name:>14}{'lowest':>10}{'over ' + base:>16}{'95 % interval':>18}")
+    rows = {}
+    for variant, times in seconds.items():
+        found = ratio(seconds, variant, base)
+        print(
+            f"{variant:34}{statistics.median(times) * factor:14.3f}{min(times) * factor:10.3f}{found.median:16.3f}"
+            f"{f'{found.low:.3f} to {found.high:.3f}':>18}  {notes.get(variant, '')}".rstrip()
+        )
+        rows[variant] = {"seconds": times, "ratio": asdict(found), "note": notes.get(variant, "")}
+    checked = [_check(seconds, bar) for bar in bars]
+    return {"title": title, "base": base, "variants": rows, "bars": checked}
+
+
+def _check(seconds: Seconds, bar: Bar) -> dict[str, Any]:
+    found = ratio(seconds, bar.variant, bar.peer)
+    said = verdict(found, bar, len(seconds[bar.variant]))
+    print(f"  {bar.variant} / {bar.peer}: {found.median:.3f} ({found.low:.3f} to {found.high:.3f}), bar {bar.at_most:.2f}: {said}")
+    return {**asdict(bar), **asdict(found), "verdict": said}
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """What every benchmark takes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"interleaved rounds; fewer than {ROUNDS} give no verdict")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
+    return parser
+
+
+def conclude(tables: Sequence[dict[str, Any]], file: Path | None) -> int:
+    """Write the JSON and return the exit status: 1 when a bar was missed."""
+    machine = describe_machine()
+    print("\n" + ", ".join(f"{key} {value}" for key, value in machine.items()))
+    if file is not None:
+        file.write_text(json.dumps({"machine": machine, "tables": list(tables)}, indent=1) + "\n")
+    return int(any(bar["verdict"] == "MISSED" for table in tables for bar in table["bars"]))

@@ -1,0 +1,48 @@
+"""What a number was measured on: processor, load, versions, commit, command and date."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("torch", "timm", "lightning", "accelerate")
+
+
+def describe_machine() -> dict[str, str]:
+    """Where and when, in words; the load is that of the last minute."""
+    found = {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "command": " ".join(["python -m " + _module(), *sys.argv[1:]]),
+        "commit": _commit(),
+        "cpu": f"{os.cpu_count()} x {_processor()}",
+        "load": f"{os.getloadavg()[0]:.2f}",
+        "python": platform.python_version(),
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _module() -> str:
+    return f"benchmarks.{Path(sys.argv[0]).stem}"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    folder = Path(__file__).parent
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=folder, capture_output=True, text=True, check=False)
+    return described.stdout.strip() or "unknown"

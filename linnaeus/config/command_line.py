@@ -1,0 +1,56 @@
+"""What is typed after `python main.py`, checked before Hydra sees it.
+
+Hydra takes the last of two overrides of one key without a word, answers an unknown option with its usage, and sweeps once per
+process under torchrun. Here each is one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from linnaeus.config.errors import ConfigError
+
+_KEY = re.compile(r"\s*(\+\+|\+|~)?\s*([^=\s]+?)\s*=")
+
+
+def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
+    """Hydra's options and `overrides`. Raises `ConfigError` for an option that does not exist or takes another value, for
+    conflicting options, and for a key that is given twice."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    parser.error = _refuse  # type: ignore[method-assign]
+    parsed = parser.parse_args(list(arguments))
+    modes = {"--run": parsed.run, "--multirun": parsed.multirun, "--cfg": parsed.cfg, "--info": parsed.info}
+    given = [option for option, value in modes.items() if value not in (None, False)]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} exclude each other; give one")
+    if parsed.resolve and parsed.cfg is None:
+        raise ConfigError("--resolve shows nothing by itself; add --cfg job")
+    check_given_once(parsed.overrides)
+    return parsed
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(f"{message}; settings are given as key=value, `python main.py --help` lists them")
+
+
+def check_given_once(overrides: Sequence[str]) -> None:
+    """Raises `ConfigError` for a key with two values, of which Hydra would silently take the last."""
+    seen: dict[str, str] = {}
+    for text in overrides:
+        match = _KEY.match(text)
+        key = match[2] if match else text
+        if key in seen:
+            raise ConfigError(f"{key} is given twice, {seen[key]!r} and {text!r}; keep one")
+        seen[key] = text
+
+
+def refuse_sweep_under_launcher(parsed: argparse.Namespace, environment: Mapping[str, str]) -> None:
+    """Each process of a launcher would run the whole sweep, all in the same directories."""
+    if parsed.multirun and "RANK" in environment and "WORLD_SIZE" in environment:
+        wanted = " ".join(parsed.overrides)
+        raise ConfigError(f"a sweep cannot run under torchrun, every process would run all of it; type `python main.py -m {wanted}`")

@@ -1,0 +1,178 @@
+"""Law 3, and what else several processes must do alike: exact validation, an update skipped by all, the same collectives.
+
+One group of two processes and one of four start up once and run all their jobs in turn; runs of one process happen here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from linnaeus.engine import validation
+from tests import runs
+
+F64 = ["trainer.precision=float64", "trainer.length=8epochs"]
+GRADNORM = ["weighting=gradnorm", "weighting.every=[3steps]", "trainer.ema_decay=0.99", "schedule.best_monitor=val_ema/loss"]
+F32 = ["trainer.length=50steps"]
+FP16 = ["trainer.precision=fp16", "trainer.length=6steps", "trainer.micro_batch=16", "trainer.ema_decay=0.9"]
+FP16 += ["schedule.best_monitor=val_ema/loss"]
+JOBS = {
+    "f64": ("biota", F64),
+    "gradnorm": ("vectors", ["trainer.precision=float64", "trainer.length=8epochs", *GRADNORM]),
+    "f32": ("biota", F32),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """root / <processes> / <job>: every job on 1, 2 and 4 processes, at micro-batches of 8 throughout."""
+    root = tmp_path_factory.mktemp("factorisation")
+    leave_validation_owed(root / "owed")
+    for processes in (1, 2, 4):
+        folder = root / str(processes)
+        shutil.copytree(root / "owed", folder / "validation")
+        names = [name for name in JOBS if processes < 4 or name != "f32"]
+        jobs = [runs.job(JOBS[n][0], folder / n, *JOBS[n][1], watch=["first_gradients"]) for n in names]
+        jobs.append(runs.job("biota", folder / "validation", *OWED, watch=["collectives"]))
+        if processes == 2:
+            jobs.append(runs.job("vectors", folder / "fp16", *FP16, watch=["inf_on_one_rank"]))
+        for one in jobs:
+            Path(one["root"]).mkdir(parents=True, exist_ok=True)
+        if processes == 1:
+            for one in jobs:
+                runs.run_job(one)
+        else:
+            runs.run_group(processes, jobs, folder)
+    return root
+
+
+def parameters(folder: Path, workload: str) -> torch.Tensor:
+    state = runs.newest(folder / run_of(workload)).model_state
+    return torch.cat([tensor.reshape(-1).double() for _, tensor in sorted(state.items())])
+
+
+def run_of(workload: str) -> str:
+    return f"{workload}/run"
+
+
+def gradients(folder: Path) -> torch.Tensor:
+    return torch.cat([g.reshape(-1).double() for g in torch.load(folder / "gradients.pt")])
+
+
+def losses(folder: Path, workload: str) -> torch.Tensor:
+    """Every loss of every update and validation, [rows, losses]."""
+    found = [[v for k, v in row.items() if k.endswith("loss")] for row in runs.rows(folder / run_of(workload) / "metrics.jsonl")]
+    return torch.tensor([value for row in found for value in row], dtype=torch.float64)
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Largest difference relative to the largest entry."""
+    assert a.shape == b.shape and a.isfinite().all()
+    return float((a - b).abs().max() / a.abs().max())
+
+
+@pytest.mark.parametrize("processes", (2, 4))
+@pytest.mark.parametrize("name", ("f64", "gradnorm"))
+def test_in_float64_a_whole_run_does_not_depend_on_the_split(results, name, processes):
+    workload = JOBS[name][0]
+    one, several = results / "1" / name, results / str(processes) / name
+    assert distance(gradients(one), gradients(several)) < 1e-10
+    assert distance(losses(one, workload), losses(several, workload)) < 1e-10
+    assert distance(parameters(one, workload), parameters(several, workload)) < 1e-10
+
+
+def test_averages_and_task_weights_do_not_depend_on_the_split(results):
+    one, two = (runs.newest(results / p / "gradnorm" / "vectors/run") for p in "12")
+    for name, average in one.ema_state.items():
+        assert distance(average.double(), two.ema_state[name].double()) < 1e-10, name
+    weights = [found.training_state["weighting"]["weights"] for found in (one, two)]
+    assert distance(*weights) < 1e-10
+    assert distance(weights[0], torch.ones(2).double()) > 0.01, "GradNorm moved nothing"
+
+
+def test_in_float32_first_gradients_and_losses_agree(results):
+    one, two = results / "1" / "f32", results / "2" / "f32"
+    assert distance(gradients(one), gradients(two)) < 1e-5
+    assert distance(losses(one, "biota"), losses(two, "biota")) < 1e-3
+
+
+def test_every_number_of_samples_agrees(results):
+    seen = [[row.get("progress/samples_seen") for row in runs.rows(results / p / "f64/biota/run/metrics.jsonl")] for p in "124"]
+    assert seen[0] == seen[1] == seen[2]
+    assert [s for s in seen[0] if s][2] == 85  # the partial window counts what it has
+
+
+def test_negative_control_own_denominators_break_the_law(results, tmp_path):
+    """Normalising each micro-batch by its own labels is what most trainers do: partial windows and null labels show it."""
+    wrong = runs.job("biota", tmp_path, *F64, "trainer.length=3epochs", "schedule.validate=[]", watch=["first_gradients", "own_denominators"])
+    runs.run_job(wrong)
+    right = results / "1" / "f64"
+    assert distance(gradients(right), gradients(tmp_path)) > 1e-4
+    assert distance(losses(right, "biota")[:24], losses(tmp_path, "biota")[:24]) > 1e-4
+
+
+def test_without_dropout_the_micro_batch_does_not_matter_either(tmp_path):
+    """Dropout is keyed by micro-batch; without it any size gives the same updates, a whole global batch included."""
+    still = ["model.dropout=0", "model.drop_path=0", "trainer.precision=float64", "trainer.length=2epochs", "schedule.validate=[]"]
+    found = []
+    for micro in (32, 16, 8, 2):
+        root = tmp_path / str(micro)
+        root.mkdir()
+        runs.run_job(runs.job("biota", root, *still, f"trainer.micro_batch={micro}", watch=["first_gradients"]))
+        found.append((gradients(root), parameters(root, "biota")))
+    for other in found[1:]:
+        assert distance(found[0][0], other[0]) < 1e-10
+        assert distance(found[0][1], other[1]) < 1e-10
+
+
+# -- validation ------------------------------------------------------------------------------------------------------------------
+
+OWED = ["trainer.length=3steps", "schedule.all_combinations_at_end=true"]
+
+
+def leave_validation_owed(root: Path) -> None:
+    """A run of one process that dies at its last step, all validation passes of 13 samples owed."""
+    with runs.killed(validation, "_run_batches", 1):
+        runs.start(runs.configuration("biota", root, *OWED))
+
+
+def test_validation_of_13_samples_is_the_same_to_the_last_digit(results):
+    """The same weights, validated by 1, 2 and 4 processes in seven batches of two."""
+    found = []
+    for processes in "124":
+        path = results / processes / "validation/biota/run"
+        found.append({file.name: json.loads(file.read_text()) for file in sorted(path.glob("validation/step-00000003/*.json"))})
+    assert len(found[0]) == 8, "normal, all masked, and every proper combination of three components"
+    for one in found[1:]:
+        assert json.dumps(one) == json.dumps(found[0])
+    metrics = found[0]["val.json"]["metrics"]
+    assert round(metrics["val/order/top1"] * 13, 9) == round(metrics["val/order/top1"] * 13), "13 samples, none padded, none twice"
+
+
+def test_all_processes_make_the_same_collectives(results):
+    calls = [(results / "4/validation" / f"calls-rank{r}.txt").read_text() for r in range(4)]
+    assert calls[0].count("all_reduce") > 8
+    assert len(set(calls)) == 1
+
+
+# -- a skipped update ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_inf_on_one_rank_skips_the_update_on_all(results):
+    """fp16 with a scaled loss: same parameters on both, untouched by the third update; scale halved; one counter moves on."""
+    histories = [torch.load(results / "2/fp16" / f"rank{r}.pt") for r in range(2)]
+    assert runs.unequal(histories[0], histories[1]) == []
+    second, third, fourth = histories[0][1:4]
+    assert torch.equal(second["parameters"], third["parameters"])
+    assert not torch.equal(third["parameters"], fourth["parameters"])
+    assert [h["global_step"] for h in histories[0]] == [1, 2, 3, 4, 5, 6]
+    assert [h["update"]["skipped_updates"] for h in histories[0]] == [0, 0, 1, 1, 1, 1]
+    assert [h["update"]["skipped_in_a_row"] for h in histories[0]] == [0, 0, 1, 0, 0, 0]
+    assert third["scale"]["scale"] == second["scale"]["scale"] / 2 == fourth["scale"]["scale"]
+    assert third["ema"] == second["ema"] != fourth["ema"], "the average counts applied updates"
+    logged = runs.rows(results / "2/fp16/vectors/run/metrics.jsonl")
+    assert [row["train/skipped_updates"] for row in logged if "train/loss" in row] == [0, 0, 1, 1, 1, 1]

@@ -1,0 +1,196 @@
+"""Whole runs for tests: tiny configurations, runs in this process or in several, kills, and what two runs differ in.
+
+`configuration("biota", root, ...)` is the taxonomy workload with dropout, drop-path, mixing, masking, null labels and label smoothing
+on; `"vectors"` the second workload. 85 samples in global batches of 32 make a partial last window, whose fourth micro-batch of 8 is
+empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+import main
+from linnaeus import engine
+from linnaeus.checkpoint import list_checkpoints, load_checkpoint
+from linnaeus.config.load import compose
+from linnaeus.config.schema import Config
+
+ROOT = Path(__file__).resolve().parents[1]
+VECTORS = ROOT / "tests" / "vectors" / "conf"
+TINY = ["trainer.threads=1", "trainer.workers=0", "trainer.device=cpu", "trainer.global_batch=32", "trainer.micro_batch=8"]
+TINY += ["logger.report=false", "logger.console=quiet", "schedule.log=[1steps]", "schedule.report=[50%]", "schedule.checkpoint=[]"]
+TINY += ["data.train_samples=85", "data.validation_samples=13", "data.validation_batch=2"]
+WORKLOADS = {
+    "vectors": ["experiment=vectors", "trainer.length=5epochs", "schedule.validate=[100%]"],
+    "biota": [
+        *["data.image_size=16", "model.dropout=0.1", "model.drop_path=0.1", "loss.label_smoothing=0.1"],
+        *["schedule.mixing.start=0.7", "schedule.mixing.end=0.7", "schedule.mixing_level=[{from: 0%, level: order}]"],
+        *["trainer.length=3epochs", "schedule.validate=[100%]"],
+    ],
+}
+
+
+def overrides(workload: str, root: Path, *more: str) -> list[str]:
+    """Later ones win, as the same key given twice."""
+    merged = {text.split("=", 1)[0]: text for text in [*TINY, *WORKLOADS[workload], *more]}
+    first = [text for key, text in merged.items() if key == "experiment"]  # groups before values
+    return [*first, *(text for key, text in merged.items() if key != "experiment"), f"run.root={root}", "run.name=run"]
+
+
+def configuration(workload: str, root: Path, *more: str) -> Config:
+    return compose(overrides(workload, root, *more), VECTORS if workload == "vectors" else None)
+
+
+def run_path(config: Config) -> Path:
+    return Path(config.run.root) / config.run.experiment / str(config.run.name)
+
+
+def start(config: Config) -> int:
+    """`python main.py` in this process; returns the exit status."""
+    return main.run(config)
+
+
+def run(workload: str, root: Path, *more: str) -> Path:
+    """A run to its end; returns its directory."""
+    config = configuration(workload, root, *more)
+    assert start(config) == 0
+    return run_path(config)
+
+
+# -- kills ---------------------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Stands for `kill -9`: nothing catches it, and nothing more is written."""
+
+
+@contextlib.contextmanager
+def killed(owner: Any, name: str, call: int, after: bool = False) -> Iterator[None]:
+    """The run inside dies in the `call`-th call (from 1) of `owner.name`, before it does anything or after it did all."""
+    original, calls = getattr(owner, name), 0
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call and not after:
+            raise Killed
+        result = original(*args, **kwargs)
+        if calls == call:
+            raise Killed
+        return result
+
+    # a killed process writes no summary of its own end
+    with mock.patch.object(owner, name, dying), mock.patch.object(engine, "record_failure", lambda training, error: None):
+        try:
+            yield
+        except Killed:
+            return
+    raise AssertionError(f"{name} was called {calls} times only, the run was not killed")
+
+
+# -- what two runs differ in ---------------------------------------------------------------------------------------------------
+
+
+def differences(a: Path, b: Path) -> list[str]:
+    """What the continuation law covers and is not bit for bit the same in two run directories, by name."""
+    found = [name for name in _files(a) | _files(b) if _bytes(a / name) != _bytes(b / name)]
+    one, other = newest(a), newest(b)
+    if one.step != other.step:
+        return [*found, f"newest checkpoint: {one.step}, {other.step}"]
+    for part in ("model_state", "ema_state", "training_state"):
+        found += unequal(getattr(one, part), getattr(other, part), part)
+    for key in ("progress", "best", "score", "stop_reason", "data_fingerprint"):
+        found += unequal(one.state[key], other.state[key], f"state.{key}")
+    one_summary, other_summary = (json.loads((path / "summary.json").read_text()) for path in (a, b))
+    for key in ("status", "global_step", "best", "final", "stop_reason"):
+        found += unequal(one_summary.get(key), other_summary.get(key), f"summary.{key}")
+    return sorted(found)
+
+
+def _files(run: Path) -> set[str]:
+    patterns = ("metrics.jsonl", "batches-rank*.jsonl", "validation/*/*.json")
+    return {str(path.relative_to(run)) for pattern in patterns for path in run.glob(pattern)}
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def newest(run: Path) -> Any:
+    return load_checkpoint(list_checkpoints(run / "checkpoints")[-1][1])
+
+
+def unequal(a: Any, b: Any, where: str = "") -> list[str]:
+    """Places at which two plain structures differ; tensors by type, shape and bytes."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        same = a.dtype == b.dtype and a.shape == b.shape and _raw(a) == _raw(b)
+        return [] if same else [where]
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return [place for key in a for place in unequal(a[key], b[key], f"{where}.{key}")]
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        return [place for i, (x, y) in enumerate(zip(a, b)) for place in unequal(x, y, f"{where}[{i}]")]
+    return [] if type(a) is type(b) and repr(a) == repr(b) else [where]  # repr: NaN is NaN
+
+
+def _raw(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of lines of JSON."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# -- several processes ---------------------------------------------------------------------------------------------------------
+
+
+def job(workload: str, root: Path, *more: str, watch: Sequence[str] = ()) -> dict[str, Any]:
+    """A run for `run_group`. `watch` names functions of `tests.watching`, entered around it on each process."""
+    return {"workload": workload, "root": str(root), "more": list(more), "watch": list(watch)}
+
+
+def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Run jobs one after the other in a group of processes, which start up once: seconds each. As under a launcher."""
+    for one in jobs:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            one["port"] = probe.getsockname()[1]
+    path = folder / f"jobs-{processes}.json"
+    path.write_text(json.dumps(list(jobs)))
+    members = []
+    for rank in range(processes):
+        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1}
+        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+        command = [sys.executable, "-m", "tests.group_member", str(path)]
+        members.append(
+            subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    try:
+        texts = [member.communicate(timeout=240)[0] for member in members]
+    finally:
+        for member in members:
+            member.kill()
+    failed = [f"process {rank}:\n{text[-6000:]}" for rank, (member, text) in enumerate(zip(members, texts)) if member.returncode]
+    assert not failed, "\n".join(failed)
+
+
+def run_job(one: dict[str, Any]) -> None:
+    """A job in this process, one of a group or alone."""
+    from tests import watching
+
+    config = configuration(one["workload"], Path(one["root"]), *one["more"])
+    with contextlib.ExitStack() as stack:
+        for name in one["watch"]:
+            stack.enter_context(getattr(watching, name)(Path(one["root"])))
+        assert start(config) == 0

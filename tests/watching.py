@@ -1,0 +1,121 @@
+"""What a test looks at, or breaks, inside a run: context managers named by the jobs of `tests.runs`, so that they also work in the
+processes of a group. Each is given the folder to write to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from linnaeus.distributed import get_rank_safely
+from linnaeus.engine import epoch
+from linnaeus.engine.update import Update
+
+
+@contextlib.contextmanager
+def first_gradients(folder: Path) -> Iterator[None]:
+    """`gradients.pt`: of every parameter, in order, as the first update sees them."""
+    original = Update.__call__
+
+    def update(self: Update) -> Any:
+        path = folder / "gradients.pt"
+        if get_rank_safely() == 0 and not path.exists():
+            torch.save([grad.clone() for grad in self.optimizers.gradients()], path)
+        return original(self)
+
+    with mock.patch.object(Update, "__call__", update):
+        yield
+
+
+@contextlib.contextmanager
+def own_denominators(folder: Path) -> Iterator[None]:
+    """Breaks law 3 as most trainers do: each micro-batch is normalised by its own labels, and the window by its micro-batches."""
+    original = epoch.run_micro_batch
+
+    def run_micro_batch(t: Any, batch: Any, coefficients: Any, denominators: Any) -> None:
+        own = t.workload.valid_counts(batch).clamp(min=1.0)
+        original(t, batch, (t.weighting.weights / own / t.sampler.accumulation), denominators)
+
+    with mock.patch.object(epoch, "run_micro_batch", run_micro_batch):
+        yield
+
+
+@contextlib.contextmanager
+def inf_on_one_rank(folder: Path) -> Iterator[None]:
+    """The loss of the last process is infinite in the third update; `rank<r>.pt`: what each process holds after each update."""
+    original, history = epoch.train_one_step, []
+
+    def train_one_step(t: Any, window: Any) -> None:
+        broken = t.progress.global_step == 2 and t.context.rank == t.context.world_size - 1
+        loss_sums = t.workload.loss_sums
+        factor = float("inf") if broken else 1.0
+        with mock.patch.object(t.workload, "loss_sums", lambda outputs, batch: loss_sums(outputs, batch) * factor):
+            original(t, window)
+        history.append(
+            {
+                "global_step": t.progress.global_step,
+                "parameters": torch.cat([p.detach().reshape(-1) for p in t.model.parameters()]).clone(),
+                "update": t.update.state_dict(),
+                "scale": t.precision.state_dict(),
+                "ema": t.ema.state_dict(),
+            }
+        )
+
+    with mock.patch.object(epoch, "train_one_step", train_one_step):
+        yield
+    torch.save(history, folder / f"rank{get_rank_safely()}.pt")
+
+
+@contextlib.contextmanager
+def collectives(folder: Path) -> Iterator[None]:
+    """`calls-rank<r>.txt`: the collectives of each process in order; all must make the same ones."""
+    from linnaeus.distributed import DistributedContext
+
+    calls: list[str] = []
+    with contextlib.ExitStack() as stack:
+        for name in ("all_reduce", "all_gather", "broadcast_object", "broadcast", "barrier"):
+            original = getattr(DistributedContext, name)
+
+            def counted(self: Any, *args: Any, _name: str = name, _original: Any = original) -> Any:
+                calls.append(_name)
+                return _original(self, *args)
+
+            stack.enter_context(mock.patch.object(DistributedContext, name, counted))
+        yield
+    (folder / f"calls-rank{get_rank_safely()}.txt").write_text("\n".join(calls))
+
+
+
+
+@contextlib.contextmanager
+def stopped_at(step: int) -> Iterator[None]:
+    """This process gets SIGTERM while it computes the update that makes `step`."""
+    import os
+    import signal
+
+    original = epoch.train_one_step
+
+    def train_one_step(t: Any, window: Any) -> None:
+        if t.progress.global_step == step - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        original(t, window)
+
+    with mock.patch.object(epoch, "train_one_step", train_one_step):
+        yield
+
+
+@contextlib.contextmanager
+def counted(owner: Any, name: str) -> Iterator[list[Any]]:
+    """The arguments of each call of `owner.name` inside."""
+    original, calls = getattr(owner, name), []
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return original(*args, **kwargs)
+
+    with mock.patch.object(owner, name, counting):
+        yield calls

@@ -87,6 +87,7 @@ def hydra_main() -> int:
     from omegaconf import DictConfig, OmegaConf
 
     from linnaeus.config import CONF, typed_config, user_errors
+    from linnaeus.config.command_line import with_open_mappings
 
     status = [EXIT_FINISHED]
 
@@ -95,6 +96,7 @@ def hydra_main() -> int:
         with user_errors(EXIT_USAGE):  # here already: Hydra would add a line of its own to an exception of a job
             status[0] = run(typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)))
 
+    sys.argv[1:] = with_open_mappings(sys.argv[1:])
     job()
     return status[0]
 

@@ -1,8 +1,7 @@
 """The loops that are timed: ours, as `main.py` runs it, and its peers. All take the same batches from loaders of the same kind.
 
-Every driver is called with the number of a round, makes one epoch of updates and returns the seconds that took; `loss` is the mean training loss
-of its last epoch, which shows that all of them train the same thing. Seconds are CPU seconds of the process: one thread
-does all the work, and a busy neighbour does not count.
+Every driver is called with the number of a round, makes one epoch of updates and returns the seconds that took. Seconds are CPU
+seconds of the process: one thread does all the work, and a neighbour that takes the processor away does not count.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ class Ours:
         self.workload = workloads.build_workload(config)
         self.plan = engine.resolve_schedule(config, self.workload, context)
         self.training = engine.build_training(config, context, self.workload, self.plan, self.directory.path)
+        self.model = self.training.model
         self.directory.start(**engine.run_record(context, self.workload))
         self.training.output = engine.open_outputs(config, context, self.directory, self.training)
         engine.restore(self.training, find_resume_point("auto", self.directory.checkpoints))
@@ -47,10 +47,6 @@ class Ours:
         start = time.process_time()
         engine.train_one_epoch(self.training, epoch)
         return time.process_time() - start
-
-    @property
-    def loss(self) -> float:
-        return self.training.output.last_row["train/loss"]
 
     def close(self) -> None:
         engine.close(self.training)
@@ -65,24 +61,21 @@ class Peer:
         self.sampler = build_sampler(config, context, workload, plan)
         self.loader = build_train_loader(config, context, workload, self.sampler)
         self.model = workload.build_model()
-        self.loss = float("nan")
         self.prepare()
 
     def prepare(self) -> None:
         raise NotImplementedError
 
-    def train(self, batches: Iterator[dict[str, Tensor]]) -> Tensor | float:
-        """One epoch; returns the mean loss of it, or the last one."""
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> None:
+        """One epoch."""
         raise NotImplementedError
 
     def __call__(self, epoch: int) -> float:
         self.sampler.begin(epoch)
         self.model.train()
         start = time.process_time()
-        last = self.train(iter(self.loader))
-        seconds = time.process_time() - start
-        self.loss = float(last)
-        return seconds
+        self.train(iter(self.loader))
+        return time.process_time() - start
 
     def close(self) -> None:
         pass
@@ -94,14 +87,12 @@ class Plain(Peer):
     def prepare(self) -> None:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.lr)
 
-    def train(self, batches: Iterator[dict[str, Tensor]]) -> Tensor:
-        loss = torch.tensor(0.0)
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> None:
         for batch in batches:
             self.optimizer.zero_grad()
             loss = F.cross_entropy(self.model(batch), batch["y"])
             loss.backward()
             self.optimizer.step()
-        return loss.detach()
 
 
 class FusedAndClipped(Peer):
@@ -111,8 +102,8 @@ class FusedAndClipped(Peer):
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=self.lr, fused=True)
 
-    def train(self, batches: Iterator[dict[str, Tensor]]) -> float:
-        losses, right, seen, mean = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64), 0, 0.0
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> None:
+        losses, right, seen = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64), 0
         for number, batch in enumerate(batches, 1):
             self.optimizer.zero_grad()
             logits = self.model(batch)
@@ -124,10 +115,10 @@ class FusedAndClipped(Peer):
             right += right_answers(logits, batch)
             seen += len(logits)
             if number % LOG_EVERY == 0:
-                mean, _ = losses.item() / seen, right.item() / seen
-                losses.zero_(), right.zero_()
+                self.row = {"loss": losses.item() / seen, "top1": right.item() / seen}
+                losses.zero_()
+                right.zero_()
                 seen = 0
-        return mean
 
 
 class Timm(Peer):
@@ -142,7 +133,7 @@ class Timm(Peer):
         self.scheduler = CosineLRScheduler(self.optimizer, t_initial=10**6, t_in_epochs=False)
         self.updates = 0
 
-    def train(self, batches: Iterator[dict[str, Tensor]]) -> float:
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> None:
         from timm.utils import AverageMeter, dispatch_clip_grad
 
         losses = AverageMeter()
@@ -156,7 +147,6 @@ class Timm(Peer):
             self.updates += 1
             losses.update(loss.item(), len(logits))
             self.scheduler.step_update(num_updates=self.updates, metric=losses.avg)
-        return losses.avg
 
 
 class Accelerate(Peer):
@@ -169,8 +159,7 @@ class Accelerate(Peer):
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.lr)
         self.model, self.optimizer = self.accelerator.prepare(self.model, optimizer)
 
-    def train(self, batches: Iterator[dict[str, Tensor]]) -> Tensor:
-        loss = torch.tensor(0.0)
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> None:
         for batch in batches:
             with self.accelerator.accumulate(self.model):
                 self.optimizer.zero_grad()
@@ -178,7 +167,6 @@ class Accelerate(Peer):
                 self.accelerator.backward(loss)
                 self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.trainer.clip_norm)
                 self.optimizer.step()
-        return loss.detach()
 
 
 class Lightning(Peer):
@@ -203,7 +191,6 @@ class Lightning(Peer):
             enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
         trainer.fit(self.module, self.loader)
-        self.loss = float(self.module.loss)
         return self.module.finished - self.module.started
 
 
@@ -213,13 +200,11 @@ def lightning_module(model: nn.Module, lr: float) -> Any:
     class Module(LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.model, self.loss = model, torch.tensor(0.0)
+            self.model = model
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr)
 
         def training_step(self, batch: dict[str, Tensor], number: int) -> Tensor:
-            loss = F.cross_entropy(self.model(batch), batch["y"])
-            self.loss = loss.detach()
-            return loss
+            return F.cross_entropy(self.model(batch), batch["y"])
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return self.optimizer
@@ -231,6 +216,14 @@ def lightning_module(model: nn.Module, lr: float) -> Any:
             self.finished = time.process_time()
 
     return Module()
+
+
+@torch.no_grad()
+def loss_after(driver: Ours | Peer, workload: Workload) -> float:
+    """Mean loss of a driver's model on the first 64 samples it trained on: it shows that all drivers train the same thing."""
+    driver.model.eval()
+    held = workload.train_set
+    return F.cross_entropy(driver.model({"x": held.x[:64]}), held.y[:64]).item()
 
 
 PEERS: dict[str, tuple[Callable[..., Peer], str | None]] = {  # name: (driver, the package it needs)

@@ -1,8 +1,8 @@
 """Child processes of `benchmarks.start_up`: each ends at the end of its first optimizer step and prints the time (`time.time()`) then.
 
-    python benchmarks/first_step.py bare BATCH SIDE     imports torch, takes one step of the model, AdamW with its defaults
-    python benchmarks/first_step.py hydra BATCH SIDE    the same inside a Hydra application that reads our configuration
-    python benchmarks/first_step.py main ARGUMENTS      main.py with these arguments, as it is
+python benchmarks/first_step.py bare BATCH SIDE     imports torch, takes one step of the model, AdamW with its defaults
+python benchmarks/first_step.py hydra BATCH SIDE    the same inside a Hydra application that reads our configuration
+python benchmarks/first_step.py main ARGUMENTS      main.py with these arguments, as it is
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ def verdict(found: Ratio, bar: Bar, rounds: int) -> str:
     return "MISSED" if found.low > bar.at_most else "open: the interval covers the bar"
 
 
-def report(title: str, seconds: Seconds, base: str, bars: Sequence[Bar], unit: tuple[float, str], notes: Mapping[str, str]) -> dict[str, Any]:
+def report(
+    title: str, seconds: Seconds, base: str, bars: Sequence[Bar], unit: tuple[float, str], notes: Mapping[str, str]
+) -> dict[str, Any]:
     """Print the table of one comparison and return it for `--json`. `unit`: (factor on seconds, name); `notes`: per variant."""
     factor, name = unit
     print(f"\n{title}\n{'':34}{'median ' + name:>14}{'lowest':>10}{'over ' + base:>16}{'95 % interval':>18}")

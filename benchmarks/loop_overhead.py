@@ -1,6 +1,6 @@
 """What our loop costs beside the ones people write and use: CPU time per update, one thread, same batches, same model.
 
-    python -m benchmarks.loop_overhead                                    about 10 minutes
+    python -m benchmarks.loop_overhead                                    about 5 minutes
     python -m benchmarks.loop_overhead --model mlp --rounds 5 --updates 200  a look; no verdict
 
 Ours is `linnaeus.engine.train_one_epoch` with everything a run has: clipping, schedule, metrics, progress, finite check, a row of metrics
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.drivers import PEERS, Ours, Peer
+from benchmarks.drivers import PEERS, Ours, Peer, loss_after
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
 from linnaeus.config.load import compose
 from linnaeus.config.schema import Config
@@ -55,8 +55,8 @@ def compare(model: str, rounds: int, updates: int | None) -> dict[str, Any]:
         for name, (peer, package) in PEERS.items():
             if package is None or importlib.util.find_spec(package) is not None:
                 drivers[name] = peer(ours.config, context, ours.workload, ours.plan)
-        seconds = measure({name: driver for name, driver in drivers.items()}, rounds)
-        notes = {name: f"loss {driver.loss:.3f}" for name, driver in drivers.items()}
+        seconds = measure(drivers, rounds)
+        notes = {name: f"loss after it {loss_after(driver, ours.workload):.2f}" for name, driver in drivers.items()}
         ours.close()
     per_update = {name: [s / updates for s in times] for name, times in seconds.items()}
     title = f"{model}, batch {batch}, {rounds} rounds of {updates} updates, 1 thread, CPU time of an update"
@@ -65,7 +65,12 @@ def compare(model: str, rounds: int, updates: int | None) -> dict[str, Any]:
 
 def configure(overrides: list[str], batch: int, updates: int, epochs: int, root: str) -> Config:
     """A run of `epochs` epochs of `updates` updates each: an epoch is what a driver does in a round."""
-    sizes = [f"trainer.global_batch={batch}", f"trainer.micro_batch={batch}", f"data.samples={batch * updates}", f"trainer.length={epochs}epochs"]
+    sizes = [
+        f"trainer.global_batch={batch}",
+        f"trainer.micro_batch={batch}",
+        f"data.samples={batch * updates}",
+        f"trainer.length={epochs}epochs",
+    ]
     return compose(["experiment=loop", *overrides, *sizes, f"run.root={root}", "optimizer.lr=1e-3"], CONF)
 
 

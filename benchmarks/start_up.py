@@ -2,10 +2,10 @@
 
     python -m benchmarks.start_up                     about 2 minutes
 
-Processes are started one after the other, the four variants interleaved; the time is wall time from just before the spawn to the end of the first
-update, with a warm file cache. `linnaeus` is `python main.py trainer.workers=0` on the embedded data, outputs and all, in a
-fresh directory. The bare script takes one step of the same network with `torch.optim.AdamW` on random pictures and does nothing else. Bar:
-at most 1.25 of it.
+Processes are started one after the other, the variants interleaved; the time is wall time from just before the spawn to the end of
+the first update, with a warm file cache. `linnaeus` is `python main.py trainer.workers=0` on the embedded data, outputs and all, in
+a fresh directory. The bare script takes one step of the same network with `torch.optim.AdamW` on random pictures and does nothing
+else. Bar: at most 1.25 of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
 
 CHILD = Path(__file__).with_name("first_step.py")
+ONLY_TORCH = "import torch, os, time; print(time.time(), flush=True); os._exit(0)"
 BATCH, SIDE = "64", "48"  # of the embedded data's defaults
 BARS = [Bar("linnaeus", "bare torch", 1.25)]
 
@@ -30,7 +31,7 @@ def main() -> int:
             "linnaeus": lambda number: first_step("main", "trainer.workers=0", f"run.root={root}/{number}"),
             "bare torch": lambda number: first_step("bare", BATCH, SIDE),
             "hydra and bare torch": lambda number: first_step("hydra", BATCH, SIDE),
-            "import torch": lambda number: seconds_of([sys.executable, "-c", "import torch, os, time; print(time.time(), flush=True); os._exit(0)"]),
+            "import torch": lambda number: seconds_of([sys.executable, "-c", ONLY_TORCH]),
         }
         seconds = measure(variants, options.rounds)
     title = f"process start to the end of the first step, {options.rounds} rounds, default threads, wall time"

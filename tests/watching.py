@@ -13,6 +13,7 @@ import torch
 
 from linnaeus.distributed import get_rank_safely
 from linnaeus.engine import epoch
+from linnaeus.engine.precision import GradScaler
 from linnaeus.engine.update import Update
 
 
@@ -65,7 +66,8 @@ def inf_on_one_rank(folder: Path) -> Iterator[None]:
             }
         )
 
-    with mock.patch.object(epoch, "train_one_step", train_one_step):
+    # a first scale at which nothing overflows by itself
+    with mock.patch.object(epoch, "train_one_step", train_one_step), mock.patch.object(GradScaler, "INITIAL", 2.0**8):
         yield
     torch.save(history, folder / f"rank{get_rank_safely()}.pt")
 

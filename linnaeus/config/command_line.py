@@ -14,6 +14,7 @@ from typing import NoReturn
 from linnaeus.config.errors import ConfigError
 
 _KEY = re.compile(r"\s*(\+\+|\+|~)?\s*([^=\s]+?)\s*=")
+_MAPPING = re.compile(r"[\w.]+\.\w+=\s*\{")
 
 
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
@@ -32,6 +33,12 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         raise ConfigError("--resolve shows nothing by itself; add --cfg job")
     check_given_once(parsed.overrides)
     return parsed
+
+
+def with_open_mappings(arguments: Sequence[str]) -> list[str]:
+    """Hydra lets `weighting.weights={species: 2}` add no keys to a mapping unless it is written `++weighting.weights=...`; what may
+    be in there is ours to check."""
+    return [f"++{text}" if _MAPPING.match(text) else text for text in arguments]
 
 
 def _refuse(message: str) -> NoReturn:

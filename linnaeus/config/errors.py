@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 LET_RANK_0_SPEAK = 3.0  # seconds; by then the launcher has stopped the others, if rank 0 failed as well
 
@@ -31,8 +31,20 @@ def user_errors(status: int) -> Iterator[None]:
         line = " ".join(str(error).split())
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         line = one_line(error)
+    except ValueError as error:
+        if not _raised_in_hydra(error):
+            raise
+        line = one_line(error)
     report(line)
     raise SystemExit(status)
+
+
+def _raised_in_hydra(error: ValueError) -> bool:
+    """Some of its refusals are plain ValueErrors."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    return where is not None and where.tb_frame.f_globals.get("__name__", "").startswith("hydra.")
 
 
 def report(line: str) -> None:
@@ -47,6 +59,9 @@ def report(line: str) -> None:
 def one_line(error: Exception) -> str:
     """The message of Hydra, OmegaConf or the YAML reader without its line breaks, and with what would be right where we know."""
     text = str(error).strip() or str(error.__cause__)
+    override = getattr(error, "override", None)
+    if isinstance(override, str):
+        return _unreadable(override)
     for pattern, explain in _EXPLAINED:
         found = re.search(pattern, text, re.S)
         if found:
@@ -54,85 +69,52 @@ def one_line(error: Exception) -> str:
     return " ".join(text.split())
 
 
+def _unreadable(override: str) -> str:
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip():
+        return f"{override!r} is no setting; give it as key=value"
+    return f"{override!r} cannot be read; close its brackets, or quote a text with special characters: {key}='\"{value}\"'"
+
+
 def _unknown_key(found: re.Match[str]) -> str:
     return f"unknown key {found[1]}; {nearest_key(found[1])}"
 
 
-def _not_added(found: re.Match[str]) -> str:
-    return f"+{found[1]}: no key can be added; leave the + out" if found[1] in _known_keys() else _unknown_key(found)
-
-
-def _unknown_group(found: re.Match[str]) -> str:
-    return f"there is no group {found[1]}; {_did_you_mean(found[1], _groups())}"
-
-
 def _unknown_choice(found: re.Match[str]) -> str:
     group, _, name = found[1].rpartition("/")
-    return f"there is no {found[1]}; {_did_you_mean(name, found[2].split(), f'{group}=')} ({group}: {', '.join(found[2].split())})"
+    choices = found[2].split()
+    close = difflib.get_close_matches(name, choices, 1)
+    return f"there is no {group}={name}; {f'did you mean {close[0]}? There are' if close else 'choose one of'} {', '.join(choices)}"
 
 
-def _unparsed(found: re.Match[str]) -> str:
-    override = found[1]
-    if "=" not in override:
-        return f"{override!r} is no setting; give it as key=value"
-    return (
-        f"{override!r} cannot be read ({found[2].strip().splitlines()[0]}); quote a value with special characters: '{_quoted(override)}'"
-    )
-
-
-def _quoted(override: str) -> str:
-    key, _, value = override.partition("=")
-    return f'{key}="{value}"'
-
-
-def _several_values(found: re.Match[str]) -> str:
-    return f"{found[1]} has several values, which is a sweep; add -m for one, or brackets for a list"
-
-
-# (pattern in the message, what we say instead), the first that is found.
+# (pattern in the message, what we say instead); the first that is found.
 _EXPLAINED = (
-    (r"Could not override '([^']+)'\.?\s*No match in the defaults list", _unknown_group),
-    (r"Could not override '([^']+)'", _unknown_key),
+    (r"Could not (?:override|delete from config\.|append override|delete|load) '([^']+)'", _unknown_key),
     (r"Could not append to config\. An item is already at '([^']+)'", lambda m: f"+{m[1]}: the key is there already; leave the + out"),
-    (r"Could not delete from config\. '([^']+)' does not exist", _unknown_key),
-    (r"Could not append override '([^']+)'", lambda m: f"{m[1]}: {nearest_key(m[1])}"),
     (r"Could not find '([^']+)'\s+Available options in '[^']*':\s+(.*?)\s*Config search path", _unknown_choice),
-    (r"Could not load '([^']+)'", lambda m: f"there is no {m[1]}; {_did_you_mean(m[1], _groups())}"),
-    (r"Missing mandatory value: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
-    (r"Error parsing override '(.*?)'\s*\n(.*?)\s*(?:See https|$)", _unparsed),
-    (r"Ambiguous value for argument '(\S+?)='?", lambda m: f"{m[1]} has several values, which is a sweep; add -m, or brackets for a list"),
+    (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
+    (r"Ambiguous value for argument '([^'=]+)=", lambda m: f"{m[1]} has several values, which is a sweep: add -m for one, or brackets for a list"),
     (r"Interpolation key '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} refers to ${{{m[1]}}}, which is no key"),
     (r"Environment variable '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} needs the environment variable {m[1]}; set it"),
+    (r"Config group override must be .* Got", lambda m: "a group takes the name of one of its files, as in trainer=default; see `python main.py --help`"),
 )
 
 
 def nearest_key(key: str) -> str:
-    """A hint: the known key most like `key` in the default configuration."""
-    known = _known_keys()
-    inside = [name for name in known if name.startswith(key + ".")]
-    if inside:
-        return f"it is a group of keys: {', '.join(inside[:4])}{', ...' if len(inside) > 4 else ''}"
-    return _did_you_mean(key, known)
-
-
-def _did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """The one of `known` that is most like `name`, as a whole or in its last part."""
-    known = list(known)
-    close = difflib.get_close_matches(name, known, 1)
-    if not close:
-        last = {k.rpartition(".")[2]: k for k in reversed(known)}
-        close = [last[k] for k in difflib.get_close_matches(name.rpartition(".")[2], last, 1)]
-    return f"did you mean {prefix}{close[0]}?" if close else "`python main.py --help` lists what there is"
-
-
-def _known_keys() -> list[str]:
+    """A hint: the known key or group most like `key` in the default configuration."""
     from linnaeus.config.help import describe
     from linnaeus.config.load import compose
 
-    return [name for name, *_ in describe(compose())]
-
-
-def _groups() -> list[str]:
-    from linnaeus.config.load import CONF
-
-    return sorted(p.name for p in CONF.iterdir() if p.is_dir())
+    known = {name: kind for name, kind, *_ in describe(compose())}
+    parent, _, last = key.rpartition(".")
+    if parent in known:
+        return f"give {parent} as a whole: {parent}={{{last}: ...}}" if known[parent].startswith("dict") else f"{parent} is not a group"
+    siblings = {k.removeprefix(parent + ".").partition(".")[0] for k in known if not parent or k.startswith(parent + ".")}
+    close = difflib.get_close_matches(last, siblings, 1, 0.7)
+    if close:
+        return f"did you mean {parent}.{close[0]}?" if parent else f"did you mean {close[0]}?"
+    elsewhere = {k.rpartition(".")[2]: k for k in reversed(list(known))}
+    close = difflib.get_close_matches(last, elsewhere, 1, 0.8)
+    if close:
+        return f"did you mean {elsewhere[close[0]]}?"
+    return f"known there: {', '.join(sorted(siblings))}" if siblings and parent else "`python main.py --help` lists every key"

@@ -12,10 +12,11 @@ import importlib
 import math
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from linnaeus.config.command_line import with_open_mappings
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config
 from linnaeus.schedule.durations import Duration
@@ -32,7 +33,7 @@ def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None,
 
     extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = hydra_compose("config", [*overrides, *extra])
+        composed = hydra_compose("config", [*with_open_mappings(overrides), *extra])
     return typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok))
 
 
@@ -79,9 +80,7 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name in tree:
         if name not in fields:
-            close = difflib.get_close_matches(str(name), fields, 1)
-            hint = f"did you mean {_join(prefix, close[0])}?" if close else f"known here: {', '.join(fields)}"
-            raise ConfigError(f"unknown key {_join(prefix, str(name))}; {hint}")
+            raise ConfigError(f"unknown key {_join(prefix, str(name))}; {_hint(str(name), prefix, fields, tree, variants)}")
     values = {}
     for name, f in fields.items():
         key = _join(prefix, name)
@@ -96,11 +95,22 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
     return cls(**values)
 
 
+def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: dict[str, dict[str, type]]) -> str:
+    """What may have been meant: a key of another choice of the group, or one that is written alike."""
+    owners = [v for v, cls in variants.get(prefix, {}).items() if name in {f.name for f in dataclasses.fields(cls)}]
+    if owners:
+        return f"it belongs to {prefix}={' or '.join(owners)}, and {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"
+    close = difflib.get_close_matches(name, fields, 1)
+    return f"did you mean {_join(prefix, close[0])}?" if close else f"known there: {', '.join(fields)}"
+
+
 def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
 def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
+    if meta["duration"] and isinstance(value, (int, float)):
+        raise ConfigError(f"{key} is {value}; it needs a unit: {value}steps, {value}epochs or {value}%")
     value = _coerce(key, value, annotation)
     if meta["choices"] and value not in meta["choices"]:
         raise ConfigError(f"{key} is {value!r}; it takes one of {', '.join(meta['choices'])}")

@@ -129,6 +129,8 @@ class RunDirectory:
     def _look(self) -> None:
         self.path = run_path(self.config)
         run = self.config["run"]
+        if run["resume"] not in ("auto", "never") and not Path(run["resume"]).is_dir():
+            raise ConfigError(f"run.resume: {run['resume']!r} is not there; give auto, never, or the path of a step-... directory")
         self.is_new = not (self.path / CONFIG).exists()
         self._finished = not self.is_new and _status(self.path / SUMMARY) in ("finished", "stopped_early")
         if self.is_new:

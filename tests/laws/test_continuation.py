@@ -19,12 +19,14 @@ from linnaeus import engine
 from linnaeus.checkpoint import writer
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.engine import epoch, outputs, validation
-from linnaeus.optim import Optimizers
+from linnaeus.engine.training import Training
+from linnaeus.metrics import MetricsTracker
 from tests import runs, watching
 
 STATEFUL = ["trainer.ema_decay=0.9", "weighting=gradnorm", "weighting.every=[2steps]", "debug.batch_hashes=true"]
-STATEFUL += ["lr_scheduler=plateau", "lr_scheduler.monitor=val_ema/loss", "lr_scheduler.patience=0", "lr_scheduler.min_delta=0.05"]
+STATEFUL += ["lr_scheduler=plateau", "lr_scheduler.monitor=val_ema/loss", "lr_scheduler.patience=0", "lr_scheduler.min_delta=9"]
 STATEFUL += ["schedule.best_monitor=val_ema/loss", "schedule.early_stop.monitor=val_ema/loss", "schedule.early_stop.patience=40"]
+STATEFUL += ["schedule.early_stop.min_delta=9"]
 STATEFUL += ["schedule.validate=[4steps]", "schedule.log=[3steps]", "schedule.checkpoint=[2steps]", "schedule.validate_at_end=true"]
 WORKLOADS = {
     "vectors": [*STATEFUL, "trainer.length=12steps", "model.batch_norm=true"],
@@ -181,50 +183,52 @@ def test_a_run_that_stopped_early_trains_no_further(tmp_path, reason, owner, nam
 # -- negative controls -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stopped(tmp_path):
-    """A run stopped at step 4: mid-epoch, validation pending."""
-    with watching.stopped_at(4):
-        assert runs.start(runs.configuration("vectors", tmp_path, *WORKLOADS["vectors"])) == 75
-    return tmp_path
+def stopped_run(root: Path, step: int) -> Path:
+    with watching.stopped_at(step):
+        assert runs.start(runs.configuration("vectors", root, *WORKLOADS["vectors"])) == 75
+    return root
 
 
-def test_negative_control_the_comparison_sees_a_sampler_that_starts_one_step_late(uninterrupted, stopped):
+def test_negative_control_the_comparison_sees_a_sampler_that_starts_one_step_late(uninterrupted, tmp_path):
+    stopped_run(tmp_path, 8)
     original = PositionSampler._micro_batch
 
     def late(self, order, epoch, step, number):
         return original(self, order, epoch, (step + 1) % self.steps_per_epoch, number)
 
     with mock.patch.object(PositionSampler, "_micro_batch", late):
-        found = runs.differences(uninterrupted["vectors"], go_on("vectors", stopped))
+        found = runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
     assert {"batches-rank0.jsonl", "metrics.jsonl"} <= set(found)
 
 
-@pytest.mark.parametrize("part", ("optimizers", "weighting", "lr", "ema", "tracker", "rows since the last log"))
-def test_negative_control_the_comparison_sees_a_part_that_was_not_restored(uninterrupted, stopped, part):
-    original = epoch.Training.stateful if part != "rows since the last log" else None
-    if original is None:
-        from linnaeus.metrics import MetricsTracker
+def forgetting(part: str) -> object:
+    """A patch under which a restore leaves `part` as it was built."""
+    if part == "rows since the last log":
+        return mock.patch.object(MetricsTracker, "load_rank_state_dict", lambda self, states, rank, world_size: None)
+    original = Training.stateful
 
-        patch = mock.patch.object(MetricsTracker, "load_rank_state_dict", lambda self, states, rank, world_size: None)
-    else:
+    def forgetful(self: Training) -> dict:
+        parts = original(self)
+        if self.progress.global_step == 0:  # while it is being restored
+            parts[part] = mock.Mock(state_dict=parts[part].state_dict)
+        return parts
 
-        def forgetful(self):
-            parts = original(self)
-            if self.progress.global_step == 0:  # while it is being restored
-                parts[part] = mock.Mock(state_dict=parts[part].state_dict)
-            return parts
-
-        patch = mock.patch.object(epoch.Training, "stateful", forgetful)
-    with patch:
-        assert runs.differences(uninterrupted["vectors"], go_on("vectors", stopped))
+    return mock.patch.object(Training, "stateful", forgetful)
 
 
-def test_negative_control_the_comparison_sees_a_forgotten_validation(uninterrupted, stopped):
+@pytest.mark.parametrize("part", ("optimizers", "weighting", "lr", "ema", "tracker", "early_stopping", "rows since the last log"))
+def test_negative_control_the_comparison_sees_a_part_that_was_not_restored(uninterrupted, tmp_path, part):
+    stopped_run(tmp_path, 10)  # mid-epoch, one update since the last row, two validations taken
+    with forgetting(part):
+        assert runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
+
+
+def test_negative_control_the_comparison_sees_a_forgotten_validation(uninterrupted, tmp_path):
+    stopped_run(tmp_path, 8)
     forget = mock.patch.object(engine, "finish_pending_validations", lambda t: t.progress.pending_validations.clear())
     with forget:
-        found = runs.differences(uninterrupted["vectors"], go_on("vectors", stopped))
-    assert "metrics.jsonl" in found and any(name.startswith("validation/step-00000004") for name in found)
+        found = runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
+    assert "metrics.jsonl" in found and any(name.startswith("validation/step-00000008") for name in found)
 
 
 def test_negative_control_the_comparison_sees_one_bit(uninterrupted, tmp_path):
@@ -233,4 +237,3 @@ def test_negative_control_the_comparison_sees_one_bit(uninterrupted, tmp_path):
     assert runs.unequal(state, runs.newest(uninterrupted["vectors"]).training_state) == []
     tensor = next(iter(runs.newest(tmp_path / "run").model_state.values()))
     assert runs.unequal({"a": [tensor]}, {"a": [tensor * (1 + 1e-7)]}, "x") == ["x.a[0]"]
-    assert Optimizers  # what training_state["optimizers"] is the state of

@@ -11,6 +11,7 @@ from linnaeus.workloads.taxonomy.biota.individuals import labels_of, species_of
 from linnaeus.workloads.taxonomy.biota.places import draw_metadata
 from linnaeus.workloads.taxonomy.biota.reader import BiotaReader
 from linnaeus.workloads.taxonomy.biota.world import GENERATOR_VERSION, build_world
+from linnaeus.workloads.taxonomy.manifest.columns import choose_ranks
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 def fingerprint(config: BiotaConfig) -> str:
     """Hash of everything that determines a photograph or a number of the source."""
-    parts = (GENERATOR_VERSION, config.world, config.train_samples, config.validation_samples, config.image_size)
+    parts: tuple = (GENERATOR_VERSION, config.world, config.train_samples, config.validation_samples, config.image_size)
+    if config.ranks is not None:
+        parts += tuple(config.ranks)
     return hashlib.sha256(("biota:" + ":".join(map(str, parts))).encode()).hexdigest()[:16]
 
 
@@ -29,10 +32,11 @@ def build_source(config: BiotaConfig) -> Source:
     count = config.train_samples + config.validation_samples
     samples = np.arange(count)
     species = species_of(world, samples)
+    ranks, _ = choose_ranks(config, world.tree.ranks, world.tree.sizes)
     return Source(
-        tree=world.tree,
+        tree=world.tree.subset(ranks),
         ids=np.char.add(f"biota-{config.world}-", samples.astype(str)),
-        labels=labels_of(world, species, samples),
+        labels=labels_of(world, species, samples)[:, [world.tree.ranks.index(rank) for rank in ranks]],
         metadata=draw_metadata(world, species, samples),
         split=np.where(samples < config.train_samples, TRAIN, VALIDATION).astype(np.int8),
         images=BiotaReader(config.world, count, config.image_size),

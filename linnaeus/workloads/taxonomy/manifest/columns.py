@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.config import ManifestConfig, TaxonomyDataConfig
 
 # Coarse to fine. Names that often head other columns (form, section, variety, division) must be named in data.rank_columns.
 KNOWN_RANKS = (
@@ -63,7 +63,7 @@ def resolve_columns(config: ManifestConfig, header: Sequence[str]) -> Columns:
     return Columns(ranks=ranks, **named)
 
 
-def choose_ranks(config: ManifestConfig, ranks: Sequence[str], sizes: Sequence[int]) -> tuple[list[str], list[str]]:
+def choose_ranks(config: TaxonomyDataConfig, ranks: Sequence[str], sizes: Sequence[int]) -> tuple[list[str], list[str]]:
     """The ranks to predict, and notes on those left out; `sizes` are the classes of each rank in the training rows.
 
     Raises ConfigError for a rank asked for that is not there, has one class, or is out of order."""
@@ -76,7 +76,7 @@ def choose_ranks(config: ManifestConfig, ranks: Sequence[str], sizes: Sequence[i
         return chosen, [f"left out, having fewer than two classes: {', '.join(left_out)}"] if left_out else []
     for rank in config.ranks:
         if rank not in classes:
-            raise ConfigError(f"data.ranks: {rank!r} is not a taxonomic rank of the manifest; there are {', '.join(ranks)}")
+            raise ConfigError(f"data.ranks: {rank!r} is not a taxonomic rank of the data; there are {', '.join(ranks)}")
         if classes[rank] <= 1:
             raise ConfigError(f"data.ranks: {rank!r} has {classes[rank]} class(es) in the training rows, nothing to learn; leave it out")
     in_order = [rank for rank in ranks if rank in config.ranks]

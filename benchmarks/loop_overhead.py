@@ -71,7 +71,7 @@ def configure(overrides: list[str], batch: int, updates: int, epochs: int, root:
         f"data.samples={batch * updates}",
         f"trainer.length={epochs}epochs",
     ]
-    return compose(["experiment=loop", *overrides, *sizes, f"run.root={root}", "optimizer.lr=1e-3"], CONF)
+    return compose(["experiment=loop", *overrides, *sizes, f"run.root={root}"], CONF)
 
 
 if __name__ == "__main__":

@@ -155,9 +155,10 @@ def rows(path: Path) -> list[dict[str, Any]]:
 # -- several processes ---------------------------------------------------------------------------------------------------------
 
 
-def job(workload: str, root: Path, *more: str, watch: Sequence[str] = ()) -> dict[str, Any]:
-    """A run for `run_group`. `watch` names functions of `tests.watching`, entered around it on each process."""
-    return {"workload": workload, "root": str(root), "more": list(more), "watch": list(watch)}
+def job(workload: str, root: Path, *more: str, watch: Sequence[str] = (), status: int = 0) -> dict[str, Any]:
+    """A run for `run_group`, which must end with `status`. `watch` names functions of `tests.watching`, entered around it on each
+    process."""
+    return {"workload": workload, "root": str(root), "more": list(more), "watch": list(watch), "status": status}
 
 
 def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> None:
@@ -173,9 +174,7 @@ def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> N
         variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1}
         environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         command = [sys.executable, "-m", "tests.group_member", str(path)]
-        members.append(
-            subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
+        members.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     try:
         texts = [member.communicate(timeout=240)[0] for member in members]
     finally:
@@ -193,4 +192,5 @@ def run_job(one: dict[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         for name in one["watch"]:
             stack.enter_context(getattr(watching, name)(Path(one["root"])))
-        assert start(config) == 0
+        status = start(config)
+        assert status == one["status"], status

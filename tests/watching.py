@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 
-from linnaeus.distributed import get_rank_safely
+from linnaeus.distributed import get_rank_safely, get_world_size
 from linnaeus.engine import epoch
 from linnaeus.engine.precision import GradScaler
 from linnaeus.engine.update import Update
@@ -91,6 +91,10 @@ def collectives(folder: Path) -> Iterator[None]:
     (folder / f"calls-rank{get_rank_safely()}.txt").write_text("\n".join(calls))
 
 
+def one_rank_is_stopped(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """The last process, and no other, gets SIGTERM while it computes the fifth update."""
+    last = get_rank_safely() == get_world_size() - 1
+    return stopped_at(5) if last else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

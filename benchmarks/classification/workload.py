@@ -75,8 +75,8 @@ class LossAndTop1:
         self.counts["right"] += right_answers(outputs, batch)
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        loss, samples = sums.tolist()
-        return {"loss": loss / samples, "class/loss": loss / samples, "class/top1": int(counts["right"]) / samples}
+        loss, top1 = (torch.stack([sums[0], counts["right"][0].to(sums)]) / sums[1]).tolist()
+        return {"loss": loss, "class/loss": loss, "class/top1": top1}
 
 
 def summed_loss(outputs: Tensor, batch: Batch) -> Tensor:

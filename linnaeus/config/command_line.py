@@ -32,6 +32,9 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     if parsed.resolve and parsed.cfg is None:
         raise ConfigError("--resolve shows nothing by itself; add --cfg job")
     check_given_once(parsed.overrides)
+    sweep = next((text for text in parsed.overrides if text.startswith("sweep=") and text not in ("sweep=", "sweep=null")), None)
+    if sweep and not (parsed.multirun or parsed.help or parsed.cfg or parsed.info):
+        raise ConfigError(f"{sweep} has no effect without -m; type `python main.py -m {' '.join(parsed.overrides)}`")
     return parsed
 
 

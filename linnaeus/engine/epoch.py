@@ -59,7 +59,8 @@ def train_one_step(t: Training, window: Window) -> None:
     step = t.progress.global_step
     valid = count_valid_labels(t, window)
     denominators = valid.clamp(min=1.0)
-    coefficients = t.weighting.weights * (t.context.world_size / denominators).to(t.weighting.weights)
+    # non_blocking: a blocking copy to a GPU waits for all that is queued there, the last update included.
+    coefficients = t.weighting.weights * (t.context.world_size / denominators).to(t.weighting.weights, non_blocking=True)
     measuring = t.ops.should_update_gradnorm(step + 1)
     t.optimizers.zero_grad()
     for number, (_, batch) in enumerate(window):
@@ -81,7 +82,7 @@ def run_micro_batch(t: Training, batch: dict[str, Tensor], coefficients: Tensor,
         outputs = t.runner(batch)
     sums = t.workload.loss_sums(outputs, batch)
     if denominators is not None:
-        t.weighting.measure((sums / denominators.to(sums)).unbind(), t.model.shared_parameters(), t.precision.loss_scale)
+        t.weighting.measure((sums / denominators.to(sums, non_blocking=True)).unbind(), t.model.shared_parameters(), t.precision.loss_scale)
     t.precision.backward((coefficients.to(sums.dtype) * sums).sum())
     t.tracker.add_micro_batch(sums, outputs, batch)
 

@@ -36,6 +36,7 @@ def finish(t: Training) -> str:
         for line in t.workload.summary(final):
             log.info(line)
         t.output.write_report(t)
+    t.context.barrier()  # some launchers end the others when a process leaves: not before rank 0 has written its last file
     return status
 
 

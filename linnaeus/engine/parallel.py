@@ -39,9 +39,10 @@ def batch_statistics(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
 
 
-def mean_in_rank_order(state: None, bucket: Any) -> torch.futures.Future[Tensor]:
-    """DDP communication hook: gather every rank's bucket and add them in rank order. An all-reduce may add in an order that
-    depends on the size of the buckets, which DDP changes after the first step; this costs W times the traffic."""
+def mean_in_rank_order(state: None, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings
+    """DDP communication hook (GradBucket -> Future[Tensor]): gather every rank's bucket and add them in rank order. An all-reduce
+    may add in an order that depends on the size of the buckets, which DDP changes after the first step; this costs W times the
+    traffic."""
     import torch.distributed as dist
 
     mine = bucket.buffer()

@@ -41,13 +41,15 @@ class Plan:
 
     def save(self, directory: Path, context: DistributedContext) -> None:
         """`schedule.txt` and `schedule.svg`, from rank 0."""
-        if context.is_master:
-            try:
-                directory.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ConfigError(f"run.root: {directory} cannot be made ({error.strerror}); choose a directory you may write to") from None
-            write_atomic(directory / "schedule.txt", self.text + "\n")
-            schedule_picture(self.resolved, lambda step: self.base_lr * self.lr.scale(step), directory / "schedule.svg")
+        context.master_only(self._write)(directory)
+
+    def _write(self, directory: Path) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"run.root: {directory} cannot be made ({error.strerror}); choose a directory you may write to") from None
+        write_atomic(directory / "schedule.txt", self.text + "\n")
+        schedule_picture(self.resolved, lambda step: self.base_lr * self.lr.scale(step), directory / "schedule.svg")
 
 
 def resolve_schedule(config: Config, workload: Workload, context: DistributedContext) -> Plan:

@@ -17,9 +17,11 @@ from tests import runs
 
 F64 = ["trainer.precision=float64", "trainer.length=8epochs"]
 GRADNORM = ["weighting=gradnorm", "weighting.every=[3steps]", "trainer.ema_decay=0.99", "schedule.best_monitor=val_ema/loss"]
-F32 = ["trainer.length=50steps"]
+F32 = ["trainer.length=50steps", "debug.batch_hashes=true", "head.nulls=predict", "schedule.null_mask.start=0.8"]
 FP16 = ["trainer.precision=fp16", "trainer.length=6steps", "trainer.micro_batch=16", "trainer.ema_decay=0.9"]
 FP16 += ["schedule.best_monitor=val_ema/loss"]
+CONTINUED = ["trainer.length=10steps", "trainer.deterministic=true", "schedule.checkpoint=[4steps]", "schedule.log=[3steps]"]
+CONTINUED += ["schedule.validate=[5steps]", "debug.batch_hashes=true", *GRADNORM]
 JOBS = {
     "f64": ("biota", F64),
     "gradnorm": ("vectors", ["trainer.precision=float64", "trainer.length=8epochs", *GRADNORM]),
@@ -38,8 +40,14 @@ def results(tmp_path_factory):
         names = [name for name in JOBS if processes < 4 or name != "f32"]
         jobs = [runs.job(JOBS[n][0], folder / n, *JOBS[n][1], watch=["first_gradients"]) for n in names]
         jobs.append(runs.job("biota", folder / "validation", *OWED, watch=["collectives"]))
+        if processes > 1:  # last, for determinism is a switch of the whole process
+            jobs += [
+                runs.job("vectors", folder / "whole", *CONTINUED),
+                runs.job("vectors", folder / "cut", *CONTINUED, watch=["one_rank_is_stopped"], status=75),
+                runs.job("vectors", folder / "cut", *CONTINUED),
+            ]
         if processes == 2:
-            jobs.append(runs.job("vectors", folder / "fp16", *FP16, watch=["inf_on_one_rank"]))
+            jobs.insert(0, runs.job("vectors", folder / "fp16", *FP16, watch=["inf_on_one_rank"]))
         for one in jobs:
             Path(one["root"]).mkdir(parents=True, exist_ok=True)
         if processes == 1:
@@ -106,9 +114,18 @@ def test_every_number_of_samples_agrees(results):
     assert [s for s in seen[0] if s][2] == 85  # the partial window counts what it has
 
 
+def test_the_batches_of_all_processes_are_those_of_one(results):
+    one = runs.rows(results / "1/f32/biota/run/batches-rank0.jsonl")
+    two = [row for rank in range(2) for row in runs.rows(results / f"2/f32/biota/run/batches-rank{rank}.jsonl")]
+    assert len(one) == 50 * 4
+    assert sorted(two, key=lambda row: (row["global_step"], row["micro_batch"])) == one
+
+
 def test_negative_control_own_denominators_break_the_law(results, tmp_path):
     """Normalising each micro-batch by its own labels is what most trainers do: partial windows and null labels show it."""
-    wrong = runs.job("biota", tmp_path, *F64, "trainer.length=3epochs", "schedule.validate=[]", watch=["first_gradients", "own_denominators"])
+    wrong = runs.job(
+        "biota", tmp_path, *F64, "trainer.length=3epochs", "schedule.validate=[]", watch=["first_gradients", "own_denominators"]
+    )
     runs.run_job(wrong)
     right = results / "1" / "f64"
     assert distance(gradients(right), gradients(tmp_path)) > 1e-4
@@ -176,3 +193,16 @@ def test_an_inf_on_one_rank_skips_the_update_on_all(results):
     assert third["ema"] == second["ema"] != fourth["ema"], "the average counts applied updates"
     logged = runs.rows(results / "2/fp16/vectors/run/metrics.jsonl")
     assert [row["train/skipped_updates"] for row in logged if "train/loss" in row] == [0, 0, 1, 1, 1, 1]
+
+
+# -- continuation of several processes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", (2, 4))
+def test_a_signal_to_one_process_stops_all_and_the_run_goes_on_bit_for_bit(results, processes):
+    """`trainer.deterministic` reduces in rank order: DDP changes its buckets after the first step, and with them the order of sums."""
+    whole, cut = (results / str(processes) / name / "vectors/run" for name in ("whole", "cut"))
+    assert len(list((cut / "launches").iterdir())) == 2
+    assert "stopped at step 5" in (cut / "train.log").read_text()
+    assert len(list(cut.glob("batches-rank*.jsonl"))) == processes
+    assert runs.differences(whole, cut) == []

@@ -15,12 +15,12 @@ from linnaeus.workloads.taxonomy.models.metadata import MetadataEncoder
 from linnaeus.workloads.taxonomy.models.mformer import SIZES, Mformer
 
 GOLDEN = {  # parameters of the trunk and the final norm: 4 ranks, 3 components, meta_width 32
-    "micro": 384_816,
-    "nano": 3_458_048,
-    "tiny": 20_152_224,
-    "small": 28_082_080,
-    "base": 71_913_952,
-    "large": 94_971_904,
+    "micro": 467_248,
+    "nano": 3_713_024,
+    "tiny": 21_588_384,
+    "small": 30_149_536,
+    "base": 75_588_064,
+    "large": 99_621_376,
 }
 
 

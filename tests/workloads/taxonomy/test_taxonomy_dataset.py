@@ -69,7 +69,7 @@ def make_source(broken=(), nulls=True):
     values = {name: rng.random(N).astype(np.float32) for name in ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")}
     values["latitude"][::4] = np.nan
     values["elevation"][::3] = np.nan
-    tree = SimpleNamespace(ranks=("family", "genus", "species"))
+    tree = SimpleNamespace(ranks=("family", "genus", "species"), sizes=(3, 6, 12))
     ids = np.array([f"o{i}" for i in range(N)])
     return Source(tree, ids, labels, Metadata(**values), np.zeros(N, np.int8), Reader(broken), "abc")
 
@@ -82,6 +82,7 @@ def make_config(mixing=1.0, partial=0.5, components=COMPONENTS, seed=7, **augmen
 
     return SimpleNamespace(
         seed=seed,
+        head=SimpleNamespace(nulls="ignore"),
         data=SimpleNamespace(components=list(components), image_size=SIZE),
         augment=AugmentConfig(**values),
         schedule=SimpleNamespace(
@@ -89,6 +90,7 @@ def make_config(mixing=1.0, partial=0.5, components=COMPONENTS, seed=7, **augmen
             partial_meta_mask=ramp(partial),
             partial_mask_whitelist=[],
             partial_mask_weights=[],
+            null_mask=ramp(1.0),
             mixing=ramp(mixing),
             mixing_level=[{"from": "0%", "level": "genus"}],
         ),

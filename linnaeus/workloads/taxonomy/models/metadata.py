@@ -37,3 +37,19 @@ class MetadataEncoder(nn.Module):
             encoded = encoder(meta[:, columns].masked_fill(~here, 0.0))
             tokens.append(torch.where(here, encoded, self.missing[m].to(encoded.dtype)))
         return torch.stack(tokens, dim=1)
+
+
+class LateFusion(nn.Module):
+    """Adds to features [B, R or 1, width] what they and the metadata tokens, [B, M x token width] flattened, say together.
+
+    Attention alone finds the metadata late: species that look alike differ in nothing else, and until the picture is understood
+    there is little to gain from place and date. This path is short, so their gradient arrives from the first steps on."""
+
+    def __init__(self, width: int, tokens: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width + tokens, width), nn.GELU(), nn.Linear(width, width))
+
+    def forward(self, features: Tensor, tokens: Tensor) -> Tensor:
+        together = torch.cat([self.norm(features), tokens.unsqueeze(1).expand(-1, features.shape[1], -1)], dim=2)
+        return features + self.mlp(together)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from linnaeus.workloads.taxonomy.config import MformerConfig
 from linnaeus.workloads.taxonomy.models.attention import TransformerBlock, rotary_table
 from linnaeus.workloads.taxonomy.models.convolution import ConvBlock, downsample, stem
-from linnaeus.workloads.taxonomy.models.metadata import TOKEN_STD, MetadataEncoder
+from linnaeus.workloads.taxonomy.models.metadata import TOKEN_STD, LateFusion, MetadataEncoder
 from linnaeus.workloads.taxonomy.models.residual import Residual, init_affine
 
 Stage = tuple[int, int]  # blocks, width
@@ -100,6 +100,7 @@ class Mformer(nn.Module):
         self.widen = nn.ModuleList(_widen(a, b) for (_, a), (_, b) in pairwise(size.attention))
         self.class_tokens = nn.Parameter(torch.empty(ranks, first))
         self.metadata = MetadataEncoder(components, config.meta_width, first) if components else None
+        self.fusion = LateFusion(self.width, len(components) * first) if components else None
 
     @property
     def no_decay(self) -> set[str]:
@@ -119,11 +120,13 @@ class Mformer(nn.Module):
         grid = self.convolution(self.stem(image))
         special = self.class_tokens.to(grid.dtype).expand(len(grid), -1, -1)
         if self.metadata is not None:
-            special = torch.cat([special, self.metadata(meta, present).to(grid.dtype)], dim=1)
+            known = self.metadata(meta, present).to(grid.dtype)
+            special = torch.cat([special, known], dim=1)
         for widen, stage in zip(self.widen, self.stages[:-1], strict=True):
             special, grid = stage(special, grid, None)
             special = widen(special)
-        return self.stages[-1](special, grid, self.ranks)[0]
+        features = self.stages[-1](special, grid, self.ranks)[0]
+        return features if self.fusion is None else self.fusion(features, known.flatten(1))
 
 
 def _drop_path_rates(largest: float, blocks: int) -> Iterator[float]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from linnaeus.config.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import TimmConfig
-from linnaeus.workloads.taxonomy.models.metadata import MetadataEncoder
+from linnaeus.workloads.taxonomy.models.metadata import LateFusion, MetadataEncoder
 from linnaeus.workloads.taxonomy.models.residual import init_affine
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
@@ -36,9 +36,7 @@ class TimmBackbone(nn.Module):
         self.metadata = None
         if components:
             self.metadata = MetadataEncoder(components, config.meta_width, config.meta_width)
-            self.feature_norm = nn.LayerNorm(self.width)
-            joined = self.width + len(components) * config.meta_width
-            self.fusion = nn.Sequential(nn.Linear(joined, self.width), nn.GELU(), nn.Linear(self.width, self.width))
+            self.fusion = LateFusion(self.width, len(components) * config.meta_width)
         rescale = _rescaling(self.backbone) if config.pretrained else None
         self.register_buffer("rescale", rescale, persistent=False)
 
@@ -53,17 +51,16 @@ class TimmBackbone(nn.Module):
         if self.metadata is not None:
             self.metadata.apply(init_affine)
             self.fusion.apply(init_affine)
-            init_affine(self.feature_norm)
             self.metadata.init_weights()
 
     def forward(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor:
         if self.rescale is not None:
             image = image * self.rescale[0] + self.rescale[1]
         feature = self.backbone.forward_head(self.backbone.forward_features(image), pre_logits=True)
-        if self.metadata is not None:
-            tokens = self.metadata(meta, present).flatten(1)
-            feature = feature + self.fusion(torch.cat([self.feature_norm(feature), tokens.to(feature.dtype)], dim=1))
-        return feature.unsqueeze(1)
+        features = feature.unsqueeze(1)
+        if self.metadata is None:
+            return features
+        return self.fusion(features, self.metadata(meta, present).flatten(1).to(features.dtype))
 
 
 def _rescaling(backbone: Any) -> Tensor | None:

@@ -139,7 +139,7 @@ def test_metadata_and_components_without_a_column(write_manifest, manifest_confi
         ({"latitude_column": "path"}, "data.longitude_column go together"),
         ({"elevation_missing": 0.0}, "data.elevation_missing is of no use"),
         ({"uncertainty_column": "path"}, "data.uncertainty_column is of no use"),
-        ({"ranks": ["genus", "tribe"]}, "data.ranks: 'tribe' is not a taxonomic rank of the manifest; there are kingdom, family"),
+        ({"ranks": ["genus", "tribe"]}, "data.ranks: 'tribe' is not a taxonomic rank of the data; there are kingdom, family"),
         ({"ranks": ["kingdom", "genus"]}, "data.ranks: 'kingdom' has 1 class(es)"),
         ({"ranks": ["species", "genus"]}, "coarse to fine; write ['genus', 'species']"),
         ({"ranks": []}, "data.ranks"),

@@ -1,0 +1,205 @@
+"""What a configuration does, seen from outside, as values that can be compared: the plan, the built parts, updates, a whole run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+from PIL import Image
+
+import main
+from linnaeus import engine
+from linnaeus.config import compose, typed_config
+from linnaeus.distributed import DistributedContext
+from linnaeus.engine.build import build_train_loader
+from linnaeus.engine.epoch import train_one_step, windows
+from linnaeus.rundir import RunDirectory, run_path
+from linnaeus.workloads import build_workload
+
+VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "conf"
+TINY = (
+    "data.train_samples=40 data.validation_samples=20 data.validation_batch=20 data.image_size=32 trainer.global_batch=8 "
+    "trainer.micro_batch=4 trainer.length=3steps trainer.workers=0 schedule.log=[1steps] schedule.report=[] schedule.validate=[3steps] "
+    "schedule.validate_mask_meta=[] schedule.validate_partial_mask_meta=[] schedule.partial_combinations=[] schedule.checkpoint=[] "
+    "logger.report=false logger.console=plain lr_scheduler.warmup=0steps trainer.device=cpu"
+).split()
+
+
+@functools.lru_cache(maxsize=None)
+def of_groups(*choices: str) -> Any:
+    return compose(list(choices), config_dir=VECTORS, missing_ok=True)
+
+
+def composed(*overrides: str) -> Any:
+    """TINY with `overrides`, the last value of a key winning. Hydra composes each choice of groups once (it takes 0.1 s) and its
+    parser reads the values."""
+    groups = {text.partition("=")[0]: text for text in overrides if "." not in text.partition("=")[0] and text[:5] not in ("seed=", "plan=")}
+    tree = dataclasses.asdict(of_groups(*groups.values()))
+    for override in OverridesParser.create().parse_overrides([text for text in (*TINY, *overrides) if text not in groups.values()]):
+        *parents, name = override.key_or_group.split(".")
+        node = functools.reduce(lambda node, parent: node[parent], parents, tree)
+        if override.key_or_group.startswith("data.") and name not in node:  # TINY's, for another source
+            continue
+        node[name] = override.value()
+    return typed_config(OmegaConf.to_container(OmegaConf.create(tree)))
+
+
+def plan(config: Any) -> Any:
+    context = DistributedContext().initialize(device="cpu")
+    return engine.resolve_schedule(config, build_workload(config), context)
+
+
+def plan_text(config: Any) -> str:
+    return plan(config).text
+
+
+def learning_rates(config: Any) -> list[float]:
+    found = plan(config)
+    return [found.base_lr * found.lr.scale(step) for step in range(found.length.total_steps)]
+
+
+def built(config: Any) -> Any:
+    """A `Training`, nothing written."""
+    context = DistributedContext().initialize(device="cpu")
+    workload = build_workload(config)
+    resolved = engine.resolve_schedule(config, workload, context)
+    return engine.build_training(config, context, workload, resolved, Path("/nonexistent"))
+
+
+def notes(config: Any) -> tuple[str, ...]:
+    t = built(config)
+    return (*t.workload.notes, *t.optimizers.notes)
+
+
+def parameters(config: Any) -> str:
+    return digest(built(config).model.state_dict())
+
+
+def updates(config: Any, steps: int = 3) -> str:
+    """The weights after a few updates."""
+    t = built(config)
+    t.sampler.begin(0, 0)
+    t.model.train()
+    for _, window in zip(range(steps), windows(((batch, batch) for batch in t.train_loader), t.sampler.accumulation)):
+        train_one_step(t, window)
+    return digest(t.model.state_dict()) + str(t.weighting.weights.tolist())
+
+
+def batches(config: Any) -> list[dict[str, list]]:
+    """The first training batches as the loader gives them."""
+    t = built(config)
+    t.sampler.begin(0, 0)
+    return [{name: value.tolist() for name, value in batch.items()} for _, batch in zip(range(6), t.train_loader)]
+
+
+def loader_on_gpu(config: Any) -> tuple:
+    """What the loader would be on a CUDA device: it needs none to be made."""
+    t = built(config)
+    loader = build_train_loader(config, SimpleNamespace(device=torch.device("cuda")), t.workload, t.sampler)
+    return type(loader).__name__, getattr(loader, "num_workers", 0), getattr(loader, "prefetch_factor", 0), getattr(loader, "pin_memory", None)
+
+
+def directory(config: Any) -> str:
+    return str(run_path(dataclasses.asdict(config)))
+
+
+def ran(config: Any) -> SimpleNamespace:
+    """A whole run in a directory of its own: rows, files, console."""
+    with tempfile.TemporaryDirectory() as root, contextlib.redirect_stdout(io.StringIO()) as console:
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, root=root))
+        try:
+            status: Any = main.run(config)
+        except FloatingPointError as error:
+            status = str(error).split(" up to")[0]
+        path = run_path(dataclasses.asdict(config))
+        files = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()] if "metrics.jsonl" in files else []
+        summary = json.loads((path / "summary.json").read_text()) if "summary.json" in files else {}
+        checkpoints = sorted(p.name for p in (path / "checkpoints").glob("step-*"))
+    return SimpleNamespace(status=status, files=files, rows=rows, summary=summary, checkpoints=checkpoints, console=console.getvalue())
+
+
+def stops(config: Any) -> list[bool]:
+    """What early stopping by patience says to a sequence of losses."""
+    stopping = built(config).early_stopping
+    return [] if stopping is None else [stopping.check(loss) for loss in (3.0, 4.0, 2.0, 1.9)]
+
+
+def second_start(config: Any) -> str:
+    """What a second start says about a run that was begun with another seed."""
+    with tempfile.TemporaryDirectory() as root:
+        run = dataclasses.replace(config.run, root=root, name="one")
+        begun = dataclasses.replace(config, seed=config.seed + 1, run=dataclasses.replace(run, resume="auto", allow=[]))
+        RunDirectory.open(dataclasses.asdict(begun)).release()
+        try:
+            return str(RunDirectory(dataclasses.asdict(dataclasses.replace(config, run=run))).changes)
+        except ValueError as error:
+            return str(error).replace(root, "")
+
+
+def source(config: Any) -> tuple:
+    """What a manifest became."""
+    found = build_workload(config).source
+    metadata = [np.nan_to_num(getattr(found.metadata, f.name), nan=-9).tolist() for f in dataclasses.fields(found.metadata)]
+    return found.tree.names, found.labels.tolist(), found.split.tolist(), metadata, found.ids.tolist(), found.notes, str(found.group)
+
+
+def process(config: Any) -> tuple:
+    """Settings of this process, put back afterwards."""
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    try:
+        engine.apply_process_settings(config, DistributedContext())
+        return torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(before[1])
+
+
+def refusal(observe: Any) -> Any:
+    """`observe`, whose answer is the error where there is one."""
+
+    def answer(config: Any) -> Any:
+        try:
+            return observe(config)
+        except ValueError as error:
+            return str(error)
+
+    return answer
+
+
+def digest(state: dict[str, torch.Tensor]) -> str:
+    found = hashlib.blake2b()
+    for name, tensor in state.items():
+        found.update(name.encode() + repr(tensor.detach().double().reshape(-1).tolist()).encode())
+    return found.hexdigest()
+
+
+def write_manifest(folder: Path) -> Path:
+    """24 photographs of two genera and four species, with two columns for everything that a key can choose."""
+    names = ("path", "other_path", "genus", "species", "taxon", "lat", "lon", "unc", "day", "clock", "height", "side", "site")
+    lines = [",".join(names)]
+    for i in range(24):
+        Image.fromarray(np.full((40, 40, 3), 9 * i, np.uint8)).save(folder / f"{i}.png")
+        where = f"{i}.5,{i}.25,{10 + i},2020-0{1 + i % 9}-11,{i % 24:02d}:30,{100 * (i % 5)}"
+        lines.append(
+            f"{i}.png,{23 - i}.png,G{i % 2},S{i % 4},T{i % 3},{where},{'val' if i % 5 == 0 else 'train'},site{i // 3}"
+        )
+    (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
+    (folder / "second.csv").write_text("\n".join(lines[:-4]) + "\n")
+    (folder / "gaps.csv").write_text("\n".join(lines).replace("23.png,0.png", "gone.png,0.png") + "\n")
+    (folder / "sub").mkdir()
+    for i in range(24):
+        Image.fromarray(np.full((40, 40, 3), i, np.uint8)).save(folder / "sub" / f"{i}.png")
+    return folder / "manifest.csv"

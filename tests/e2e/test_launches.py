@@ -1,0 +1,117 @@
+"""`python main.py` and `torchrun main.py` as a user types them: exit statuses, one directory, one log, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
+LONG = ["trainer.length=100000steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[]", "trainer.workers=1"]
+
+
+def command(root: Path, *more: str, launcher: list[str] | None = None) -> list[str]:
+    settings = runs.overrides("vectors", root, "logger.console=auto", "trainer.micro_batch=16", *more)
+    return [sys.executable, *(launcher or []), "main.py", "--config-dir", str(runs.VECTORS), *settings]
+
+
+def begin(mark: str, *arguments, **keywords) -> subprocess.Popen:
+    """Every process of the launch carries `mark` in its environment, its children too."""
+    environment = {**os.environ, "LINNAEUS_TEST_MARK": mark, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command(*arguments, **keywords), cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def marked(mark: str) -> list[int]:
+    """Live processes that carry `mark`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"LINNAEUS_TEST_MARK={mark}".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # gone, or not ours
+    return found
+
+
+def left_in_shared_memory() -> set[str]:
+    """Segments of torch (`torch_<pid>_...`) whose process is no more."""
+    folder = Path("/dev/shm")
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return {name for name in names if name.startswith("torch_") and not Path("/proc", name.split("_")[1]).exists()}
+
+
+def wait_until(what, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def mark():
+    """A mark for a launch; whatever is still alive at the end is ended."""
+    name = uuid.uuid4().hex
+    yield name
+    for pid in marked(name):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_run_that_is_asked_to_stop_is_continued_by_the_same_command_and_then_finished(tmp_path, mark):
+    root = tmp_path / "stopped"
+    metrics = root / "vectors/run/metrics.jsonl"
+    long = begin(mark, root, *LONG)
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+    long.terminate()
+    text, _ = long.communicate(timeout=60)
+    assert long.returncode == 75 and "the same command continues" in text and "Traceback" not in text
+    summary = json.loads((root / "vectors/run/summary.json").read_text())
+    assert summary["status"] == "interrupted" and summary["global_step"] > 0
+    assert marked(mark) == []
+
+    again = begin(mark, root, *LONG[1:], f"trainer.length={summary['global_step'] + 2}steps", "run.allow=[trainer.length]")
+    text, _ = again.communicate(timeout=60)
+    assert again.returncode == 0 and f"continuing at step {summary['global_step']}" in text
+    third = begin(mark, root, *LONG[1:], f"trainer.length={summary['global_step'] + 2}steps")
+    text, _ = third.communicate(timeout=60)
+    assert third.returncode == 0 and text.count("\n") == 1 and "is finished" in text
+
+
+def test_two_processes_make_one_run_with_one_log_and_leave_nothing_behind(tmp_path, mark):
+    before = left_in_shared_memory()
+    launch = begin(mark, tmp_path / "runs", "trainer.workers=1", "trainer.length=6steps", "logger.report=true", launcher=TORCHRUN)
+    text, _ = launch.communicate(timeout=120)
+    assert launch.returncode == 0, text
+    assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.glob("runs/*/*"))] == ["runs/vectors/run"]
+    run = tmp_path / "runs/vectors/run"
+    assert [p.name for p in (run / "launches").iterdir()] == ["1"]
+    assert json.loads((run / "run.json").read_text())["world_size"] == 2
+    lines = [line.split(" ", 2)[-1] for line in (run / "train.log").read_text().splitlines() if line[:2].isdigit()]
+    assert any(line.startswith("report:") for line in lines)
+    assert len(lines) == len(set(lines)), "a line is doubled"
+    assert text.count("report: ") == 1 and text.count("r2 ") == 1, "the console has each line once"
+    assert [row["global_step"] for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row] == [1, 2, 3, 4, 5, 6]
+    assert marked(mark) == [], "a process is left"
+    assert left_in_shared_memory() <= before
+
+
+def test_ranks_die_with_the_launcher(tmp_path, mark):
+    """Under torchrun every rank has a session of its own; killing the agent alone must not leave ranks training."""
+    root = tmp_path / "runs"
+    metrics = root / "vectors/run/metrics.jsonl"
+    launch = begin(mark, root, *LONG, launcher=TORCHRUN)
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, 120)
+    assert len(marked(mark)) >= 5  # the agent, two ranks, a worker each
+    launch.kill()
+    wait_until(lambda: marked(mark) == [], 30)
+    launch.wait()

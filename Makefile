@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test test-floor test-slow lint clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python main.py experiment=demo
+	$(BIN)/python main.py
 
 test: $(VENV)/.tested
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -31,6 +31,9 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         raise ConfigError(f"{' and '.join(given)} exclude each other; give one")
     if parsed.resolve and parsed.cfg is None:
         raise ConfigError("--resolve shows nothing by itself; add --cfg job")
+    nameless = next((text for text in parsed.overrides if text.lstrip().startswith("=")), None)
+    if nameless:
+        raise ConfigError(f"{nameless!r} is no setting; give it as key=value")
     check_given_once(parsed.overrides)
     sweep = next((text for text in parsed.overrides if text.startswith("sweep=") and text not in ("sweep=", "sweep=null")), None)
     if sweep and not (parsed.multirun or parsed.help or parsed.cfg or parsed.info):

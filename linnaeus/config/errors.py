@@ -96,7 +96,7 @@ _EXPLAINED = (
     (r"Ambiguous value for argument '([^'=]+)=", lambda m: f"{m[1]} has several values, which is a sweep: add -m for one, or brackets for a list"),
     (r"Interpolation key '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} refers to ${{{m[1]}}}, which is no key"),
     (r"Environment variable '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} needs the environment variable {m[1]}; set it"),
-    (r"Config group override must be .* Got", lambda m: "a group takes the name of one of its files, as in trainer=default; see `python main.py --help`"),
+    (r"Config group override must be .* Got", lambda _: "a group takes the name of one of its files, as in trainer=default; see `python main.py --help`"),
 )
 
 

@@ -32,7 +32,9 @@ def restore(t: Training, point: ResumePoint) -> None:
     if t.ema is not None:
         t.ema.load_averaged(found.ema_state)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
-    t.stop_reason = None if found.state["stop_reason"] == "interrupted" else found.state["stop_reason"]
+    t.stop_reason = found.state["stop_reason"]
+    if t.stop_reason == "interrupted" or t.output.directory.altered:  # a signal just at a limit; a limit that was allowed to move
+        t.stop_reason = t.ops.should_stop_early(t.progress.global_step)
     t.first_step, t.first_sample = t.progress.global_step, t.progress.samples_seen
     t.output.begin(t, found)
     log.info("continuing at step %d of %d from %s", t.progress.global_step, t.progress.expected_total_steps, found.path)

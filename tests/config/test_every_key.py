@@ -103,7 +103,7 @@ NULLS = f"{PREDICT} data.train_samples=72 trainer.global_batch=24 trainer.micro_
 
 def ramp(name: str, observe: Callable[[Any], Any], base: str = "") -> dict[str, Case]:
     base = f"{base} {RAMP.format(name)}"
-    changes = {"start": "1", "end": "0", "begin": "67%", "until": "0%"}
+    changes = {"start": "0.95", "end": "0", "begin": "67%", "until": "0%"}
     return {f"schedule.{name}.{word}": Case(f"schedule.{name}.{word}={value}", observe, base) for word, value in changes.items()}
 
 
@@ -153,7 +153,7 @@ TABLE = {
     "model.size@mformer": Case("model.size=nano", see.parameters),
     "model.backbone@timm": Case("model.backbone=test_vit", see.parameters, TIMM),
     "model.pretrained@timm": Case("model.pretrained=true", pretrained, TIMM),
-    "head.nulls": Case(PREDICT, see.parameters, "schedule.null_mask.start=0 schedule.null_mask.end=0"),
+    "head.nulls": Case(f"{PREDICT} schedule.null_mask.start=0", see.parameters),
     "loss.label_smoothing": Case("loss.label_smoothing=0.1", see.updates),
     "augment.name": Case("augment=none", see.batches),
     "augment.crop_scale": Case("augment.crop_scale=[0.2,0.3]", see.batches),

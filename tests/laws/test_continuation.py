@@ -180,6 +180,27 @@ def test_a_run_that_stopped_early_trains_no_further(tmp_path, reason, owner, nam
     assert runs.differences(whole, cut) == []
 
 
+def test_a_signal_in_the_last_update_an_early_stop_allows(tmp_path):
+    """The limit was reached and the signal came in the same update: the restart trains no further."""
+    settings = [*WORKLOADS["vectors"], *EARLY["max_steps"], "schedule.validate_at_end=false"]
+    whole = runs.run("vectors", tmp_path / "whole", *settings)
+    config = runs.configuration("vectors", tmp_path / "cut", *settings)
+    with watching.stopped_at(7):
+        assert runs.start(config) == 75
+    assert runs.start(config) == 0
+    assert runs.differences(whole, runs.run_path(config)) == ["state.stop_reason"]  # the checkpoint was made by the signal
+
+
+def test_a_later_limit_that_is_allowed_trains_on(tmp_path):
+    settings = [*WORKLOADS["vectors"], "schedule.validate_at_end=false", "schedule.checkpoint_at_end=false"]
+    whole = runs.run("vectors", tmp_path / "whole", *settings, "schedule.early_stop.max_steps=10")
+    runs.run("vectors", tmp_path / "more", *settings, "schedule.early_stop.max_steps=7")
+    allowed = "run.allow=[schedule.early_stop.max_steps]"
+    more = runs.run("vectors", tmp_path / "more", *settings, "schedule.early_stop.max_steps=10", allowed)
+    assert json.loads((more / "summary.json").read_text())["global_step"] == 10
+    assert [name for name in runs.differences(whole, more) if name.startswith(("model", "ema", "training", "batches"))] == []
+
+
 # -- negative controls -----------------------------------------------------------------------------------------------------------
 
 

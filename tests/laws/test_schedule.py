@@ -11,6 +11,7 @@ from linnaeus.checkpoint.writer import CheckpointWriter
 from linnaeus.engine import build as build_module
 from linnaeus.engine import resolve_schedule
 from linnaeus.engine.outputs import Outputs
+from linnaeus.schedule import OpsSchedule
 from linnaeus.weighting.gradnorm import GradNorm
 from tests import runs, watching
 
@@ -93,6 +94,14 @@ def test_what_the_plan_lists_is_what_happens(tmp_path, capsys, workload, setting
     plan["checkpoint"] = sorted(set(plan["checkpoint"]) | validations)
     assert events == plan
     assert events["validate"] and events["log"] and events["checkpoint"]
+
+
+def test_negative_control_a_validation_one_step_late_is_noticed(tmp_path, capsys):
+    plan, _ = planned("vectors", tmp_path, VECTORS, capsys)
+    original = OpsSchedule.should_validate
+    with mock.patch.object(OpsSchedule, "should_validate", lambda self, step: original(self, step - 1)):
+        events, _ = happened("vectors", tmp_path, VECTORS)
+    assert events["validate"] != plan["validate"] and events["log"] == plan["log"]
 
 
 def test_the_resolved_schedule_is_what_the_text_says(tmp_path):

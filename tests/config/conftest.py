@@ -1,0 +1,26 @@
+"""`python main.py ...` in this process: start-up would cost three seconds each time."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import main
+
+
+@pytest.fixture
+def start(monkeypatch, capsys, tmp_path):
+    """Run main with arguments, runs going to `tmp_path`; (exit status, stdout, stderr)."""
+
+    def run(*arguments: str, root: bool = True):
+        where = [f"run.root={tmp_path}/runs"] if root and not any(a.startswith(("run.root", "--help")) for a in arguments) else []
+        monkeypatch.setattr(sys, "argv", ["main.py", *arguments, *where])
+        try:
+            status = main.main()
+        except SystemExit as stop:
+            status = stop.code
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run

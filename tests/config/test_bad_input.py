@@ -1,0 +1,202 @@
+"""Whatever is wrong with what the user typed: one line that names it, exit status 2, and no file is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.config.observers import write_manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = "data.train_samples=40 data.validation_samples=20 data.image_size=32 trainer.global_batch=8 trainer.micro_batch=4 trainer.workers=0"
+
+# what is typed -> what the line must say
+REFUSED = {
+    # keys
+    "foo=1": "unknown key foo",
+    "+foo=1": "unknown key foo",
+    "++foo=1": "unknown key foo",
+    "trainer.lenght=3epochs": "unknown key trainer.lenght; did you mean trainer.length?",
+    "+trainer.lenght=3epochs": "did you mean trainer.length?",
+    "data.imagesize=3": "did you mean data.image_size?",
+    "augment.horizontalflip=1": "did you mean augment.horizontal_flip?",
+    "lr=3": "unknown key lr; did you mean optimizer.lr?",
+    "optmizer=adamw": "did you mean optimizer?",
+    "seed.x=3": "seed is not a group",
+    "hydra.foo=1": "unknown key hydra.foo",
+    "weighting.weights.species=2": "weighting.weights={species: ...}",
+    "schedule.mixing={strat:0.1}": "did you mean schedule.mixing.start?",
+    "~trainer.length": "trainer.length is missing",
+    "~model": "model is missing",
+    "+trainer.length=2epochs": "leave the + out",
+    "trainer.length=1epochs trainer.length=2epochs": "trainer.length is given twice",
+    "seed=1 ++seed=2": "seed is given twice",
+    "model=mformer model=timm": "model is given twice",
+    # choices
+    "model=mfromer": "did you mean mformer?",
+    "experiment=nope": "choose one of demo",
+    "trainer=3": "a group takes the name of one of its files",
+    "trainer=null": "a group takes the name of one of its files",
+    "optimizer.name=sgd": "choose with optimizer=sgd",
+    "optimizer.name=foo": "adamw, muon, sgd",
+    "workload.name=nope": "no workload 'nope'",
+    "model.size=giant": "it takes one of micro",
+    "trainer.precision=fp8": "it takes one of float32",
+    # types and ranges
+    "seed=abc": "seed is 'abc'; it takes a whole number",
+    "seed=1.5": "it takes a whole number",
+    "seed=true": "it takes a whole number",
+    "seed=": "it takes a whole number",
+    "seed=-1": "seed is -1; it must be at least 0",
+    "seed=null": "it takes a whole number",
+    "optimizer.lr=nan": "finite number",
+    "optimizer.lr=1e400": "finite number",
+    "optimizer.lr=0": "it must be more than 0",
+    "trainer.ema_decay=1.5": "it must be at most 1",
+    "trainer.compile=maybe": "true or false",
+    "trainer.clip_norm={a:1}": "trainer.clip_norm is {'a': 1}",
+    "augment.crop_scale=0.5": "it takes a list",
+    "augment.crop_scale=[1,0.5]": "augment.crop_scale=[1.0, 0.5] must be two numbers",
+    "data.components=[SPATIAL,[TEMPORAL]]": "data.components[1]",
+    # durations
+    "trainer.length=0epochs": "trainer.length is 0epochs, which is no update at all",
+    "trainer.length=10min": "minutes do not say at which update",
+    "schedule.validate=[10min]": "minutes do not say at which update",
+    "lr_scheduler.warmup=5min": "minutes do not say at which update",
+    "trainer.length=10": "it needs a unit: 10steps, 10epochs",
+    "schedule.validate=5": "it needs a unit",
+    "trainer.length=50%": "the length of the run is in epochs or steps",
+    "trainer.length=10parsecs": "a duration is a number and a unit",
+    "trainer.length=1.5steps": "steps are whole",
+    "schedule.log=[-5steps]": "cannot be negative",
+    "schedule.validate=[0steps]": "use [] for never",
+    "lr_scheduler.warmup=200%": "between 0% and 100%",
+    "schedule.meta_mask.begin=50% schedule.meta_mask.until=10%": "comes before schedule.meta_mask.begin",
+    "lr_scheduler=wsd lr_scheduler.decay=99%": "shorten one",
+    "lr_scheduler=step lr_scheduler.at=[]": "no moment",
+    # batches
+    "trainer.global_batch=0": "it must be at least 1",
+    "trainer.global_batch=10": "use trainer.global_batch=8 or 12, or trainer.micro_batch=2",
+    "trainer.global_batch=80 data.last_batch=drop": "is larger than the 40 training samples",
+    "trainer.micro_batch=1 schedule.mixing.end=0.5": "make it even",
+    # paths and data
+    "data=manifest": "data.path is required",
+    "data=manifest data.path=/no/such.csv": "data.path: '/no/such.csv' is not there",
+    "data=manifest data.path=FOLDER/manifest.csv data.image_column=picture": "data.image_column",
+    "data=manifest data.path=FOLDER/manifest.csv data.date_column=when": "data.date_column",
+    "data=manifest data.path=FOLDER/manifest.csv data.root=/no/folder": "data.root",
+    "data=manifest data.path=FOLDER/manifest.csv data.rank_columns={genus:nope}": "data.rank_columns.genus",
+    "data=manifest data.path=FOLDER/manifest.csv data.ranks=[genus,kingdom]": "data.ranks: 'kingdom'",
+    "data=manifest data.path=FOLDER": "data.path",
+    "run.resume=/no/checkpoint": "run.resume: '/no/checkpoint' is not there",
+    "run.resume=FOLDER": "run.resume",
+    "run.root=/proc/nope": "run.root: /proc/nope",
+    "run.root=FOLDER/manifest.csv": "run.root",
+    "run.name=a/b": "run.name: 'a/b' is no name for a directory",
+    "run.name=..": "run.name",
+    "run.experiment=a/b": "run.experiment",
+    # names of the workload
+    "data.ranks=[species,foo]": "data.ranks: 'foo'",
+    "data.ranks=[species,genus]": "coarse to fine",
+    "data.components=[FOO]": "'FOO' is not a metadata component",
+    "data.components=[SPATIAL,SPATIAL] schedule.partial_combinations=[]": "names a component twice",
+    "schedule.partial_combinations=[[FOO]]": "schedule.partial_combinations[0] names FOO",
+    "schedule.partial_mask_weights=[1]": "schedule.partial_mask_weights",
+    "schedule.mixing.end=0.5 schedule.mixing_level=[{from:0%,level:phylum}]": "'phylum' is not one of the taxonomic ranks",
+    "schedule.mixing.end=0.5 schedule.mixing_level=[]": "schedule.mixing_level is empty",
+    "weighting.weights={foo:1}": "weighting.weights.foo: no such task",
+    "optimizer.groups=[{filter:{name:nope},lr_scale:0}]": "takes no parameter",
+    "model=timm model.backbone=nope": "model.backbone",
+    # monitors
+    "schedule.best_monitor=val/foo": "schedule.best_monitor is val/foo, which no validation of this run measures",
+    "schedule.early_stop.patience=3 schedule.early_stop.monitor=val/species/topp1": "did you mean val/species/top1?",
+    "schedule.early_stop.patience=3 schedule.validate=[]": "never measured",
+    "lr_scheduler=plateau lr_scheduler.monitor=train/loss": "which no validation of this run measures",
+    "lr_scheduler=plateau lr_scheduler.monitor=val_ema/loss": "raw weights are validated",
+    "schedule.all_combinations_at_end=true data.components=[]": "schedule.all_combinations_at_end",
+    # grammar
+    "seed": "'seed' is no setting; give it as key=value",
+    "=3": "no setting",
+    "seed=[1": "'seed=[1' cannot be read",
+    "data.ranks={a:": "cannot be read",
+    "seed=1,2": "add -m",
+    "seed=${foo}": "${foo}, which is no key",
+    "seed=${oc.env:NO_SUCH_VARIABLE}": "NO_SUCH_VARIABLE",
+    # options
+    "--foo": "unrecognized arguments: --foo",
+    "-m --cfg job": "exclude each other",
+    "--resolve": "add --cfg job",
+    "--config-dir /no/folder": "/no/folder",
+    "--config-name nope": "nope",
+    "sweep=seeds": "sweep=seeds has no effect without -m",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("photographs")
+    write_manifest(found)
+    return found
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_one_line_and_nothing_written(typed, start, folder, tmp_path):
+    arguments = typed.replace("FOLDER", str(folder)).split()
+    before = sorted(folder.rglob("*"))
+    given = {a.lstrip("+~").partition("=")[0] for a in arguments}
+    small = [a for a in SMALL.split() if a.partition("=")[0] not in given and not ("_samples" in a and "data=manifest" in arguments)]
+    status, _, err = start(*arguments, *([] if typed.startswith("trainer=") else small))
+    assert status == 2
+    assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n"), err
+    assert REFUSED[typed] in err
+    assert len(err) < 500
+    assert list(tmp_path.rglob("*")) == [] and sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [("seed: 1\nseed: 2\n", "duplicate key seed"), ("seed: [1\n", "expected"), ("trainer:\n  lenght: 3\n", "did you mean trainer.length?")],
+)
+def test_a_bad_experiment_file(text, said, start, tmp_path):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\n" + text)
+    status, _, err = start("--config-dir", str(tmp_path / "conf"), "experiment=mine")
+    assert status == 2 and err.count("\n") == 1 and said in err, err
+
+
+def test_a_sweep_under_a_launcher_is_refused_with_what_to_type(start, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    status, _, err = start("-m", "seed=0,1", root=False)
+    assert status == 2 and "type `python main.py -m seed=0,1`" in err
+
+
+def test_a_mistake_in_the_code_keeps_its_traceback(start, monkeypatch):
+    """The negative control: only mistakes of a user become one line."""
+    monkeypatch.setattr("linnaeus.engine.resolve_schedule", lambda *_: int("no number"))
+    with pytest.raises(ValueError, match="no number"):
+        start(*SMALL.split())
+
+
+def run(*command: str) -> subprocess.CompletedProcess:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD_SIZE", "LOCAL_RANK"))}
+    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_the_program_itself(tmp_path):
+    done = run("main.py", "trainer.lenght=1epochs", f"run.root={tmp_path}/runs")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == "error: unknown key trainer.lenght; did you mean trainer.length?\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_under_torchrun_the_line_appears_once(tmp_path):
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py", "trainer.device=cpu"]
+    done = run(*launch, "trainer.global_batch=66", "trainer.micro_batch=22", f"run.root={tmp_path}/runs")
+    assert done.returncode == 1
+    assert done.stderr.count("trainer.global_batch=66 is not a multiple of trainer.micro_batch x processes = 22 x 2 = 44") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,109 @@
+"""--help, --cfg, plan=true and -m, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from linnaeus.config import compose
+from linnaeus.config.command_line import check_given_once, with_open_mappings
+from linnaeus.config.help import describe, help_text
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = (
+    "data.train_samples=24 data.validation_samples=12 data.image_size=32 trainer.global_batch=8 trainer.micro_batch=8 trainer.workers=0 "
+    "trainer.length=2steps logger.report=false trainer.device=cpu lr_scheduler.warmup=0steps"
+).split()
+
+
+def test_help_lists_every_key_with_type_value_and_meaning():
+    text = help_text(["model=timm", "data=manifest", "trainer.length=7epochs"])
+    config = compose(["model=timm", "data=manifest", "data.path=x", "trainer.length=7epochs"])
+    for key, kind, value, meaning in describe(config):
+        shown = "???" if key == "data.path" else value
+        assert f"  {key} = {shown}\n      {kind}: {meaning}\n" in text
+    assert "trainer.length = 7epochs\n      duration:" in text
+    assert "optimizer: adamw, muon, sgd" in text
+
+
+def test_every_key_has_a_meaning():
+    assert all(len(meaning.split()) > 1 or key.endswith("momentum") for key, _, _, meaning in describe(compose()))
+
+
+def test_help_takes_the_options_of_a_run(start):
+    status, out, err = start("--help", "--config-dir", "tests/vectors/conf", "experiment=vectors")
+    assert status == 0 and err == "" and "model.hidden = 32" in out
+
+
+def test_help_refuses_what_a_run_refuses(start):
+    status, out, err = start("--help", "model=nope")
+    assert status == 2 and out == "" and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"]], ids=" ".join)
+def test_what_only_prints_does_not_import_torch(arguments):
+    code = f"import sys, main; sys.argv = ['main.py', *{arguments}]; status = main.main(); sys.exit(status or 3 * ('torch' in sys.modules))"
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "seed" in done.stdout and "optimizer" in done.stdout
+    assert time.perf_counter() - start < 10  # 0.4 s on an idle core; torch alone takes more than 1
+
+
+def test_help_survives_a_reader_that_leaves():
+    done = subprocess.run(f"{sys.executable} main.py --help | head -1", shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("linnaeus") and done.stderr == ""
+
+
+def test_a_plan_prints_the_schedule_trains_nothing_and_is_no_run(start, tmp_path):
+    status, out, err = start("plan=true", "run.name=one", *TINY)
+    directory = tmp_path / "runs" / "biota" / "one"
+    assert status == 0 and err == ""
+    assert sorted(p.name for p in directory.iterdir()) == ["schedule.svg", "schedule.txt"]
+    planned = (directory / "schedule.txt").read_text()
+    assert "total steps                 2" in planned and planned.splitlines()[-1] in out
+    assert start("run.name=one", *TINY)[0] == 0
+    assert json.loads((directory / "summary.json").read_text())["status"] == "finished"
+    assert (directory / "schedule.txt").read_text() == planned
+    status, out, _ = start("run.name=one", *TINY)
+    assert status == 0 and "is finished" in out
+
+
+def test_a_sweep_runs_every_trial_in_a_directory_of_its_own(start, tmp_path):
+    status, _, err = start("-m", "seed=0,1", *TINY)
+    assert status == 0 and err == ""
+    runs = sorted((tmp_path / "runs" / "biota").iterdir())
+    seeds = {json.loads((run / "summary.json").read_text())["status"] for run in runs}
+    assert len(runs) == 2 and seeds == {"finished"}
+    assert {line for run in runs for line in (run / "config.yaml").read_text().splitlines() if line.startswith("seed")} == {"seed: 0", "seed: 1"}
+
+
+def test_the_sweep_of_seeds(start, tmp_path):
+    status, _, err = start("-m", "sweep=seeds", "plan=true", *TINY)
+    assert status == 0 and err == ""
+    assert len(list((tmp_path / "runs" / "biota").iterdir())) == 3
+
+
+def test_the_smoke_preset_runs(start, tmp_path):
+    small = [text for text in TINY if not text.startswith(("logger.report", "trainer.length"))]
+    status, _, err = start("debug=smoke", *small)
+    (run,) = (tmp_path / "runs" / "smoke").iterdir()
+    assert status == 0 and err == ""
+    assert json.loads((run / "summary.json").read_text())["global_step"] == 3
+    assert (run / "batches-rank0.jsonl").exists() and list((run / "debug").iterdir())
+
+
+def test_a_mapping_can_be_given_whole():
+    assert with_open_mappings(["weighting.weights={species: 2}", "seed=1"]) == ["++weighting.weights={species: 2}", "seed=1"]
+    assert compose(["weighting.weights={species:2}"]).weighting.weights == {"species": 2.0}
+
+
+def test_keys_are_compared_without_their_marks():
+    check_given_once(["a.b=1", "a.c=1", "b=1"])
+    with pytest.raises(ValueError, match=r"a\.b is given twice"):
+        check_given_once(["a.b=1", "++a.b=2"])

@@ -1,0 +1,79 @@
+"""Every file under conf/ composes and validates, and the defaults list has its order."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from linnaeus.config import CONF, Config, compose, typed_config
+from linnaeus.config.help import describe
+from linnaeus.rundir import dump_yaml, load_yaml
+
+GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir())
+CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
+EXPERIMENTS = [path for path in sorted((CONF / "experiment").glob("*.yaml"))]
+
+
+def test_every_group_has_a_file_and_nothing_else_lies_there():
+    assert all(any(group == g for g, _ in CHOICES) for group in GROUPS)
+    assert [p.name for p in CONF.rglob("*") if p.is_file() and p.suffix != ".yaml"] == []
+
+
+@pytest.mark.parametrize("group, name", CHOICES, ids=lambda x: x)
+def test_a_file_composes_and_validates(group, name):
+    config = compose([f"{group}={name}", "data.path=photos.csv"] if needs_path(group, name) else [f"{group}={name}"])
+    assert isinstance(config, Config)
+    content = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    if group not in ("experiment", "sweep", "debug"):
+        assert content.get("name", name) in (name, getattr(getattr(config, group), "name", name))
+
+
+def needs_path(group: str, name: str) -> bool:
+    text = (CONF / group / f"{name}.yaml").read_text()
+    return (group, name) == ("data", "manifest") or "override /data: manifest" in text
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda p: p.stem)
+def test_an_experiment_says_how_and_where_and_how_long_and_what(path):
+    lines = path.read_text().splitlines()
+    assert lines[0] == "# @package _global_"
+    comment = [line for line in lines[1:5] if line.startswith("#")]
+    assert f"experiment={path.stem}" in comment[0], "the command"
+    rest = " ".join(comment[1:])
+    assert re.search(r"CPU|GPU", rest), "the hardware"
+    assert re.search(r"\b(second|minute|hour)s?\b|\d+ (s|min|h)\b", rest), "the time"
+    assert len(rest.split()) > 12, "the result to expect"
+    assert yaml.safe_load(path.read_text())["run"]["experiment"] == path.stem
+
+
+def test_the_program_comes_first_and_the_experiment_last():
+    defaults = yaml.safe_load((CONF / "config.yaml").read_text())["defaults"]
+    assert defaults[0] == "_self_"
+    assert defaults[-1] == {"experiment": None}
+    assert {next(iter(d)) for d in defaults[1:]} == set(GROUPS)
+
+
+def test_the_smoke_preset_stops_an_experiment_after_three_updates():
+    config = compose(["debug=smoke", "experiment=plantnet20", "data.path=photos.csv"])
+    assert config.schedule.early_stop.max_steps == 3
+    assert config.debug.batch_hashes and config.debug.dump_metrics
+    assert config.run.experiment == "plantnet20"
+
+
+@pytest.mark.parametrize("overrides", [[], ["data=manifest", "data.path=x.csv", "model=timm"], ["experiment=demo", "optimizer=muon"]], ids=str)
+def test_the_saved_configuration_is_the_same_one_again(overrides):
+    config = compose([*overrides, "optimizer.groups=[{filter:{name:'re:.*bias'},lr_scale:1e-3}]", "weighting.weights={species:2}"])
+    again = typed_config(load_yaml(dump_yaml(dataclasses.asdict(config))))
+    assert again == config
+    assert list(describe(again)) == list(describe(config)), "types too: 1.0 is not 1"
+
+
+def test_another_folder_of_groups_can_be_added():
+    folder = Path(__file__).resolve().parents[1] / "vectors" / "conf"
+    config = compose(["experiment=vectors"], config_dir=folder)
+    assert config.workload.name == "tests.vectors"
+    assert config.augment is None

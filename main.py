@@ -87,7 +87,6 @@ def hydra_main() -> int:
     from omegaconf import DictConfig, OmegaConf
 
     from linnaeus.config import CONF, typed_config, user_errors
-    from linnaeus.config.command_line import with_open_mappings
 
     status = [EXIT_FINISHED]
 
@@ -96,14 +95,13 @@ def hydra_main() -> int:
         with user_errors(EXIT_USAGE):  # here already: Hydra would add a line of its own to an exception of a job
             status[0] = run(typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)))
 
-    sys.argv[1:] = with_open_mappings(sys.argv[1:])
     job()
     return status[0]
 
 
 def main() -> int:
     from linnaeus.config import user_errors
-    from linnaeus.config.command_line import parse_command_line, refuse_sweep_under_launcher
+    from linnaeus.config.command_line import for_hydra, parse_command_line, refuse_sweep_under_launcher
 
     with user_errors(EXIT_USAGE):
         asked = parse_command_line(sys.argv[1:])
@@ -113,6 +111,7 @@ def main() -> int:
             print_help(asked.overrides, asked.config_dir)
             return EXIT_FINISHED
         refuse_sweep_under_launcher(asked, os.environ)
+        sys.argv[1:] = for_hydra(sys.argv[1:], asked)
         return hydra_main()
 
 

@@ -63,6 +63,13 @@ def find_resume_point(
     return _agree(lambda: _begun_from(Path(choice), Path(directory)), is_master, broadcast_object)
 
 
+def holds_checkpoint(path: Path) -> bool:
+    """Whether a `run.resume` path may be resumed from: nothing is loaded yet."""
+    if (path / MANIFEST).exists() or (path.is_dir() and _STEP.fullmatch(path.name)):
+        return True
+    return bool(list_checkpoints(path / "checkpoints") or list_checkpoints(path))
+
+
 def _walk_back(directory: Path) -> ResumePoint:
     skipped: list[tuple[str, str]] = []
     for _, path in reversed(list_checkpoints(directory)):

@@ -24,7 +24,7 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
 
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
-    parsed = parser.parse_args(list(arguments))
+    parsed = parser.parse_intermixed_args(list(arguments))  # options may stand between settings
     modes = {"--run": parsed.run, "--multirun": parsed.multirun, "--cfg": parsed.cfg, "--info": parsed.info}
     given = [option for option, value in modes.items() if value not in (None, False)]
     if len(given) > 1:
@@ -41,10 +41,18 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def with_open_mappings(arguments: Sequence[str]) -> list[str]:
+def for_hydra(arguments: Sequence[str], parsed: argparse.Namespace) -> list[str]:
+    """The same arguments as Hydra's parser takes them: options first."""
+    options = list(arguments)
+    for text in parsed.overrides:
+        options.remove(text)
+    return [*options, *with_open_mappings(parsed.overrides)]
+
+
+def with_open_mappings(overrides: Sequence[str]) -> list[str]:
     """Hydra lets `weighting.weights={species: 2}` add no keys to a mapping unless it is written `++weighting.weights=...`; what may
     be in there is ours to check."""
-    return [f"++{text}" if _MAPPING.match(text) else text for text in arguments]
+    return [f"++{text}" if _MAPPING.match(text) else text for text in overrides]
 
 
 def _refuse(message: str) -> NoReturn:

@@ -93,10 +93,16 @@ _EXPLAINED = (
     (r"Could not append to config\. An item is already at '([^']+)'", lambda m: f"+{m[1]}: the key is there already; leave the + out"),
     (r"Could not find '([^']+)'\s+Available options in '[^']*':\s+(.*?)\s*Config search path", _unknown_choice),
     (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
-    (r"Ambiguous value for argument '([^'=]+)=", lambda m: f"{m[1]} has several values, which is a sweep: add -m for one, or brackets for a list"),
+    (
+        r"Ambiguous value for argument '([^'=]+)=",
+        lambda m: f"{m[1]} has several values, which is a sweep: add -m for one, or brackets for a list",
+    ),
     (r"Interpolation key '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} refers to ${{{m[1]}}}, which is no key"),
     (r"Environment variable '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} needs the environment variable {m[1]}; set it"),
-    (r"Config group override must be .* Got", lambda _: "a group takes the name of one of its files, as in trainer=default; see `python main.py --help`"),
+    (
+        r"Config group override must be .* Got",
+        lambda _: "a group takes the name of one of its files, as in trainer=default; see `python main.py --help`",
+    ),
 )
 
 

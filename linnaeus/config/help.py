@@ -34,7 +34,9 @@ def _walk(node: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
 def _type_name(annotation: Any) -> str:
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         return " or ".join("null" if a is type(None) else _type_name(a) for a in typing.get_args(annotation))
-    return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation).replace("typing.", "")
+    return (
+        annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation).replace("typing.", "")
+    )
 
 
 def _shown(value: Any) -> str:

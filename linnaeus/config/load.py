@@ -81,7 +81,7 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
     for name in tree:
         if name not in fields:
             raise ConfigError(f"unknown key {_join(prefix, str(name))}; {_hint(str(name), prefix, fields, tree, variants)}")
-    values = {}
+    values: dict[str, Any] = {}
     for name, f in fields.items():
         key = _join(prefix, name)
         if prefix == "" and name in WORKLOAD_GROUPS and name not in variants:

@@ -29,7 +29,9 @@ class TrainerConfig:
     micro_batch: int = setting("samples one process runs forward at once; accumulation is global_batch / (micro_batch x processes)", low=1)
     length: str = setting("length of the training: `20epochs` or `5000steps`", duration="update")
     device: str = setting("auto takes CUDA when there is one", choices=("auto", "cpu", "cuda"))
-    precision: str = setting("float32, float64, or autocast to bf16 / fp16 (fp16 scales the loss)", choices=("float32", "float64", "bf16", "fp16"))
+    precision: str = setting(
+        "float32, float64, or autocast to bf16 / fp16 (fp16 scales the loss)", choices=("float32", "float64", "bf16", "fp16")
+    )
     clip_norm: float | None = setting("largest norm of the gradient, after unscaling; null: no clipping", above=0)
     ema_decay: float | None = setting("decay of an exponential moving average of the weights; null: none", low=0, high=1)
     ema_validate: bool = setting("validate the averaged weights (rows named val_ema/...) instead of the raw ones")
@@ -51,7 +53,9 @@ class OptimizerConfig:
     lr_reference_batch: int = setting("the global batch `lr` is meant for", low=1)
     weight_decay: float = setting("decoupled weight decay of the matrices (norms, biases and tokens have none)", low=0)
     fused: bool = setting("one fused kernel per update where torch has one")
-    groups: list[dict[str, Any]] = setting("parameter groups: [{filter: ..., lr_scale: ..., weight_decay: ...}], the first that matches takes the parameter")
+    groups: list[dict[str, Any]] = setting(
+        "parameter groups: [{filter: ..., lr_scale: ..., weight_decay: ...}], the first that matches takes the parameter"
+    )
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,9 @@ class EarlyStopConfig:
     min_delta: float = setting("smallest change that counts as an improvement", low=0)
     metric_bound: float | None = setting("stop once the monitored metric is at least this good; null: never")
     min_lr: float | None = setting("stop once the learning rate is below this, after warm-up; null: never", above=0)
-    max_grad_norm: float | None = setting("stop once the gradient norm (before clipping) exceeds this at a log boundary; null: never", above=0)
+    max_grad_norm: float | None = setting(
+        "stop once the gradient norm (before clipping) exceeds this at a log boundary; null: never", above=0
+    )
     max_steps: int | None = setting("stop at this global step whatever the length says; null: never", low=1)
 
 
@@ -148,7 +154,9 @@ class ScheduleConfig:
     validate: Durations = setting("when the normal validation pass runs", duration="update")
     validate_mask_meta: Durations = setting("when validation with all metadata masked runs", duration="update")
     validate_partial_mask_meta: Durations = setting("when validation with each listed combination masked runs", duration="update")
-    partial_combinations: list[list[str]] = setting("the combinations of metadata components to mask in partial passes: [[SPATIAL], [SPATIAL, TEMPORAL]]")
+    partial_combinations: list[list[str]] = setting(
+        "the combinations of metadata components to mask in partial passes: [[SPATIAL], [SPATIAL, TEMPORAL]]"
+    )
     validate_at_end: bool = setting("run the passes that have a cadence once more at the last step if they are not due there")
     all_combinations_at_end: bool = setting("at the end validate every combination of masked components")
     checkpoint: Durations = setting("when a checkpoint is written", duration="any")
@@ -163,7 +171,9 @@ class ScheduleConfig:
     partial_mask_weights: list[float] = setting("their weights; empty: equal")
     null_mask: RampConfig = setting("probability that a null label is left out of the loss; below 1 needs head.nulls=predict")
     mixing: RampConfig = setting("probability that a pair of samples is mixed")
-    mixing_level: list[dict[str, str]] = setting("taxonomic rank whose members are paired, from each moment on: [{from: 0%, level: genus}]; takes effect at epoch starts")
+    mixing_level: list[dict[str, str]] = setting(
+        "taxonomic rank whose members are paired, from each moment on: [{from: 0%, level: genus}]; takes effect at epoch starts"
+    )
     early_stop: EarlyStopConfig = setting("when training stops before its length")
 
 

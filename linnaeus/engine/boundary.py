@@ -7,7 +7,6 @@ results taken once, checkpoint, stop. Everything due is a function of `global_st
 from __future__ import annotations
 
 import logging
-import math
 
 from linnaeus.engine.training import Training
 from linnaeus.engine.validation import run_pending_validations, schedule_due_validations
@@ -30,6 +29,7 @@ def at_step_boundary(t: Training) -> None:
     t.stop_reason = t.stop_reason or why_to_stop(t)
     owed = t.progress.has_pending_validations()
     if t.ops.should_save_checkpoint(step, t.context) or owed or t.stop_reason is not None:
+        stop_where_all_is_skipped(t)
         t.output.save(t)
     if owed and t.stop_reason != "interrupted":  # then they are written down as owed, and run after the restart
         run_pending_validations(t)
@@ -49,11 +49,17 @@ def log_training(t: Training) -> None:
     }
     t.output.row(t, row)
     t.stop_reason = t.stop_reason or t.ops.should_stop_early(step, learning_rate=base_lr, grad_norm=row["train/grad_norm"])
-    in_a_row = int(t.update.skipped_in_a_row)
+    stop_where_all_is_skipped(t)
+
+
+def stop_where_all_is_skipped(t: Training) -> None:
+    """FloatingPointError after too many updates in a row that were not finite. Reads the device: at log boundaries, and before
+    what would take a run that moves no more for a sound one."""
+    in_a_row, step = int(t.update.skipped_in_a_row), t.progress.global_step
     if in_a_row >= t.config.trainer.max_skipped_in_a_row:
         raise FloatingPointError(
-            f"the last {in_a_row} updates up to step {step} were skipped as non-finite (trainer.max_skipped_in_a_row); "
-            f"train/loss is {row['train/loss'] if math.isfinite(row['train/loss']) else 'not finite'}: lower optimizer.lr or clip_norm"
+            f"the last {in_a_row} updates up to step {step} were skipped as non-finite (trainer.max_skipped_in_a_row): "
+            "lower optimizer.lr or trainer.clip_norm, or look for bad data in the batches there"
         )
 
 

@@ -129,8 +129,7 @@ class RunDirectory:
     def _look(self) -> None:
         self.path = run_path(self.config)
         run = self.config["run"]
-        if run["resume"] not in ("auto", "never") and not Path(run["resume"]).is_dir():
-            raise ConfigError(f"run.resume: {run['resume']!r} is not there; give auto, never, or the path of a step-... directory")
+        _check_resume(run["resume"])
         self.is_new = not (self.path / CONFIG).exists()
         self._finished = not self.is_new and _status(self.path / SUMMARY) in ("finished", "stopped_early")
         if self.is_new:
@@ -184,6 +183,17 @@ class RunDirectory:
         created = before.get("created", now)
         write_atomic(self.path / RECORD, _json({"run_id": self.run_id, "created": created, **launch}))
         write_atomic(self.path / CONFIG, text)
+
+
+def _check_resume(choice: str) -> None:
+    """A path that cannot be resumed from is refused before anything is written."""
+    if choice in ("auto", "never"):
+        return
+    from linnaeus.checkpoint.resume import holds_checkpoint
+
+    if not holds_checkpoint(Path(choice)):
+        found = "holds no checkpoint" if Path(choice).is_dir() else "is not there"
+        raise ConfigError(f"run.resume: {choice!r} {found}; give auto, never, or the path of a step-... directory")
 
 
 def _status(summary: Path) -> str | None:

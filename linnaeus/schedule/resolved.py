@@ -88,8 +88,6 @@ def resolve_all_schedule_params(
     combinations = all_combinations(listed, components or ()) if complete else listed
     if schedule.validate_partial_mask_meta and has_metadata and not listed:
         raise ConfigError("schedule.validate_partial_mask_meta needs schedule.partial_combinations, such as [[SPATIAL]]; or set it to []")
-    if schedule.all_combinations_at_end and not has_metadata:
-        raise ConfigError("schedule.all_combinations_at_end=true has no effect: there is no metadata to mask; set it to false")
     events = _events(config, *lengths, last, {"validate": True, "validate_mask_meta": has_metadata, PARTIAL: bool(combinations)})
     ramps = {name: Ramp.resolve(getattr(schedule, name), f"schedule.{name}", *lengths) for name in RAMPS}
     levels = _mixing_levels(schedule, *lengths)

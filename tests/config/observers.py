@@ -29,15 +29,30 @@ from linnaeus.rundir import RunDirectory, run_path
 from linnaeus.workloads import build_workload
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "conf"
-TINY = (
-    "data.train_samples=40 data.validation_samples=20 data.validation_batch=20 data.image_size=32 trainer.global_batch=8 "
-    "trainer.micro_batch=4 trainer.length=3steps trainer.workers=0 schedule.log=[1steps] schedule.report=[] schedule.validate=[3steps] "
-    "schedule.validate_mask_meta=[] schedule.validate_partial_mask_meta=[] schedule.partial_combinations=[] schedule.checkpoint=[] "
-    "logger.report=false logger.console=plain lr_scheduler.warmup=0steps trainer.device=cpu"
-).split()
+TINY = [
+    "data.train_samples=40",
+    "data.validation_samples=20",
+    "data.validation_batch=20",
+    "data.image_size=32",
+    "trainer.global_batch=8",
+    "trainer.micro_batch=4",
+    "trainer.length=3steps",
+    "trainer.workers=0",
+    "schedule.log=[1steps]",
+    "schedule.report=[]",
+    "schedule.validate=[3steps]",
+    "schedule.validate_mask_meta=[]",
+    "schedule.validate_partial_mask_meta=[]",
+    "schedule.partial_combinations=[]",
+    "schedule.checkpoint=[]",
+    "logger.report=false",
+    "logger.console=plain",
+    "lr_scheduler.warmup=0steps",
+    "trainer.device=cpu",
+]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def of_groups(*choices: str) -> Any:
     return compose(list(choices), config_dir=VECTORS, missing_ok=True)
 
@@ -45,7 +60,9 @@ def of_groups(*choices: str) -> Any:
 def composed(*overrides: str) -> Any:
     """TINY with `overrides`, the last value of a key winning. Hydra composes each choice of groups once (it takes 0.1 s) and its
     parser reads the values."""
-    groups = {text.partition("=")[0]: text for text in overrides if "." not in text.partition("=")[0] and text[:5] not in ("seed=", "plan=")}
+    groups = {
+        text.partition("=")[0]: text for text in overrides if "." not in text.partition("=")[0] and text[:5] not in ("seed=", "plan=")
+    }
     tree = dataclasses.asdict(of_groups(*groups.values()))
     for override in OverridesParser.create().parse_overrides([text for text in (*TINY, *overrides) if text not in groups.values()]):
         *parents, name = override.key_or_group.split(".")
@@ -108,7 +125,12 @@ def loader_on_gpu(config: Any) -> tuple:
     """What the loader would be on a CUDA device: it needs none to be made."""
     t = built(config)
     loader = build_train_loader(config, SimpleNamespace(device=torch.device("cuda")), t.workload, t.sampler)
-    return type(loader).__name__, getattr(loader, "num_workers", 0), getattr(loader, "prefetch_factor", 0), getattr(loader, "pin_memory", None)
+    return (
+        type(loader).__name__,
+        getattr(loader, "num_workers", 0),
+        getattr(loader, "prefetch_factor", 0),
+        getattr(loader, "pin_memory", None),
+    )
 
 
 def directory(config: Any) -> str:
@@ -193,9 +215,7 @@ def write_manifest(folder: Path) -> Path:
     for i in range(24):
         Image.fromarray(np.full((40, 40, 3), 9 * i, np.uint8)).save(folder / f"{i}.png")
         where = f"{i}.5,{i}.25,{10 + i},2020-0{1 + i % 9}-11,{i % 24:02d}:30,{100 * (i % 5)}"
-        lines.append(
-            f"{i}.png,{23 - i}.png,G{i % 2},S{i % 4},T{i % 3},{where},{'val' if i % 5 == 0 else 'train'},site{i // 3}"
-        )
+        lines.append(f"{i}.png,{23 - i}.png,G{i % 2},S{i % 4},T{i % 3},{where},{'val' if i % 5 == 0 else 'train'},site{i // 3}")
     (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
     (folder / "second.csv").write_text("\n".join(lines[:-4]) + "\n")
     (folder / "gaps.csv").write_text("\n".join(lines).replace("23.png,0.png", "gone.png,0.png") + "\n")

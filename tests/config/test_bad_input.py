@@ -38,7 +38,7 @@ REFUSED = {
     "model=mformer model=timm": "model is given twice",
     # choices
     "model=mfromer": "did you mean mformer?",
-    "experiment=nope": "choose one of demo",
+    "experiment=nope": "there is no experiment=nope; choose one of ",
     "trainer=3": "a group takes the name of one of its files",
     "trainer=null": "a group takes the name of one of its files",
     "optimizer.name=sgd": "choose with optimizer=sgd",
@@ -117,7 +117,6 @@ REFUSED = {
     "schedule.early_stop.patience=3 schedule.validate=[]": "never measured",
     "lr_scheduler=plateau lr_scheduler.monitor=train/loss": "which no validation of this run measures",
     "lr_scheduler=plateau lr_scheduler.monitor=val_ema/loss": "raw weights are validated",
-    "schedule.all_combinations_at_end=true data.components=[]": "schedule.all_combinations_at_end",
     # grammar
     "seed": "'seed' is no setting; give it as key=value",
     "=3": "no setting",

@@ -16,8 +16,8 @@ from linnaeus.config.help import describe, help_text
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = (
-    "data.train_samples=24 data.validation_samples=12 data.image_size=32 trainer.global_batch=8 trainer.micro_batch=8 trainer.workers=0 "
-    "trainer.length=2steps logger.report=false trainer.device=cpu lr_scheduler.warmup=0steps"
+    f"--config-dir {ROOT}/tests/vectors/conf experiment=vectors trainer.length=2steps logger.report=false trainer.device=cpu "
+    "lr_scheduler.warmup=0steps"
 ).split()
 
 
@@ -36,7 +36,7 @@ def test_every_key_has_a_meaning():
 
 
 def test_help_takes_the_options_of_a_run(start):
-    status, out, err = start("--help", "--config-dir", "tests/vectors/conf", "experiment=vectors")
+    status, out, err = start("--help", "--config-dir", str(ROOT / "tests/vectors/conf"), "experiment=vectors")
     assert status == 0 and err == "" and "model.hidden = 32" in out
 
 
@@ -62,7 +62,7 @@ def test_help_survives_a_reader_that_leaves():
 
 def test_a_plan_prints_the_schedule_trains_nothing_and_is_no_run(start, tmp_path):
     status, out, err = start("plan=true", "run.name=one", *TINY)
-    directory = tmp_path / "runs" / "biota" / "one"
+    directory = tmp_path / "runs" / "vectors" / "one"
     assert status == 0 and err == ""
     assert sorted(p.name for p in directory.iterdir()) == ["schedule.svg", "schedule.txt"]
     planned = (directory / "schedule.txt").read_text()
@@ -77,22 +77,24 @@ def test_a_plan_prints_the_schedule_trains_nothing_and_is_no_run(start, tmp_path
 def test_a_sweep_runs_every_trial_in_a_directory_of_its_own(start, tmp_path):
     status, _, err = start("-m", "seed=0,1", *TINY)
     assert status == 0 and err == ""
-    runs = sorted((tmp_path / "runs" / "biota").iterdir())
+    runs = sorted((tmp_path / "runs" / "vectors").iterdir())
     seeds = {json.loads((run / "summary.json").read_text())["status"] for run in runs}
     assert len(runs) == 2 and seeds == {"finished"}
-    assert {line for run in runs for line in (run / "config.yaml").read_text().splitlines() if line.startswith("seed")} == {"seed: 0", "seed: 1"}
+    assert {line for run in runs for line in (run / "config.yaml").read_text().splitlines() if line.startswith("seed")} == {
+        "seed: 0",
+        "seed: 1",
+    }
 
 
 def test_the_sweep_of_seeds(start, tmp_path):
     status, _, err = start("-m", "sweep=seeds", "plan=true", *TINY)
     assert status == 0 and err == ""
-    assert len(list((tmp_path / "runs" / "biota").iterdir())) == 3
+    assert len(list((tmp_path / "runs" / "vectors").iterdir())) == 3
 
 
 def test_the_smoke_preset_runs(start, tmp_path):
-    small = [text for text in TINY if not text.startswith(("logger.report", "trainer.length"))]
-    status, _, err = start("debug=smoke", *small)
-    (run,) = (tmp_path / "runs" / "smoke").iterdir()
+    status, _, err = start("debug=smoke", *[text for text in TINY if not text.startswith(("logger.report", "trainer.length"))])
+    (run,) = (tmp_path / "runs" / "vectors").iterdir()
     assert status == 0 and err == ""
     assert json.loads((run / "summary.json").read_text())["global_step"] == 3
     assert (run / "batches-rank0.jsonl").exists() and list((run / "debug").iterdir())

@@ -64,7 +64,11 @@ def test_the_smoke_preset_stops_an_experiment_after_three_updates():
     assert config.run.experiment == "plantnet20"
 
 
-@pytest.mark.parametrize("overrides", [[], ["data=manifest", "data.path=x.csv", "model=timm"], ["experiment=demo", "optimizer=muon"]], ids=str)
+@pytest.mark.parametrize(
+    "overrides",
+    [[], ["data=manifest", "data.path=x.csv", "model=timm"], ["weighting=gradnorm", "lr_scheduler=plateau", "optimizer=muon"]],
+    ids=str,
+)
 def test_the_saved_configuration_is_the_same_one_again(overrides):
     config = compose([*overrides, "optimizer.groups=[{filter:{name:'re:.*bias'},lr_scale:1e-3}]", "weighting.weights={species:2}"])
     again = typed_config(load_yaml(dump_yaml(dataclasses.asdict(config))))

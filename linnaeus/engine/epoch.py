@@ -8,6 +8,7 @@ validate and stop. Nothing between two boundaries waits for the device.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -58,15 +59,16 @@ def train_one_step(t: Training, window: Window) -> None:
     """One optimizer update from one window."""
     step = t.progress.global_step
     valid = count_valid_labels(t, window)
-    denominators = valid.clamp(min=1.0)
+    weights = t.weighting.weights
+    shares = torch.tensor([t.context.world_size / max(count, 1.0) for count in valid.tolist()], dtype=weights.dtype)
     # non_blocking: a blocking copy to a GPU waits for all that is queued there, the last update included.
-    coefficients = t.weighting.weights * (t.context.world_size / denominators).to(t.weighting.weights, non_blocking=True)
+    coefficients = weights * shares.to(weights.device, non_blocking=True)
     measuring = t.ops.should_update_gradnorm(step + 1)
     t.optimizers.zero_grad()
     for number, (_, batch) in enumerate(window):
         seed_forward(t.config.seed, step, number * t.context.world_size + t.context.rank, t.device.type)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
-            run_micro_batch(t, batch, coefficients, denominators if measuring else None)
+            run_micro_batch(t, batch, coefficients, valid.clamp(min=1.0) if measuring else None)
     if measuring:
         t.weighting.finish(t.context.all_reduce)
     t.optimizers.set_lr(t.lr.scale(step))
@@ -83,14 +85,14 @@ def run_micro_batch(t: Training, batch: dict[str, Tensor], coefficients: Tensor,
     sums = t.workload.loss_sums(outputs, batch)
     if denominators is not None:
         t.weighting.measure((sums / denominators.to(sums, non_blocking=True)).unbind(), t.model.shared_parameters(), t.precision.loss_scale)
-    t.precision.backward((coefficients.to(sums.dtype) * sums).sum())
+    t.precision.backward(sums, coefficients)
     t.tracker.add_micro_batch(sums, outputs, batch)
 
 
 def count_valid_labels(t: Training, window: Window) -> Tensor:
     """float64 [T] on the host: valid labels per task in the whole global batch. The stop flag travels with the counts, so that
     every process learns of a signal at the same update without a collective of its own."""
-    valid = torch.stack([t.workload.valid_counts(host) for host, _ in window]).sum(0)
+    valid = functools.reduce(torch.add, [t.workload.valid_counts(host) for host, _ in window])
     if not t.context.is_distributed:
         t.stop_agreed = t.stop_signalled
         return valid

@@ -57,13 +57,15 @@ class Precision:
         """What losses are multiplied by before backward, float32 []; None: nothing."""
         return None if self.scaler is None else self.scaler.value
 
-    def backward(self, loss: Tensor) -> None:
-        """Backward from a loss [], scaled: float16 gradients below 6e-8 would be lost without. A loss that is not finite makes
-        every gradient NaN (0 x inf), also where the gradient alone would be finite, so that all processes see it in the common
-        gradient norm without a message of its own."""
-        one = self._one if self.scaler is None else self.scaler.value
-        # As a factor: a gradient handed to `backward` makes torch import sympy to check its shape (0.25 s of start-up).
-        (loss * torch.add(one, loss.detach(), alpha=0).to(loss.dtype)).backward()
+    def backward(self, losses: Tensor, factors: Tensor | None = None) -> None:
+        """Backward from the sum of `losses` [T] times `factors` [T] (1 by default), scaled: float16 gradients below 6e-8 would be lost
+        without. A loss that is not finite makes its factor and with it its gradients NaN (0 x inf), also where the gradient
+        alone would be finite, so that all processes see it in the common gradient norm without a message of its own."""
+        factors = self._one if factors is None else factors
+        if self.scaler is not None:
+            factors = factors * self.scaler.value
+        # All in the factors: a gradient handed to `backward` makes torch import sympy to check its shape (0.25 s of start-up).
+        (torch.add(factors, losses.detach(), alpha=0) * losses).sum().backward()
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()

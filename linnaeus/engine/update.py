@@ -38,7 +38,8 @@ class Update:
         Skipped where the norm is not finite: then parameters, moments, step counts and averages keep their bits."""
         grads = self.optimizers.gradients()
         norm = total_norm(grads)
-        torch.ne(norm * 0, 0, out=self.found_inf)  # inf x 0 and NaN x 0 are NaN, and NaN is not 0
+        zero = norm - norm  # NaN where the norm is infinite or NaN, and NaN is not itself; a number would cost 3 us as an operand
+        torch.ne(zero, zero, out=self.found_inf)
         self.optimizers.step(self.found_inf, self._divisor(norm), grads)
         self.grad_norm = norm if self.scaler is None else norm / self.scaler.value
         if self.scaler is not None:

@@ -226,9 +226,8 @@ def loss_after(driver: Ours | Peer, workload: Workload) -> float:
     return F.cross_entropy(driver.model({"x": held.x[:64]}), held.y[:64]).item()
 
 
-PEERS: dict[str, tuple[Callable[..., Peer], str | None]] = {  # name: (driver, the package it needs)
-    "plain loop": (Plain, None),
-    "fused, clipped, metrics": (FusedAndClipped, None),
+PLAIN_TORCH: dict[str, Callable[..., Peer]] = {"plain loop": Plain, "fused, clipped, metrics": FusedAndClipped}
+FRAMEWORKS: dict[str, tuple[Callable[..., Peer], str]] = {  # name: (driver, the package it needs)
     "timm's loop": (Timm, "timm"),
     "Accelerate": (Accelerate, "accelerate"),
     "Lightning": (Lightning, "lightning"),

@@ -13,12 +13,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.drivers import PEERS, Ours, Peer, loss_after
+from benchmarks.drivers import FRAMEWORKS, PLAIN_TORCH, Ours, Peer, loss_after
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
 from linnaeus.config.load import compose
 from linnaeus.config.schema import Config
@@ -40,27 +41,33 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     names = list(MODELS) if options.model == "all" else [options.model]
-    tables = [compare(name, options.rounds, options.updates) for name in names]
+    tables = [compare(name, options.rounds, options.updates, PLAIN_TORCH) for name in names]
+    frameworks = installed_frameworks()
+    if frameworks:  # last: once they are imported, torch.optim itself takes about 0.2 ms longer here
+        tables += [compare(name, options.rounds, options.updates, PLAIN_TORCH | frameworks) for name in names]
     return conclude(tables, options.json)
 
 
-def compare(model: str, rounds: int, updates: int | None) -> dict[str, Any]:
-    """Time every driver on one model; returns its table."""
+def installed_frameworks() -> dict[str, Callable[..., Peer]]:
+    return {name: peer for name, (peer, package) in FRAMEWORKS.items() if importlib.util.find_spec(package) is not None}
+
+
+def compare(model: str, rounds: int, updates: int | None, peers: Mapping[str, Callable[..., Peer]]) -> dict[str, Any]:
+    """Time our loop and `peers` on one model; returns the table, with the bars where frameworks play no part."""
     batch, usual, overrides = MODELS[model]
     updates = updates or usual
     context = DistributedContext().initialize(device="cpu")
     with tempfile.TemporaryDirectory() as root:
         ours = Ours(configure(overrides, batch, updates, rounds + 1, root), context)
         drivers: dict[str, Ours | Peer] = {"linnaeus": ours}
-        for name, (peer, package) in PEERS.items():
-            if package is None or importlib.util.find_spec(package) is not None:
-                drivers[name] = peer(ours.config, context, ours.workload, ours.plan)
+        for name, peer in peers.items():
+            drivers[name] = peer(ours.config, context, ours.workload, ours.plan)
         seconds = measure(drivers, rounds)
         notes = {name: f"loss after it {loss_after(driver, ours.workload):.2f}" for name, driver in drivers.items()}
         ours.close()
     per_update = {name: [s / updates for s in times] for name, times in seconds.items()}
     title = f"{model}, batch {batch}, {rounds} rounds of {updates} updates, 1 thread, CPU time of an update"
-    return report(title, per_update, "plain loop", BARS, (1000, "ms"), notes)
+    return report(title, per_update, "plain loop", BARS if peers == PLAIN_TORCH else [], (1000, "ms"), notes)
 
 
 def configure(overrides: list[str], batch: int, updates: int, epochs: int, root: str) -> Config:

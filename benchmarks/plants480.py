@@ -77,7 +77,11 @@ def train(overrides: list[str], root: str) -> dict[str, float]:
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, root=root))
     main.run(config)
     summary = json.loads(next(Path(root).rglob("summary.json")).read_text())
-    return {key.split("/")[1]: value for key, value in summary["final"].items() if key.startswith("val") and key.endswith("/top1") and "mask" not in key}
+    return {
+        key.split("/")[1]: value
+        for key, value in summary["final"].items()
+        if key.startswith("val") and key.endswith("/top1") and "mask" not in key
+    }
 
 
 def one_split(manifest: str, split: int, overrides: list[str]) -> dict[str, dict[str, float]]:

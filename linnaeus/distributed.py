@@ -68,7 +68,9 @@ class DistributedContext:
             raise ConfigError("trainer.device=cuda, but torch sees no CUDA device here; use cpu or auto")
         cuda = device != "cpu" and torch.cuda.is_available()
         if cuda and self.local_rank >= torch.cuda.device_count():
-            raise ConfigError(f"local rank {self.local_rank} has no GPU of its own: {torch.cuda.device_count()} seen; start fewer processes")
+            raise ConfigError(
+                f"local rank {self.local_rank} has no GPU of its own: {torch.cuda.device_count()} seen; start fewer processes"
+            )
         self.device = torch.device("cuda", self.local_rank) if cuda else torch.device("cpu")
         if cuda:
             torch.cuda.set_device(self.device)

@@ -29,7 +29,7 @@ def test_uniforms_are_uniform_and_streams_are_independent():
     a, b = uniforms(key(1), np.arange(100_000)), uniforms(key(2), np.arange(100_000))
     assert abs(a.mean() - 0.5) < 0.005 and abs(a.var() - 1 / 12) < 0.002
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.015 and abs(np.corrcoef(a[1:], a[:-1])[0, 1]) < 0.015
-    assert 0 <= a.min() and a.max() < 1
+    assert a.min() >= 0 and a.max() < 1
 
 
 def test_permutation_is_one():

@@ -113,6 +113,9 @@ class ClassificationWorkload:
     def loss_sums(self, outputs: Tensor, batch: Batch) -> Tensor:
         return summed_loss(outputs, batch).reshape(1)
 
+    def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
+        return (sums * weights / denominators.clamp(min=1)).sum()
+
     def metrics(self, training: bool, device: torch.device) -> LossAndTop1:
         return LossAndTop1(device)
 

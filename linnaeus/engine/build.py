@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -37,9 +37,7 @@ log = logging.getLogger("linnaeus")
 
 def find_run_directory(config: Config, context: DistributedContext) -> RunDirectory:
     """The directory of this run; looked at, not written."""
-    return RunDirectory(
-        dataclasses.asdict(config), sys.argv[1:], is_master=context.is_master, broadcast_object=context.broadcast_object
-    )
+    return RunDirectory(dataclasses.asdict(config), sys.argv[1:], is_master=context.is_master, broadcast_object=context.broadcast_object)
 
 
 def run_record(context: DistributedContext, workload: Workload) -> dict[str, Any]:
@@ -68,6 +66,7 @@ def build_training(config: Config, context: DistributedContext, workload: Worklo
         context=context,
         workload=workload,
         model=model,
+        shared=cast(Any, model).shared_parameters(),
         runner=runner,
         no_sync=no_sync,
         sampler=sampler,
@@ -84,7 +83,7 @@ def build_training(config: Config, context: DistributedContext, workload: Worklo
         checker=build_checker(config, context, workload, plan, loader),
         early_stopping=EarlyStopping(stop.patience, stop.min_delta, stop.mode) if stop.patience is not None else None,
         tracker=tracker,
-        step_logger=StepMetricsLogger(tracker, context.all_reduce),
+        step_logger=StepMetricsLogger(tracker, context.all_reduce, workload.total_loss),
     )
 
 

@@ -84,7 +84,7 @@ def run_micro_batch(t: Training, batch: dict[str, Tensor], coefficients: Tensor,
         outputs = t.runner(batch)
     sums = t.workload.loss_sums(outputs, batch)
     if denominators is not None:
-        t.weighting.measure((sums / denominators.to(sums, non_blocking=True)).unbind(), t.model.shared_parameters(), t.precision.loss_scale)
+        t.weighting.measure((sums / denominators.to(sums, non_blocking=True)).unbind(), t.shared, t.precision.loss_scale)
     t.precision.backward(sums, coefficients)
     t.tracker.add_micro_batch(sums, outputs, batch)
 

@@ -63,6 +63,7 @@ class Training:
     context: DistributedContext
     workload: Workload
     model: nn.Module  # the bare model, whose names are the names in checkpoints
+    shared: list[nn.Parameter]  # of the last layer all tasks share, where GradNorm measures
     runner: Callable[..., Any]  # the same, wrapped for DDP
     no_sync: Callable[[], Any]  # around forward and backward of all but a window's last micro-batch
     sampler: PositionSampler

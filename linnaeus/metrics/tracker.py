@@ -42,12 +42,14 @@ class MetricsTracker:
         self.valid += valid
         self.updates += 1
 
-    def training_row(self, all_reduce: Callable[[Tensor], Tensor]) -> dict[str, float]:
-        """Means since the last row, over all processes; clears the sums. This reads the device: log boundaries only."""
-        totals = all_reduce(self.loss_sums.clone())
+    def training_row(self, all_reduce: Callable[[Tensor], Tensor], objective: Callable[[Tensor, Tensor], Tensor]) -> dict[str, float]:
+        """Means since the last row, over all processes; clears the sums. `objective(sums, denominators)`, both [T], is the weighted
+        loss. This reads the device: log boundaries only."""
+        totals = all_reduce(self.loss_sums.clone()).cpu()
         counts = {name: all_reduce(count.clone()) for name, count in self.training.counts.items()}
-        results = self.training.compute(torch.cat([totals.cpu(), self.valid]), {k: v.cpu() for k, v in counts.items()})
+        results = self.training.compute(torch.cat([totals, self.valid]), {k: v.cpu() for k, v in counts.items()})
         row = {f"train/{name}": value for name, value in results.items()}
+        row["train/weighted_loss"] = objective(totals, self.valid).item()
         row["train/smoothed_loss"] = self._smooth(row["train/loss"])
         self._clear()
         return row
@@ -134,11 +136,15 @@ class MetricsTracker:
 class StepMetricsLogger:
     """Makes the row of a step: the tracker's means, and the state of optimizer, weighting and progress at that step."""
 
-    def __init__(self, tracker: MetricsTracker, all_reduce: Callable[[Tensor], Tensor]) -> None:
-        self.tracker, self.all_reduce = tracker, all_reduce
+    def __init__(
+        self, tracker: MetricsTracker, all_reduce: Callable[[Tensor], Tensor], total_loss: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> None:
+        """`total_loss` is the workload's."""
+        self.tracker, self.all_reduce, self.total_loss = tracker, all_reduce, total_loss
 
     def row(self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, **more: float) -> dict[str, float]:
-        row = self.tracker.training_row(self.all_reduce)
+        weights = task_weights.to("cpu", torch.float64)
+        row = self.tracker.training_row(self.all_reduce, lambda sums, counts: self.total_loss(sums, weights, counts))
         row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": int(skipped_updates)}
-        row |= {f"train/{task}/weight": w for task, w in zip(self.tracker.tasks, task_weights.tolist())}
+        row |= {f"train/{task}/weight": w for task, w in zip(self.tracker.tasks, weights.tolist())}
         return row | more

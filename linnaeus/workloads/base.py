@@ -112,6 +112,11 @@ class Workload(Protocol):
         """float [T]: the sum (not the mean) of each task's losses over the valid labels of a prepared batch."""
         ...
 
+    def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
+        """[]: the objective, sum over tasks of weight x sum / denominator, all [T]. The loop differentiates it in closed form (its
+        gradient by the sums is weight / denominator) and logs it as `train/weighted_loss`."""
+        ...
+
     def metrics(self, training: bool, device: torch.device) -> Metrics: ...
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:

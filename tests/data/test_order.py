@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from linnaeus.data.loader import DevicePrefetcher, InProcessLoader
 from linnaeus.data.order import epoch_order
 from linnaeus.data.sampler import PositionSampler, validation_batches
-from linnaeus.data.loader import DevicePrefetcher, InProcessLoader
 
 
 def sampler(size=103, rank=0, world=1, micro=4, batch=16, total=10_000, last="keep", groups=lambda epoch: None):

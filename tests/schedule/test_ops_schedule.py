@@ -26,7 +26,7 @@ CADENCES = [
 
 
 def random_config(make_config: Callable, draw: random.Random) -> object:
-    cadence = lambda: list(draw.choice(CADENCES))  # noqa: E731
+    cadence = lambda: list(draw.choice(CADENCES))
     return make_config(
         {"length": draw.choice(["3epochs", "2.5epochs", "41steps", "1steps"])},
         {"max_steps": draw.choice([None, None, 17])},

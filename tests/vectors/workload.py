@@ -53,7 +53,12 @@ class MLP(nn.Module):
         super().__init__()
         norm = [nn.BatchNorm1d(config.hidden)] if config.batch_norm else []
         self.trunk = nn.Sequential(
-            nn.Linear(width, config.hidden), *norm, nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(config.hidden, config.hidden), nn.ReLU()
+            nn.Linear(width, config.hidden),
+            *norm,
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.hidden, config.hidden),
+            nn.ReLU(),
         )
         self.shared = nn.LayerNorm(config.hidden)
         self.heads = nn.Linear(config.hidden, len(TASKS))
@@ -87,7 +92,9 @@ class R2:
         n = counts["n"].double().cpu()
         error, total, squares = sums.view(3, 2)
         r2 = 1 - error / (squares - total**2 / n)
-        return {"loss": (error / n).mean().item(), "r2": r2.mean().item()} | {f"{t}/mse": (error[i] / n[i]).item() for i, t in enumerate(TASKS)}
+        return {"loss": (error / n).mean().item(), "r2": r2.mean().item()} | {
+            f"{t}/mse": (error[i] / n[i]).item() for i, t in enumerate(TASKS)
+        }
 
 
 class TrainingError(R2):
@@ -127,6 +134,9 @@ class VectorsWorkload:
 
     def loss_sums(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
         return ((outputs - batch["y"]) ** 2 * batch["known"]).sum(0)
+
+    def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
+        return (sums * weights / denominators.clamp(min=1)).sum()
 
     def metrics(self, training: bool, device: torch.device) -> R2:
         return (TrainingError if training else R2)(device)

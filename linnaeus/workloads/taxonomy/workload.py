@@ -18,7 +18,7 @@ from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Batch
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset
-from linnaeus.workloads.taxonomy.losses import loss_sums, valid_counts
+from linnaeus.workloads.taxonomy.losses import loss_sums, valid_counts, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.masking import ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
@@ -76,6 +76,9 @@ class TaxonomyWorkload:
 
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
         return loss_sums(outputs, batch, self.config.loss)
+
+    def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
+        return weighted_hierarchical_loss(sums, weights, denominators)
 
     def metrics(self, training: bool, device: torch.device) -> TrainingMetrics:
         if training:

@@ -40,9 +40,7 @@ class TrainerConfig:
     deterministic: bool = setting("deterministic kernels, and gradients reduced in rank order")
     threads: int | None = setting("CPU threads per process; null: leave torch's choice", low=1)
     max_skipped_in_a_row: int = setting("stop after this many updates in a row were skipped as non-finite", low=1)
-    workers: int = setting(
-        "loader workers per process; 0 loads in the training process, which suits small cached images; photographs want one per core", low=0
-    )
+    workers: int = setting("loader workers per process; 0 loads in the training process, enough for small cached images", low=0)
     prefetch: int = setting("batches each worker prepares ahead", low=1)
     pin_memory: bool = setting("stage batches in pinned memory for the copy to the GPU")
 

@@ -56,15 +56,15 @@ def run(config: Config) -> int:
         training.output = engine.open_outputs(config, context, directory, training)
         plan.save(directory.path, context)
 
-        # -- resume: continue from the newest checkpoint that verifies, finish pending validations -------------------------
+        # -- resume: continue from the newest checkpoint that verifies -----------------------------------------------------
         point = find_resume_point(
             config.run.resume, directory.checkpoints, is_master=context.is_master, broadcast_object=context.broadcast_object
         )
         engine.restore(training, point)
-        engine.finish_pending_validations(training)
 
         # -- the epochs ----------------------------------------------------------------------------------------------------
         with engine.stop_on_signals(training), training.output.display:
+            engine.finish_pending_validations(training)
             while training.unfinished():
                 engine.train_one_epoch(training, training.progress.next_epoch)
             if training.stop_reason != "interrupted":

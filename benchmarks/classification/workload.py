@@ -107,6 +107,9 @@ class ClassificationWorkload:
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         return batch
 
+    def notice(self, batch: dict[str, Tensor]) -> None:
+        """Every row is sound."""
+
     def valid_counts(self, batch: Batch) -> Tensor:
         return batch["weight"].sum(0, keepdim=True, dtype=torch.float64)
 

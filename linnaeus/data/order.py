@@ -17,6 +17,7 @@ def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = No
     if groups is None:
         return shuffled
     pairs, singles = _pair_up(shuffled, groups)
+    singles = singles[permutation(key(seed, ORDER, epoch, 2), len(singles))]  # or the one left over were always of the last group
     slots = np.concatenate([pairs, singles[: len(singles) // 2 * 2].reshape(-1, 2)])
     slots = slots[permutation(key(seed, ORDER, epoch, 1), len(slots))]
     return np.concatenate([slots.reshape(-1), singles[len(singles) // 2 * 2 :]])

@@ -74,7 +74,8 @@ class PositionSampler:
         if first >= last:  # beyond the end of a partial last batch: zero-weight stand-ins keep every process in step
             return [SampleIndex(epoch, 0, int(order[0]), global_step, False)] * 2  # two, for batch norm refuses one value
         fields = zip(repeat(epoch), range(first, last), order[first:last].tolist(), repeat(global_step), repeat(True))
-        return list(map(_MAKE_INDEX, fields))
+        indices = list(map(_MAKE_INDEX, fields))
+        return indices if last - first > 1 else [*indices, indices[0]._replace(real=False)]  # two, as above
 
 
 def validation_batches(size: int, batch: int, rank: int = 0, world_size: int = 1) -> list[list[SampleIndex]]:

@@ -65,6 +65,6 @@ def stop_where_all_is_skipped(t: Training) -> None:
 
 def why_to_stop(t: Training) -> str | None:
     """`interrupted` when a signal asked for it; the reason of an early stop; None to go on."""
-    if t.stop_agreed:
+    if t.stop_agreed or (t.stop_signalled and t.context.world_size == 1):
         return "interrupted"
     return t.ops.should_stop_early(t.progress.global_step)

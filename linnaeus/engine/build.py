@@ -75,7 +75,9 @@ def build_training(config: Config, context: DistributedContext, workload: Worklo
         optimizers=optimizers,
         lr=plan.lr,
         precision=precision,
-        update=Update(optimizers, config.trainer.clip_norm, precision.scaler, ema),
+        update=Update(
+            optimizers, config.trainer.clip_norm, precision.scaler, ema, list(model.buffers()) if batch_statistics(model) else []
+        ),
         ema=ema,
         weighting=build_weighting(config.weighting, workload.tasks, context.device, precision.dtype),
         progress=build_progress(config, context, plan),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,6 +20,8 @@ from linnaeus.data.loader import DevicePrefetcher
 from linnaeus.engine.boundary import at_step_boundary
 from linnaeus.engine.training import Training
 from linnaeus.randomness import seed_forward
+
+log = logging.getLogger("linnaeus")
 
 Window = list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # (host batch, device batch) per micro-batch
 
@@ -32,6 +35,9 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     prefetcher = DevicePrefetcher(t.train_loader, t.device)
     before = t.progress.global_step
     for window in windows(prefetcher, t.sampler.accumulation):
+        if isinstance(window, OSError):
+            stop_for_unreadable_data(t, window)
+            return
         if t.output.batches is not None:
             t.output.batches.window(t.progress.global_step + 1, [host for host, _ in window])
         train_one_step(t, window)
@@ -45,14 +51,28 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     t.progress.end_epoch()
 
 
-def windows(batches: Iterable[Any], accumulation: int) -> Iterator[Window]:
-    """Consecutive groups of `accumulation` micro-batches; an incomplete one at the end would be no update and is left out."""
+def windows(batches: Iterable[Any], accumulation: int) -> Iterator[Window | OSError]:
+    """Consecutive groups of `accumulation` micro-batches; an incomplete one at the end would be no update and is left out. A read
+    that failed for good ends them with its error."""
     window: Window = []
-    for pair in batches:
-        window.append(pair)
-        if len(window) == accumulation:
-            yield window
-            window = []
+    try:
+        for pair in batches:
+            window.append(pair)
+            if len(window) == accumulation:
+                yield window
+                window = []
+    except OSError as error:
+        yield error
+
+
+def stop_for_unreadable_data(t: Training, error: OSError) -> None:
+    """A file that may be readable later: save what has been trained and stop, so that the same command continues. Alone in a group
+    of processes this one cannot save; it fails, the launcher ends the others, and the last checkpoint stands."""
+    if t.context.world_size > 1:
+        raise error
+    log.error("stopping, the data cannot be read: %s", " ".join(str(error).split()))
+    t.stop_reason = "interrupted"
+    t.output.save(t)
 
 
 def train_one_step(t: Training, window: Window) -> None:
@@ -65,6 +85,7 @@ def train_one_step(t: Training, window: Window) -> None:
     coefficients = weights * shares.to(weights.device, non_blocking=True)
     measuring = t.ops.should_update_gradnorm(step + 1)
     t.optimizers.zero_grad()
+    t.update.begin()
     for number, (_, batch) in enumerate(window):
         seed_forward(t.config.seed, step, number * t.context.world_size + t.context.rank, t.device.type)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
@@ -92,6 +113,8 @@ def run_micro_batch(t: Training, batch: dict[str, Tensor], coefficients: Tensor,
 def count_valid_labels(t: Training, window: Window) -> Tensor:
     """float64 [T] on the host: valid labels per task in the whole global batch. The stop flag travels with the counts, so that
     every process learns of a signal at the same update without a collective of its own."""
+    for host, _ in window:
+        t.workload.notice(host)
     valid = functools.reduce(torch.add, [t.workload.valid_counts(host) for host, _ in window])
     if not t.context.is_distributed:
         t.stop_agreed = t.stop_signalled

@@ -3,6 +3,7 @@ must be gathered or agreed and write nothing."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -93,12 +94,13 @@ class Outputs:
 
     # -- validation results ----------------------------------------------------------------------------------------------
 
-    def validation_result(self, step: int, key: str) -> dict[str, float] | None:
-        """The result of a pass that was finished before, the same on every process; None when it has to run."""
+    def validation_result(self, step: int, key: str, weights: str) -> dict[str, float] | None:
+        """The result of a pass that was finished before with these weights, the same on every process; None when it has to run."""
         found = None
         if self.context.is_master:
             path = self._result_path(step, key)
-            found = json.loads(path.read_text())["metrics"] if path.exists() else None
+            result = json.loads(path.read_text()) if path.exists() else {}
+            found = result["metrics"] if result.get("weights") == weights else None
         return self.context.broadcast_object(found)
 
     def write_validation(self, step: int, key: str, metrics: dict[str, float], weights: str) -> None:
@@ -155,6 +157,7 @@ class Outputs:
             "global_step": step,
             "score": t.tracker.last.get(self.config.schedule.best_monitor) if scored else None,
             "stop_reason": t.stop_reason,
+            "early_stop": dataclasses.asdict(self.config.schedule.early_stop),
             "progress": t.progress.state_dict(),
             "best": t.tracker.best,
             "outputs": {"rows": self.sinks.state_dict(), "seconds": self.seconds_before + t.clock.wall()},
@@ -167,23 +170,26 @@ class Outputs:
     def begin(self, t: Training, checkpoint: LoadedCheckpoint | None) -> None:
         """Cut rows, results and later checkpoints back to where the run goes on."""
         step = checkpoint.step if checkpoint else 0
-        outputs: dict[str, Any] = checkpoint.state["outputs"] if checkpoint else {"rows": {}, "seconds": 0.0}
+        outputs: dict[str, Any] = {"rows": {}, "seconds": 0.0}
+        if checkpoint is not None and checkpoint.state["run_id"] == self.directory.run_id:  # not another run's, continued here
+            outputs = checkpoint.state["outputs"]
         self.seconds_before = outputs["seconds"]
+        if self.writer is not None:  # before the rows are cut: a kill in between must not leave a checkpoint that counts more
+            for name in self.writer.begin(step):
+                log.warning("checkpoint %s lies beyond step %d and was set aside", name, step)
         for line in self.sinks.resume(outputs["rows"], step):
             log.warning(line)
         if self.batches is not None:
             self.batches.begin(step)
         self.discard_results_after(step if checkpoint else -1)
-        if self.writer is not None:
-            for name in self.writer.begin(step):
-                log.warning("checkpoint %s lies beyond step %d and was set aside", name, step)
 
     def weights_hash(self, t: Training) -> str:
-        """BLAKE2b of the weights, rank 0's; the others need none, they write nothing."""
+        """BLAKE2b of the weights that are validated, rank 0's; the others need none, they write nothing."""
         if not self.context.is_master:
             return "-"
         digest = hashlib.blake2b(digest_size=16)
-        for name, tensor in t.model.state_dict().items():
+        averaged = t.ema is not None and self.config.trainer.ema_validate
+        for name, tensor in (t.ema.averaged() if t.ema is not None and averaged else t.model.state_dict()).items():
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
+
+log = logging.getLogger("linnaeus")
 
 
 def build_runner(config: Config, model: nn.Module, context: DistributedContext) -> tuple[Callable[..., Any], Callable[[], Any]]:
@@ -29,6 +32,10 @@ def build_runner(config: Config, model: nn.Module, context: DistributedContext) 
         gradient_as_bucket_view=True,
         broadcast_buffers=bool(batch_statistics(model)),  # nothing else changes in training, and it costs a collective a step
     )
+    if context.world_size > 2 and not config.trainer.deterministic and context.is_master:
+        log.warning(
+            "%d processes: a resumed run agrees to float rounding; bit for bit takes trainer.deterministic=true", context.world_size
+        )
     if config.trainer.deterministic:
         ddp.register_comm_hook(None, mean_in_rank_order)
     return ddp, ddp.no_sync

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 from linnaeus.checkpoint import ResumePoint
@@ -32,9 +33,7 @@ def restore(t: Training, point: ResumePoint) -> None:
     if t.ema is not None:
         t.ema.load_averaged(found.ema_state)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
-    t.stop_reason = found.state["stop_reason"]
-    if t.stop_reason == "interrupted" or t.output.directory.altered:  # a signal just at a limit; a limit that was allowed to move
-        t.stop_reason = t.ops.should_stop_early(t.progress.global_step)
+    t.stop_reason = saved_stop_reason(t, found.state) or t.ops.should_stop_early(t.progress.global_step)
     t.first_step, t.first_sample = t.progress.global_step, t.progress.samples_seen
     t.output.begin(t, found)
     log.info("continuing at step %d of %d from %s", t.progress.global_step, t.progress.expected_total_steps, found.path)
@@ -44,6 +43,12 @@ def restore(t: Training, point: ResumePoint) -> None:
             t.context.world_size,
             found.state["world_size"],
         )
+
+
+def saved_stop_reason(t: Training, state: dict) -> str | None:
+    """Why the run had stopped early, if that still holds: not for a signal, another run's checkpoint, or limits that have moved."""
+    same = state["run_id"] == t.output.directory.run_id and state["early_stop"] == dataclasses.asdict(t.config.schedule.early_stop)
+    return state["stop_reason"] if same and state["stop_reason"] != "interrupted" else None
 
 
 def load_weights(t: Training, state: dict, source: str) -> None:

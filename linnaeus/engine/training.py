@@ -120,7 +120,11 @@ class Training:
         return parts
 
     def broadcast_buffers(self) -> None:
-        """Batch statistics differ between processes; rank 0's are the ones validated and saved."""
-        if self.context.is_distributed:
-            for buffer in self.model.buffers():
-                self.context.broadcast(buffer)
+        """Batch statistics differ between processes, and so do their averages; rank 0's are the ones validated and saved."""
+        if not self.context.is_distributed:
+            return
+        averages = self.ema.averaged() if self.ema is not None else {}
+        for name, buffer in self.model.named_buffers():
+            self.context.broadcast(buffer)
+            if name in averages:
+                self.context.broadcast(averages[name])

@@ -6,7 +6,7 @@ at log boundaries. After DDP's all-reduce the gradient is the same on all proces
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,14 +22,28 @@ class Update:
     not finite, in all and since the last applied one. All float tensors [] on the device."""
 
     def __init__(
-        self, optimizers: Optimizers, clip_norm: float | None = None, scaler: GradScaler | None = None, ema: EMA | None = None
+        self,
+        optimizers: Optimizers,
+        clip_norm: float | None = None,
+        scaler: GradScaler | None = None,
+        ema: EMA | None = None,
+        statistics: Sequence[Tensor] = (),
     ) -> None:
+        """`statistics`: buffers that forward passes change (batch norm's); a skipped update leaves them as they were before it."""
         self.optimizers, self.clip_norm, self.scaler, self.ema = optimizers, clip_norm, scaler, ema
+        self._statistics = list(statistics)
+        self._before = [buffer.clone() for buffer in self._statistics]
         device = optimizers.params[0].device
         self.grad_norm = torch.zeros((), device=device)
         self.found_inf = torch.zeros((), device=device)
         self._skipped = torch.zeros(2, device=device)
         self.skipped_updates, self.skipped_in_a_row = self._skipped.unbind()
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Call before the first forward of an update."""
+        if self._statistics:
+            torch._foreach_copy_(self._before, self._statistics)
 
     @torch.no_grad()
     def __call__(self) -> Tensor:
@@ -41,6 +55,8 @@ class Update:
         zero = norm - norm  # NaN where the norm is infinite or NaN, and NaN is not itself; a number would cost 3 us as an operand
         torch.ne(zero, zero, out=self.found_inf)
         self.optimizers.step(self.found_inf, self._divisor(norm), grads)
+        for buffer, before in zip(self._statistics, self._before, strict=True):
+            buffer.copy_(torch.where(self.found_inf > 0, before, buffer))
         self.grad_norm = norm if self.scaler is None else norm / self.scaler.value
         if self.scaler is not None:
             self.scaler.update(self.found_inf)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from linnaeus.config.errors import ConfigError
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.sampler import validation_batches
 from linnaeus.engine.training import Training
@@ -43,19 +44,23 @@ def schedule_due_validations(t: Training) -> None:
 
 
 def find_pass(t: Training, stage: TrainingStage, index: int | None) -> ValidationPass:
-    return next(p for p in t.passes if p.stage == stage and p.partial_index == index)
+    """Raises `ConfigError` for a pass that was owed under another configuration."""
+    for which in t.passes:
+        if which.stage == stage and which.partial_index == index:
+            return which
+    raise ConfigError(f"schedule.partial_combinations has no entry {index} any more, but its validation is still owed; put it back")
 
 
 def run_pending_validations(t: Training) -> None:
     """Run each pending pass that has no result yet, write its result at once, and take the results of the step once all exist."""
     step = t.progress.global_step
     results: dict[str, float] = {}
-    weights: str | None = None
+    t.broadcast_buffers()
+    weights = t.output.weights_hash(t)
     for stage, index in list(t.progress.pending_validations):
         which = find_pass(t, stage, index)
-        found = t.output.validation_result(step, which.key)
+        found = t.output.validation_result(step, which.key, weights)
         if found is None:
-            weights = weights or t.output.weights_hash(t)
             with t.clock.charge("validating"):
                 t.progress.start_validation(stage, index)
                 found = validate_with_partial_mask(t, which) if which.masked else validate_one_pass(t, which)
@@ -109,7 +114,8 @@ def _run_batches(t: Training, mine: list[Any], masked: tuple[str, ...]) -> dict[
     slots: torch.Tensor | None = None
     number_of_batches = -(-len(t.workload.validation_set) // batch_size)
     slots = torch.zeros(number_of_batches, metrics.width, dtype=torch.float64, device=t.device)
-    for indices, (_, batch) in zip(mine, DevicePrefetcher(t.validation_loader, t.device)):
+    for indices, (host, batch) in zip(mine, DevicePrefetcher(t.validation_loader, t.device)):
+        t.workload.notice(host)
         batch = t.workload.prepare(batch, masked)
         with t.precision.autocast():
             outputs = t.model(batch)

@@ -70,13 +70,14 @@ class MetricsTracker:
             count.zero_()
 
     def take_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
-        """Take the complete results of a step once; True when `monitor` is the best so far."""
+        """Take the complete results of a step once; True when `monitor` is the best so far, or as good: of equal
+        checkpoints retention keeps the newest."""
         self.last = {**self.last, **results} if step == self.last_step else dict(results)
         self.last_step = step
         self.final |= results
         value = results.get(monitor, math.nan)
         best = self.best.get(monitor, {}).get("value", math.inf if mode == "min" else -math.inf)
-        if math.isnan(value) or not (value < best if mode == "min" else value > best):
+        if math.isnan(value) or not (value <= best if mode == "min" else value >= best):
             return False
         self.best[monitor] = {"value": value, "global_step": step}
         return True

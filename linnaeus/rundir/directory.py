@@ -22,7 +22,7 @@ from typing import Any
 
 from linnaeus.checkpoint.files import remove_stale, write_atomic
 from linnaeus.config.errors import ConfigError
-from linnaeus.rundir.identity import config_difference, covers, update_hash
+from linnaeus.rundir.identity import config_difference, covers, flatten, update_hash
 from linnaeus.rundir.lock import RunLock
 from linnaeus.rundir.record import environment_record
 from linnaeus.rundir.resolved import dump_yaml, load_yaml
@@ -136,6 +136,10 @@ class RunDirectory:
             return
         if run["resume"] == "never":
             raise ConfigError(f"run.resume=never, but {self.path} holds a run; choose another run.name or delete that directory")
+        known = [*flatten(self.config), "data"]  # the fingerprint of the data is allowed by that name
+        unknown = [name for name in run["allow"] if not any(covers([name], key) for key in known)]
+        if unknown:
+            raise ConfigError(f"run.allow names {', '.join(unknown)}, which is no key; `python main.py --help` lists them")
         difference = config_difference(load_yaml((self.path / CONFIG).read_text()), self.config)
         refused = [line for key, line in difference.altering.items() if not covers(run["allow"], key)]
         if refused:
@@ -156,6 +160,9 @@ class RunDirectory:
         remove_stale(self.path)
         before = json.loads((self.path / RECORD).read_text()) if (self.path / RECORD).exists() else {}
         self._check_fingerprint(before, record)
+        if (self.path / SUMMARY).exists():  # before config.yaml takes an allowed change in: from here on the run is not finished
+            summary = json.loads((self.path / SUMMARY).read_text())
+            write_atomic(self.path / SUMMARY, _json({**summary, "status": "running"}))
         launches = self.path / "launches"
         launches.mkdir(exist_ok=True)
         self.launch = 1 + max((int(p.name) for p in launches.iterdir() if p.name.isdigit()), default=0)

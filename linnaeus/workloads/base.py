@@ -104,6 +104,10 @@ class Workload(Protocol):
         """On the device: normalise, mix, mask what the batch says, and in validation the `masked` components."""
         ...
 
+    def notice(self, batch: Batch) -> None:
+        """Look at a host batch that is about to be used, in training or validation, and report what is wrong with its samples."""
+        ...
+
     def valid_counts(self, batch: Batch) -> Tensor:
         """float64 [T] on the host: the weight of valid labels per task in a host batch, the denominators of the loss."""
         ...

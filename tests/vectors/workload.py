@@ -129,6 +129,9 @@ class VectorsWorkload:
     def prepare(self, batch: dict[str, Tensor], masked: tuple[str, ...] = ()) -> dict[str, Tensor]:
         return batch
 
+    def notice(self, batch: dict[str, Tensor]) -> None:
+        """Every row is sound."""
+
     def valid_counts(self, batch: dict[str, Tensor]) -> Tensor:
         return batch["known"].sum(0).double()
 

@@ -65,7 +65,6 @@ class TaxonomyWorkload:
         return build_classifier(self.config, self.source.tree, self.components)
 
     def valid_counts(self, batch: Batch) -> Tensor:
-        self.notice(batch)
         return valid_counts(batch)
 
     def notice(self, batch: Batch) -> None:

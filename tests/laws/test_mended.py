@@ -1,0 +1,119 @@
+"""Ways in which the laws were once broken, each as the run that showed it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from linnaeus import engine
+from linnaeus.config import ConfigError
+from linnaeus.data.order import epoch_order
+from linnaeus.engine import epoch
+from linnaeus.workloads.taxonomy.observations import UndecodableImage
+from tests import runs
+
+LIMIT = "schedule.early_stop.max_steps"
+
+
+def summary(path):
+    return json.loads((path / "summary.json").read_text())
+
+
+def test_an_extended_run_that_is_killed_continues(tmp_path):
+    runs.run("vectors", tmp_path, f"{LIMIT}=4")
+    more = runs.configuration("vectors", tmp_path, f"{LIMIT}=9", f"run.allow=[{LIMIT}]")
+    with runs.killed(epoch, "train_one_step", 3):
+        runs.start(more)
+    assert summary(runs.run_path(more))["status"] != "finished"
+    assert runs.start(more) == 0
+    assert summary(runs.run_path(more))["global_step"] == 9
+
+
+def test_another_runs_checkpoint_does_not_bring_its_limits(tmp_path, capsys):
+    first = runs.run("vectors", tmp_path / "a", f"{LIMIT}=4")
+    second = runs.run("vectors", tmp_path / "b", f"run.resume={first / 'checkpoints'}", "logger.console=plain")
+    assert summary(second)["status"] == "finished" and summary(second)["global_step"] > 4
+    assert "lacks" not in capsys.readouterr().out
+
+
+def test_unreadable_photographs_in_validation_are_named_and_counted(tmp_path, monkeypatch):
+    from linnaeus.workloads.taxonomy.biota.reader import BiotaReader
+
+    read = BiotaReader.read
+
+    def broken(self, samples):
+        bad = [int(s) for s in np.asarray(samples) if s >= 85]  # validation comes after 85 for training
+        if bad:
+            raise UndecodableImage(bad[0], "no picture")
+        return read(self, samples)
+
+    monkeypatch.setattr(BiotaReader, "read", broken)
+    with pytest.raises(ConfigError, match="max_bad_fraction"):
+        runs.start(runs.configuration("biota", tmp_path, "data.max_bad_fraction=0.05"))
+    assert list(tmp_path.rglob("quarantine.jsonl"))
+
+
+def test_a_read_that_fails_saves_and_stops(tmp_path, monkeypatch):
+    from tests.vectors.workload import Vectors
+
+    whole = runs.run("vectors", tmp_path / "whole")
+    read, config = Vectors.__getitems__, runs.configuration("vectors", tmp_path / "cut")
+
+    def gone(self, indices):
+        if self.training and indices[0].global_step == 5:
+            raise OSError("the file server is away")
+        return read(self, indices)
+
+    monkeypatch.setattr(Vectors, "__getitems__", gone)
+    assert runs.start(config) == 75
+    assert runs.newest(runs.run_path(config)).step == 5
+    monkeypatch.setattr(Vectors, "__getitems__", read)
+    assert runs.start(config) == 0
+    assert runs.differences(whole, runs.run_path(config)) == []
+
+
+def test_a_last_micro_batch_of_one_is_no_end_for_batch_norm(tmp_path):
+    runs.run("vectors", tmp_path, "model.batch_norm=true", "data.train_samples=81")
+
+
+def test_the_sample_left_over_is_any_of_them():
+    groups = np.array([0] * 5 + [1] * 4 + [2, 3])
+    last = {int(epoch_order(0, e, 11, groups)[-1]) for e in range(60)}
+    assert {9, 10} <= last and len(last) > 4
+
+
+def test_a_skipped_update_leaves_batch_statistics_alone(tmp_path, monkeypatch):
+    from tests.vectors.workload import VectorsWorkload
+
+    prepare = VectorsWorkload.prepare
+
+    def poisoned(self, batch, masked=()):
+        calls.append(1)
+        return {**batch, "x": batch["x"] * float("nan")} if len(calls) == 6 else prepare(self, batch, masked)
+
+    calls: list[int] = []
+    monkeypatch.setattr(VectorsWorkload, "prepare", poisoned)
+    run = runs.run("vectors", tmp_path, "model.batch_norm=true", "trainer.ema_decay=0.9")
+    assert max(row.get("train/skipped_updates", 0) for row in runs.rows(run / "metrics.jsonl")) == 1
+    newest = runs.newest(run)
+    assert all(torch.isfinite(tensor.double()).all() for state in (newest.model_state, newest.ema_state) for tensor in state.values())
+
+
+def test_a_result_of_other_weights_is_not_taken(tmp_path):
+    config = runs.configuration("vectors", tmp_path)
+    with runs.killed(engine, "finish", 1):
+        runs.start(config)
+    path = next(runs.run_path(config).glob("validation/*/val.json"))
+    from linnaeus.distributed import DistributedContext
+    from linnaeus.engine.outputs import Outputs
+
+    output = Outputs.__new__(Outputs)
+    output.context = DistributedContext().initialize(device="cpu")
+    output.directory = type("D", (), {"validation": path.parents[1]})()
+    stored = json.loads(path.read_text())
+    step = stored["global_step"]
+    assert output.validation_result(step, "val", stored["weights"]) == stored["metrics"]
+    assert output.validation_result(step, "val", "0" * 32) is None

@@ -44,13 +44,14 @@ def run(config: Config) -> int:
 
     # -- the schedule: durations become steps, once ------------------------------------------------------------------------
     plan = engine.resolve_schedule(config, workload, context)
-    log.info(plan.text)
     if config.plan:
         plan.save(directory.path, context)
+        log.info("%s\nschedule: %s", plan.text, directory.path / "schedule.svg")
         return EXIT_FINISHED
 
     # -- model, optimizer, loop state --------------------------------------------------------------------------------------
     training = engine.build_training(config, context, workload, plan, directory.path)
+    log.info(plan.text)
     try:
         directory.start(**engine.run_record(context, workload))
         training.output = engine.open_outputs(config, context, directory, training)

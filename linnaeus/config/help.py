@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from linnaeus.config.load import compose, variants_of
+from linnaeus.config.load import CONF, compose
 from linnaeus.config.schema import Config
 
 
@@ -73,5 +73,9 @@ def help_text(overrides: Sequence[str] = (), config_dir: str | None = None) -> s
             group = head
         lines += [f"  {key} = {value}", f"      {kind}: {meaning}"]
     lines += ["", "Groups and their variants:"]
-    lines += [f"  {name}: {', '.join(sorted(kinds))}" for name, kinds in sorted(variants_of(config.workload.name).items())]
+    lines += [
+        f"  {folder.name}: {', '.join(sorted(f.stem for f in folder.glob('*.yaml')))}"
+        for folder in sorted(CONF.iterdir())
+        if folder.is_dir()
+    ]
     return "\n".join(lines)

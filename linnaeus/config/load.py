@@ -18,9 +18,10 @@ from typing import Any
 
 from linnaeus.config.command_line import with_open_mappings
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config
+from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, PlateauConfig
 from linnaeus.schedule.durations import Duration
 
+SMALLER_IS_BETTER = ("loss", "mse", "error", "inconsistent", "perplexity", "severity", "distance")
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
@@ -60,7 +61,27 @@ def typed_config(tree: Any) -> Config:
     for group in WORKLOAD_GROUPS:
         if group not in variants and tree.get(group) is not None:
             raise ConfigError(f"{group}: the {workload} workload has no such group; set {group}=null")
-    return follow_the_average(_build(Config, tree, "", variants))
+    return settled(_build(Config, tree, "", variants))
+
+
+def settled(config: Config) -> Config:
+    """The config with what follows from its other values: names of monitored metrics, their directions, the experiment's name."""
+    config = follow_the_average(config)
+    schedule, stop = config.schedule, config.schedule.early_stop
+    stop = dataclasses.replace(stop, mode=direction(stop.mode, stop.monitor))
+    schedule = dataclasses.replace(schedule, best_mode=direction(schedule.best_mode, schedule.best_monitor), early_stop=stop)
+    scheduler = config.lr_scheduler
+    if isinstance(scheduler, PlateauConfig):
+        scheduler = dataclasses.replace(scheduler, mode=direction(scheduler.mode, scheduler.monitor))
+    run = dataclasses.replace(config.run, experiment=config.data.name if config.run.experiment is None else config.run.experiment)
+    return dataclasses.replace(config, schedule=schedule, lr_scheduler=scheduler, run=run)
+
+
+def direction(mode: str, metric: str) -> str:
+    """`min` or `max`: as said, or by the last word of the metric's name."""
+    if mode != "auto":
+        return mode
+    return "min" if metric.split("/")[-1].split("_")[-1] in SMALLER_IS_BETTER else "max"
 
 
 def follow_the_average(config: Config) -> Config:
@@ -139,6 +160,8 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
             raise ConfigError(f"{key} is {value}; it must be at most {meta['high']}")
         if meta["above"] is not None and value <= meta["above"]:
             raise ConfigError(f"{key} is {value}; it must be more than {meta['above']}")
+        if meta["below"] is not None and value >= meta["below"]:
+            raise ConfigError(f"{key} is {value}; it must be less than {meta['below']}")
     if meta["duration"] and value is not None:
         for text in value if isinstance(value, list) else [value]:
             duration = Duration.parse(text, key)

@@ -17,7 +17,7 @@ Durations = list[str]  # "500steps", "2epochs", "10%", "15min"; an empty list is
 @dataclass(frozen=True)
 class RunConfig:
     name: str | None = setting("directory of the run under outputs/<experiment>/; null: a short hash of the keys that alter the updates")
-    experiment: str = setting("name of the experiment, the folder under `root`")
+    experiment: str | None = setting("name of the experiment, the folder under `root`; null: the name of the data")
     root: str = setting("where run directories are made")
     resume: str = setting("auto: continue what is in the run directory; never: refuse if there is a run; or the path of a checkpoint")
     allow: list[str] = setting("config keys that may differ from the run being resumed although they alter its updates")
@@ -33,7 +33,7 @@ class TrainerConfig:
         "float32, float64, or autocast to bf16 / fp16 (fp16 scales the loss)", choices=("float32", "float64", "bf16", "fp16")
     )
     clip_norm: float | None = setting("largest norm of the gradient, after unscaling; null: no clipping", above=0)
-    ema_decay: float | None = setting("decay of an exponential moving average of the weights; null: none", low=0, high=1)
+    ema_decay: float | None = setting("decay of an exponential moving average of the weights; null: none", low=0, below=1)
     ema_validate: bool = setting("validate the averaged weights (rows named val_ema/...) instead of the raw ones")
     compile: bool = setting("torch.compile the model")
     channels_last: bool = setting("channels_last memory format for 4-d tensors")
@@ -60,23 +60,23 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class AdamWConfig(OptimizerConfig):
-    beta1: float = setting("decay of the first moment", low=0, high=1)
-    beta2: float = setting("decay of the second moment", low=0, high=1)
+    beta1: float = setting("decay of the first moment", low=0, below=1)
+    beta2: float = setting("decay of the second moment", low=0, below=1)
     eps: float = setting("added to the root of the second moment", above=0)
 
 
 @dataclass(frozen=True)
 class SGDConfig(OptimizerConfig):
-    momentum: float = setting("momentum", low=0, high=1)
+    momentum: float = setting("momentum", low=0, below=1)
     nesterov: bool = setting("Nesterov's form of momentum")
 
 
 @dataclass(frozen=True)
 class MuonConfig(OptimizerConfig):
-    momentum: float = setting("momentum of the orthogonalised update of 2-d hidden weights", low=0, high=1)
+    momentum: float = setting("momentum of the orthogonalised update of 2-d hidden weights", low=0, below=1)
     adamw_lr_scale: float = setting("learning rate of the AdamW that takes every other parameter, relative to lr", above=0)
-    beta1: float = setting("decay of AdamW's first moment", low=0, high=1)
-    beta2: float = setting("decay of AdamW's second moment", low=0, high=1)
+    beta1: float = setting("decay of AdamW's first moment", low=0, below=1)
+    beta2: float = setting("decay of AdamW's second moment", low=0, below=1)
     eps: float = setting("AdamW's eps", above=0)
 
 
@@ -117,7 +117,7 @@ class ConstantConfig(SchedulerConfig):
 @dataclass(frozen=True)
 class PlateauConfig(SchedulerConfig):
     monitor: str = setting("validation metric to watch, such as val/loss")
-    mode: str = setting("whether smaller or larger is better", choices=("min", "max"))
+    mode: str = setting("whether smaller or larger is better; auto: by the metric's name", choices=("auto", "min", "max"))
     factor: float = setting("what the learning rate is multiplied by on a plateau", above=0, high=1)
     patience: int = setting("validations without improvement before that", low=0)
     min_delta: float = setting("smallest change that counts as an improvement", low=0)
@@ -136,7 +136,7 @@ class RampConfig:
 @dataclass(frozen=True)
 class EarlyStopConfig:
     monitor: str = setting("validation metric to watch, such as val/loss")
-    mode: str = setting("whether smaller or larger is better", choices=("min", "max"))
+    mode: str = setting("whether smaller or larger is better; auto: by the metric's name", choices=("auto", "min", "max"))
     patience: int | None = setting("validations without improvement before training stops; null: never", low=1)
     min_delta: float = setting("smallest change that counts as an improvement", low=0)
     metric_bound: float | None = setting("stop once the monitored metric is at least this good; null: never")
@@ -164,7 +164,7 @@ class ScheduleConfig:
     keep_last: int = setting("how many of the newest checkpoints are kept", low=1)
     keep_best: int = setting("how many of the best checkpoints are kept besides", low=0)
     best_monitor: str = setting("validation metric that says which is best")
-    best_mode: str = setting("whether smaller or larger is better", choices=("min", "max"))
+    best_mode: str = setting("whether smaller or larger is better; auto: by the metric's name", choices=("auto", "min", "max"))
     meta_mask: RampConfig = setting("probability that all metadata of a training sample are masked")
     partial_meta_mask: RampConfig = setting("probability that one listed combination of a sample's metadata is masked")
     partial_mask_whitelist: list[list[str]] = setting("combinations partial masking may draw; empty: every proper subset")

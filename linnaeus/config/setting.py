@@ -16,10 +16,11 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     duration: str = "",
 ) -> Any:
-    """A required dataclass field. `low`/`high` are inclusive limits, `above` an exclusive lower one; `duration` names what a
+    """A required dataclass field. `low`/`high` are inclusive limits, `above` and `below` exclusive ones; `duration` names what a
     duration string may be measured in: "update" (steps, epochs, %) or "any" (minutes as well)."""
     return dataclasses.field(
-        metadata={"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "duration": duration}
+        metadata={"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     )

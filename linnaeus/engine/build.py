@@ -53,7 +53,8 @@ def build_training(config: Config, context: DistributedContext, workload: Worklo
     warn_of_batch_statistics(model, context, plan)
     optimizers = build_optimizer(config.optimizer, model, config.trainer.global_batch, context.device)
     for line in (*workload.notes, *optimizers.notes):
-        log.info(line)
+        if line not in plan.text:
+            log.info(line)
     precision = Precision(config.trainer.precision, context.device)
     ema = EMA(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None
     runner, no_sync = build_runner(config, model, context)

@@ -29,6 +29,9 @@ def finish(t: Training) -> str:
         status = "finished" if t.stop_reason is None else "stopped_early"
         if t.stop_reason is not None:
             log.info("stopped early: %s", t.stop_reason)
+    skipped = int(t.update.skipped_updates)
+    if skipped:
+        log.warning("%d of %d updates were skipped as non-finite", skipped, t.progress.global_step)
     t.output.timings(t)
     t.output.summary(t, status, stop_reason=t.stop_reason)
     if t.context.is_master and status != "interrupted":

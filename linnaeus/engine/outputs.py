@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,6 +103,17 @@ class Outputs:
             result = json.loads(path.read_text()) if path.exists() else {}
             found = result["metrics"] if result.get("weights") == weights else None
         return self.context.broadcast_object(found)
+
+    def show_validation(self, t: Training, found: Mapping[str, float]) -> None:
+        """A line on the console for a finished pass: its losses and first accuracies. A loss that is no number is said loudly."""
+        if not self.context.is_master:
+            return
+        shown = [name for name in found if name.endswith(("/loss", "/top1")) and (name.count("/") == 1 or name.endswith("/top1"))]
+        text = "  ".join(f"{name} {found[name]:.4f}" for name in shown or list(found)[:4])
+        log.info("step %d  %s", t.progress.global_step, text)
+        lost = [name for name in shown if name.endswith("/loss") and not math.isfinite(found[name])]
+        if lost:
+            log.warning("%s at step %d is no finite number: lost weights, or no sample with a label", lost[0], t.progress.global_step)
 
     def write_validation(self, step: int, key: str, metrics: dict[str, float], weights: str) -> None:
         if self.context.is_master:

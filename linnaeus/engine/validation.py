@@ -67,6 +67,7 @@ def run_pending_validations(t: Training) -> None:
             t.output.write_validation(step, which.key, found, weights)
         t.progress.complete_validation(stage, index)
         t.output.row(t, found)
+        t.output.show_validation(t, found)
         results |= found
     take_results(t, results)
 

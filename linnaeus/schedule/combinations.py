@@ -24,6 +24,8 @@ def listed_combinations(listed: Sequence[Sequence[str]], components: Sequence[st
         for name in wanted:
             if components is not None and name not in components:
                 raise ConfigError(f"{key} names {name}, but the metadata components of the data are {', '.join(components)}; take it out")
+        if len(set(wanted)) != len(wanted):
+            raise ConfigError(f"{key} names a component twice; name each once")
         combination = tuple(wanted) if components is None else tuple(c for c in components if c in wanted)
         if not combination or combination in found:
             raise ConfigError(f"{key} is {'empty' if not combination else 'listed twice'}; take it out")

@@ -47,6 +47,8 @@ def _line(name: str, text: str) -> list[str]:
 
 def _epochs(resolved: ResolvedSchedule) -> str:
     whole, rest = divmod(resolved.total_steps, resolved.steps_per_epoch)
+    if not whole:
+        return f"{rest} of the {resolved.steps_per_epoch} of an epoch"
     if not rest:
         return f"{whole} epoch{'s' * (whole != 1)} of {resolved.steps_per_epoch}"
     return f"{whole} epoch{'s' * (whole != 1)} of {resolved.steps_per_epoch} and {rest} steps of another"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 COLUMNS = {"top1": "top-1", "macro": "macro"}
@@ -19,6 +20,8 @@ def passes_of(final: Mapping[str, float]) -> dict[str, str]:
 
 def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
     """Lines: one per pass and rank, finest rank first, in percent; the ceiling and the share of it reached where there is one."""
+    if not ceilings:
+        return _plain_table(ranks, components, final)
     lines = [f"{'':46s}{'top-1':^22s}{'macro':^22s}", f"{'metadata':32s}{'rank':14s}" + f"{'run':>6s}{'best':>8s}{'share':>8s}" * 2]
     for prefix, condition in passes_of(final).items():
         for rank in reversed(ranks):
@@ -26,6 +29,16 @@ def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mappi
             for column in COLUMNS:
                 key = f"{prefix}/{rank}/" + ("macro_top1" if column == "macro" else column)
                 cells += _cell(final.get(key), ceilings.get(f"{condition}/{rank}/{column}"))
+            lines.append(f"{_named(condition, components):32s}{rank:14s}{cells}")
+    return lines
+
+
+def _plain_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float]) -> list[str]:
+    lines = [f"{'metadata':32s}{'rank':14s}" + "".join(f"{name:>8s}" for name in COLUMNS.values())]
+    for prefix, condition in passes_of(final).items():
+        for rank in reversed(ranks):
+            values = (final.get(f"{prefix}/{rank}/{key}", math.nan) for key in ("top1", "macro_top1"))
+            cells = "".join(f"{'-':>8s}" if math.isnan(value) else f"{100 * value:8.1f}" for value in values)
             lines.append(f"{_named(condition, components):32s}{rank:14s}{cells}")
     return lines
 

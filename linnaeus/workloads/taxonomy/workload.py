@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from linnaeus.config.schema import Config
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Batch
-from linnaeus.workloads.taxonomy.components import column_slices
+from linnaeus.workloads.taxonomy.components import column_slices, encode
 from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset
 from linnaeus.workloads.taxonomy.losses import loss_sums, valid_counts, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
@@ -40,14 +40,16 @@ class TaxonomyWorkload:
         self.source = source.build_source(config.data)
         self.ceilings = getattr(source, "ceilings", None)
         self.tasks = self.source.tree.ranks
-        self.components = tuple(config.data.components)
+        self.inputs = tuple(config.data.components)  # of the network
+        known = encode(self.source.metadata, self.inputs)[1].any()
+        self.components = self.inputs if known else ()  # that validation passes can mask
         self.notes = self.source.notes
         self.fingerprint = self.source.fingerprint
         self.groups_of_two = ramp_used(config.schedule.mixing)
         self.train_rows = np.flatnonzero(self.source.split == TRAIN)
         self.validation_rows = np.flatnonzero(self.source.split == VALIDATION)
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
-        self.prepare = BatchPreparation(self.components, column_slices(self.components), dtype)
+        self.prepare = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
 
     @property
     def train_size(self) -> int:
@@ -62,7 +64,7 @@ class TaxonomyWorkload:
         self.notes = (*self.source.notes, *self.train_set.notes)
 
     def build_model(self) -> nn.Module:
-        return build_classifier(self.config, self.source.tree, self.components)
+        return build_classifier(self.config, self.source.tree, self.inputs)
 
     def valid_counts(self, batch: Batch) -> Tensor:
         return valid_counts(batch)

@@ -51,6 +51,7 @@ def run(config: Config) -> int:
 
     # -- model, optimizer, loop state --------------------------------------------------------------------------------------
     training = engine.build_training(config, context, workload, plan, directory.path)
+    engine.check_named_checkpoint(training)
     log.info(plan.text)
     try:
         directory.start(**engine.run_record(context, workload))

@@ -5,12 +5,13 @@ from linnaeus.engine.epoch import train_one_epoch
 from linnaeus.engine.finish import close, final_validations, finish, record_failure
 from linnaeus.engine.planning import resolve_schedule
 from linnaeus.engine.process import apply_process_settings, stop_on_signals
-from linnaeus.engine.resume import finish_pending_validations, restore
+from linnaeus.engine.resume import check_named_checkpoint, finish_pending_validations, restore
 from linnaeus.engine.validation import validate_one_pass, validate_with_partial_mask
 
 __all__ = [
     "apply_process_settings",
     "build_training",
+    "check_named_checkpoint",
     "close",
     "final_validations",
     "find_run_directory",

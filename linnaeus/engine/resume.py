@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from linnaeus.checkpoint import ResumePoint
+from linnaeus.checkpoint import LoadedCheckpoint, ResumePoint, find_resume_point
 from linnaeus.config.errors import ConfigError
 from linnaeus.engine.training import Training
 from linnaeus.engine.validation import run_pending_validations
@@ -23,12 +23,9 @@ def restore(t: Training, point: ResumePoint) -> None:
     if found is None:
         t.output.begin(t, None)
         return
-    if found.state["data_fingerprint"] != t.workload.fingerprint and "data" not in t.config.run.allow:
-        raise ConfigError(f"{found.path} was trained on other data than {t.config.data.name} gives now; see run.allow=[data]")
-    load_weights(t, found.model_state, str(found.path))
+    refuse_unfit(t, found)
+    t.model.load_state_dict(found.model_state)
     for name, part in t.stateful().items():
-        if name not in found.training_state:
-            raise ConfigError(f"{found.path} holds no state of {name}; it was written by another configuration")
         part.load_state_dict(found.training_state[name])
     if t.ema is not None:
         t.ema.load_averaged(found.ema_state)
@@ -45,18 +42,34 @@ def restore(t: Training, point: ResumePoint) -> None:
         )
 
 
+def refuse_unfit(t: Training, found: LoadedCheckpoint) -> None:
+    """`ConfigError`, one line, for a checkpoint of other data, another model or other parts; changes nothing."""
+    if found.state["data_fingerprint"] != t.workload.fingerprint and "data" not in t.config.run.allow:
+        raise ConfigError(f"{found.path} was trained on other data than {t.config.data.name} gives now; see run.allow=[data]")
+    own, saved = t.model.state_dict(), found.model_state
+    unlike = sorted(own.keys() ^ saved.keys()) + [name for name in own if name in saved and own[name].shape != saved[name].shape]
+    if unlike:
+        raise ConfigError(
+            f"{found.path} is of another model: {len(unlike)} weights differ in name or shape, such as {unlike[0]}; check `model`"
+        )
+    missing = [name for name in t.stateful() if name not in found.training_state]
+    if missing:
+        raise ConfigError(f"{found.path} holds no state of {missing[0]}; it was written by another configuration")
+
+
 def saved_stop_reason(t: Training, state: dict) -> str | None:
     """Why the run had stopped early, if that still holds: not for a signal, another run's checkpoint, or limits that have moved."""
     same = state["run_id"] == t.output.directory.run_id and state["early_stop"] == dataclasses.asdict(t.config.schedule.early_stop)
     return state["stop_reason"] if same and state["stop_reason"] != "interrupted" else None
 
 
-def load_weights(t: Training, state: dict, source: str) -> None:
-    try:
-        t.model.load_state_dict(state)
-    except RuntimeError as error:
-        first = " ".join(str(error).split())[:300]
-        raise ConfigError(f"{source} does not fit the model of this configuration: {first}") from None
+def check_named_checkpoint(t: Training) -> None:
+    """A checkpoint named by `run.resume=PATH` is refused before anything is written."""
+    choice = t.config.run.resume
+    if choice not in ("auto", "never"):
+        found = find_resume_point(choice, "", is_master=t.context.is_master, broadcast_object=t.context.broadcast_object).checkpoint
+        assert found is not None
+        refuse_unfit(t, found)
 
 
 def finish_pending_validations(t: Training) -> None:

@@ -56,7 +56,7 @@ def stop_where_all_is_skipped(t: Training) -> None:
     """FloatingPointError after too many updates in a row that were not finite. Reads the device: at log boundaries, and before
     what would take a run that moves no more for a sound one."""
     in_a_row, step = int(t.update.skipped_in_a_row), t.progress.global_step
-    if in_a_row >= t.config.trainer.max_skipped_in_a_row:
+    if in_a_row >= min(t.config.trainer.max_skipped_in_a_row, t.progress.expected_total_steps):
         raise FloatingPointError(
             f"the last {in_a_row} updates up to step {step} were skipped as non-finite (trainer.max_skipped_in_a_row): "
             "lower optimizer.lr or trainer.clip_norm, or look for bad data in the batches there"

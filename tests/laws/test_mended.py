@@ -117,3 +117,13 @@ def test_a_result_of_other_weights_is_not_taken(tmp_path):
     step = stored["global_step"]
     assert output.validation_result(step, "val", stored["weights"]) == stored["metrics"]
     assert output.validation_result(step, "val", "0" * 32) is None
+
+
+def test_a_short_run_whose_every_update_is_skipped_does_not_end_as_finished(tmp_path, monkeypatch):
+    from tests.vectors.workload import VectorsWorkload
+
+    monkeypatch.setattr(VectorsWorkload, "prepare", lambda self, batch, masked=(): {**batch, "x": batch["x"] * float("nan")})
+    config = runs.configuration("vectors", tmp_path, "trainer.length=3steps")
+    with pytest.raises(FloatingPointError, match="last 3 updates"):
+        runs.start(config)
+    assert summary(runs.run_path(config))["status"] == "failed"

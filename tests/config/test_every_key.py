@@ -327,7 +327,7 @@ def folder(tmp_path_factory):
 _baselines: dict[tuple[str, str], Any] = {}  # shared by the keys that are observed alike
 
 
-@pytest.mark.parametrize("key", sorted(TABLE, key=lambda key: (TABLE[key].base, str(TABLE[key].observe))))
+@pytest.mark.parametrize("key", sorted(TABLE, key=lambda key: (TABLE[key].base, TABLE[key].observe.__qualname__, key)))
 def test_a_key_changes_what_is_observed(key, folder):
     torch.set_num_threads(1)
     case = TABLE[key]

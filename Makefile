@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-floor test-slow lint clean
+.PHONY: demo test test-floor test-slow test-slurm test-multinode torture lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python main.py
@@ -17,6 +17,22 @@ test-floor: .venv-floor/.installed
 
 test-slow: $(VENV)/.tested
 	$(BIN)/python -m pytest -m slow -n 2
+
+# A real SLURM of two nodes, made and removed here: needs root and Debian, whose slurm-wlm and munge are installed if missing.
+test-slurm: $(VENV)/.tested
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[slurm]'
+	$(BIN)/python -m pytest tests/slurm/proof.py -s
+
+# Two hosts with names, addresses and processes of their own, made of namespaces: needs root.
+test-multinode: $(VENV)/.tested
+	$(BIN)/python -m pytest tests/multinode/proof.py -s -rs
+
+# Kills at every place of a run, and a table: make torture N=200 JOBS=2. Given again it does only what is left; OUT is where its runs go.
+N ?= 200
+JOBS ?= 2
+OUT ?= /tmp/linnaeus-torture
+torture: $(VENV)/.tested
+	$(BIN)/python -m tests.faults.torture --kills $(N) --jobs $(JOBS) --out $(OUT)
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .

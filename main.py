@@ -19,24 +19,40 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linnaeus.config import Config
+    from linnaeus.engine import StopRequest
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # exceptions reach us unprinted, so that a mistake can be one line
 
 EXIT_FINISHED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 2, 75
 
 
-def run(config: Config) -> int:
-    """Train, validate, save and report as `config` says; returns the exit status."""
-    from linnaeus import engine, workloads
-    from linnaeus.checkpoint import find_resume_point
+def run(config: Config, config_dir: str | None = None) -> int:
+    """Train, validate, save and report as `config` says; returns the exit status. `config_dir` is where groups besides those of
+    `conf/` came from. A request to stop that comes before there is anything to save ends it at once."""
+    from linnaeus import engine
     from linnaeus.distributed import DistributedContext
+
+    stop = engine.StopRequest(config.trainer.max_time)
+    with stop.listening():
+        try:
+            return train(config, stop, config_dir)
+        except engine.StoppedBeforeTraining as request:
+            print(f"stopped by {request} before the first update; the same command starts again", file=sys.stderr)
+            return EXIT_INTERRUPTED
+        finally:
+            DistributedContext().shutdown()
+
+
+def train(config: Config, stop: StopRequest, config_dir: str | None) -> int:
+    """The flow: parts in order, the epochs, the end."""
+    from linnaeus import engine, workloads
     from linnaeus.logging import setup_logging
 
     # -- processes, console, data ------------------------------------------------------------------------------------------
-    context = DistributedContext().initialize(device=config.trainer.device)
+    context = engine.join_group(config)
     log = setup_logging(is_master=context.is_master, style=config.logger.console)
-    engine.apply_process_settings(config, context)
-    directory = engine.find_run_directory(config, context)
+    engine.apply_process_settings(config)
+    directory = engine.find_run_directory(config, context, config_dir)
     if directory.finished and not config.plan:
         log.info(directory.finished_note())
         return EXIT_FINISHED
@@ -50,22 +66,22 @@ def run(config: Config) -> int:
         return EXIT_FINISHED
 
     # -- model, optimizer, loop state --------------------------------------------------------------------------------------
-    training = engine.build_training(config, context, workload, plan, directory.path)
-    engine.check_named_checkpoint(training)
+    training = engine.build_training(config, context, workload, plan, directory.path, stop)
+    engine.check_named_checkpoint(training, directory)
+    weights = engine.find_initial_weights(training, directory)
     log.info(plan.text)
     try:
-        directory.start(**engine.run_record(context, workload))
+        directory.start(**engine.run_record(context, workload, weights))
         training.output = engine.open_outputs(config, context, directory, training)
         plan.save(directory.path, context)
+        training.vitals.start(training.output.fail)
 
         # -- resume: continue from the newest checkpoint that verifies -----------------------------------------------------
-        point = find_resume_point(
-            config.run.resume, directory.checkpoints, is_master=context.is_master, broadcast_object=context.broadcast_object
-        )
-        engine.restore(training, point)
+        engine.restore(training, weights)
 
         # -- the epochs ----------------------------------------------------------------------------------------------------
-        with engine.stop_on_signals(training), training.output.display:
+        stop.wait_for_boundaries()
+        with training.output.display:
             engine.finish_pending_validations(training)
             while training.unfinished():
                 engine.train_one_epoch(training, training.progress.next_epoch)
@@ -75,36 +91,33 @@ def run(config: Config) -> int:
         # -- the end -------------------------------------------------------------------------------------------------------
         return EXIT_INTERRUPTED if engine.finish(training) == "interrupted" else EXIT_FINISHED
     except BaseException as error:
-        engine.record_failure(training, error)
+        engine.record_failure(training, error)  # raises in its place what brought this process down, if that was another one
         raise
     finally:
         engine.close(training)
         directory.release()
-        context.shutdown()
 
 
 def hydra_main() -> int:
-    """Compose the configuration with Hydra and run it; under `-m` the last job's status."""
+    """What Hydra says itself: `--cfg`, `--info` and the like."""
     import hydra
-    from omegaconf import DictConfig, OmegaConf
 
-    from linnaeus.config import CONF, typed_config, user_errors
+    from linnaeus.config import CONF
 
-    status = [EXIT_FINISHED]
-
-    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-    def job(composed: DictConfig) -> None:
-        with user_errors(EXIT_USAGE):  # here already: Hydra would add a line of its own to an exception of a job
-            status[0] = run(typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)))
-
-    job()
-    return status[0]
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda composed: None)()
+    return EXIT_FINISHED
 
 
 def main() -> int:
     from linnaeus.config import user_errors
     from linnaeus.config.command_line import for_hydra, parse_command_line, refuse_sweep_under_launcher
+    from linnaeus.config.load import compose_tree
+    from linnaeus.config.shared import shared_config
+    from linnaeus.distributed import die_with_launcher, launched
+    from linnaeus.sweep import sweep
 
+    if launched():
+        die_with_launcher()
     with user_errors(EXIT_USAGE):
         asked = parse_command_line(sys.argv[1:])
         if asked.help:
@@ -113,8 +126,13 @@ def main() -> int:
             print_help(asked.overrides, asked.config_dir)
             return EXIT_FINISHED
         refuse_sweep_under_launcher(asked, os.environ)
-        sys.argv[1:] = for_hydra(sys.argv[1:], asked)
-        return hydra_main()
+        if asked.cfg or asked.info or asked.hydra_help or asked.shell_completion:
+            sys.argv[1:] = for_hydra(sys.argv[1:], asked)
+            return hydra_main()
+        if asked.multirun:
+            return sweep(asked)
+        config = shared_config(lambda: compose_tree(asked.overrides, asked.config_dir))
+        return run(config, asked.config_dir) if config.launch.name == "process" else sweep(asked)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from benchmarks.classification.workload import right_answers
 from linnaeus import engine, workloads
-from linnaeus.checkpoint import find_resume_point
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.engine.build import build_sampler, build_train_loader
@@ -32,7 +31,7 @@ class Ours:
 
     def __init__(self, config: Config, context: DistributedContext) -> None:
         setup_logging(is_master=True, style=config.logger.console)
-        engine.apply_process_settings(config, context)
+        engine.apply_process_settings(config)
         self.directory = engine.find_run_directory(config, context)
         self.config, self.context = config, context
         self.workload = workloads.build_workload(config)
@@ -41,7 +40,7 @@ class Ours:
         self.model = self.training.model
         self.directory.start(**engine.run_record(context, self.workload))
         self.training.output = engine.open_outputs(config, context, self.directory, self.training)
-        engine.restore(self.training, find_resume_point("auto", self.directory.checkpoints))
+        engine.restore(self.training)
 
     def __call__(self, epoch: int) -> float:
         start = time.process_time()

@@ -2,17 +2,27 @@
 
 `DistributedContext` is a singleton. Unlaunched it is one process and every collective is the identity; under torchrun it
 joins a group with nccl for CUDA tensors and gloo for host ones, so that counts and flags are agreed without touching the device.
+The launcher's key-value store is reached before the group exists: what rank 0 reads from the command line is told through it, and
+`engine/vitals.py` watches over it whether the others live.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import json
 import os
+import signal
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from linnaeus.config.errors import ConfigError
+
 F = TypeVar("F", bound=Callable[..., Any])
+RENDEZVOUS = timedelta(minutes=30)  # for the other nodes to arrive, before any setting is known
+REACHED = timedelta(seconds=20)  # for the store of a launcher that made it before it started us: else it has died since
 
 
 def launched() -> bool:
@@ -30,6 +40,29 @@ def get_world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def die_with_launcher() -> None:
+    """`die_with_parent` for a process that a launcher started. torchrun may be gone already: then the first process of the system has
+    us, which is torchrun itself only in a container of its own."""
+    parent = os.getppid()
+    if parent == 1 and "TORCHELASTIC_RUN_ID" in os.environ and os.path.exists("/proc/1/cmdline"):
+        with open("/proc/1/cmdline", "rb") as file:
+            first = file.read()
+        if b"torch" not in first and b"launch" not in first:
+            os._exit(1)
+    die_with_parent(parent)
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process when `parent`, the one that started it, is gone, as far as the system can do that. Under torchrun every
+    rank has a session of its own, so killing the agent or its group would leave ranks training on."""
+    if sys.platform != "linux":
+        return
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it went before we asked
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class DistributedContext:
     """Rank, device and collectives of this process. Every construction returns the same object."""
 
@@ -40,6 +73,7 @@ class DistributedContext:
     world_size: int
     device: Any
     _joined: bool
+    _store: Any
 
     def __new__(cls) -> DistributedContext:
         if cls._instance is None:
@@ -48,18 +82,53 @@ class DistributedContext:
             self.world_size = 1
             self.device = None
             self._joined = False
+            self._store = None
             cls._instance = self
         return cls._instance
 
+    @property
+    def store(self) -> Any:
+        """The launcher's key-value store, under names of this attempt (torchrun may restart a group). Only where `launched()`."""
+        if self._store is None:
+            import torch.distributed as dist
+
+            there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            within = REACHED if there else RENDEZVOUS
+            self._store, *_ = next(dist.rendezvous("env://", get_rank_safely(), get_world_size(), timeout=within))
+            self._store.set_timeout(RENDEZVOUS)
+        return _of_this_attempt(self._store)
+
+    def from_master(self, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` returns on rank 0 (JSON can hold it), on every process; before the group is joined. A `ConfigError` of
+        rank 0 is everybody's. Unlaunched, or alone, simply `make()`."""
+        if get_world_size() == 1:
+            return make()
+        if get_rank_safely() != 0:
+            told = json.loads(self.store.get(name))
+            if "error" in told:
+                raise ConfigError(told["error"])
+            return told["value"]
+        try:
+            value = make()
+        except ConfigError as error:
+            self.store.set(name, json.dumps({"error": str(error)}))
+            raise
+        self.store.set(name, json.dumps({"value": value}))
+        return value
+
     def initialize(
-        self, is_distributed: bool | None = None, world_size: int | None = None, rank: int | None = None, device: str = "auto"
+        self,
+        is_distributed: bool | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        device: str = "auto",
+        timeout: float = 600.0,
     ) -> DistributedContext:
-        """Join the group (by default: when launched as one of several) and pick the device. `device` is auto, cpu or cuda.
+        """Join the group (by default: when launched as one of several) and pick the device. `device` is auto, cpu or cuda;
+        `timeout` (seconds) is how long a collective waits for the others, until `set_timeout`.
 
         Raises `ConfigError` when cuda is asked for and there is none."""
         import torch
-
-        from linnaeus.config.errors import ConfigError
 
         self.world_size = get_world_size() if world_size is None else world_size
         self.rank = get_rank_safely() if rank is None else rank
@@ -77,20 +146,31 @@ class DistributedContext:
         if is_distributed is None:
             is_distributed = launched()
         if is_distributed and not self._joined:
-            self._join(cuda)
+            self._join(cuda, timedelta(seconds=timeout))
         return self
 
-    def _join(self, cuda: bool) -> None:
+    def _join(self, cuda: bool, timeout: timedelta) -> None:
         import torch.distributed as dist
 
+        self.store  # noqa: B018 (reached)
         dist.init_process_group(
             backend="cpu:gloo,cuda:nccl" if cuda else "gloo",
+            store=self._store,
             rank=self.rank,
             world_size=self.world_size,
-            timeout=timedelta(minutes=10),
+            timeout=timeout,
             device_id=self.device if cuda else None,
         )
         self._joined = True
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long a collective waits for the others from now on."""
+        if self._joined:
+            import torch.distributed as dist
+
+            # `set_timeout` is the public name from torch 2.14 on
+            change = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+            change(timedelta(seconds=seconds), None)
 
     @property
     def is_master(self) -> bool:
@@ -123,6 +203,14 @@ class DistributedContext:
 
             dist.all_reduce(tensor, {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op])
         return tensor
+
+    def start_all_reduce(self, tensor: Any) -> Callable[[], Any]:
+        """Begin to sum `tensor` over the processes, in place; the returned function waits until it is done."""
+        if not self._joined:
+            return lambda: None
+        import torch.distributed as dist
+
+        return dist.all_reduce(tensor, async_op=True).wait
 
     def all_gather(self, value: Any) -> list[Any]:
         """Every process's `value` (a picklable object), in rank order."""
@@ -165,3 +253,9 @@ class DistributedContext:
 
             dist.destroy_process_group()
         DistributedContext._instance = None
+
+
+def _of_this_attempt(store: Any) -> Any:
+    import torch.distributed as dist
+
+    return dist.PrefixStore(f"linnaeus/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/", store)

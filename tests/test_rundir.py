@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
+from linnaeus.checkpoint import save_checkpoint
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config, DataConfig
 from linnaeus.rundir import NOT_UPDATES, RunDirectory, config_difference, dump_yaml, load_yaml, run_path, update_hash
@@ -117,6 +120,65 @@ def test_an_altering_change_is_refused_unless_allowed_by_name() -> None:
     assert not RunDirectory(config(**named, trainer__length="20epochs")).altered  # allowed once, it is the configuration
 
 
+def test_another_choice_of_a_group_is_one_name() -> None:
+    named = {"run__name": "mine"}
+    RunDirectory.open(config(**named)).release()
+    other = {**named, "optimizer": {"name": "sgd", "lr": 1e-5, "momentum": 0.9}, "seed": 1}
+    with pytest.raises(ConfigError) as caught:
+        RunDirectory(config(**other))
+    line = str(caught.value)
+    assert 'optimizer.name: "adamw" -> "sgd"' in line and "momentum" not in line and "run.allow=[optimizer,seed]" in line
+    assert RunDirectory(config(**other, run__allow=["optimizer", "seed"])).altered
+    with pytest.raises(ConfigError, match=r"run\.allow=\[seed,optimizer\]"):  # what was allowed stays in what to type
+        RunDirectory(config(**other, run__allow=["seed"]))
+
+
+def test_what_changed_is_news_and_is_recorded() -> None:
+    with RunDirectory.open(config()) as first:
+        assert first.news() == [] and first.previous == first.record == {}
+    record = json.loads((first.path / "run.json").read_text())
+    record["packages"]["torch"], record["commit"], record["world_size"] = "1.0", "another", 7
+    (first.path / "run.json").write_text(json.dumps(record))
+    second = RunDirectory(config(trainer__workers=4))
+    second.start(world_size=2)
+    assert second.previous == config()
+    news = second.news()
+    assert news[0] == "changed since the last start: trainer.workers: 1 -> 4"
+    assert "since the last start, the number of processes: 7 -> 2" in news
+    assert any("the commit of linnaeus: another ->" in line for line in news) and any("torch: 1.0 ->" in line for line in news)
+    assert json.loads((first.path / "launches/2/launch.json").read_text())["changes"] == ["trainer.workers: 1 -> 4"]
+    second.keep("moved.txt", "what moves\n")
+    assert (first.path / "launches/2/moved.txt").read_text() == "what moves\n"
+    second.release()
+    with RunDirectory.open(config(trainer__workers=4)) as third:
+        assert third.changes == []
+
+
+def test_the_weights_a_run_begins_with_name_it() -> None:
+    begun = [
+        config(run={**config()["run"], "init_from": path, "init_allow": allow}) for path, allow in (("a", []), ("b", []), ("a", ["head"]))
+    ]
+    plain = config(run={**config()["run"], "init_from": None, "init_allow": []})
+    assert len({update_hash(tree) for tree in [config(), *begun]}) == 4
+    assert update_hash(plain) == update_hash(config()), "the name of a run from before there was the key"
+    RunDirectory.open({**plain, "run": {**plain["run"], "name": "x"}}).release()
+    with pytest.raises(ConfigError, match=r'run\.init_from: null -> "a".*run\.allow=\[run\.init_from\]'):
+        RunDirectory({**begun[0], "run": {**begun[0]["run"], "name": "x"}})
+
+
+def test_other_weights_under_the_same_name_are_refused_while_they_count() -> None:
+    tree = config(run={**config()["run"], "init_from": "w.pt"})
+    run = RunDirectory(tree)
+    run.start(initial_weights="one")
+    run.release()
+    with pytest.raises(ConfigError, match=r"run\.init_from: w\.pt holds other weights .*one -> two"):
+        RunDirectory(tree).start(initial_weights="two")
+    later = RunDirectory(tree)  # with a checkpoint of its own it reads them no more, and keeps the record
+    later.start()
+    later.release()
+    assert json.loads((run.path / "run.json").read_text())["initial_weights"] == "one"
+
+
 def test_difference_names_keys_that_come_and_go() -> None:
     old, new = {"data": {"a": 1, "max_bad_fraction": 0.1}, "head": None}, {"data": {"a": 1.0, "b": [1, (2, 3)]}, "head": {"name": "x"}}
     difference = config_difference(old, new)
@@ -160,6 +222,60 @@ def test_finished_is_said() -> None:
         (run.path / "summary.json").write_text(json.dumps({"status": "finished"}))
     longer = config(run__name="x", trainer__length="20epochs", run__allow=["trainer.length"])
     assert not RunDirectory(longer).finished
+
+
+def ended(path: Path, step: int, **final: float) -> None:
+    """The directory of a run that ended at `step`, whole."""
+    save_checkpoint(path / "checkpoints", step, model_state={"w": torch.zeros(2)}, training_state={}, state={})
+    results = path / "validation" / f"step-{step:08d}"
+    results.mkdir(parents=True, exist_ok=True)
+    rows = [{"global_step": step - 3, "val_gone/loss": 1.0}, {"global_step": step, "train/loss": 0.1}]
+    for name, value in final.items():
+        (results / f"{name.partition('/')[0].replace('val_ema', 'val')}.json").write_text("{}")
+        rows.append({"global_step": step, name: value})
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "report.html").write_text("<html>")
+    (path / "summary.json").write_text(json.dumps({"status": "finished", "global_step": step, "final": final}))
+
+
+def test_a_finished_run_owes_what_it_has_lost() -> None:
+    tree = config(run__name="x", logger__report=True, schedule__checkpoint_at_end=True)
+    with RunDirectory.open(tree) as run:
+        pass
+    metrics = {"val_ema/loss": 1.0, "val_ema/top1": 0.5, "val_ema_mask_meta/loss": 2.0}
+    last = "checkpoints/step-00000009"
+
+    def owes(**changes: Any) -> list[str]:
+        found = RunDirectory(config(**{"run__name": "x", "logger__report": True, "schedule__checkpoint_at_end": True, **changes}))
+        assert found.finished is (not found.owed)
+        return found.owed
+
+    def restore() -> None:
+        shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+        save_checkpoint(run.path / "checkpoints", 6, model_state={"w": torch.zeros(2)}, training_state={}, state={})
+        ended(run.path, 9, **metrics)
+
+    restore()
+    assert owes() == []
+    (run.path / "report.html").unlink()
+    assert owes() == ["report.html"] and owes(logger__report=False) == []
+    restore()
+    (run.path / "validation/step-00000009/val_mask_meta.json").unlink()
+    assert owes() == ["validation/step-00000009/val_mask_meta.json"]
+    restore()
+    shutil.rmtree(run.path / last)
+    assert owes() == [last] and owes(schedule__checkpoint_at_end=False) == []
+    restore()
+    (run.path / last / "model.safetensors").write_bytes(b"damaged")
+    assert owes() == [last]
+    shutil.rmtree(run.path / "checkpoints")  # to save space: nothing could be made from what is left
+    (run.path / "report.html").unlink()
+    assert owes() == []
+    restore()
+    (run.path / "report.html").unlink()
+    with RunDirectory.open(tree) as again:
+        assert again.news()[0].endswith("x was finished, but lacks report.html: only that is made")
+        assert json.loads((run.path / "summary.json").read_text())["status"] == "running"
 
 
 @pytest.mark.parametrize("name", ["", "../up", ".hidden", "a/b", "a\0b"])

@@ -125,3 +125,83 @@ def counted(owner: Any, name: str) -> Iterator[list[Any]]:
 
     with mock.patch.object(owner, name, counting):
         yield calls
+
+
+@contextlib.contextmanager
+def signalled_in_validation(round_: int, only_last_rank: bool = False) -> Iterator[None]:
+    """This process gets SIGTERM at the start of the `round_`-th (from 1) round of validation batches of the run."""
+    import os
+    import signal
+
+    from linnaeus.engine.agreement import Rounds
+
+    original, rounds = Rounds.exchange, []
+
+    def exchange(self: Rounds, unreadable: bool) -> bool:
+        rounds.append(1)
+        if len(rounds) == round_ and (not only_last_rank or get_rank_safely() == get_world_size() - 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, unreadable)
+
+    with mock.patch.object(Rounds, "exchange", exchange):
+        yield
+
+
+def last_rank_signalled_in_validation(folder: Path) -> contextlib.AbstractContextManager[None]:
+    return signalled_in_validation(3, only_last_rank=True)
+
+
+@contextlib.contextmanager
+def unread_by_last_rank(folder: Path, training: bool = True) -> Iterator[None]:
+    """The last process, and no other, cannot read its data in the sixth update (or in validation)."""
+    from tests.vectors.workload import Vectors
+
+    original = Vectors.__getitems__
+
+    def gone(self: Any, indices: Any) -> Any:
+        late = indices[0].global_step == 5 if training else indices[0].position >= 4
+        if self.training == training and late and get_rank_safely() == get_world_size() - 1:
+            raise OSError("the file server is away")
+        return original(self, indices)
+
+    with mock.patch.object(Vectors, "__getitems__", gone):
+        yield
+
+
+def unread_in_validation_by_last_rank(folder: Path) -> contextlib.AbstractContextManager[None]:
+    return unread_by_last_rank(folder, training=False)
+
+
+@contextlib.contextmanager
+def last_rank_fails(folder: Path) -> Iterator[None]:
+    """The last process raises in the fifth update."""
+    original = epoch.train_one_step
+
+    def train_one_step(t: Any, window: Any) -> None:
+        if t.progress.global_step == 4 and get_rank_safely() == get_world_size() - 1:
+            raise ArithmeticError("a mistake of this process alone")
+        original(t, window)
+
+    with mock.patch.object(epoch, "train_one_step", train_one_step):
+        yield
+
+
+@contextlib.contextmanager
+def last_rank_hangs(folder: Path) -> Iterator[None]:
+    """The last process never ends its fifth update, though it lives."""
+    import time
+
+    original = epoch.train_one_step
+
+    def train_one_step(t: Any, window: Any) -> None:
+        if t.progress.global_step == 4 and get_rank_safely() == get_world_size() - 1:
+            time.sleep(120)
+        original(t, window)
+
+    with mock.patch.object(epoch, "train_one_step", train_one_step):
+        yield
+
+
+def all_stopped_at_seven(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Every process gets SIGTERM in the seventh update of the run."""
+    return stopped_at(7)

@@ -8,9 +8,12 @@ one directory is atomic on POSIX file systems. What a killed process left behind
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 from pathlib import Path
+
+log = logging.getLogger("linnaeus")
 
 TEMPORARY = ".tmp-"  # prefix of everything that is not committed
 REPLACED = ".replaced"  # suffix of a committed directory while its successor of the same name moves in
@@ -34,6 +37,8 @@ def sync_file(path: Path | str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:  # of itself it names no file
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
 
@@ -42,7 +47,8 @@ sync_directory = sync_file  # a rename is durable once the directory that holds 
 
 
 def commit_directory(temporary: Path, final: Path) -> None:
-    """Flush every file of `temporary` and give the directory its final name.
+    """Flush every file of `temporary` and give the directory its final name. OSError: it is not to be counted on, and what
+    had that name before is there, under it or as below.
 
     A directory that already has that name steps aside to `final.replaced` and is deleted afterwards. A crash between the two
     renames leaves it whole under that name, and `restore_replaced` puts it back.
@@ -53,19 +59,42 @@ def commit_directory(temporary: Path, final: Path) -> None:
     replaced = final.with_name(final.name + REPLACED)
     if final.exists():
         if replaced.exists():
-            shutil.rmtree(replaced)
+            delete(replaced)
         os.rename(final, replaced)
-    os.rename(temporary, final)
+    try:
+        os.rename(temporary, final)
+    except OSError:
+        if replaced.exists():
+            os.rename(replaced, final)
+        raise
     sync_directory(final.parent)
     if replaced.exists():
-        remove_directory(replaced)
+        try_to_remove(replaced)  # what was written counts in any case
 
 
 def remove_directory(path: Path) -> None:
     """Delete a directory so that a crash in the middle never leaves half of it under its own name."""
     doomed = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-deleted")
     os.rename(path, doomed)
-    shutil.rmtree(doomed)
+    delete(doomed)
+
+
+def try_to_remove(path: Path) -> bool:
+    """`remove_directory`, or a line in the log that says why it stays: a full or stubborn disk is no reason to stop."""
+    try:
+        remove_directory(path)
+    except OSError as error:
+        log.warning("%s is of no use any more but could not be deleted (%s); it takes up space", path, error.strerror or error)
+        return False
+    return True
+
+
+def delete(path: Path) -> None:
+    """Remove a directory with what is in it, or a file."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def restore_replaced(directory: Path) -> None:
@@ -73,20 +102,23 @@ def restore_replaced(directory: Path) -> None:
     for old in sorted(directory.glob(f"*{REPLACED}")):
         final = old.with_name(old.name.removesuffix(REPLACED))
         if final.exists():
-            remove_directory(old)
+            try_to_remove(old)
         else:
             os.rename(old, final)
 
 
 def remove_stale(directory: Path) -> list[str]:
-    """Delete what earlier processes left uncommitted; returns the names. Call it only while holding the run's lock."""
-    stale = sorted(directory.glob(f"{TEMPORARY}*")) if directory.is_dir() else []
-    for path in stale:
-        if path.is_dir():
-            shutil.rmtree(path)
+    """Delete what was left uncommitted here; returns the names. Call it only while holding the run's lock. What cannot be deleted
+    (a network disk keeps a file that some process still has open) is named in the log and stays, harmless but for its space."""
+    removed = []
+    for path in sorted(directory.glob(f"{TEMPORARY}*")) if directory.is_dir() else []:
+        try:
+            delete(path)
+        except OSError as error:
+            log.warning("the leftover %s could not be deleted (%s); it only takes up space", path, error.strerror or error)
         else:
-            path.unlink()
-    return [path.name for path in stale]
+            removed.append(path.name)
+    return removed
 
 
 def file_digest(path: Path | str) -> str:

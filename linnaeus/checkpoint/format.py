@@ -16,15 +16,17 @@ import json
 import os
 import pickle
 import shutil
+import stat
 from collections import OrderedDict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.checkpoint.files import TEMPORARY, commit_directory, file_digest, text_digest
+from linnaeus.checkpoint.files import TEMPORARY, commit_directory, delete, file_digest, text_digest
+from linnaeus.checkpoint.hashed import FileEntry, HashedFile
 from linnaeus.checkpoint.weights import read_weights, write_weights
-from linnaeus.config.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 MODEL, EMA, TRAINING, STATE, MANIFEST = "model.safetensors", "ema.safetensors", "training_state.pt", "state.json", "manifest.json"
 REQUIRED = (MODEL, TRAINING, STATE)
+HASHING_THREADS = 4
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -43,9 +46,13 @@ class CheckpointDamaged(ValueError):
         self.path, self.reason = path, reason
 
 
+class CheckpointNewer(CheckpointDamaged):
+    """Whole, but of a format that only a later version of this program reads."""
+
+
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A verified checkpoint in host memory. Tensors of `model_state` are mapped from the file: copy what you keep and change."""
+    """A verified checkpoint. Its tensors are mapped from the files: copy what you keep or change, and let go of the rest."""
 
     path: Path
     step: int
@@ -68,31 +75,44 @@ def save_checkpoint(
     training_state: dict[str, Any],
     state: dict[str, Any],
     ema_state: Mapping[str, Tensor] | None = None,
+    parents: bool = True,
 ) -> Path:
     """Write `directory/step-N/` and return it once it is on the disk under its final name.
 
     `training_state`: dicts, lists, tuples, numbers, strings and tensors. `state`: what JSON can hold, keys strings; its `score`,
-    if any, is what retention ranks by. A checkpoint of the same step is replaced. TypeError: something is not plain.
+    if any, is what retention ranks by. A checkpoint of the same step is replaced. `parents` false: what holds `directory` must be
+    there, since a run directory that has vanished is not to be made anew. TypeError: something is not plain. OSError: nothing of
+    this counts, what was there before still does, and what was written is gone again as far as the disk allows.
     """
-    import torch
-
     directory = Path(directory)
     assert_plain(training_state, "training_state", tensors=True)
     assert_plain(state, "state", tensors=False)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(exist_ok=True, parents=parents)
     final = directory / step_name(step)
     temporary = directory / f"{TEMPORARY}{final.name}-{os.getpid()}"
     if temporary.exists():
-        shutil.rmtree(temporary)
+        delete(temporary)
     temporary.mkdir()
-    write_weights(temporary / MODEL, model_state)
-    if ema_state is not None:
-        write_weights(temporary / EMA, ema_state)
-    torch.save(training_state, temporary / TRAINING)
-    (temporary / STATE).write_text(json.dumps(state, indent=2) + "\n")
-    write_manifest(temporary, step, state.get("score"))
-    commit_directory(temporary, final)
+    try:
+        entries = {MODEL: write_weights(temporary / MODEL, model_state)}
+        if ema_state is not None:
+            entries[EMA] = write_weights(temporary / EMA, ema_state)
+        entries[TRAINING] = _write_training(temporary / TRAINING, training_state)
+        (temporary / STATE).write_text(json.dumps(state, indent=2) + "\n")
+        write_manifest(temporary, step, state.get("score"), entries)
+        commit_directory(temporary, final)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     return final
+
+
+def _write_training(path: Path, training_state: dict[str, Any]) -> FileEntry:
+    import torch
+
+    with HashedFile(path) as file:
+        torch.save(training_state, file)  # type: ignore[arg-type]
+    return file.entry
 
 
 def assert_plain(value: Any, where: str, *, tensors: bool) -> None:
@@ -115,9 +135,14 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def write_manifest(directory: Path, step: int, score: float | None) -> None:
-    """Sizes and hashes of every file of `directory`, and a hash of the manifest itself; nothing is flushed."""
-    files = {f.name: {"size": f.stat().st_size, "sha256": file_digest(f)} for f in sorted(directory.iterdir()) if f.name != MANIFEST}
+def write_manifest(directory: Path, step: int, score: float | None, known: Mapping[str, FileEntry] | None = None) -> None:
+    """Sizes and hashes of every file of `directory`, and a hash of the manifest itself; those of `known` are not read for it. Nothing
+    is flushed."""
+    entries = dict(known or {})
+    for file in sorted(directory.iterdir()):
+        if file.name != MANIFEST and file.name not in entries:
+            entries[file.name] = FileEntry(file.stat().st_size, file_digest(file))
+    files = {name: entries[name]._asdict() for name in sorted(entries)}
     content: dict[str, Any] = {"format": FORMAT, "step": step, "score": score, "files": files}
     content["sha256"] = _manifest_digest(content)
     (directory / MANIFEST).write_text(json.dumps(content, indent=2) + "\n")
@@ -128,18 +153,49 @@ def _manifest_digest(content: Mapping[str, Any]) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest, checked for itself. CheckpointDamaged: missing, unreadable or altered; ConfigError: of a newer format."""
+    """The manifest, checked for itself: its own hash, its shape, its format. CheckpointDamaged, or CheckpointNewer of a newer format."""
+    if not (path / MANIFEST).is_file():
+        raise CheckpointDamaged(path, f"{MANIFEST} is {'no file' if (path / MANIFEST).exists() else 'missing'}")
     try:
         content = json.loads((path / MANIFEST).read_text())
-    except FileNotFoundError:
-        raise CheckpointDamaged(path, f"{MANIFEST} is missing") from None
-    except (ValueError, OSError) as error:
-        raise CheckpointDamaged(path, f"{MANIFEST} cannot be read ({error})") from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointDamaged(path, f"{MANIFEST} cannot be read ({_one_line(error)})") from None
     if not isinstance(content, dict) or content.get("sha256") != _manifest_digest(content):
         raise CheckpointDamaged(path, f"{MANIFEST} was altered (its own hash does not match)")
-    if content["format"] > FORMAT:
-        raise ConfigError(f"{path}: has checkpoint format {content['format']}, this program reads up to {FORMAT}; update linnaeus")
+    if _is_count(content.get("format")) and content["format"] > FORMAT:
+        raise CheckpointNewer(path, f"it has format {content['format']}, this program reads up to {FORMAT}: update linnaeus")
+    fault = _fault_of(content) or _fault_of_name(path, content["step"])
+    if fault is not None:
+        raise CheckpointDamaged(path, f"{MANIFEST} is not what this program writes ({fault})")
     return content
+
+
+def _fault_of(content: dict[str, Any]) -> str | None:
+    """What in a manifest of our format has the wrong shape."""
+    for key in ("format", "step"):
+        if not _is_count(content.get(key)):
+            return f"{key} is {content.get(key)!r}"
+    score = content.get("score", "missing")
+    if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
+        return f"score is {score!r}"
+    files = content.get("files")
+    if not isinstance(files, dict):
+        return "files is no object"
+    for name, entry in files.items():
+        plain = isinstance(entry, dict) and _is_count(entry.get("size")) and isinstance(entry.get("sha256"), str)
+        if not plain or Path(name).name != name:
+            return f"the entry of {name!r}"
+    return None
+
+
+def _fault_of_name(path: Path, step: int) -> str | None:
+    """A checkpoint may be moved and renamed, but not to the name of another step: the order among them is that of the names."""
+    number = path.name.removeprefix("step-").partition(".")[0]
+    return f"it is of step {step}" if path.name.startswith("step-") and number.isdecimal() and int(number) != step else None
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def check_sizes(path: Path) -> dict[str, Any]:
@@ -150,41 +206,62 @@ def check_sizes(path: Path) -> dict[str, Any]:
             raise CheckpointDamaged(path, f"{name} is not in {MANIFEST}")
     for name, entry in manifest["files"].items():
         try:
-            size = (path / name).stat().st_size
+            found = (path / name).stat()
         except OSError:
             raise CheckpointDamaged(path, f"{name} is missing") from None
-        if size != entry["size"]:
-            raise CheckpointDamaged(path, f"{name} has {size} bytes, {entry['size']} were written")
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointDamaged(path, f"{name} is no file")
+        if found.st_size != entry["size"]:
+            raise CheckpointDamaged(path, f"{name} has {found.st_size} bytes, {entry['size']} were written")
     return manifest
+
+
+def is_intact(path: Path) -> bool:
+    """Whether every file is there with its size."""
+    try:
+        check_sizes(path)
+    except CheckpointDamaged:
+        return False
+    return True
 
 
 def verify(path: Path | str) -> dict[str, Any]:
-    """The manifest, if every file is there with its size and hash. CheckpointDamaged says which is not."""
+    """The manifest, if every file is there with its size and hash. CheckpointDamaged says which is not. Files are hashed side by
+    side: that is most of the time it takes to resume."""
     path = Path(path)
     manifest = check_sizes(path)
-    for name, entry in manifest["files"].items():
-        try:
-            digest = file_digest(path / name)
-        except OSError as error:
-            raise CheckpointDamaged(path, f"{name} cannot be read ({error.strerror})") from None
-        if digest != entry["sha256"]:
-            raise CheckpointDamaged(path, f"{name} was altered (its hash does not match)")
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
+        list(pool.map(lambda name: _check_hash(path, name, manifest["files"][name]["sha256"]), manifest["files"]))
     return manifest
 
 
-def load_checkpoint(path: Path | str) -> LoadedCheckpoint:
-    """Verify and read a checkpoint into host memory. CheckpointDamaged or ConfigError (newer format) when it cannot be trusted."""
+def _check_hash(path: Path, name: str, sha256: str) -> None:
+    try:
+        digest = file_digest(path / name)
+    except OSError as error:
+        raise CheckpointDamaged(path, f"{name} cannot be read ({error.strerror})") from None
+    if digest != sha256:
+        raise CheckpointDamaged(path, f"{name} was altered (its hash does not match)")
+
+
+def load_checkpoint(path: Path | str, *, verified: bool = False) -> LoadedCheckpoint:
+    """Verify and map a checkpoint. CheckpointDamaged (CheckpointNewer for a newer format) when it cannot be trusted.
+
+    `verified`: another process has hashed these files just now; sizes are checked and the loaders refuse what is no plain data."""
     path = Path(path)
-    manifest = verify(path)
+    manifest = check_sizes(path) if verified else verify(path)
     names = manifest["files"]
-    return LoadedCheckpoint(
-        path=path,
-        step=manifest["step"],
-        model_state=_read_weights(path, MODEL),
-        ema_state=_read_weights(path, EMA) if EMA in names else None,
-        training_state=_read_training(path),
-        state=_read_state(path),
-    )
+    try:
+        return LoadedCheckpoint(
+            path=path,
+            step=manifest["step"],
+            model_state=_read_weights(path, MODEL),
+            ema_state=_read_weights(path, EMA) if EMA in names else None,
+            training_state=_read_training(path),
+            state=_read_state(path),
+        )
+    except OSError as error:
+        raise CheckpointDamaged(path, f"{Path(error.filename or path).name} cannot be read ({error.strerror or error})") from None
 
 
 def _read_weights(path: Path, name: str) -> dict[str, Tensor]:
@@ -192,17 +269,18 @@ def _read_weights(path: Path, name: str) -> dict[str, Tensor]:
 
     try:
         return read_weights(path / name)
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointDamaged(path, f"{name} is not a safetensors file ({_one_line(error)})") from None
 
 
 def _read_training(path: Path) -> dict[str, Any]:
-    """`weights_only=True` is said outright: an environment variable can turn off torch's default, not an explicit argument."""
+    """`weights_only=True` is said outright: an environment variable can turn off torch's default, not an explicit argument. Mapped,
+    tensors are read when they are copied, once."""
     import torch
 
     try:
-        content = torch.load(path / TRAINING, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
+        content = torch.load(path / TRAINING, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError) as error:
         raise CheckpointDamaged(path, f"{TRAINING} is not plain data ({_one_line(error)})") from None
     if not isinstance(content, dict):
         raise CheckpointDamaged(path, f"{TRAINING} holds a {type(content).__name__}, not a dict")
@@ -212,7 +290,7 @@ def _read_training(path: Path) -> dict[str, Any]:
 def _read_state(path: Path) -> dict[str, Any]:
     try:
         content = json.loads((path / STATE).read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointDamaged(path, f"{STATE} is not JSON ({_one_line(error)})") from None
     if not isinstance(content, dict):
         raise CheckpointDamaged(path, f"{STATE} holds a {type(content).__name__}, not an object")

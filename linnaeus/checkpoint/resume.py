@@ -1,11 +1,12 @@
 """Where a run goes on: the newest checkpoint that verifies, found by one process rank and agreed on by all.
 
-Damaged checkpoints are walked past, newest to oldest, and each is named with its reason. "Verifies" means that it was loaded:
-hashes match and the loader accepted every file, so that a bad one is found before training starts, not after.
+Damaged checkpoints, and those of a newer format, are walked past, newest to oldest, and each is named with its reason. "Verifies"
+means that it was loaded: hashes match and the loader accepted every file, so that a bad one is found before training starts.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.checkpoint.files import REPLACED
-from linnaeus.checkpoint.format import MANIFEST, CheckpointDamaged, LoadedCheckpoint, load_checkpoint
+from linnaeus.checkpoint.format import MANIFEST, CheckpointDamaged, CheckpointNewer, LoadedCheckpoint, load_checkpoint
+from linnaeus.checkpoint.going_back import forget, read_note, write_note
 from linnaeus.config.errors import ConfigError
+
+log = logging.getLogger("linnaeus")
 
 _STEP = re.compile(rf"step-(\d{{8,}})({re.escape(REPLACED)})?")
 Broadcast = Callable[[Any], Any]
@@ -45,57 +49,96 @@ def auto_resume_helper(directory: Path | str, *, is_master: bool = True, broadca
     """The newest checkpoint of `directory` that verifies.
 
     With several process ranks every one calls this: `broadcast_object(value)` returns rank 0's value on all. Rank 0 walks back;
-    the others load what it chose. ConfigError when a checkpoint is of a newer format: older ones are not taken in its place.
+    the others load what it chose. ConfigError when none verifies and one is of a newer format: that is no run to begin anew.
     """
-    return _agree(lambda: _walk_back(Path(directory)), is_master, broadcast_object)
+    return _agree(lambda: _walk_back(list_checkpoints(directory)), is_master, broadcast_object)
 
 
 def find_resume_point(
-    choice: str, directory: Path | str, *, is_master: bool = True, broadcast_object: Broadcast | None = None
+    choice: str,
+    directory: Path | str,
+    *,
+    is_master: bool = True,
+    broadcast_object: Broadcast | None = None,
+    look_only: bool = False,
 ) -> ResumePoint:
-    """`run.resume`: `auto` walks `directory`; `never` starts anew (the run directory refuses earlier when there is a run);
-    anything else is the path of a checkpoint, of a run directory, or of its `checkpoints/`. A path outside `directory` is where
-    the run begins: once it has checkpoints of its own, the same command goes on from those."""
+    """`run.resume`: `auto` walks `directory`, the checkpoints of this run; `never` starts anew (the run directory refuses earlier when
+    there is a run); anything else is the path of a checkpoint, of a run directory, or of its `checkpoints/`: where the run begins, or
+    goes back to. Once it has written checkpoints since, the same command goes on from those, and the named one may be gone.
+
+    `look_only`, or a `directory` of "" (not known yet): nothing is written."""
     if choice == "never":
         return ResumePoint(None)
-    if choice == "auto":
-        return auto_resume_helper(directory, is_master=is_master, broadcast_object=broadcast_object)
-    return _agree(lambda: _begun_from(Path(choice), Path(directory)), is_master, broadcast_object)
+    own = Path(directory) if str(directory) else None
+    if own is None or (choice != "auto" and Path(choice).resolve() not in (own.resolve(), own.resolve().parent)):
+        return _agree(lambda: _from_path(Path(choice), own, look_only or own is None), is_master, broadcast_object)
+    point = auto_resume_helper(own, is_master=is_master, broadcast_object=broadcast_object)
+    if is_master and not look_only:
+        forget(own)
+    return point
 
 
-def holds_checkpoint(path: Path) -> bool:
-    """Whether a `run.resume` path may be resumed from: nothing is loaded yet."""
+def holds_checkpoint(path: Path, own: Path | None = None) -> bool:
+    """Whether a `run.resume` path may be resumed from; nothing is loaded yet. `own`: the checkpoints of this run, if it is known."""
     if (path / MANIFEST).exists() or (path.is_dir() and _STEP.fullmatch(path.name)):
         return True
-    return bool(list_checkpoints(path / "checkpoints") or list_checkpoints(path))
+    if list_checkpoints(path / "checkpoints") or list_checkpoints(path):
+        return True
+    if own is not None and path.resolve().parent != own.resolve():
+        return bool(list_checkpoints(own))
+    note = read_note(path.parent, path)
+    return note is not None and bool(note.written_since(list_checkpoints(path.parent)))
 
 
-def _walk_back(directory: Path) -> ResumePoint:
+def _from_path(path: Path, own: Path | None, look_only: bool) -> ResumePoint:
+    if own is None or path.resolve().parent == own.resolve():
+        return _go_back(path, look_only)
+    mine = _walk_back(list_checkpoints(own))
+    if mine.checkpoint is not None:
+        log.info("run.resume: %s is where this run began; it goes on from its own step %d", path, mine.step)
+        return mine
+    named = _named(path)
+    return ResumePoint(named.checkpoint, mine.skipped + named.skipped)
+
+
+def _go_back(path: Path, look_only: bool) -> ResumePoint:
+    """A checkpoint of the run itself, or what it has written since it went back there."""
+    found, note = list_checkpoints(path.parent), read_note(path.parent, path)
+    since = _walk_back(note.written_since(found)) if note is not None else ResumePoint(None)
+    if since.checkpoint is not None:
+        log.info("run.resume: the run went back to %s before; it goes on from step %d, written since", path, since.step)
+        return since
+    named = _named(path)
+    if not look_only:
+        write_note(path.parent, path, named.step, found)
+    return ResumePoint(named.checkpoint, since.skipped + named.skipped)
+
+
+def _walk_back(found: list[tuple[int, Path]]) -> ResumePoint:
     skipped: list[tuple[str, str]] = []
-    for _, path in reversed(list_checkpoints(directory)):
+    newer: CheckpointDamaged | None = None
+    for _, path in reversed(found):
         try:
             return ResumePoint(load_checkpoint(path), skipped)
         except CheckpointDamaged as damage:
             skipped.append((str(path), damage.reason))
+            newer = newer or (damage if isinstance(damage, CheckpointNewer) else None)
+    if newer is not None:
+        raise ConfigError(f"{newer}; no older checkpoint verifies")
     return ResumePoint(None, skipped)
-
-
-def _begun_from(path: Path, directory: Path) -> ResumePoint:
-    if path.resolve().is_relative_to(directory.resolve()):
-        return _named(path)
-    own = _walk_back(directory)
-    return own if own.checkpoint else _named(path)
 
 
 def _named(path: Path) -> ResumePoint:
     if (path / MANIFEST).exists() or _STEP.fullmatch(path.name):
         try:
             return ResumePoint(load_checkpoint(path))
+        except CheckpointNewer as newer:
+            raise ConfigError(f"run.resume: {newer}") from None
         except CheckpointDamaged as damage:
             raise ConfigError(f"run.resume: {path} is damaged ({damage.reason}); name another checkpoint") from None
     for directory in (path / "checkpoints", path):
         if list_checkpoints(directory):
-            point = _walk_back(directory)
+            point = _walk_back(list_checkpoints(directory))
             if point.checkpoint is None:
                 raise ConfigError(f"run.resume: no checkpoint under {directory} verifies; the newest: {point.skipped[0][1]}")
             return point
@@ -117,6 +160,6 @@ def _agree(find: Callable[[], ResumePoint], is_master: bool, broadcast_object: B
     if "error" in verdict:
         raise ConfigError(verdict["error"])
     if not is_master:
-        chosen = load_checkpoint(verdict["path"]) if verdict["path"] else None
+        chosen = load_checkpoint(verdict["path"], verified=True) if verdict["path"] else None  # rank 0 has hashed it
         point = ResumePoint(chosen, [tuple(item) for item in verdict["skipped"]])
     return point

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from linnaeus.checkpoint.files import remove_directory, remove_stale, restore_replaced
-from linnaeus.checkpoint.format import CheckpointDamaged, check_sizes
+from linnaeus.checkpoint.files import remove_directory, remove_stale, restore_replaced, try_to_remove
+from linnaeus.checkpoint.format import CheckpointDamaged, check_sizes, step_name
 from linnaeus.checkpoint.resume import list_checkpoints
 
 ASIDE = ".aside"
@@ -57,18 +57,24 @@ def set_aside_beyond(directory: Path, step: int) -> list[str]:
 def prune(directory: Path, committed: int, keep_last: int, keep_best: int, best_mode: str = "max") -> list[str]:
     """Delete what is not kept, now that step `committed` is on the disk; returns the names deleted.
 
-    A checkpoint that is not intact (sizes do not match) takes no place among the kept ones.
+    A checkpoint that is not intact (sizes do not match) takes no place among the kept ones. One that cannot be deleted is named in
+    the log and tried again next time; the others go.
     """
     assert keep_last >= 1, "the newest checkpoint always stays"
     found = [(step, path) for step, path in list_checkpoints(directory) if step <= committed]
     candidates = [Candidate(step, score) for step, path in found for score in _score_if_intact(path)]
-    assert committed in {c.step for c in candidates}, f"step {committed} is not committed"
+    if committed not in {c.step for c in candidates}:
+        raise CheckpointDamaged(directory / step_name(committed), "it is not there as it was written; nothing was deleted")
     kept = choose_kept(candidates, keep_last, keep_best, best_mode)
     doomed = [path for step, path in found if step not in kept]
-    doomed += [path for path in directory.glob(f"step-*{ASIDE}") if int(path.name[5:].removesuffix(ASIDE)) <= committed]
-    for path in doomed:
-        remove_directory(path)
-    return [path.name for path in doomed]
+    doomed += [path for path in directory.glob(f"step-*{ASIDE}") if _step_of(path) <= committed]
+    return [path.name for path in doomed if try_to_remove(path)]
+
+
+def _step_of(aside: Path) -> float:
+    """The step of what was set aside; infinite where the name is none of ours."""
+    number = aside.name.removeprefix("step-").removesuffix(ASIDE)
+    return int(number) if number.isdecimal() else math.inf
 
 
 def _score_if_intact(path: Path) -> list[float | None]:

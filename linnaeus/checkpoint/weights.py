@@ -10,12 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from linnaeus.checkpoint.hashed import FileEntry, HashedFile
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WRAPPERS = ("module.", "_orig_mod.")
+# Names of types in a safetensors header, by what torch calls them.
+TYPES = {
+    **{"bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32"},
+    **{"uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"},
+    **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64"},
+}
 Value = TypeVar("Value")
 
 
@@ -40,7 +48,8 @@ def _strip(name: str) -> str:
     return name
 
 
-def _identity(tensor: Tensor) -> tuple[object, ...]:
+def identity(tensor: Tensor) -> tuple[object, ...]:
+    """Equal for two names of one tensor, and for nothing else that holds a value."""
     return (tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
@@ -51,7 +60,7 @@ def split_tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
     first: dict[tuple[object, ...], str] = {}
     for name in sorted(state):
         tensor = state[name]
-        owner = first.setdefault(_identity(tensor), name) if tensor.numel() else name
+        owner = first.setdefault(identity(tensor), name) if tensor.numel() else name
         if owner == name:
             kept[name] = tensor
         else:
@@ -59,20 +68,42 @@ def split_tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
     return kept, aliases
 
 
-def _own_memory(tensor: Tensor) -> Tensor:
-    """On the host, contiguous, and sharing its storage with nothing (safetensors refuses shared memory)."""
-    host = tensor.detach().cpu().contiguous()
-    whole = host.untyped_storage().nbytes() == host.numel() * host.element_size()
-    return host if whole else host.clone()
+def write_weights(path: Path, state: Mapping[str, Tensor]) -> FileEntry:
+    """Write a state dict as a new file and return its size and hash; it is not flushed to the disk (committing its directory does
+    that). Values go from where they are to the file: no second copy of the model, and an OSError where the disk refuses one.
 
-
-def write_weights(path: Path, state: Mapping[str, Tensor]) -> None:
-    """Write a state dict; the file is not flushed to the disk (committing its directory does that)."""
-    from safetensors.torch import save_file
-
+    The format, as safetensors defines it: the header's length as 8 bytes, a header of JSON padded to 8, then the values one after
+    the other; types of 8 bytes first, so that every value is aligned. TypeError: a type the format has no name for.
+    """
     kept, aliases = split_tied(convert_ddp_state(state))
-    metadata = {"format": "pt", "aliases": json.dumps(aliases, sort_keys=True)}
-    save_file({name: _own_memory(tensor) for name, tensor in kept.items()}, path, metadata=metadata)
+    order = sorted(kept, key=lambda name: (-kept[name].dtype.itemsize, name))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "aliases": json.dumps(aliases, sort_keys=True)}}
+    end = 0
+    for name in order:
+        tensor = kept[name]
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _type_name(name, tensor), "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with HashedFile(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            file.write(_bytes(kept[name]))
+    return file.entry
+
+
+def _type_name(name: str, tensor: Tensor) -> str:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in TYPES:
+        raise TypeError(f"{name} is of type {kind}, which a safetensors file cannot hold")
+    return TYPES[kind]
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The values in row-major order; little-endian, as every machine torch runs on has them."""
+    import torch
+
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

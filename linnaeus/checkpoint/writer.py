@@ -1,32 +1,66 @@
-"""Saving during a run: write a checkpoint, then let retention delete what it supersedes.
+"""Saving during a run: a copy into host memory while training waits, everything else in a thread beside it.
 
-The loop says `save(...)` and, at its end, `wait()`; it does not know whether the bytes are written before `save` returns. Only
-process rank 0 has a writer.
+`save` returns once the values are copied. The thread then has the rows flushed, writes, commits, and deletes what retention no
+longer keeps; it runs no collective and touches no device. One checkpoint is written at a time. Where the disk refuses, training
+goes on: the error is logged, `failure` tells the engine, and the next save tries again. Only process rank 0 has a writer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.checkpoint.format import save_checkpoint
+from linnaeus.checkpoint.format import CheckpointDamaged, assert_plain, check_sizes, is_intact, save_checkpoint
+from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.checkpoint.retention import prune, set_aside_beyond, tidy
+from linnaeus.checkpoint.snapshot import HostSnapshot
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+log = logging.getLogger("linnaeus")
+
+NOTICEABLE = 5.0  # seconds; a save that holds training up for longer is worth a line
+REMEDIES = {
+    errno.ENOSPC: "free some space on that disk",
+    errno.EDQUOT: "free some space, the quota is used up",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EROFS: "have it mounted for writing again",
+    errno.EACCES: "make that directory writable",
+    errno.EPERM: "make that directory writable",
+    errno.ENOENT: "bring the run directory back (deleted, moved or not mounted)",
+    errno.ENOTDIR: "bring the run directory back (something else has its name)",
+    errno.ESTALE: "bring the network disk back",
+    errno.ENOMEM: "free some memory of this machine",
+}
+
+
+def nothing() -> None:
+    """`before_commit` of a save that counts no rows."""
 
 
 class CheckpointWriter:
     """Writes `directory/step-N/` and keeps the last `keep_last` and the best `keep_best` by `state["score"]`.
 
-    Making one takes the directory over (crash leftovers go): hold the run's lock, and look for a resume point afterwards.
+    `failure`: one line when the newest save could not be written, else None. `committed`: step of the newest checkpoint committed by
+    this process, -1 before the first. Making a writer takes the directory over (crash leftovers go): hold the run's lock, and look
+    for a resume point afterwards.
     """
 
     def __init__(self, directory: Path | str, keep_last: int, keep_best: int, best_mode: str = "max") -> None:
         self.directory = Path(directory)
         self.keep_last, self.keep_best, self.best_mode = keep_last, keep_best, best_mode
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.failure: str | None = None
+        self.committed = -1
+        self._snapshot = HostSnapshot()
+        self._thread: threading.Thread | None = None
+        self._bug: BaseException | None = None
+        self.directory.mkdir(exist_ok=True)
         tidy(self.directory)
 
     def begin(self, step: int) -> list[str]:
@@ -42,13 +76,83 @@ class CheckpointWriter:
         training_state: dict[str, Any],
         state: dict[str, Any],
         ema_state: Mapping[str, Tensor] | None = None,
-    ) -> Path:
-        """See `save_checkpoint`. The caller may change the tensors as soon as this returns."""
-        path = save_checkpoint(
-            self.directory, step, model_state=model_state, ema_state=ema_state, training_state=training_state, state=state
-        )
-        prune(self.directory, step, self.keep_last, self.keep_best, self.best_mode)
-        return path
+        before_commit: Callable[[], None] = nothing,
+    ) -> None:
+        """Returns once everything is copied to the host; the caller may change the tensors then. See `save_checkpoint` for what they
+        may hold (TypeError). `before_commit` is called in the writer's thread before anything is written; an OSError of its own
+        means that this checkpoint must not be. Waits first for a checkpoint that is still being written."""
+        start = time.monotonic()
+        self.wait()
+        if time.monotonic() - start > NOTICEABLE:
+            log.warning("step %d waited %.0f s for the checkpoint before it to be written", step, time.monotonic() - start)
+        assert_plain(training_state, "training_state", tensors=True)
+        assert_plain(state, "state", tensors=False)
+        self.failure = None
+        averages = None if ema_state is None else dict(ema_state)
+        live = {"model_state": dict(model_state), "ema_state": averages, "training_state": training_state, "state": state}
+        try:
+            content = self._snapshot.take(live)
+        except OSError as error:
+            self._fail(step, error)
+            return
+        self._thread = threading.Thread(target=self._write, args=(step, content, before_commit), name="checkpoint")
+        self._thread.start()  # no daemon: an interpreter that exits finishes the file first
 
     def wait(self) -> None:
-        """Return once every checkpoint handed to `save` is committed; raises what went wrong in writing it."""
+        """Until what was handed over is committed or has failed. Raises what went wrong in the thread and was no matter of the disk."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        bug, self._bug = self._bug, None
+        if bug is not None:
+            raise bug
+
+    def close(self) -> None:
+        """Wait, and give the host memory back."""
+        self.wait()
+        self._snapshot.release()
+
+    # -- in the thread ---------------------------------------------------------------------------------------------------
+
+    def _write(self, step: int, content: dict[str, Any], before_commit: Callable[[], None]) -> None:
+        try:
+            before_commit()
+            tidy(self.directory)  # what an earlier save could not remove takes up space
+            check_sizes(save_checkpoint(self.directory, step, **content, parents=False))
+            self.committed = step
+            self._prune(step)
+        except (OSError, CheckpointDamaged) as error:
+            self._fail(step, error)
+        except BaseException as error:  # handed to the thread that waits
+            self._bug = error
+
+    def _prune(self, step: int) -> None:
+        """What cannot be deleted, or has vanished meanwhile, does not undo the checkpoint."""
+        try:
+            prune(self.directory, step, self.keep_last, self.keep_best, self.best_mode)
+        except (OSError, CheckpointDamaged) as error:
+            log.error("step %d is saved, but older checkpoints could not be looked through (%s)", step, error)
+
+    def _fail(self, step: int, error: OSError | CheckpointDamaged) -> None:
+        self.failure = f"step {step}: {_what_failed(error)}"
+        remedy = REMEDIES.get(getattr(error, "errno", 0) or 0, "see to that disk")
+        log.error(
+            "the checkpoint of step %d could NOT be written: %s. %s; training goes on and the next save tries again: %s",
+            *(step, _what_failed(error), self._standing(), remedy),
+        )
+
+    def _standing(self) -> str:
+        """What a restart would continue from, as far as sizes tell."""
+        try:
+            for step, path in reversed(list_checkpoints(self.directory)):
+                if is_intact(path):
+                    return f"The newest good checkpoint is that of step {step}"
+        except OSError:
+            pass
+        return "There is NO checkpoint to continue from"
+
+
+def _what_failed(error: OSError | CheckpointDamaged) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
+    return str(error)

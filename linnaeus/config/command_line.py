@@ -14,6 +14,8 @@ from typing import NoReturn
 from linnaeus.config.errors import ConfigError
 
 _KEY = re.compile(r"\s*(\+\+|\+|~)?\s*([^=\s]+?)\s*=")
+_SWEEP = re.compile(r"\s*\+{0,2}sweep(\.\w+)*\s*=")
+_HYDRA = re.compile(r"\s*[+~]{0,2}hydra[./](?!searchpath)")
 _MAPPING = re.compile(r"[\w.]+\.\w+=\s*\{")
 
 
@@ -31,12 +33,13 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         raise ConfigError(f"{' and '.join(given)} exclude each other; give one")
     if parsed.resolve and parsed.cfg is None:
         raise ConfigError("--resolve shows nothing by itself; add --cfg job")
+    _refuse_hydras_own(parsed)
     nameless = next((text for text in parsed.overrides if text.lstrip().startswith("=")), None)
     if nameless:
         raise ConfigError(f"{nameless!r} is no setting; give it as key=value")
     check_given_once(parsed.overrides)
-    sweep = next((text for text in parsed.overrides if text.startswith("sweep=") and text not in ("sweep=", "sweep=null")), None)
-    if sweep and not (parsed.multirun or parsed.help or parsed.cfg or parsed.info):
+    sweep = next((text for text in parsed.overrides if _SWEEP.match(text)), None)
+    if sweep and not (parsed.multirun or parsed.help or parsed.cfg or parsed.info):  # which only show what it would be
         raise ConfigError(f"{sweep} has no effect without -m; type `python main.py -m {' '.join(parsed.overrides)}`")
     return parsed
 
@@ -53,6 +56,19 @@ def with_open_mappings(overrides: Sequence[str]) -> list[str]:
     """Hydra lets `weighting.weights={species: 2}` add no keys to a mapping unless it is written `++weighting.weights=...`; what may
     be in there is ours to check."""
     return [f"++{text}" if _MAPPING.match(text) else text for text in overrides]
+
+
+def _refuse_hydras_own(parsed: argparse.Namespace) -> None:
+    """Configurations are composed without Hydra's application: what steers that one would have no effect."""
+    options = {"--config-name": parsed.config_name, "--config-path": parsed.config_path, "--package": parsed.package}
+    options["--experimental-rerun"] = parsed.experimental_rerun
+    shows = parsed.cfg or parsed.info or parsed.hydra_help
+    for option, value in options.items():
+        if value is not None and not (option == "--package" and shows):
+            raise ConfigError(f"{option} {value} has no effect here; choose with experiment=NAME, and add folders with --config-dir")
+    for text in parsed.overrides if not shows else ():
+        if _HYDRA.match(text) and not parsed.multirun:
+            raise ConfigError(f"{text} has no effect here: Hydra only composes; a run is placed by run.root and run.name")
 
 
 def _refuse(message: str) -> NoReturn:

@@ -17,6 +17,10 @@ class ConfigError(ValueError):
     """What the user asked for cannot be done; the text is one line and names the key and the fix."""
 
 
+class RunFailed(RuntimeError):
+    """The run cannot go on, through no mistake in the command and no bug: the text is one line, and the status 1."""
+
+
 @contextlib.contextmanager
 def user_errors(status: int) -> Iterator[None]:
     """Turn the mistakes of a user, ours and those Hydra finds, into one line on stderr and `SystemExit(status)`."""
@@ -29,7 +33,7 @@ def user_errors(status: int) -> Iterator[None]:
         return
     except ConfigError as error:
         line = " ".join(str(error).split())
-    except FloatingPointError as error:  # the run diverged and cannot go on: no mistake in the command, and no bug either
+    except (FloatingPointError, RunFailed) as error:  # FloatingPointError: the run diverged
         line, status = " ".join(str(error).split()), 1
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         line = one_line(error)
@@ -79,6 +83,8 @@ def _unreadable(override: str) -> str:
 
 
 def _unknown_key(found: re.Match[str]) -> str:
+    if found[1] == "run.from":
+        return "run.from is no key of Hydra's composition, which --cfg and --info show: the configuration is in the file that it names"
     return f"unknown key {found[1]}; {nearest_key(found[1])}"
 
 

@@ -11,12 +11,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from linnaeus.config.load import CONF, compose
+from linnaeus.config.repeat import FROM, FROM_MEANING
 from linnaeus.config.schema import Config
 
 
 def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
-    """(key, type, value, meaning) of every key of a composed config, depth first."""
-    yield from _walk(config, "")
+    """(key, type, value, meaning) of every key of a composed config, depth first, `run.from` at the head of its group."""
+    for row in _walk(config, ""):
+        if row[0] == "run.name":
+            yield FROM, "str or null", "null", FROM_MEANING
+        yield row
 
 
 def _walk(node: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:

@@ -1,7 +1,7 @@
 """From YAML and overrides to the typed `Config`: every key known, every value of its type and within its limits.
 
-`compose` runs Hydra's composition without its application; `typed_config` turns a plain mapping into the dataclasses of
-`schema`, with one line per mistake that names the key and what would be right.
+`compose_tree` runs Hydra's composition without its application; `typed_config` turns its plain mapping into the dataclasses of
+`schema`, with one line per mistake that names the key and what would be right; `compose` does both.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import types
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from linnaeus.config.command_line import with_open_mappings
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, PlateauConfig
+from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, PlateauConfig, RunConfig
 from linnaeus.schedule.durations import Duration
 
 SMALLER_IS_BETTER = ("loss", "mse", "error", "inconsistent", "perplexity", "severity", "distance")
@@ -26,16 +26,38 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Config:
-    """The typed config of `conf/config.yaml` with Hydra overrides; `config_dir` adds a folder of further groups. With
-    `missing_ok` a required key that is not given has the value `???`."""
+    """The typed config of `compose_tree`."""
+    return typed_config(compose_tree(overrides, config_dir, missing_ok))
+
+
+def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> dict[str, Any]:
+    """`conf/config.yaml` with Hydra overrides, or the saved configuration of `run.from=` with single values changed: a resolved tree
+    of plain values, not yet checked by `typed_config`. `config_dir` adds a folder of further groups. With `missing_ok` a required
+    key that is not given has the value `???`."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
+    from linnaeus.config.repeat import repeated, split_from
+
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir: {config_dir} is not there; give a folder with groups of configuration, as conf/ has")
+    given, overrides = split_from(overrides)
+    if given is not None:
+        return repeated(given, overrides, config_dir)
     extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = hydra_compose("config", [*with_open_mappings(overrides), *extra])
-    return typed_config(OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok))
+    return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok))
+
+
+def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:
+    """group -> its YAML files, of `conf/` and of the folder that joins it."""
+    found: dict[str, list[Path]] = {}
+    for root in (CONF, Path(config_dir)) if config_dir else (CONF,):
+        for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+            found.setdefault(folder.name, []).extend(sorted(folder.glob("*.yaml")))
+    return found
 
 
 def workload_module(name: str) -> str:
@@ -61,7 +83,20 @@ def typed_config(tree: Any) -> Config:
     for group in WORKLOAD_GROUPS:
         if group not in variants and tree.get(group) is not None:
             raise ConfigError(f"{group}: the {workload} workload has no such group; set {group}=null")
-    return settled(_build(Config, tree, "", variants))
+    config = settled(_build(Config, tree, "", variants))
+    check_beginning(config.run)
+    return config
+
+
+def check_beginning(run: RunConfig) -> None:
+    """Raises `ConfigError` for two beginnings of one run, and for an allowance without effect."""
+    if run.init_from is not None and run.resume not in ("auto", "never"):
+        raise ConfigError(
+            f"run.init_from={run.init_from} and run.resume={run.resume} are two beginnings: the first takes the weights alone into a "
+            "new run, the second continues with everything; give one"
+        )
+    if run.init_allow and run.init_from is None:
+        raise ConfigError(f"run.init_allow=[{','.join(run.init_allow)}] has no effect without run.init_from; give that, or leave it out")
 
 
 def settled(config: Config) -> Config:
@@ -134,6 +169,8 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
 
 def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: dict[str, dict[str, type]]) -> str:
     """What may have been meant: a key of another choice of the group, or one that is written alike."""
+    if (prefix, name) == ("run", "from"):
+        return "run.from is given on the command line, not in a file"
     owners = [v for v, cls in variants.get(prefix, {}).items() if name in {f.name for f in dataclasses.fields(cls)}]
     if owners:
         return f"it belongs to {prefix}={' or '.join(owners)}, and {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"
@@ -147,7 +184,8 @@ def _join(prefix: str, name: str) -> str:
 
 def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     if meta["duration"] and isinstance(value, (int, float)):
-        raise ConfigError(f"{key} is {value}; it needs a unit: {value}steps, {value}epochs or {value}%")
+        units = f"{value}s, {value}min or {value}h" if meta["duration"] == "clock" else f"{value}steps, {value}epochs or {value}%"
+        raise ConfigError(f"{key} is {value}; it needs a unit: {units}")
     value = _coerce(key, value, annotation)
     if meta["choices"] and value not in meta["choices"]:
         raise ConfigError(f"{key} is {value!r}; it takes one of {', '.join(meta['choices'])}")
@@ -167,6 +205,8 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
             duration = Duration.parse(text, key)
             if meta["duration"] == "update" and duration.is_time:
                 raise ConfigError(f"{key} is {text}; minutes do not say at which update, use steps, epochs or %")
+            if meta["duration"] == "clock" and (not duration.is_time or duration.amount == 0):
+                raise ConfigError(f"{key} is {text}; it takes a time of the clock: 90s, 30min or 23h")
     return value
 
 

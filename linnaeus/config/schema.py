@@ -21,6 +21,12 @@ class RunConfig:
     root: str = setting("where run directories are made")
     resume: str = setting("auto: continue what is in the run directory; never: refuse if there is a run; or the path of a checkpoint")
     allow: list[str] = setting("config keys that may differ from the run being resumed although they alter its updates")
+    init_from: str | None = setting(
+        "weights a new run begins with: a run directory, a checkpoint, a safetensors or torch file; null: freshly initialised"
+    )
+    init_allow: list[str] = setting(
+        "beginnings of weight names ([head.]) that may stay freshly initialised or unused where `init_from` does not fit"
+    )
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,11 @@ class TrainerConfig:
     channels_last: bool = setting("channels_last memory format for 4-d tensors")
     deterministic: bool = setting("deterministic kernels, and gradients reduced in rank order")
     threads: int | None = setting("CPU threads per process; null: leave torch's choice", low=1)
+    max_time: str | None = setting(
+        "save and stop (status 75) after this much time of the clock, counted from each start: `23h`; null: never", duration="clock"
+    )
+    startup_timeout: str = setting("how long processes wait for each other until the first update is done", duration="clock")
+    timeout: str = setting("how long they do from then on, until the run ends with the process that hangs named", duration="clock")
     max_skipped_in_a_row: int = setting("stop after this many updates in a row were skipped as non-finite", low=1)
     workers: int = setting("loader workers per process; 0 loads in the training process, enough for small cached images", low=0)
     prefetch: int = setting("batches each worker prepares ahead", low=1)
@@ -207,6 +218,52 @@ class DebugConfig:
 
 
 @dataclass(frozen=True)
+class LaunchConfig:
+    name: str = setting(
+        "what starts a run, or each trial of a sweep: a process, a torchrun of several on this machine, or a SLURM job",
+        choices=("process", "torchrun", "slurm"),
+    )
+
+
+@dataclass(frozen=True)
+class TorchrunConfig(LaunchConfig):
+    processes: int = setting("processes of a run, each with a GPU of its own where there are enough", low=1)
+
+
+@dataclass(frozen=True)
+class SlurmConfig(LaunchConfig):
+    nodes: int = setting("machines of a run", low=1)
+    processes: int = setting("processes of a run on each of them", low=1)
+    time: str = setting("time limit of a job, after which it is requeued and the run continues: `4h`", duration="clock")
+    partition: str | None = setting("partition; null: the cluster's default")
+    cpus: int | None = setting("cores on each machine, loader workers included; null: what the cluster gives", low=1)
+    gpus: int | None = setting("GPUs on each machine; null: none are asked for", low=1)
+    memory: str | None = setting("memory on each machine, as in 32G; null: what the cluster gives")
+    signal_before: int = setting("seconds before the time limit at which the run is told to save and end", low=10)
+    max_requeues: int = setting("how often a job may be requeued at its time limit; preemptions do not count", low=0)
+    poll: float = setting("seconds between two questions to SLURM, one for all jobs", above=0)
+    extra: dict[str, Any] = setting("further options of sbatch without their dashes, {account: birds, qos: low, exclusive: true}")
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """Read by `python main.py -m`; without -m nothing of it has an effect."""
+
+    method: str = setting("grid: every combination of the values; optuna: values proposed by what came out", choices=("grid", "optuna"))
+    name: str | None = setting("directory of the sweep under <run.root>/sweeps/; null: a short hash of what is swept")
+    params: dict[str, str] = setting(
+        "keys and their values, {optimizer.lr: '1e-3,3e-4'}, in the grammar of the command line; a key given there goes before"
+    )
+    parallel: int = setting("how many trials run at once; those on this machine share its GPUs out among them", low=1)
+    metric: str | None = setting("what the trials are compared by: a name in `final` of summary.json; null: the best schedule.best_monitor")
+    mode: str = setting(
+        "whether smaller or larger is better; auto: by the metric's name, schedule.best_mode for null", choices=("auto", "min", "max")
+    )
+    trials: int | None = setting("how many values optuna proposes; null for a grid, which says it itself", low=1)
+    seed: int | None = setting("of optuna's proposals; null for a grid", low=0)
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """What every workload's `data` has."""
 
@@ -241,6 +298,8 @@ class Config:
     trainer: TrainerConfig = setting("how an update is computed")
     logger: LoggerConfig = setting("where the numbers go")
     debug: DebugConfig = setting("what else is written down")
+    launch: LaunchConfig = setting("what starts a run, or each trial of a sweep")
+    sweep: SweepConfig = setting("several runs in one command")
 
 
 # group -> value of its `name` -> class, for the groups that belong to the program itself.
@@ -255,5 +314,6 @@ VARIANTS: dict[str, dict[str, type]] = {
         "plateau": PlateauConfig,
     },
     "weighting": {"fixed": WeightingConfig, "gradnorm": GradNormConfig},
+    "launch": {"process": LaunchConfig, "torchrun": TorchrunConfig, "slurm": SlurmConfig},
 }
 WORKLOAD_GROUPS = ("data", "model", "head", "loss", "augment")

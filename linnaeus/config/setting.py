@@ -20,7 +20,8 @@ def setting(
     duration: str = "",
 ) -> Any:
     """A required dataclass field. `low`/`high` are inclusive limits, `above` and `below` exclusive ones; `duration` names what a
-    duration string may be measured in: "update" (steps, epochs, %) or "any" (minutes as well)."""
+    duration string may be measured in: "update" (steps, epochs, %), "any" (minutes as well) or
+    "clock" (minutes only)."""
     return dataclasses.field(
         metadata={"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     )

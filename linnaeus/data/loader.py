@@ -23,11 +23,18 @@ def _as_is(batch: Any) -> Any:
 
 
 def _quiet_worker(worker: int) -> None:
-    """Ctrl-C and SIGTERM reach the whole process group; a worker that died of them would crash the trainer mid-save."""
+    """Ctrl-C and SIGTERM reach the whole process group; a worker that died of them would crash the trainer mid-save. It ends with
+    the trainer, of whose death torch's own watch tells only seconds later."""
+    import multiprocessing
     import signal
 
     import torch
 
+    from linnaeus.distributed import die_with_parent
+
+    trainer = multiprocessing.parent_process()
+    if trainer is not None and trainer.pid is not None:
+        die_with_parent(trainer.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from linnaeus.engine.agreement import SAVE, STOPS, UNREADABLE, why_interrupted
 from linnaeus.engine.training import Training
 from linnaeus.engine.validation import run_pending_validations, schedule_due_validations
 from linnaeus.progress.consistency import FRACTIONS
@@ -17,6 +18,9 @@ log = logging.getLogger("linnaeus")
 
 def at_step_boundary(t: Training) -> None:
     """Do what is due at the step just reached; sets `t.stop_reason` when training must end here."""
+    if UNREADABLE in t.agreed:  # no update was made: all that was due at this step has been done
+        stop_for_unreadable_data(t)
+        return
     step = t.progress.global_step
     if t.ops.should_log_metrics(step):
         log_training(t)
@@ -28,12 +32,13 @@ def at_step_boundary(t: Training) -> None:
     schedule_due_validations(t)
     t.stop_reason = t.stop_reason or why_to_stop(t)
     owed = t.progress.has_pending_validations()
-    if t.ops.should_save_checkpoint(step, t.context) or owed or t.stop_reason is not None:
+    if t.ops.should_save_checkpoint(step, SAVE in t.agreed) or owed or t.stop_reason is not None:
         stop_where_all_is_skipped(t)
         t.output.save(t)
     if owed and t.stop_reason != "interrupted":  # then they are written down as owed, and run after the restart
         run_pending_validations(t)
-        t.output.save(t)
+        if t.stop_reason != "interrupted":  # in a pass: the checkpoint before it stands
+            t.output.save(t)
 
 
 def log_training(t: Training) -> None:
@@ -64,7 +69,17 @@ def stop_where_all_is_skipped(t: Training) -> None:
 
 
 def why_to_stop(t: Training) -> str | None:
-    """`interrupted` when a signal asked for it; the reason of an early stop; None to go on."""
-    if t.stop_agreed or (t.stop_signalled and t.context.world_size == 1):
+    """`interrupted` when a signal or the time limit asks for it; the reason of an early stop; None to go on."""
+    asked = t.agreed & STOPS or (t.context.world_size == 1 and (t.stop.signal is not None or t.stop.out_of_time()))
+    if asked:
+        t.interrupted_by = why_interrupted(t)
         return "interrupted"
     return t.ops.should_stop_early(t.progress.global_step)
+
+
+def stop_for_unreadable_data(t: Training) -> None:
+    """A file that may be readable later: save what has been trained and stop, so that the same command continues."""
+    log.error("stopping, %s", t.interrupted_by)
+    t.stop_reason = "interrupted"
+    if t.output.saved_step != t.progress.global_step:
+        t.output.save(t)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
+from linnaeus.checkpoint.initial import InitialWeights
+from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config
 from linnaeus.data.loader import build_loaders
 from linnaeus.data.sampler import PositionSampler
@@ -20,33 +24,51 @@ from linnaeus.engine.outputs import Outputs
 from linnaeus.engine.parallel import batch_statistics, build_runner
 from linnaeus.engine.planning import Plan
 from linnaeus.engine.precision import Precision
+from linnaeus.engine.stopping import StopRequest
 from linnaeus.engine.training import Training
 from linnaeus.engine.update import Update
 from linnaeus.engine.validation import validation_passes
+from linnaeus.engine.vitals import Vitals
 from linnaeus.logging import LogSinks, ProgressDisplay, attach_log_file
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import build_optimizer
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.rundir import RunDirectory
 from linnaeus.schedule import EarlyStopping
+from linnaeus.schedule.durations import Duration
 from linnaeus.weighting import build_weighting
 from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
 
+SEEN_WITHIN = 30.0  # seconds in which a shared disk shows on one host what another has made
 
-def find_run_directory(config: Config, context: DistributedContext) -> RunDirectory:
+
+def join_group(config: Config) -> DistributedContext:
+    """Join the other processes, if this one was launched as one of several, and pick the device."""
+    return DistributedContext().initialize(device=config.trainer.device, timeout=seconds_of(config.trainer.startup_timeout))
+
+
+def seconds_of(duration: str) -> float:
+    return Duration.parse(duration).seconds
+
+
+def find_run_directory(config: Config, context: DistributedContext, config_dir: str | None = None) -> RunDirectory:
     """The directory of this run; looked at, not written."""
-    return RunDirectory(dataclasses.asdict(config), sys.argv[1:], is_master=context.is_master, broadcast_object=context.broadcast_object)
+    together: dict[str, Any] = {"is_master": context.is_master, "broadcast_object": context.broadcast_object}
+    return RunDirectory(dataclasses.asdict(config), sys.argv[1:], config_dir=config_dir, **together)
 
 
-def run_record(context: DistributedContext, workload: Workload) -> dict[str, Any]:
+def run_record(context: DistributedContext, workload: Workload, weights: InitialWeights | None = None) -> dict[str, Any]:
     """What run.json says beside the command and the versions."""
     device = torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "cpu"
-    return {"data_fingerprint": workload.fingerprint, "world_size": context.world_size, "devices": device}
+    record = {"data_fingerprint": workload.fingerprint, "train_size": workload.train_size, "world_size": context.world_size}
+    return record | {"devices": device} | ({"initial_weights": weights.digest} if weights is not None else {})
 
 
-def build_training(config: Config, context: DistributedContext, workload: Workload, plan: Plan, directory: Path) -> Training:
+def build_training(
+    config: Config, context: DistributedContext, workload: Workload, plan: Plan, directory: Path, stop: StopRequest | None = None
+) -> Training:
     """Datasets, model, optimizer, schedules and trackers; `directory` is where an earlier launch may have left a quarantine."""
     workload.build_datasets(plan.ops, directory)
     model = build_model(config, workload, context.device)
@@ -61,7 +83,7 @@ def build_training(config: Config, context: DistributedContext, workload: Worklo
     sampler = build_sampler(config, context, workload, plan)
     loader = build_train_loader(config, context, workload, sampler)
     tracker = MetricsTracker(workload.tasks, workload.metrics(True, context.device), context.device)
-    stop = config.schedule.early_stop
+    early = config.schedule.early_stop
     return Training(
         config=config,
         context=context,
@@ -84,9 +106,11 @@ def build_training(config: Config, context: DistributedContext, workload: Worklo
         progress=build_progress(config, context, plan),
         ops=plan.ops,
         checker=build_checker(config, context, workload, plan, loader),
-        early_stopping=EarlyStopping(stop.patience, stop.min_delta, stop.mode) if stop.patience is not None else None,
+        early_stopping=EarlyStopping(early.patience, early.min_delta, early.mode) if early.patience is not None else None,
         tracker=tracker,
         step_logger=StepMetricsLogger(tracker, context.all_reduce, workload.total_loss),
+        stop=stop or StopRequest(config.trainer.max_time),
+        vitals=Vitals(context, seconds_of(config.trainer.timeout), seconds_of(config.trainer.startup_timeout)),
     )
 
 
@@ -141,10 +165,28 @@ def build_checker(config: Config, context: DistributedContext, workload: Workloa
     return checker
 
 
+def check_shared(directory: Path, context: DistributedContext) -> None:
+    """`ConfigError`, the same on all processes, where one does not see the run directory that rank 0 has made: checkpoints are read by
+    all. Only what another host made may take a while to show."""
+    ends = time.monotonic() + SEEN_WITHIN
+    while not (seen := (directory / "config.yaml").exists()) and time.monotonic() < ends:
+        time.sleep(0.5)
+    hosts: list[tuple[bool, str]] = context.all_gather((seen, socket.gethostname()))
+    blind = next((rank for rank, (sees, _) in enumerate(hosts) if not sees), None)
+    if blind is not None:
+        raise ConfigError(
+            f"run.root: {directory}, made by process rank 0 on {hosts[0][1]}, is not there for process rank {blind} on "
+            f"{hosts[blind][1]}; choose a folder of a disk that all nodes share"
+        )
+
+
 def open_outputs(config: Config, context: DistributedContext, directory: RunDirectory, training: Training) -> Outputs:
     """Files and loggers of the run, once its directory is held."""
+    check_shared(directory.path, context)
     if context.is_master:
         attach_log_file(directory.path / "train.log")
+        for line in directory.news():
+            log.info(line)
         training.workload.save_record(directory.path)
     sinks: list[Any] = []
     if context.is_master and config.logger.wandb != "disabled":

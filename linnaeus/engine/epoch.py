@@ -8,8 +8,6 @@ validate and stop. Nothing between two boundaries waits for the device.
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,11 +15,10 @@ import torch
 from torch import Tensor
 
 from linnaeus.data.loader import DevicePrefetcher
+from linnaeus.engine.agreement import UNREADABLE, agree, why_interrupted
 from linnaeus.engine.boundary import at_step_boundary
 from linnaeus.engine.training import Training
 from linnaeus.randomness import seed_forward
-
-log = logging.getLogger("linnaeus")
 
 Window = list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # (host batch, device batch) per micro-batch
 
@@ -35,16 +32,13 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     prefetcher = DevicePrefetcher(t.train_loader, t.device)
     before = t.progress.global_step
     for window in windows(prefetcher, t.sampler.accumulation):
-        if isinstance(window, OSError):
-            stop_for_unreadable_data(t, window)
-            return
-        if t.output.batches is not None:
-            t.output.batches.window(t.progress.global_step + 1, [host for host, _ in window])
+        t.vitals.doing = "training"
         train_one_step(t, window)
         t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
         at_step_boundary(t)
         if t.stop_reason is not None:
             return
+        t.vitals.doing = "waiting for data"
     if t.progress.global_step == before:
         raise RuntimeError(f"epoch {epoch + 1}: the loader yielded no window although {len(t.sampler.steps())} updates were planned")
     t.checker.validate_epoch_steps(epoch, t.progress.global_step - epoch * t.sampler.steps_per_epoch)
@@ -65,20 +59,29 @@ def windows(batches: Iterable[Any], accumulation: int) -> Iterator[Window | OSEr
         yield error
 
 
-def stop_for_unreadable_data(t: Training, error: OSError) -> None:
-    """A file that may be readable later: save what has been trained and stop, so that the same command continues. Alone in a group
-    of processes this one cannot save; it fails, the launcher ends the others, and the last checkpoint stands."""
-    if t.context.world_size > 1:
-        raise error
-    log.error("stopping, the data cannot be read: %s", " ".join(str(error).split()))
-    t.stop_reason = "interrupted"
-    t.output.save(t)
+def train_one_step(t: Training, window: Window | OSError) -> None:
+    """One optimizer update from one window; none when some process cannot read its window, of which `t.agreed` tells them all."""
+    if isinstance(window, OSError):
+        agree(t, None)
+        t.interrupted_by = why_interrupted(t, window)
+        return
+    hosts = [host for host, _ in window]
+    for host in hosts:
+        t.workload.notice(host)
+    valid = agree(t, hosts)
+    if UNREADABLE in t.agreed:
+        t.interrupted_by = why_interrupted(t)
+        return
+    if t.output.batches is not None:
+        t.output.batches.window(t.progress.global_step + 1, hosts)
+    update_from(t, window, valid)
+    t.vitals.step, t.vitals.pulse = t.progress.global_step, t.vitals.pulse + 1
+    t.vitals.first_update_is_done()
 
 
-def train_one_step(t: Training, window: Window) -> None:
-    """One optimizer update from one window."""
+def update_from(t: Training, window: Window, valid: Tensor) -> None:
+    """Forward, backward and update; `valid` [T]: labels per task in the whole global batch."""
     step = t.progress.global_step
-    valid = count_valid_labels(t, window)
     weights = t.weighting.weights
     shares = torch.tensor([t.context.world_size / max(count, 1.0) for count in valid.tolist()], dtype=weights.dtype)
     # non_blocking: a blocking copy to a GPU waits for all that is queued there, the last update included.
@@ -108,18 +111,3 @@ def run_micro_batch(t: Training, batch: dict[str, Tensor], coefficients: Tensor,
         t.weighting.measure((sums / denominators.to(sums, non_blocking=True)).unbind(), t.shared, t.precision.loss_scale)
     t.precision.backward(sums, coefficients)
     t.tracker.add_micro_batch(sums, outputs, batch)
-
-
-def count_valid_labels(t: Training, window: Window) -> Tensor:
-    """float64 [T] on the host: valid labels per task in the whole global batch. The stop flag travels with the counts, so that
-    every process learns of a signal at the same update without a collective of its own."""
-    for host, _ in window:
-        t.workload.notice(host)
-    valid = functools.reduce(torch.add, [t.workload.valid_counts(host) for host, _ in window])
-    if not t.context.is_distributed:
-        t.stop_agreed = t.stop_signalled
-        return valid
-    message = torch.cat([valid, valid.new_tensor([t.stop_signalled])])
-    t.context.all_reduce(message)
-    t.stop_agreed = bool(message[-1] > 0)
-    return message[:-1]

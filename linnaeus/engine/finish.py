@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from linnaeus.config.errors import RunFailed
+from linnaeus.engine.outputs import told_if_unwritten
+from linnaeus.engine.stopping import StoppedBeforeTraining
 from linnaeus.engine.training import Training
 from linnaeus.engine.validation import run_pending_validations
+from linnaeus.engine.vitals import ProcessLost, is_broken_link
 
 log = logging.getLogger("linnaeus")
 
@@ -17,14 +21,19 @@ def final_validations(t: Training) -> None:
     if t.progress.has_pending_validations():
         t.output.save(t)
         run_pending_validations(t)
-        t.output.save(t)
+        if t.stop_reason != "interrupted":
+            t.output.save(t)
 
 
 def finish(t: Training) -> str:
-    """Write the summary and the report, print the result; returns the status."""
+    """Wait for the last checkpoint, write the summary and the report, print the result; returns the status. `CheckpointNotWritten`
+    on every process when the end of the run could not be saved."""
+    t.vitals.doing = "finishing"
+    t.vitals.be_patient()
+    t.output.settle(t)
     if t.stop_reason == "interrupted":
         status = "interrupted"
-        log.info("stopped at step %d on a signal; the same command continues", t.progress.global_step)
+        log.info("stopped at step %d (%s); the same command continues", t.progress.global_step, t.interrupted_by)
     else:
         status = "finished" if t.stop_reason is None else "stopped_early"
         if t.stop_reason is not None:
@@ -32,8 +41,12 @@ def finish(t: Training) -> str:
     skipped = int(t.update.skipped_updates)
     if skipped:
         log.warning("%d of %d updates were skipped as non-finite", skipped, t.progress.global_step)
+    write_lost_results(t)
     t.output.timings(t)
-    t.output.summary(t, status, stop_reason=t.stop_reason)
+    try:
+        t.output.summary(t, status, stop_reason=t.stop_reason, interrupted_by=t.interrupted_by)
+    except OSError as error:
+        raise RunFailed(f"summary.json could not be written ({error.strerror}); all else is saved, the same command writes it") from None
     if t.context.is_master and status != "interrupted":
         final = t.tracker.final
         for line in t.workload.summary(final):
@@ -43,8 +56,20 @@ def finish(t: Training) -> str:
     return status
 
 
+def write_lost_results(t: Training) -> None:
+    """The results of the last step that a finished run has lost: they are in its checkpoint, nothing is measured again."""
+    step, results = t.progress.global_step, t.tracker.last
+    if t.output.directory.owed and t.tracker.last_step == step:
+        weights = t.output.weights_hash(t)
+        for prefix in dict.fromkeys(name.partition("/")[0] for name in results):
+            key = prefix.replace("val_ema", "val", 1)
+            if t.output.validation_result(step, key, weights) is None:
+                t.output.write_validation(step, key, {n: v for n, v in results.items() if n.startswith(f"{prefix}/")}, weights)
+
+
 def close(t: Training) -> None:
     """Stop loader workers and close files; a run leaves no process behind."""
+    t.vitals.stop()
     for loader in (t.train_loader, t.validation_loader):
         iterator = getattr(loader, "_iterator", None)
         if iterator is not None:
@@ -54,7 +79,20 @@ def close(t: Training) -> None:
 
 
 def record_failure(t: Training, error: BaseException) -> None:
-    """`failed` in summary.json with the reason in one line; the exception goes on."""
-    if hasattr(t, "output"):
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    """`failed` in summary.json with the reason in one line, `interrupted` when it was only a request to stop. Raises `ProcessLost`
+    when `error` says no more than that another process is gone."""
+    if not hasattr(t, "output"):
+        return
+    unwritten = told_if_unwritten(t.output.directory.path / "summary.json")
+    if isinstance(error, StoppedBeforeTraining):
+        with unwritten:
+            t.output.summary(t, "interrupted", stop_reason="interrupted", interrupted_by=str(error))
+        return
+    t.vitals.last_words(error)
+    cause = t.vitals.explain() if is_broken_link(error) else None
+    reason = cause or " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    with unwritten:
         t.output.summary(t, "failed", error=reason)
+    if cause is not None:
+        log.error(cause)  # to train.log: what is raised goes to the console of a process that its launcher may be ending
+        raise ProcessLost(f"{cause}. The same command continues from the last checkpoint") from None

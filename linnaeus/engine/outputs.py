@@ -3,13 +3,14 @@ must be gathered or agreed and write nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,11 @@ import torch
 
 from linnaeus.checkpoint import CheckpointWriter, LoadedCheckpoint
 from linnaeus.checkpoint.files import write_atomic
+from linnaeus.config.errors import RunFailed
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.engine.batch_record import BatchRecord
+from linnaeus.engine.results import ValidationResults
 from linnaeus.logging import LogSinks, ProgressDisplay, write_report, write_summary
 from linnaeus.progress.report import eta_seconds, report_line
 from linnaeus.rundir import RunDirectory
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
     from linnaeus.engine.training import Training
 
 log = logging.getLogger("linnaeus")
+
+
+class CheckpointNotWritten(RunFailed):
+    """The end of the run could not be saved."""
 
 
 class Outputs:
@@ -45,6 +52,7 @@ class Outputs:
         self.seconds_before = 0.0  # of earlier launches
         self.last_row: dict[str, Any] = {}
         self.saved_step = -1
+        self.results = ValidationResults(directory.validation)
         self.batches: BatchRecord | None = None  # with debug.batch_hashes
 
     # -- rows and reports ------------------------------------------------------------------------------------------------
@@ -97,12 +105,7 @@ class Outputs:
 
     def validation_result(self, step: int, key: str, weights: str) -> dict[str, float] | None:
         """The result of a pass that was finished before with these weights, the same on every process; None when it has to run."""
-        found = None
-        if self.context.is_master:
-            path = self._result_path(step, key)
-            result = json.loads(path.read_text()) if path.exists() else {}
-            found = result["metrics"] if result.get("weights") == weights else None
-        return self.context.broadcast_object(found)
+        return self.context.broadcast_object(self.results.read(step, key, weights) if self.context.is_master else None)
 
     def show_validation(self, t: Training, found: Mapping[str, float]) -> None:
         """A line on the console for a finished pass: its losses and first accuracies. A loss that is no number is said loudly."""
@@ -116,48 +119,43 @@ class Outputs:
             log.warning("%s at step %d is no finite number: lost weights, or no sample with a label", lost[0], t.progress.global_step)
 
     def write_validation(self, step: int, key: str, metrics: dict[str, float], weights: str) -> None:
+        """At once; while the disk refuses it is kept, and no checkpoint that builds on it is committed before it is written."""
         if self.context.is_master:
-            path = self._result_path(step, key)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps({"global_step": step, "pass": key, "weights": weights, "metrics": metrics}, indent=1) + "\n")
+            with told_if_unwritten(self.results.path(step, key)):
+                self.results.write(step, key, metrics, weights)
 
-    def _result_path(self, step: int, key: str) -> Path:
-        return self.directory.validation / f"step-{step:08d}" / f"{key}.json"
-
-    def discard_results_after(self, step: int) -> None:
-        """Results beyond the checkpoint a run continues from belong to updates that will be made again."""
-        import shutil
-
-        if self.context.is_master and self.directory.validation.is_dir():
-            for folder in self.directory.validation.iterdir():
-                if folder.name.startswith("step-") and int(folder.name[5:]) > step:
-                    shutil.rmtree(folder)
+    def _before_commit(self) -> None:
+        """In the writer's thread."""
+        self.results.flush()
+        self.sinks.sync()
 
     def dump_metrics(self, t: Training) -> None:
         if self.context.is_master:
             text = json.dumps(t.tracker.dump_metrics_state(), indent=1)
-            folder = self.directory.path / "debug"
-            folder.mkdir(exist_ok=True)
-            write_atomic(folder / f"metrics-step-{t.progress.global_step:08d}.json", text + "\n")
+            path = self.directory.path / "debug" / f"metrics-step-{t.progress.global_step:08d}.json"
+            with told_if_unwritten(path):
+                path.parent.mkdir(exist_ok=True)
+                write_atomic(path, text + "\n")
             log.info("metrics state at step %d: %s", t.progress.global_step, text)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
     def save(self, t: Training) -> None:
-        """A checkpoint of this step; its rows are on the disk before it is."""
+        """A checkpoint of this step, from a copy in host memory that is written while training goes on; its rows are on the disk
+        before it is."""
         with t.clock.charge("saving"):
             t.broadcast_buffers()
             if self.batches is not None:
                 self.batches.sync()
             per_rank = self.context.all_gather(t.tracker.rank_state_dict())
             if self.writer is not None:
-                self.sinks.sync()
                 self.writer.save(
                     t.progress.global_step,
                     model_state=t.model.state_dict(),
                     ema_state=t.ema.averaged() if t.ema is not None else None,
                     training_state={name: part.state_dict() for name, part in t.stateful().items()} | {"ranks": per_rank},
                     state=self._state(t),
+                    before_commit=self._before_commit,
                 )
         self.saved_step = t.progress.global_step
 
@@ -193,7 +191,8 @@ class Outputs:
             log.warning(line)
         if self.batches is not None:
             self.batches.begin(step)
-        self.discard_results_after(step if checkpoint else -1)
+        if self.context.is_master:
+            self.results.discard_after(step if checkpoint else -1)
 
     def weights_hash(self, t: Training) -> str:
         """BLAKE2b of the weights that are validated, rank 0's; the others need none, they write nothing."""
@@ -206,37 +205,73 @@ class Outputs:
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
+    def settle(self, t: Training) -> None:
+        """Wait until what was saved last is on the disk, after one more try if it could not be written. Raises
+        `CheckpointNotWritten` on every process."""
+        with t.clock.charge("saving"):
+            failure = self.context.broadcast_object(self._wait_for_writer())
+            if failure is not None:
+                self.save(t)
+                failure = self.context.broadcast_object(self._wait_for_writer())
+        if failure is not None:
+            raise CheckpointNotWritten(
+                f"step {t.progress.global_step} could not be saved ({failure}); the same command continues from the last checkpoint"
+            )
+
+    def _wait_for_writer(self) -> str | None:
+        if self.writer is None:
+            return None
+        self.writer.wait()
+        return self.writer.failure
+
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def write_report(self, t: Training) -> None:
         """report.html, from what the run has written and the sections of its workload."""
         if self.context.is_master and self.config.logger.report:
             title = f"{self.config.run.experiment} / {self.directory.path.name}"
-            path = write_report(self.directory.path, title, t.workload.report_sections(t.tracker.final))
-            log.info("report: %s", path)
+            with told_if_unwritten(self.directory.path / "report.html"):
+                log.info("report: %s", write_report(self.directory.path, title, t.workload.report_sections(t.tracker.final)))
 
     def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
         self.sinks.close()
         if self.batches is not None:
             self.batches.close()
-        if self.writer is not None:
-            self.writer.wait()
 
     def summary(self, t: Training, status: str, **more: Any) -> None:
+        if not self.context.is_master:
+            return
+        numbers = self.throughput(t)
+        write_summary(
+            self.directory.path / "summary.json",
+            status,
+            t.progress.global_step,
+            best=t.tracker.best,
+            final=t.tracker.final,
+            samples_per_second=numbers["time/samples_per_second"],
+            wall_seconds=numbers["time/wall_seconds"],
+            total_steps=t.progress.expected_total_steps,
+            timings=numbers,
+            **more,
+        )
+
+    def fail(self, reason: str, global_step: int) -> None:
+        """`failed` in summary.json, from another thread and without asking anybody: the process is about to be ended."""
         if self.context.is_master:
-            numbers = self.throughput(t)
-            write_summary(
-                self.directory.path / "summary.json",
-                status,
-                t.progress.global_step,
-                best=t.tracker.best,
-                final=t.tracker.final,
-                samples_per_second=numbers["time/samples_per_second"],
-                wall_seconds=numbers["time/wall_seconds"],
-                total_steps=t.progress.expected_total_steps,
-                timings=numbers,
-                **more,
-            )
+            log.error(reason)
+            with told_if_unwritten(self.directory.path / "summary.json"):
+                write_summary(self.directory.path / "summary.json", "failed", global_step, error=reason)
+
+
+@contextlib.contextmanager
+def told_if_unwritten(path: Path) -> Iterator[None]:
+    """A file that a full or vanished disk refuses does not end the run: it is said loudly. (Checkpoints and rows have their own care.)"""
+    try:
+        yield
+    except OSError as error:
+        log.error("%s could not be written (%s)", path, error.strerror or error)
 
 
 def _peak_host_mib() -> float:

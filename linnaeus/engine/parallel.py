@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 
 log = logging.getLogger("linnaeus")
+
+# its name from torch 2.14 on, and before
+_SYNC_BUFFERS = next(
+    name for name in ("forward_sync_buffers", "broadcast_buffers") if name in inspect.signature(DistributedDataParallel.__init__).parameters
+)
 
 
 def build_runner(config: Config, model: nn.Module, context: DistributedContext) -> tuple[Callable[..., Any], Callable[[], Any]]:
@@ -24,13 +31,12 @@ def build_runner(config: Config, model: nn.Module, context: DistributedContext) 
             part.compile()
     if context.world_size == 1:
         return model, contextlib.nullcontext
-    from torch.nn.parallel import DistributedDataParallel
-
     ddp = DistributedDataParallel(
         model,
         device_ids=[context.local_rank] if context.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
-        broadcast_buffers=bool(batch_statistics(model)),  # nothing else changes in training, and it costs a collective a step
+        # nothing but batch statistics changes in training, and it costs a collective a step
+        **cast(dict[str, Any], {_SYNC_BUFFERS: bool(batch_statistics(model))}),
     )
     if context.world_size > 2 and not config.trainer.deterministic and context.is_master:
         log.warning(

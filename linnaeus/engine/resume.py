@@ -4,25 +4,58 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import socket
+from typing import Any
 
 from linnaeus.checkpoint import LoadedCheckpoint, ResumePoint, find_resume_point
+from linnaeus.checkpoint.format import CheckpointDamaged
+from linnaeus.checkpoint.initial import InitialWeights
 from linnaeus.config.errors import ConfigError
+from linnaeus.engine.beginning import begin_anew, tell_what_moves
 from linnaeus.engine.training import Training
 from linnaeus.engine.validation import run_pending_validations
+from linnaeus.rundir import RunDirectory
 
 log = logging.getLogger("linnaeus")
 
 
-def restore(t: Training, point: ResumePoint) -> None:
-    """Put the checkpoint of `point` into every part, or leave all of them at the start; then cut rows and results back to it.
+def restore(t: Training, weights: InitialWeights | None = None) -> None:
+    """Put the newest checkpoint that verifies into every part, or leave all of them at the start, but for the initial `weights`; then
+    cut rows and results back to it, and say what an allowed change of the configuration moves.
 
     Raises `ConfigError` when the checkpoint belongs to other data or another model."""
+    point = find_point(t)
     for path, reason in point.skipped:
         log.warning("checkpoint %s was skipped: %s", path, reason)
-    found = point.checkpoint
-    if found is None:
+    if point.checkpoint is None:
         t.output.begin(t, None)
-        return
+        begin_anew(t, weights)
+    else:
+        put_back(t, point.checkpoint)
+    tell_what_moves(t)
+
+
+def find_point(t: Training) -> ResumePoint:
+    """Where the run goes on, the same on every process. `ConfigError` on all of them when one cannot read what rank 0 has verified."""
+    point, said = ResumePoint(None), ""
+    try:
+        point = find_resume_point(
+            t.config.run.resume,
+            t.output.directory.checkpoints,
+            is_master=t.context.is_master,
+            broadcast_object=t.context.broadcast_object,
+        )
+    except (CheckpointDamaged, OSError) as error:
+        if t.context.is_master:
+            raise
+        said = f"process rank {t.context.rank} on {socket.gethostname()} cannot read what rank 0 can: {error}"
+    trouble = [text for text in t.context.all_gather(said) if text]
+    if trouble:
+        raise ConfigError(f"{trouble[0]}; keep run.root on a disk that all nodes share")
+    return point
+
+
+def put_back(t: Training, found: LoadedCheckpoint) -> None:
     refuse_unfit(t, found)
     t.model.load_state_dict(found.model_state)
     for name, part in t.stateful().items():
@@ -63,11 +96,12 @@ def saved_stop_reason(t: Training, state: dict) -> str | None:
     return state["stop_reason"] if same and state["stop_reason"] != "interrupted" else None
 
 
-def check_named_checkpoint(t: Training) -> None:
+def check_named_checkpoint(t: Training, directory: RunDirectory) -> None:
     """A checkpoint named by `run.resume=PATH` is refused before anything is written."""
     choice = t.config.run.resume
     if choice not in ("auto", "never"):
-        found = find_resume_point(choice, "", is_master=t.context.is_master, broadcast_object=t.context.broadcast_object).checkpoint
+        together: dict[str, Any] = {"is_master": t.context.is_master, "broadcast_object": t.context.broadcast_object}
+        found = find_resume_point(choice, directory.checkpoints, look_only=True, **together).checkpoint
         assert found is not None
         refuse_unfit(t, found)
 
@@ -77,4 +111,5 @@ def finish_pending_validations(t: Training) -> None:
     if t.progress.has_pending_validations():
         log.info("finishing %d pending validation passes of step %d", len(t.progress.pending_validations), t.progress.global_step)
         run_pending_validations(t)
-        t.output.save(t)
+        if t.stop_reason != "interrupted":
+            t.output.save(t)

@@ -19,7 +19,9 @@ from linnaeus.data.sampler import PositionSampler
 from linnaeus.distributed import DistributedContext
 from linnaeus.engine.ema import EMA
 from linnaeus.engine.precision import Precision
+from linnaeus.engine.stopping import StopRequest
 from linnaeus.engine.update import Update
+from linnaeus.engine.vitals import Vitals
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import LRSchedule, Optimizers
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
@@ -81,13 +83,15 @@ class Training:
     early_stopping: EarlyStopping | None
     tracker: MetricsTracker
     step_logger: StepMetricsLogger
+    stop: StopRequest
+    vitals: Vitals
     clock: Clock = field(default_factory=Clock)
     validation_loader: Any = None  # made at the first validation, kept
     first_step: int = 0  # where this launch began
     first_sample: int = 0
-    stop_reason: str | None = None
-    stop_signalled: bool = False  # set by a signal handler of this process
-    stop_agreed: bool = False  # known to all processes alike, since the last count of labels
+    stop_reason: str | None = None  # `interrupted`, or why training stopped early
+    interrupted_by: str | None = None
+    agreed: frozenset[str] = frozenset()  # flags of `agreement.py` that all processes know of alike, since they last told each other
 
     output: Outputs = field(init=False)
 

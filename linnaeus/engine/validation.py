@@ -8,6 +8,7 @@ buffers were broadcast from rank 0, so processes with different numbers of batch
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +17,12 @@ import torch
 from linnaeus.config.errors import ConfigError
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.sampler import validation_batches
+from linnaeus.engine.agreement import UNREADABLE, Rounds, why_interrupted
 from linnaeus.engine.training import Training
 from linnaeus.progress import TrainingStage
 from linnaeus.workloads.base import ValidationPass
+
+log = logging.getLogger("linnaeus")
 
 
 def validation_passes(combinations: Sequence[tuple[str, ...]], components: tuple[str, ...]) -> list[ValidationPass]:
@@ -52,7 +56,8 @@ def find_pass(t: Training, stage: TrainingStage, index: int | None) -> Validatio
 
 
 def run_pending_validations(t: Training) -> None:
-    """Run each pending pass that has no result yet, write its result at once, and take the results of the step once all exist."""
+    """Run each pending pass that has no result yet, write its result at once, and take the results of the step once all exist. A
+    request to stop cuts a pass off (`t.stop_reason` is `interrupted` then): it and the later ones stay owed."""
     step = t.progress.global_step
     results: dict[str, float] = {}
     t.broadcast_buffers()
@@ -61,9 +66,12 @@ def run_pending_validations(t: Training) -> None:
         which = find_pass(t, stage, index)
         found = t.output.validation_result(step, which.key, weights)
         if found is None:
+            t.vitals.doing = which.key
             with t.clock.charge("validating"):
                 t.progress.start_validation(stage, index)
                 found = validate_with_partial_mask(t, which) if which.masked else validate_one_pass(t, which)
+            if found is None:
+                return
             t.output.write_validation(step, which.key, found, weights)
         t.progress.complete_validation(stage, index)
         t.output.row(t, found)
@@ -85,13 +93,14 @@ def take_results(t: Training, results: dict[str, float]) -> None:
         t.output.dump_metrics(t)
 
 
-def validate_with_partial_mask(t: Training, which: ValidationPass) -> dict[str, float]:
+def validate_with_partial_mask(t: Training, which: ValidationPass) -> dict[str, float] | None:
     """A pass with the metadata components `which.masked` masked for every sample."""
     return validate_one_pass(t, which)
 
 
-def validate_one_pass(t: Training, which: ValidationPass) -> dict[str, float]:
-    """Metrics of the whole validation set under one pass, keys prefixed with its name (`val_ema/...` for averaged weights)."""
+def validate_one_pass(t: Training, which: ValidationPass) -> dict[str, float] | None:
+    """Metrics of the whole validation set under one pass, keys prefixed with its name (`val_ema/...` for averaged weights); None
+    when it was cut off."""
     batch = t.config.data.validation_batch
     mine = validation_batches(len(t.workload.validation_set), batch, t.context.rank, t.context.world_size)
     if t.validation_loader is None:
@@ -105,26 +114,51 @@ def validate_one_pass(t: Training, which: ValidationPass) -> dict[str, float]:
     with torch.inference_mode(), ema.swapped_in(t.model) if ema is not None else contextlib.nullcontext():
         metrics = _run_batches(t, mine, which.masked)
     t.model.train(training_mode)
+    if metrics is None:
+        return None
     prefix = which.key.replace("val", "val_ema", 1) if ema is not None else which.key
     return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
-def _run_batches(t: Training, mine: list[Any], masked: tuple[str, ...]) -> dict[str, float]:
+def _run_batches(t: Training, mine: list[Any], masked: tuple[str, ...]) -> dict[str, float] | None:
     metrics = t.workload.metrics(training=False, device=t.device)
     batch_size = t.config.data.validation_batch
-    slots: torch.Tensor | None = None
     number_of_batches = -(-len(t.workload.validation_set) // batch_size)
     slots = torch.zeros(number_of_batches, metrics.width, dtype=torch.float64, device=t.device)
-    for indices, (host, batch) in zip(mine, DevicePrefetcher(t.validation_loader, t.device)):
+    batches, rounds = zip(mine, DevicePrefetcher(t.validation_loader, t.device)), Rounds(t)
+    trouble: OSError | None = None
+    for _ in range(-(-number_of_batches // t.context.world_size)):
+        try:
+            item = next(batches, None) if trouble is None else None
+        except OSError as error:
+            item, trouble = None, error
+        if rounds.exchange(trouble is not None):
+            _cut_off(t, trouble)
+            return None
+        t.vitals.pulse += 1
+        if item is None:  # the last round has no batch for everybody
+            continue
+        indices, (host, batch) = item
         t.workload.notice(host)
         batch = t.workload.prepare(batch, masked)
         with t.precision.autocast():
             outputs = t.model(batch)
         slots[indices[0].position // batch_size] = metrics.sums(outputs, batch)
         metrics.count(outputs, batch)
+    if rounds.settle():
+        _cut_off(t, trouble)
+        return None
     slots = t.context.all_reduce(slots).cpu()
     counts = {name: t.context.all_reduce(count) for name, count in metrics.counts.items()}
     total = torch.zeros(metrics.width, dtype=torch.float64)
     for slot in slots:  # in order, one by one: torch's own sum may split its work by the number of threads
         total += slot
     return metrics.compute(total, counts)
+
+
+def _cut_off(t: Training, trouble: OSError | None) -> None:
+    """The pass is given up, on every process alike; the checkpoint made before it says that it is owed."""
+    t.interrupted_by = why_interrupted(t, trouble)
+    if UNREADABLE in t.agreed:
+        log.error("stopping, %s", t.interrupted_by)
+    t.stop_reason = "interrupted"

@@ -11,10 +11,12 @@ import logging
 import os
 import sys
 import time
+from collections import deque
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 LOGGER = logging.getLogger("linnaeus")
+KEPT = 10_000  # lines of the log held in memory while they cannot be written
 REFRESH = 0.1  # seconds between two updates of the live display
 
 
@@ -38,30 +40,33 @@ class _Stdout(logging.Handler):
             print(self.format(record), file=sys.stdout, flush=True)
         except BrokenPipeError:
             self.setLevel(logging.CRITICAL + 1)  # the reader of the pipe has left; train.log goes on
+        except OSError:
+            pass  # redirected to a file on a disk that is full: train.log keeps the line until there is room
 
 
 class _LogFile(logging.Handler):
-    """Keeps its lines until a file is attached, then appends to it."""
+    """Keeps its lines until a file is attached, then appends to it; also while the disk takes none (the last `KEPT` of them)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: list[str] = []
-        self._file: TextIO | None = None
+        self._lines: deque[str] = deque(maxlen=KEPT)
+        self._file: BinaryIO | None = None
 
     def attach(self, path: Path) -> None:
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open as long as the run)
-        for line in self._lines:
-            self._file.write(line + "\n")
-        self._file.flush()
-        self._lines.clear()
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open as long as the run)
+        self._write()
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = self.format(record)
-        if self._file is None:
-            self._lines.append(line)
-        else:
-            self._file.write(line + "\n")
-            self._file.flush()
+        self._lines.append(self.format(record) + "\n")
+        self._write()
+
+    def _write(self) -> None:
+        while self._file is not None and self._lines:
+            try:
+                self._file.write(self._lines[0].encode())
+            except OSError:
+                return  # the console has the line; the file gets it once there is room
+            self._lines.popleft()
 
     def close(self) -> None:
         if self._file is not None:

@@ -1,7 +1,8 @@
 """Which run a configuration belongs to, and what changed between two configurations.
 
 `NOT_UPDATES` lists the keys that alter no update: they may change from one start of a run to the next. All others name the run:
-their hash is the default of `run.name`, and a change of one is refused on resume unless `run.allow` names it.
+their hash is the default of `run.name`, and a change of one is refused on resume unless `run.allow` names it. Within the groups of
+`NOT_UPDATES`, `BEGINNING` says what weights a run begins with: these keys name the run where they are set.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ NOT_UPDATES = (
     "logger",
     "debug",
     "plan",
+    "launch",
+    "sweep",
     "schedule.log",
     "schedule.report",
     "schedule.checkpoint",
@@ -27,9 +30,13 @@ NOT_UPDATES = (
     "trainer.prefetch",
     "trainer.pin_memory",
     "trainer.threads",
+    "trainer.max_time",
+    "trainer.startup_timeout",
+    "trainer.timeout",
     "trainer.max_skipped_in_a_row",
     "data.max_bad_fraction",
 )
+BEGINNING = ("run.init_from", "run.init_allow")
 _ABSENT = object()
 
 
@@ -43,10 +50,23 @@ class Difference(NamedTuple):
     def lines(self) -> list[str]:
         return self.harmless + list(self.altering.values())
 
+    def refused(self, allowed: Iterable[str]) -> tuple[list[str], list[str]]:
+        """(lines, names for `run.allow`) of what alters updates and is not `allowed`; where another choice of a group brings other
+        keys, the group stands for them."""
+        keys = [key for key in self.altering if not covers(allowed, key)]
+        groups = [key.removesuffix(".name") for key in keys if key.count(".") == 1 and key.endswith(".name")]
+        single = [key for key in keys if not covers(groups, key)]
+        return [self.altering[key] for key in [*(f"{group}.name" for group in groups), *single]], [*groups, *single]
+
 
 def covers(names: Iterable[str], key: str) -> bool:
     """Whether `key` or a group above it is among `names`."""
     return any(key == name or key.startswith(name + ".") for name in names)
+
+
+def alters_updates(key: str) -> bool:
+    """Whether another value of the key makes another run."""
+    return covers(BEGINNING, key) or not covers(NOT_UPDATES, key)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -70,7 +90,7 @@ def plain(value: Any) -> Any:
 
 def update_hash(config: Mapping[str, Any]) -> str:
     """Ten hexadecimal digits of a hash of every key that alters the updates."""
-    relevant = {key: value for key, value in flatten(config).items() if not covers(NOT_UPDATES, key)}
+    relevant = {key: value for key, value in flatten(config).items() if alters_updates(key) and not (key in BEGINNING and not value)}
     return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -82,10 +102,10 @@ def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Differe
         was, now = before.get(key, _ABSENT), after.get(key, _ABSENT)
         if was != now:
             line = f"{key}: {_text(was)} -> {_text(now)}"
-            if covers(NOT_UPDATES, key):
-                difference.harmless.append(line)
-            else:
+            if alters_updates(key):
                 difference.altering[key] = line
+            else:
+                difference.harmless.append(line)
     return difference
 
 

@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,28 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+# What bit-identical results hang on besides the configuration: key of run.json -> what it is called.
+DECISIVE = {
+    "data_fingerprint": "the data",
+    "world_size": "the number of processes",
+    "devices": "the device",
+    "commit": "the commit of linnaeus",
+    "python": "python",
+}
+
+
+def record_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`what: old -> new` of everything recorded, besides the configuration, that the bits of a result may hang on. What one of the two
+    does not say is left out."""
+    lines = [
+        f"{name}: {before[key]} -> {now[key]}"
+        for key, name in DECISIVE.items()
+        if before.get(key) is not None and now.get(key) is not None and before[key] != now[key]
+    ]
+    old, new = before.get("packages", {}), now.get("packages", {})
+    return lines + [f"{name}: {old[name]} -> {new[name]}" for name in PACKAGES if name in old and name in new and old[name] != new[name]]
 
 
 def git_commit() -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from linnaeus.progress.stages import TrainingStage
 from linnaeus.schedule.early_stopping import StopConditions
@@ -64,23 +63,17 @@ class OpsSchedule:
             passes += [(TrainingStage.VALIDATION_PARTIAL_MASK_META, i) for i in self.partial_validations_due(step)]
         return passes
 
-    def should_save_checkpoint(self, current_step: int, context: Any = None) -> bool:
-        """By steps, or by rank 0's clock, which `context` (a `DistributedContext`) tells the others. That costs a broadcast, so
-        several processes look at the clock only at the steps of `schedule.log`."""
-        due = self.resolved.checkpoint.due(current_step)
-        if self._checkpoint_clocks and not due:
-            due = self._clock_says_save(current_step, context)
+    def clock_asks_for_checkpoint(self) -> bool:
+        """Whether an interval of `schedule.checkpoint` by the clock has passed. Only rank 0 may ask, and tells the others."""
+        return True in [trigger.due() for trigger in self._checkpoint_clocks]
+
+    def should_save_checkpoint(self, current_step: int, by_clock: bool = False) -> bool:
+        """By steps, or because rank 0's clock says so (`by_clock`, which all processes must have agreed on)."""
+        due = by_clock or self.resolved.checkpoint.due(current_step)
         if due:
             for trigger in self._checkpoint_clocks:
                 trigger.restart()
         return due
-
-    def _clock_says_save(self, current_step: int, context: Any) -> bool:
-        if context is None or context.world_size == 1:
-            return any(trigger.due() for trigger in self._checkpoint_clocks)
-        if self.resolved.log.cadences and not self.resolved.log.due(current_step):
-            return False
-        return context.broadcast_object(context.is_master and any(trigger.due() for trigger in self._checkpoint_clocks))
 
     def should_update_gradnorm(self, current_step: int) -> bool:
         """Whether the update number `current_step` also updates the task weights."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import functools
+import io
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +19,19 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from linnaeus.checkpoint import CheckpointDamaged, convert_ddp_state, load_checkpoint, save_checkpoint, verify
-from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, STATE, TRAINING, _manifest_digest, write_manifest
-from linnaeus.config.errors import ConfigError
+from linnaeus.checkpoint import CheckpointDamaged, auto_resume_helper, convert_ddp_state, load_checkpoint, save_checkpoint, verify
+from linnaeus.checkpoint.format import (
+    EMA,
+    FORMAT,
+    MANIFEST,
+    MODEL,
+    STATE,
+    TRAINING,
+    CheckpointNewer,
+    _manifest_digest,
+    check_sizes,
+    write_manifest,
+)
 from tests.checkpoint.conftest import payload
 
 FILES = (MODEL, EMA, TRAINING, STATE, MANIFEST)
@@ -29,8 +44,8 @@ def assert_same(a: Any, b: Any) -> None:
         assert list(a) == list(b)
         for key in a:
             assert_same(a[key], b[key])
-    elif isinstance(a, list):
-        assert len(a) == len(b)
+    elif isinstance(a, (list, tuple)):
+        assert type(a) is type(b) and len(a) == len(b)
         for x, y in zip(a, b):
             assert_same(x, y)
     else:
@@ -51,10 +66,7 @@ def test_without_ema(tmp_path: Path) -> None:
     assert loaded.ema_state is None and not (loaded.path / EMA).exists()
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "missing", "grow"])
-def test_damage_to_any_file_is_noticed_and_named(saved: Path, name: str, damage: str) -> None:
-    file = saved / "step-00000200" / name
+def do_damage(file: Path, damage: str) -> None:
     content = bytearray(file.read_bytes())
     if damage == "flip":
         content[len(content) // 2] ^= 0x04
@@ -67,10 +79,21 @@ def test_damage_to_any_file_is_noticed_and_named(saved: Path, name: str, damage:
     file.write_bytes(bytes(content))
     if damage == "missing":
         file.unlink()
+
+
+DAMAGE = ("flip", "truncate", "empty", "missing", "grow")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_to_any_file_is_noticed_and_named(saved: Path, name: str, damage: str) -> None:
+    file = saved / "step-00000200" / name
+    do_damage(file, damage)
     with pytest.raises(CheckpointDamaged) as caught:
         load_checkpoint(file.parent)
     assert name in caught.value.reason and "\n" not in str(caught.value)
-    load_checkpoint(saved / "step-00000100")  # its neighbour is well
+    point = auto_resume_helper(saved)  # its neighbour is well
+    assert point.step == 100 and point.skipped == [(str(file.parent), caught.value.reason)]
 
 
 @pytest.mark.parametrize("name", [MODEL, EMA, TRAINING, STATE])
@@ -99,20 +122,128 @@ def test_hostile_pickle_is_refused_by_the_loader(saved: Path, tmp_path: Path, mo
     torch.save({"optimizer": Hostile(marker)}, path / TRAINING)
     write_manifest(path, 200, None)
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
-    with pytest.raises(CheckpointDamaged, match="not plain data"):
-        load_checkpoint(path)
+    verify(path)  # the manifest has nothing against it
+    for verified in (False, True):
+        with pytest.raises(CheckpointDamaged, match="not plain data"):
+            load_checkpoint(path, verified=verified)
+    point = auto_resume_helper(saved)
+    assert point.step == 100 and "not plain data" in point.skipped[0][1]
     assert not marker.exists()
     torch.load(path / TRAINING, weights_only=False)  # negative control: this pickle does run code
     assert marker.exists()
 
 
-def test_newer_format_is_refused_and_not_taken_for_damage(saved: Path) -> None:
-    path = saved / "step-00000200"
-    manifest = json.loads((path / MANIFEST).read_text()) | {"format": FORMAT + 1}
+def sign(path: Path, **change: Any) -> None:
+    """Write the manifest of `path` with some entries changed and its own hash right."""
+    manifest = json.loads((path / MANIFEST).read_text()) | change
+    manifest = {key: value for key, value in manifest.items() if value != "absent"}
     manifest["sha256"] = _manifest_digest(manifest)
     (path / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(ConfigError, match="update linnaeus"):
-        load_checkpoint(path)
+
+
+def forms_of_hostility(marker: Path) -> dict[str, bytes]:
+    """Pickles as an attacker would write them, other than through torch.save."""
+    call = b"cos\nmkdir\n(V" + str(marker).encode() + b"\ntR."
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
+        for name, content in (("a/data.pkl", call), ("a/version", b"3\n"), ("a/byteorder", b"little"), ("a/.format_version", b"1")):
+            file.writestr(name, content)
+    listed = io.BytesIO()
+    torch.save({"fine": torch.ones(2), "x": [functools.partial(os.mkdir, str(marker))]}, listed)
+    return {"bare pickle": call, "its own zip": archive.getvalue(), "a partial": listed.getvalue(), "old": legacy(marker)}
+
+
+def legacy(marker: Path) -> bytes:
+    file = io.BytesIO()
+    torch.save({"x": Hostile(marker)}, file, _use_new_zipfile_serialization=False)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("form", ["bare pickle", "its own zip", "a partial", "old"])
+def test_other_forms_of_hostility(saved: Path, tmp_path: Path, form: str) -> None:
+    path, marker = saved / "step-00000200", tmp_path / "executed"
+    (path / TRAINING).write_bytes(forms_of_hostility(marker)[form])
+    write_manifest(path, 200, None)
+    point = auto_resume_helper(saved)
+    assert point.step == 100 and TRAINING in point.skipped[0][1] and not marker.exists()
+
+
+def test_newer_format_is_told_from_damage(saved: Path) -> None:
+    sign(saved / "step-00000200", format=FORMAT + 1)
+    with pytest.raises(CheckpointNewer, match="update linnaeus"):
+        load_checkpoint(saved / "step-00000200")
+
+
+ENTRY = {"size": 1, "sha256": "0"}
+SHAPES = [
+    *[{key: value} for key in ("format", "step") for value in ("absent", None, "1", 1.5, True, -1, [1])],
+    *[{"score": value} for value in ("absent", "0.5", True, [0.5], {})],
+    *[{"files": value} for value in ("absent", None, [], "x", {}, {MODEL: ENTRY}, {MODEL: None}, {MODEL: {"size": 1}})],
+    *[{"files": {name: ENTRY}} for name in ("../other/model.safetensors", "a/b", "..", "")],
+    *[{"files": {MODEL: entry}} for entry in (ENTRY | {"size": "1"}, ENTRY | {"size": None}, ENTRY | {"sha256": 5}, [], 7)],
+]
+
+
+@pytest.mark.parametrize("change", SHAPES, ids=str)
+def test_a_signed_manifest_of_the_wrong_shape(saved: Path, change: dict[str, Any]) -> None:
+    sign(saved / "step-00000200", **change)
+    with pytest.raises(CheckpointDamaged, match=MANIFEST):
+        load_checkpoint(saved / "step-00000200")
+    with pytest.raises(CheckpointDamaged, match=MANIFEST):
+        check_sizes(saved / "step-00000200")
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "3", '"x"', "{}", "[" * 100_000, '{"sha256": 1}', "\ufeff{}", "9" * 5000, "{" * 9])
+def test_other_json_in_the_place_of_a_manifest(saved: Path, text: str) -> None:
+    (saved / "step-00000200" / MANIFEST).write_text(text)
+    with pytest.raises(CheckpointDamaged, match=MANIFEST) as caught:
+        load_checkpoint(saved / "step-00000200")
+    assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
+
+
+def test_negative_control_signing_again_without_a_change_is_accepted(saved: Path) -> None:
+    sign(saved / "step-00000200")
+    assert load_checkpoint(saved / "step-00000200").step == 200
+
+
+def test_a_checkpoint_under_the_name_of_another_step(saved: Path) -> None:
+    os.rename(saved / "step-00000100", saved / "step-00000300")
+    with pytest.raises(CheckpointDamaged, match="it is of step 100"):
+        load_checkpoint(saved / "step-00000300")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["directory", "pipe", "link to nothing", "link to itself"])
+def test_something_else_in_the_place_of_a_file(saved: Path, name: str, kind: str) -> None:
+    file = saved / "step-00000200" / name
+    file.unlink()
+    if kind == "directory":
+        file.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(file if kind == "link to itself" else "nowhere")
+    with pytest.raises(CheckpointDamaged, match=name):
+        load_checkpoint(file.parent)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_disk_that_cannot_read(saved: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Input/output errors, at the first read of a file and at a later one."""
+    real = io.open
+
+    def broken(file: Any, *args: Any, **kwargs: Any) -> Any:
+        if Path(file).name == name:
+            raise OSError(errno.EIO, "Input/output error", str(file))
+        return real(file, *args, **kwargs)
+
+    for module in (builtins, io):
+        monkeypatch.setattr(module, "open", broken)
+    with pytest.raises(CheckpointDamaged, match=f"{name} cannot be read"):
+        load_checkpoint(saved / "step-00000200")
+    if name in (TRAINING, STATE):  # hashed before the disk broke
+        with pytest.raises(CheckpointDamaged, match=name):
+            load_checkpoint(saved / "step-00000200", verified=True)
 
 
 NOT_PLAIN = [(np.float64(1.0), "float64"), ({1, 2}, "set"), (Path("x"), "Path"), (np.zeros(2), "ndarray"), (torch.float32, "dtype")]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from linnaeus.checkpoint import auto_resume_helper, find_resume_point, save_checkpoint
-from linnaeus.checkpoint.format import FORMAT, MODEL, TRAINING
+from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, format, save_checkpoint
+from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, STATE, TRAINING, _manifest_digest
+from linnaeus.checkpoint.going_back import NOTE
+from linnaeus.checkpoint.resume import holds_checkpoint
 from linnaeus.config.errors import ConfigError
 from tests.checkpoint.conftest import payload
 
@@ -70,9 +73,45 @@ def test_all_ranks_take_what_rank_0_chose(saved: Path) -> None:
     assert mine.step == other.step == 100 and mine.skipped == other.skipped
 
 
-def test_all_ranks_raise_what_rank_0_found(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_do_not_hash_again_what_rank_0_has(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, hashed = Ranks(), []
+    real = format.file_digest
+    monkeypatch.setattr(format, "file_digest", lambda path: (hashed.append(path), real(path))[1])
+    auto_resume_helper(saved, is_master=True, broadcast_object=ranks.master)
+    assert sorted(path.name for path in hashed) == sorted([MODEL, EMA, TRAINING, STATE])
+    auto_resume_helper(saved, is_master=False, broadcast_object=ranks.other)
+    assert len(hashed) == 4
+
+
+def of_newer_format(path: Path) -> None:
+    manifest = json.loads((path / MANIFEST).read_text()) | {"format": FORMAT + 1}
+    manifest["sha256"] = _manifest_digest(manifest)
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_a_newer_format_is_walked_past_and_named(saved: Path) -> None:
+    of_newer_format(saved / "step-00000200")
+    point = auto_resume_helper(saved)
+    assert point.step == 100
+    [(path, reason)] = point.skipped
+    assert Path(path).name == "step-00000200" and "update linnaeus" in reason
+    writer = CheckpointWriter(saved, keep_last=2, keep_best=0)
+    assert writer.begin(point.step) == ["step-00000200.aside"] and (saved / "step-00000200.aside" / MODEL).exists()
+
+
+def test_a_newer_format_named_outright_is_an_error_of_the_user(saved: Path, tmp_path: Path) -> None:
+    of_newer_format(saved / "step-00000200")
+    for own in (saved, tmp_path / "other", ""):
+        with pytest.raises(ConfigError, match=r"run\.resume.*step-00000200.*format 2.*update linnaeus"):
+            find_resume_point(str(saved / "step-00000200"), own)
+    assert not (saved / NOTE).exists()
+
+
+def test_all_ranks_refuse_when_only_newer_formats_are_there(saved: Path) -> None:
+    """To start anew beside them would set them aside, and delete them in the end."""
     ranks = Ranks()
-    monkeypatch.setattr("linnaeus.checkpoint.format.FORMAT", FORMAT - 1)
+    for path in saved.iterdir():
+        of_newer_format(path)
     for is_master, send in ((True, ranks.master), (False, ranks.other)):
         with pytest.raises(ConfigError, match="update linnaeus"):
             auto_resume_helper(saved, is_master=is_master, broadcast_object=send)
@@ -88,9 +127,75 @@ def test_run_resume_as_a_path(saved: Path, tmp_path: Path) -> None:
     save_checkpoint(elsewhere, 250, **payload(250))
     assert find_resume_point(str(saved), elsewhere).step == 250, "killed and started again, the run goes on"
     assert find_resume_point(str(saved / "step-00000100"), saved).step == 100, "going back within a run is what was asked"
+    assert find_resume_point(str(saved.parent), saved).step == 200
     shutil.rmtree(elsewhere)
     with pytest.raises(ConfigError, match=r"run\.resume.*no checkpoint"):
         find_resume_point(str(tmp_path / "nowhere"), elsewhere)
     spoil(saved / "step-00000100")
     with pytest.raises(ConfigError, match=r"run\.resume.*damaged"):
         find_resume_point(str(saved / "step-00000100"), elsewhere)
+
+
+def launch(saved: Path, choice: Path, step: int, mark: int, keep_last: int = 9) -> int:
+    """A launch with `run.resume=choice` that is killed after it saved `step`; returns where it went on."""
+    writer = CheckpointWriter(saved, keep_last=keep_last, keep_best=0)
+    assert holds_checkpoint(choice) and find_resume_point(str(choice), "").checkpoint is not None  # what the command checks first
+    point = find_resume_point(str(choice), saved)
+    writer.begin(point.step)
+    writer.save(step, **payload(step, launch=mark))
+    writer.close()
+    return point.step
+
+
+def test_the_same_command_after_a_kill_goes_on_where_it_had_come_to(saved: Path) -> None:
+    """Back to step 100 once; then from what was written since, also when the named one has been deleted, as often as it is killed."""
+    named = saved / "step-00000100"
+    assert [launch(saved, named, step, mark=step, keep_last=1) for step in (150, 200, 250)] == [100, 150, 200]
+    assert not named.exists(), "this test is about a checkpoint that retention has deleted"
+    assert launch(saved, named, 300, mark=300) == 250
+
+
+def test_killed_before_the_newer_ones_were_set_aside(saved: Path) -> None:
+    named = saved / "step-00000100"
+    assert find_resume_point(str(named), saved).step == 100  # ... and killed
+    assert find_resume_point(str(named), saved).step == 100, "step 200 is of the timeline that was left"
+    assert launch(saved, named, 200, mark=1) == 100
+    assert launch(saved, named, 300, mark=2) == 200, "now step 200 is the run's own"
+
+
+def test_damage_to_what_was_written_since_leads_back_to_the_named_one(saved: Path) -> None:
+    named = saved / "step-00000100"
+    launch(saved, named, 150, mark=1)
+    spoil(saved / "step-00000150")
+    point = find_resume_point(str(named), saved)
+    assert point.step == 100 and [Path(path).name for path, _ in point.skipped] == ["step-00000150"]
+
+
+def test_another_command_in_between_makes_naming_it_a_new_wish(saved: Path) -> None:
+    named = saved / "step-00000100"
+    launch(saved, named, 150, mark=1)
+    assert find_resume_point("auto", saved).step == 150
+    assert find_resume_point(str(named), saved).step == 100
+    launch(saved, named, 160, mark=2)
+    assert find_resume_point(str(saved / "step-00000160"), saved).step == 160
+    assert find_resume_point(str(named), saved).step == 100
+
+
+def test_looking_writes_nothing(saved: Path) -> None:
+    before = sorted(path.name for path in saved.iterdir())
+    for own in ("", saved):
+        assert find_resume_point(str(saved / "step-00000100"), own, look_only=True).step == 100
+    assert sorted(path.name for path in saved.iterdir()) == before
+    (saved / NOTE).write_text("garbage")
+    assert find_resume_point(str(saved / "step-00000100"), saved, look_only=True).step == 100
+
+
+def test_where_a_run_began_may_be_gone_once_it_has_its_own(saved: Path, tmp_path: Path) -> None:
+    named, own = saved / "step-00000100", tmp_path / "own" / "checkpoints"
+    save_checkpoint(own, 120, **payload(120))
+    shutil.rmtree(saved)
+    assert not holds_checkpoint(named) and holds_checkpoint(named, own)
+    assert find_resume_point(str(named), own).step == 120
+    spoil(own / "step-00000120")
+    with pytest.raises(ConfigError, match=r"run\.resume.*step-00000100"):
+        find_resume_point(str(named), own)

@@ -27,8 +27,8 @@ def test_last_and_best_are_kept(tmp_path: Path) -> None:
     writer.begin(0)
     for step, score in ((1, 0.9), (2, 0.2), (3, 0.5), (4, None), (5, float("nan")), (6, 0.4)):
         writer.save(step, **payload(step, score=score))
+    writer.close()
     assert steps(tmp_path) == [2, 5, 6]
-    writer.wait()
 
 
 def test_choice_over_all_small_histories() -> None:
@@ -49,8 +49,10 @@ def test_what_is_not_intact_takes_no_place(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep_last=2, keep_best=0)
     writer.save(1, **payload(1))
     writer.save(2, **payload(2))
+    writer.wait()
     (tmp_path / "step-00000002" / MODEL).write_bytes(b"cut off")
     writer.save(3, **payload(3))
+    writer.close()
     assert steps(tmp_path) == [1, 3]
 
 
@@ -58,12 +60,15 @@ def test_going_on_from_an_older_one_sets_the_newer_aside_until_they_are_passed(t
     writer = CheckpointWriter(tmp_path, keep_last=3, keep_best=0)
     for step in (10, 20, 30):
         writer.save(step, **payload(step))
+    writer.close()
     writer = CheckpointWriter(tmp_path, keep_last=3, keep_best=0)
     assert writer.begin(10) == ["step-00000020.aside", "step-00000030.aside"]
     assert steps(tmp_path) == [10] and auto_resume_helper(tmp_path).step == 10
     writer.save(20, **payload(20))
+    writer.wait()
     assert not (tmp_path / "step-00000020.aside").exists() and (tmp_path / "step-00000030.aside").exists()
     writer.save(30, **payload(30))
+    writer.close()
     assert sorted(os.listdir(tmp_path)) == ["step-00000010", "step-00000020", "step-00000030"]
 
 
@@ -98,11 +103,13 @@ def test_killed_at_any_instant_of_a_save(tmp_path: Path, same_step: bool) -> Non
         directory = tmp_path / str(n)
         writer = CheckpointWriter(directory, keep_last=1, keep_best=0)
         writer.save(2, **payload(2))
+        writer.wait()
         again = payload(target, attempt=2)
         with pytest.MonkeyPatch.context() as patch:
             kill_at(patch, n)
             try:
                 writer.save(target, **again)
+                writer.wait()
                 break
             except Killed:
                 instants += 1
@@ -111,6 +118,7 @@ def test_killed_at_any_instant_of_a_save(tmp_path: Path, same_step: bool) -> Non
         assert point.checkpoint is not None and point.step >= 2 and not point.skipped, n
         writer.begin(point.step)
         writer.save(target, **again)
+        writer.close()
         assert os.listdir(directory) == [f"step-{target:08d}"], n
         assert auto_resume_helper(directory).checkpoint.state["attempt"] == 2  # type: ignore[union-attr]
     assert instants >= 10, "the save was cut off at too few instants to prove anything"
@@ -120,11 +128,13 @@ def test_negative_control_deleting_before_committing_loses_the_run(tmp_path: Pat
     """The test above notices a writer that makes room first."""
     writer = CheckpointWriter(tmp_path, keep_last=1, keep_best=0)
     writer.save(2, **payload(2))
+    writer.wait()
     shutil.rmtree(tmp_path / "step-00000002")
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, 1)
         with pytest.raises(Killed):
             writer.save(3, **payload(3))
+            writer.wait()
     assert auto_resume_helper(tmp_path).checkpoint is None
 
 

@@ -23,8 +23,9 @@ import main
 from linnaeus import engine
 from linnaeus.config import compose, typed_config
 from linnaeus.distributed import DistributedContext
+from linnaeus.engine.agreement import agree
 from linnaeus.engine.build import build_train_loader
-from linnaeus.engine.epoch import train_one_step, windows
+from linnaeus.engine.epoch import update_from, windows
 from linnaeus.rundir import RunDirectory, run_path
 from linnaeus.workloads import build_workload
 
@@ -110,7 +111,7 @@ def updates(config: Any, steps: int = 3) -> str:
     t.sampler.begin(0, 0)
     t.model.train()
     for _, window in zip(range(steps), windows(((batch, batch) for batch in t.train_loader), t.sampler.accumulation)):
-        train_one_step(t, window)
+        update_from(t, window, agree(t, [host for host, _ in window]))
     return digest(t.model.state_dict()) + str(t.weighting.weights.tolist())
 
 
@@ -182,7 +183,7 @@ def process(config: Any) -> tuple:
     """Settings of this process, put back afterwards."""
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     try:
-        engine.apply_process_settings(config, DistributedContext())
+        engine.apply_process_settings(config)
         return torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     finally:
         torch.set_num_threads(before[0])

@@ -27,7 +27,7 @@ REFUSED = {
     "lr=3": "unknown key lr; did you mean optimizer.lr?",
     "optmizer=adamw": "did you mean optimizer?",
     "seed.x=3": "seed is not a group",
-    "hydra.foo=1": "unknown key hydra.foo",
+    "hydra.foo=1": "hydra.foo=1 has no effect here",
     "weighting.weights.species=2": "weighting.weights={species: ...}",
     "schedule.mixing={strat:0.1}": "did you mean schedule.mixing.start?",
     "~trainer.length": "trainer.length is missing",
@@ -130,7 +130,9 @@ REFUSED = {
     "-m --cfg job": "exclude each other",
     "--resolve": "add --cfg job",
     "--config-dir /no/folder": "/no/folder",
-    "--config-name nope": "nope",
+    "--config-name nope": "--config-name nope has no effect here; choose with experiment=NAME",
+    "hydra.run.dir=x": "hydra.run.dir=x has no effect here",
+    "hydra/job_logging=none": "has no effect here",
     "sweep=seeds": "sweep=seeds has no effect without -m",
 }
 

@@ -14,6 +14,7 @@ import torch
 from linnaeus.config.load import variants_of
 from linnaeus.config.schema import Config
 from linnaeus.workloads import build_workload
+from tests.config import launched, on_slurm
 from tests.config import observers as see
 
 
@@ -116,6 +117,8 @@ TABLE = {
     "run.root": Case("run.root=x", see.directory),
     "run.resume": Case("run.resume=never", see.second_start, "run.allow=[seed]"),
     "run.allow": Case("run.allow=[seed]", see.second_start),
+    "run.init_from": Case("run.init_from=FOLDER/weights.pt", ran("rows")),
+    "run.init_allow": Case("run.init_allow=[head]", see.refusal(ran("rows")), "run.init_from=FOLDER/headless.pt"),
     "workload.name": Case("experiment=vectors", lambda c: type(build_workload(c)).__name__),
     "data.name": Case(MANIFEST, built(lambda t: t.workload.fingerprint)),
     "data.last_batch": Case("data.last_batch=drop", see.plan_text, "data.train_samples=41"),
@@ -269,6 +272,9 @@ TABLE = {
     "trainer.channels_last": Case("trainer.channels_last=true", built(lambda t: [p.stride() for p in t.model.parameters()])),
     "trainer.deterministic": Case("trainer.deterministic=true", see.process),
     "trainer.threads": Case("trainer.threads=3", see.process),
+    "trainer.max_time": Case("trainer.max_time=0.000001s", ran("status")),
+    "trainer.startup_timeout": Case("trainer.startup_timeout=5min", built(lambda t: t.vitals.startup_timeout)),
+    "trainer.timeout": Case("trainer.timeout=1min", built(lambda t: t.vitals.timeout)),
     "trainer.max_skipped_in_a_row": Case("trainer.max_skipped_in_a_row=1", ran("status"), "optimizer=sgd optimizer.lr=1e30"),
     "trainer.workers": Case("trainer.workers=1", see.loader_on_gpu),
     "trainer.prefetch": Case("trainer.prefetch=2", see.loader_on_gpu, "trainer.workers=1"),
@@ -280,6 +286,24 @@ TABLE = {
     "logger.report": Case("logger.report=true", ran("files"), "run.name=x"),
     "debug.dump_metrics": Case("debug.dump_metrics=true", ran("files"), "run.name=x"),
     "debug.batch_hashes": Case("debug.batch_hashes=true", ran("files"), "run.name=x"),
+    "launch.name@process": Case("launch=torchrun", launched.command),
+    "launch.processes@torchrun": Case("launch.processes=3", launched.command, "launch=torchrun"),
+    **{
+        f"launch.{key}@slurm": Case(f"launch.{key}={value}", on_slurm.asked, "launch=slurm")
+        for key, value in {
+            **{"nodes": "2", "processes": "2", "time": "4h", "partition": "x", "cpus": "3", "gpus": "1", "memory": "4G"},
+            **{"signal_before": "60", "max_requeues": "1", "extra": "{account:birds}"},
+        }.items()
+    },
+    "launch.poll@slurm": Case("launch.poll=5", on_slurm.questions, "launch=slurm"),
+    "sweep.method": Case("sweep.method=optuna", see.refusal(launched.sweep_is_sound)),
+    "sweep.name": Case("sweep.name=x", launched.sweep_name_of),
+    "sweep.params": Case("sweep.params={seed:'1,2'}", launched.parameters),
+    "sweep.parallel": Case("sweep.parallel=2", launched.most_at_once),
+    "sweep.metric": Case("sweep.metric=val/order/loss", launched.compared_by),
+    "sweep.mode": Case("sweep.mode=max", launched.compared_by, "sweep.metric=val/order/loss"),
+    "sweep.trials": Case("sweep.trials=3", see.refusal(launched.sweep_is_sound)),
+    "sweep.seed": Case("sweep.seed=3", see.refusal(launched.sweep_is_sound)),
 }
 ONE_CHOICE = {"head.name", "loss.name"}  # nothing else can be written there yet
 
@@ -321,6 +345,9 @@ def test_no_key_is_left_out():
 def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("manifest")
     see.write_manifest(found)
+    weights = see.built(see.composed("seed=1")).model.state_dict()
+    torch.save(weights, found / "weights.pt")
+    torch.save({name: value for name, value in weights.items() if not name.startswith("head.")}, found / "headless.pt")
     return str(found)
 
 

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import json
 import sys
+import threading
 from types import CodeType, FrameType
 from typing import Any
 
@@ -70,12 +71,14 @@ def watched(tmp_path_factory):
 
     with watching.counted(engine, "finish") as calls:
         sys.setprofile(note)
+        threading.setprofile(note)
         try:
             with watching.stopped_at(3):
                 first = runs.start(config)
             second = runs.start(config)
         finally:
             sys.setprofile(None)
+            threading.setprofile(None)
     assert (first, second) == (75, 0)
     return ran, calls[-1][0], runs.run_path(config)
 

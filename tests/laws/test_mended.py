@@ -12,6 +12,7 @@ from linnaeus import engine
 from linnaeus.config import ConfigError
 from linnaeus.data.order import epoch_order
 from linnaeus.engine import epoch
+from linnaeus.engine.results import ValidationResults
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 from tests import runs
 
@@ -107,16 +108,10 @@ def test_a_result_of_other_weights_is_not_taken(tmp_path):
     with runs.killed(engine, "finish", 1):
         runs.start(config)
     path = next(runs.run_path(config).glob("validation/*/val.json"))
-    from linnaeus.distributed import DistributedContext
-    from linnaeus.engine.outputs import Outputs
-
-    output = Outputs.__new__(Outputs)
-    output.context = DistributedContext().initialize(device="cpu")
-    output.directory = type("D", (), {"validation": path.parents[1]})()
-    stored = json.loads(path.read_text())
+    results, stored = ValidationResults(path.parents[1]), json.loads(path.read_text())
     step = stored["global_step"]
-    assert output.validation_result(step, "val", stored["weights"]) == stored["metrics"]
-    assert output.validation_result(step, "val", "0" * 32) is None
+    assert results.read(step, "val", stored["weights"]) == stored["metrics"]
+    assert results.read(step, "val", "0" * 32) is None
 
 
 def test_a_short_run_whose_every_update_is_skipped_does_not_end_as_finished(tmp_path, monkeypatch):

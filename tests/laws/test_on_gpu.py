@@ -51,7 +51,7 @@ def test_a_run_trains_and_continues_bit_for_bit_when_deterministic(tmp_path, pre
 
     def stop_at_four(t):
         seen.append(1)
-        t.stop_agreed = t.stop_agreed or len(seen) == 4
+        t.stop.signal = "SIGTERM" if len(seen) == 4 else t.stop.signal
         boundary(t)
 
     with mock.patch.object(epoch, "at_step_boundary", stop_at_four):

@@ -146,3 +146,13 @@ def test_summary_is_strict_json(tmp_path: Path) -> None:
     }
     with pytest.raises(AssertionError):
         write_summary(path, "done", 7)
+
+
+def test_a_console_that_is_a_file_on_a_full_disk_stops_nothing(tmp_path: Path) -> None:
+    script = (
+        "from linnaeus.logging import setup_logging; log = setup_logging({!r}, True, 'plain'); [log.info('line %d', i) for i in range(9)]"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", script.format(str(tmp_path / "log"))], cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 0 and done.stderr == b""
+    assert len((tmp_path / "log").read_text().splitlines()) == 9

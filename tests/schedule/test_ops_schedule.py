@@ -1,7 +1,6 @@
 import pickle
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
@@ -117,41 +116,33 @@ def test_workers_can_carry_it(make_config: Callable) -> None:
     assert pickle.loads(pickle.dumps(ops)).get_mixup_prob(50) == 0.5
 
 
-def test_checkpoints_by_the_clock_of_one_process(make_config: Callable) -> None:
+def test_checkpoints_by_the_clock(make_config: Callable) -> None:
     now = [0.0]
     ops = OpsSchedule(
         resolve_all_schedule_params(make_config(checkpoint=["50%", "1min"], checkpoint_at_end=False), 100, 10), clock=lambda: now[0]
     )
-    assert not ops.should_save_checkpoint(3)
+
+    def saves(step: int) -> bool:
+        return ops.should_save_checkpoint(step, ops.clock_asks_for_checkpoint())
+
+    assert not saves(3)
     now[0] = 61.0
-    assert ops.should_save_checkpoint(4) and not ops.should_save_checkpoint(5)
+    assert saves(4) and not saves(5)
     now[0] = 110.0
-    assert ops.should_save_checkpoint(50)  # by its step, from which the minute counts anew
+    assert saves(50)  # by its step, from which the minute counts anew
     now[0] = 130.0
-    assert not ops.should_save_checkpoint(51)
+    assert not saves(51)
     now[0] = 171.0
-    assert ops.should_save_checkpoint(52)
+    assert saves(52)
 
 
-def test_only_rank_0_looks_at_the_clock_and_only_at_log_steps(make_config: Callable) -> None:
-    said: list[bool] = []
-
-    def context(rank: int) -> SimpleNamespace:
-        def broadcast_object(value: bool) -> bool:
-            if rank == 0:
-                said.append(value)
-            return said[-1]
-
-        return SimpleNamespace(world_size=2, is_master=rank == 0, broadcast_object=broadcast_object)
-
-    now = [0.0, 1e9]  # the clocks of two hosts
-    config = make_config(checkpoint=["1min"], checkpoint_at_end=False, log=["10steps"])
-    master, other = (OpsSchedule(resolve_all_schedule_params(config, 100, 10), clock=lambda i=i: now[i]) for i in range(2))
-    now[:] = [61.0, 1e9]
-    assert not master.should_save_checkpoint(9, context(0)) and said == []
-    assert master.should_save_checkpoint(10, context(0)) and other.should_save_checkpoint(10, context(1))
-    now[:] = [62.0, 2e9]  # the other's clock has moved a minute; rank 0's has not
-    assert not master.should_save_checkpoint(20, context(0)) and not other.should_save_checkpoint(20, context(1))
+def test_a_process_other_than_rank_0_saves_when_told_and_counts_its_minutes_anew(make_config: Callable) -> None:
+    now = [0.0]
+    config = make_config(checkpoint=["1min"], checkpoint_at_end=False)
+    ops = OpsSchedule(resolve_all_schedule_params(config, 100, 10), clock=lambda: now[0])
+    now[0] = 1e9
+    assert not ops.should_save_checkpoint(9) and ops.should_save_checkpoint(10, by_clock=True)
+    assert not ops.clock_asks_for_checkpoint()
 
 
 def test_reports_by_the_clock(make_config: Callable) -> None:

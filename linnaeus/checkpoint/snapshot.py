@@ -1,0 +1,199 @@
+"""A copy of a run's state in host memory, into buffers that stand ready: what a checkpoint costs training.
+
+The first copy finds fresh memory, which the system hands out page by page at a fraction of the speed of a copy; every later one of
+the same layout goes into the same pages. On CUDA they are pinned, so that the device copies by itself and one wait ends it. The
+memory is kept out of forked children: a loader worker that shared its pages would make the next copy pay for each of them anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from linnaeus.checkpoint.weights import identity
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger("linnaeus")
+
+ALIGNED = 64  # bytes; a cache line
+THREADS = 4  # more do not copy faster than memory delivers
+WORTH_THREADS = 16 << 20  # bytes
+
+
+class HostSnapshot:
+    """Copies nested dicts, lists and tuples with tensors in them. A snapshot is valid until the next `take`, which overwrites it."""
+
+    def __init__(self) -> None:
+        self._layout: list[tuple[Any, ...]] = []
+        self._hosts: list[Tensor] = []
+        self._memory: _HostMemory | None = None
+
+    def take(self, value: Any) -> Any:
+        """`value` with its containers copied and its tensors replaced by host copies of their own; two names of one tensor become two
+        names of one copy, dense strides stay. Returns when the values are there. MemoryError or OSError: no room for them."""
+        sources: list[Tensor] = []
+        places: dict[int, int] = {}  # id of a tensor -> its place among the sources
+        first: dict[tuple[object, ...], int] = {}
+        for tensor in _tensors(value):
+            place = first.setdefault(identity(tensor), len(sources)) if tensor.numel() else len(sources)
+            if place == len(sources):
+                sources.append(tensor.detach())
+            places[id(tensor)] = place
+        hosts = self._hosts_for(sources)
+        copy_to_host(hosts, sources)
+        return _rebuilt(value, places, hosts)
+
+    def release(self) -> None:
+        """Give the memory back once nobody holds a snapshot."""
+        self._layout, self._hosts = [], []
+        if self._memory is not None:
+            self._memory.unpin()
+            self._memory = None
+
+    def _hosts_for(self, sources: list[Tensor]) -> list[Tensor]:
+        layout = [(tensor.dtype, tensor.shape, _dense_strides(tensor)) for tensor in sources]
+        if layout != self._layout:
+            needed = sum(_padded(tensor.nbytes) for tensor in sources)
+            pinned = any(tensor.is_cuda for tensor in sources)
+            if self._memory is None or self._memory.size < needed or (pinned and not self._memory.pinned):
+                self.release()
+                self._memory = _HostMemory(needed, pinned)
+            self._hosts = self._memory.tensors(layout)
+            self._layout = layout
+        return self._hosts
+
+
+class _HostMemory:
+    """Anonymous memory, page-locked if wanted, that children do not inherit."""
+
+    def __init__(self, size: int, pinned: bool) -> None:
+        import torch
+
+        self.size, self.pinned = size, False
+        self._map = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for advice in ("MADV_DONTFORK", "MADV_HUGEPAGE"):  # where the system has them
+            if hasattr(mmap, advice):
+                self._map.madvise(getattr(mmap, advice))
+        self._address = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
+        if pinned:
+            code = int(torch.cuda.cudart().cudaHostRegister(self._address, len(self._map), 0))
+            self.pinned = code == 0
+            if code:
+                log.warning("the host buffer of the checkpoints could not be pinned (CUDA error %d); copying into it takes longer", code)
+
+    def tensors(self, layout: list[tuple[Any, ...]]) -> list[Tensor]:
+        """One tensor per (dtype, shape, strides), each with a storage of exactly its size, as `torch.save` writes whole storages."""
+        import torch
+
+        tensors, offset = [], 0
+        for dtype, shape, strides in layout:
+            size = shape.numel() * dtype.itemsize
+            if size:
+                raw = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
+                tensors.append(raw.view(dtype).as_strided(shape, strides))
+            else:
+                tensors.append(torch.empty(shape, dtype=dtype))
+            offset += _padded(size)
+        return tensors
+
+    def unpin(self) -> None:
+        if self.pinned:
+            import torch
+
+            torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(self._address))
+            self.pinned = False
+
+
+def copy_to_host(hosts: list[Tensor], sources: list[Tensor]) -> None:
+    """Fill `hosts`. Copies from CUDA are queued on the current streams, behind the update that made the values; one wait per device
+    then ends them all. Memory to memory, a second core doubles the speed where torch itself uses one only."""
+    import torch
+
+    pairs = list(zip(hosts, sources, strict=True))
+    with torch.no_grad():
+        for host, source in pairs:
+            if not source.is_cpu:
+                host.copy_(source, non_blocking=source.is_cuda)
+        _copy_in_memory([pair for pair in pairs if pair[1].is_cpu])
+    for device in {source.device for source in sources if source.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    import torch
+
+    if sum(host.nbytes for host, _ in pairs) < WORTH_THREADS or torch.get_num_threads() > 1:  # then each copy is shared out by torch
+        return _copy_each(pairs)
+    shares: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(min(THREADS, _cores()))]
+    sizes = [0] * len(shares)
+    for pair in sorted(pairs, key=lambda pair: pair[0].nbytes, reverse=True):
+        least = sizes.index(min(sizes))
+        shares[least].append(pair)
+        sizes[least] += pair[0].nbytes
+    with ThreadPoolExecutor(len(shares), thread_name_prefix="snapshot") as pool:
+        list(pool.map(_copy_each, shares))
+
+
+def _copy_each(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    import torch
+
+    if pairs:
+        with torch.no_grad():  # a setting of the thread
+            torch._foreach_copy_([host for host, _ in pairs], [source for _, source in pairs])
+
+
+def _cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _rebuilt(value: Any, places: dict[int, int], hosts: list[Tensor]) -> Any:
+    if id(value) in places:
+        return hosts[places[id(value)]]
+    if isinstance(value, dict):
+        kind = OrderedDict if isinstance(value, OrderedDict) else dict
+        return kind((key, _rebuilt(item, places, hosts)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value)(_rebuilt(item, places, hosts) for item in value)
+    return value
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
+
+
+def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
+    """The strides of the copy: those of the tensor where it fills its memory without gaps, in whatever order, else the plain ones."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                break
+            expected *= size
+    else:
+        return tensor.stride()
+    plain, step = [], 1
+    for size in reversed(tensor.shape):
+        plain.append(step)
+        step *= size
+    return tuple(reversed(plain))

@@ -1,0 +1,55 @@
+"""Results of validation passes, `validation/step-N/<pass>.json`: a pass whose result is there is not run again.
+
+Each is bound to the hash of the weights it belongs to. A result that the disk refuses stays in memory and is tried again, by the
+training thread with the next result, by the checkpoint writer's before it commits what builds on it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from linnaeus.checkpoint.files import write_atomic
+from linnaeus.checkpoint.format import step_name
+
+
+class ValidationResults:
+    """Those of one run directory; rank 0 alone has any."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._unwritten: dict[Path, str] = {}
+        self._lock = threading.Lock()
+
+    def path(self, step: int, key: str) -> Path:
+        return self.directory / step_name(step) / f"{key}.json"
+
+    def read(self, step: int, key: str, weights: str) -> dict[str, float] | None:
+        """The metrics of a pass with these weights; None when there is no such result."""
+        path = self.path(step, key)
+        result = json.loads(path.read_text()) if path.exists() else {}
+        return result["metrics"] if result.get("weights") == weights else None
+
+    def write(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
+        """OSError while it cannot be written; it is kept then."""
+        content = {"global_step": step, "pass": key, "weights": weights, "metrics": metrics}
+        self._unwritten[self.path(step, key)] = json.dumps(content, indent=1) + "\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is kept. The directory of the run is never made anew."""
+        with self._lock:
+            for path, text in list(self._unwritten.items()):
+                for parent in (path.parents[1], path.parent):
+                    parent.mkdir(exist_ok=True)
+                write_atomic(path, text)
+                del self._unwritten[path]
+
+    def discard_after(self, step: int) -> None:
+        """Results beyond the checkpoint a run continues from belong to updates that will be made again."""
+        for folder in self.directory.iterdir() if self.directory.is_dir() else ():
+            if folder.name.startswith("step-") and int(folder.name[5:]) > step:
+                shutil.rmtree(folder)

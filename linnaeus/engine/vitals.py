@@ -1,0 +1,208 @@
+"""Signs of life: when a process of the group dies or hangs, the run ends soon and says which one, where, and at what step.
+
+Every process notes over the launcher's store, once a second, who it is, what it is doing and how far it is; rank 0 reads all notes,
+the others rank 0's. A process that is gone from this host is known at once (its launcher ends the rest), one that has been silent for
+`LOST` seconds is given up, and a group in which nothing moves for `trainer.timeout` is stuck. An exception that ends a process is noted
+as its last words, so that the others, who only see a broken connection, can name the cause.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from linnaeus.config.errors import RunFailed
+from linnaeus.distributed import DistributedContext
+from linnaeus.rundir.lock import alive_here, identity
+
+BEAT = 1.0  # seconds between two notes
+LOST = 30.0  # seconds of silence after which a process is given up; a thread that holds the interpreter may be silent for some
+SILENT = 15.0  # the same once the link to it is broken
+GRACE = 5.0  # seconds for the launcher to end a group of which a process is gone
+BROKEN_LINK = ("gloo", "nccl", "socket", "connection", "store")  # words of errors that say only that another process is gone
+
+
+class ProcessLost(RunFailed):
+    """Another process of the group failed, died or hangs; one line that names it."""
+
+
+class Vitals:
+    """`doing`, `step` and `pulse` are set by the loop: what this process is at, its `global_step`, and a count that grows as long
+    as it gets on. Without a group nothing runs."""
+
+    def __init__(self, context: DistributedContext, timeout: float, startup_timeout: float) -> None:
+        self.context, self.timeout, self.startup_timeout = context, timeout, startup_timeout
+        self.doing, self.step, self.pulse = "starting", 0, 0
+        self.patient = True  # the first update compiles, allocates and reads caches: `startup_timeout` holds until it is done
+        self._me, self._parent = identity(), os.getppid()
+        self.notes: dict[int, dict[str, Any]] = {}  # the newest of each process watched
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # -- on the main thread ----------------------------------------------------------------------------------------------
+
+    def start(self, give_up: Callable[[str, int], None]) -> None:
+        """Begin to note and to watch; `give_up(line, step)` is called, in another thread, just before the process is ended."""
+        if self.context.is_distributed:
+            self._store = self.context.store.clone()
+            self._store.set_timeout(timedelta(seconds=LOST))
+            self._note()  # before anything can happen to this process
+            self._thread = threading.Thread(target=self._watch, args=(give_up,), name="vitals", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """The run is over: silence means nothing from now on."""
+        self.doing = "ending"
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def first_update_is_done(self) -> None:
+        """From here on a wait is a hang: shorten how long one may last."""
+        if self.patient:
+            self.patient = False
+            self.context.set_timeout(self.timeout + LOST)  # after this watch, which knows more
+
+    def be_patient(self) -> None:
+        """The report at the end is rank 0's alone and may take its time."""
+        self.patient = True
+        self.context.set_timeout(self.startup_timeout)
+
+    def last_words(self, error: BaseException) -> None:
+        """Tell the others why this process ends, unless it ends because another did."""
+        if self._thread is not None and not is_broken_link(error):
+            self._store.set(f"last/{self.context.rank}", f"{type(error).__name__}: {error}")
+
+    def explain(self) -> str | None:
+        """After a broken link: the process that broke it; None when nobody is found to have. Waits less than launchers do before they
+        kill what they asked to end (30 s)."""
+        if self._thread is None:
+            return None
+        ends = time.monotonic() + SILENT + 2 * BEAT
+        watch = Watch(self)
+        while time.monotonic() < ends:
+            try:
+                found = watch.last_words() or watch.lost(watch.read(), 0.0, SILENT)
+            except RuntimeError:
+                return self._store_lost()
+            if found:
+                return found
+            time.sleep(BEAT / 5)
+        return None
+
+    # -- in the thread ---------------------------------------------------------------------------------------------------
+
+    def _watch(self, give_up: Callable[[str, int], None]) -> None:
+        watch, unreachable = Watch(self), 0.0
+        while not self._stop.wait(BEAT):
+            if os.getppid() != self._parent:  # where the system does not end us with the launcher
+                os._exit(1)
+            try:
+                self._note()
+                lost = watch.lost(watch.read(), GRACE, LOST) or watch.stuck()
+                unreachable = 0.0
+            except RuntimeError:  # the store is gone; perhaps because the run is over on rank 0, and soon here
+                unreachable += BEAT
+                lost = self._store_lost() if unreachable >= LOST else None
+            if lost and not self._stop.is_set() and self.doing != "ending":
+                give_up(lost, self.step)
+                print(f"error: {lost}", file=sys.stderr, flush=True)
+                os._exit(1)
+        if self.doing == "ending":
+            self._say_goodbye()
+
+    def _store_lost(self) -> str:
+        """The launcher of process rank 0 holds the store: gone are both, or the way to their host."""
+        line, note = "the launcher's store cannot be reached: the first node has failed", self.notes.get(0)
+        return f"{line}, with {_who(0, note)} at step {note['step']} ({note['doing']})" if note else line
+
+    def _note(self) -> None:
+        note = {**self._me, "doing": self.doing, "step": self.step, "pulse": self.pulse, "patient": self.patient, "beat": time.time()}
+        self._store.set(f"note/{self.context.rank}", json.dumps(note))
+
+    def _say_goodbye(self) -> None:
+        try:
+            self._note()
+        except RuntimeError:
+            return  # rank 0 held the store and has left
+
+
+class Watch:
+    """What one process sees of the others. Times are of this process's clock."""
+
+    def __init__(self, vitals: Vitals) -> None:
+        self.v, self.store = vitals, vitals._store
+        world, rank = vitals.context.world_size, vitals.context.rank
+        self.others = [r for r in range(world) if r != rank] if rank == 0 else [0]
+        self.notes = vitals.notes
+        self._heard = dict.fromkeys(self.others, time.monotonic())
+        self._moved, self._pulses = time.monotonic(), -1
+
+    def read(self) -> dict[int, dict[str, Any]]:
+        """The newest note of each process watched, as far as there is one."""
+        for rank in self.others:
+            if not self.store.check([f"note/{rank}"]):
+                continue
+            note = json.loads(self.store.get(f"note/{rank}"))
+            if note != self.notes.get(rank):
+                self.notes[rank], self._heard[rank] = note, time.monotonic()
+        return self.notes
+
+    def lost(self, notes: dict[int, dict[str, Any]], grace: float, silence: float) -> str | None:
+        """The first process that is gone, by what its host says (given `grace` seconds for its launcher to act), or that has been
+        silent for `silence` of them. One that never spoke may still be starting."""
+        for rank, note in notes.items():
+            if note["doing"] == "ending":
+                continue
+            gone, quiet = alive_here(note) is False, time.monotonic() - self._heard[rank]
+            if quiet > (grace if gone else silence):
+                end = "died" if gone else f"has given no sign of life for {quiet:.0f} s; it was"
+                step = max(note["step"], self.v.step)  # all are at the same one, and its note may be a beat old
+                return f"{_who(rank, note)} {end} at step {step} ({note['doing']})"
+        return None
+
+    def last_words(self) -> str | None:
+        """The exception that ended another process."""
+        for rank in range(self.v.context.world_size):
+            if rank != self.v.context.rank and self.store.check([f"last/{rank}"]):
+                words = " ".join(self.store.get(f"last/{rank}").decode().split())[:300]
+                self.read()
+                note = self.notes.get(rank)
+                return f"{_who(rank, note)} failed at step {note['step']}: {words}" if note else f"process rank {rank} failed: {words}"
+        return None
+
+    def stuck(self) -> str | None:
+        """Rank 0: nothing has moved anywhere for too long; names the process that is furthest behind."""
+        if self.v.context.rank != 0:
+            return None
+        mine = {"doing": self.v.doing, "step": self.v.step, "pulse": self.v.pulse, **self.v._me}
+        notes = {0: mine, **self.notes}
+        pulses = sum(note["pulse"] for note in notes.values())
+        if pulses != self._pulses:
+            self._pulses, self._moved = pulses, time.monotonic()
+        limit = self.v.startup_timeout if self.v.patient else self.v.timeout
+        quiet = time.monotonic() - self._moved
+        if quiet <= limit:
+            return None
+        least = min(note["pulse"] for note in notes.values())
+        behind = [f"{_who(rank, note)} at step {note['step']} ({note['doing']})" for rank, note in notes.items() if note["pulse"] == least]
+        more = f" and {len(behind) - 4} others" if len(behind) > 4 else ""
+        return f"nothing has moved for {quiet:.0f} s (trainer.timeout); furthest behind: {', '.join(behind[:4])}{more}"
+
+
+def _who(rank: int, note: dict[str, Any]) -> str:
+    return f"process rank {rank} on {note['host']} (pid {note['pid']})"
+
+
+def is_broken_link(error: BaseException) -> bool:
+    """Whether an error says only that another process cannot be reached."""
+    text = str(error).lower()
+    named = type(error).__module__.startswith("torch.distributed") or type(error).__name__.startswith("Dist")
+    return isinstance(error, RuntimeError) and (named or any(word in text for word in BROKEN_LINK))

@@ -1,0 +1,313 @@
+"""`run.init_from`: weights alone, from any file, all or by name, and nothing of a file is ever executed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from linnaeus.checkpoint import save_checkpoint
+from linnaeus.checkpoint.fitting import check_fit, load_into
+from linnaeus.checkpoint.format import write_manifest
+from linnaeus.checkpoint.initial import initial_weights, read_initial
+from linnaeus.config import compose
+from linnaeus.config.errors import ConfigError
+
+
+class Net(nn.Module):
+    """A trunk with batch statistics, two heads, a tied weight, and a submodule whose name looks like a wrapper's."""
+
+    def __init__(self, seed: int, classes: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.trunk = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.block = nn.ModuleDict({"module": nn.Linear(4, 4)})
+        self.head = nn.ModuleDict({"genus": nn.Linear(4, 2), "species": nn.Linear(4, classes)})
+        self.embed, self.unembed = nn.Linear(4, 5, bias=False), nn.Linear(4, 5, bias=False)
+        self.unembed.weight = self.embed.weight
+        self.trunk[1].running_mean.fill_(float(seed))
+        self.trunk[1].num_batches_tracked.fill_(seed)
+
+
+def same(a: nn.Module, b: nn.Module, begin: str = "") -> bool:
+    mine, theirs = a.state_dict(), b.state_dict()
+    return all(torch.equal(mine[name], theirs[name]) for name in mine if name.startswith(begin))
+
+
+def refused(path: Any, model: nn.Module, allow: list[str] | None = None) -> str:
+    """The one line of a refusal, after which the model is what it was."""
+    before = copy.deepcopy(model)
+    with pytest.raises(ConfigError) as caught:
+        initial_weights(str(path), model, allow or [])
+    line = str(caught.value)
+    assert "\n" not in line and len(line) < 600 and same(model, before)
+    return line
+
+
+# -- what can be read ----------------------------------------------------------------------------------------------------------
+
+FILES = {
+    "bare": lambda state: state,
+    "plain": lambda state: {"model_state_dict": state, "optimizer_state_dict": {"state": {}}, "epoch": 3, "best_val_loss": 0.25},
+    "model": lambda state: {"model": state, "args": {"lr": 0.1}},
+    "ddp": lambda state: {"model_state_dict": {f"module.{k}": v for k, v in state.items()}},
+    "compiled": lambda state: {f"_orig_mod.{k}": v for k, v in state.items()},
+    "both": lambda state: {"state_dict": {f"module._orig_mod.{k}": v for k, v in state.items()}},
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_a_torch_file(kind: str, legacy: bool, tmp_path: Path) -> None:
+    source, model = Net(1), Net(2)
+    torch.save(FILES[kind](source.state_dict()), tmp_path / "weights.pt", _use_new_zipfile_serialization=not legacy)
+    report = initial_weights(str(tmp_path / "weights.pt"), model)
+    assert same(model, source) and not same(model, Net(2))
+    assert model.unembed.weight is model.embed.weight
+    assert report.matched == list(model.state_dict()) and report.values == report.all_values
+    assert report.all_values == sum(t.numel() for t in model.state_dict().values()) - model.embed.weight.numel(), "tied ones count once"
+    said = "\n".join(report.lines())
+    assert f"{len(report.matched)} tensors" in said and ("best_val_loss" in said) is (kind == "plain")
+
+
+def test_a_safetensors_file_of_others_holds_tied_weights_once(tmp_path: Path) -> None:
+    source, model = Net(1), Net(2)
+    state = {name: tensor for name, tensor in source.state_dict().items() if name != "unembed.weight"}
+    save_file(state, tmp_path / "weights.bin")  # told by its content
+    report = initial_weights(str(tmp_path / "weights.bin"), model)
+    assert same(model, source) and report.fresh == []
+
+
+def test_precision_and_memory_format_are_the_model_s(tmp_path: Path) -> None:
+    source = nn.Sequential(nn.Conv2d(3, 4, 3)).half()
+    torch.save(source.state_dict(), tmp_path / "w.pt")
+    model = nn.Sequential(nn.Conv2d(3, 4, 3)).double().to(memory_format=torch.channels_last)
+    tensor = model[0].weight
+    initial_weights(str(tmp_path / "w.pt"), model)
+    assert model[0].weight is tensor and tensor.dtype == torch.float64 and tensor.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(tensor, source[0].weight.double())
+
+
+def checkpoint(folder: Path, step: int, model: nn.Module, average: nn.Module | None = None, best: str = "val/loss") -> Path:
+    state = {"global_step": step, "best": {best: {"value": 1.0, "global_step": step}}}
+    averages = average.state_dict() if average is not None else None
+    folder.mkdir(parents=True, exist_ok=True)
+    return save_checkpoint(folder, step, model_state=model.state_dict(), ema_state=averages, training_state={}, state=state)
+
+
+def test_a_run_gives_its_newest_checkpoint_that_verifies(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        newest = checkpoint(tmp_path / "checkpoints", step, Net(step))
+    with open(newest / "model.safetensors", "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff")
+    model = Net(1)
+    report = initial_weights(str(tmp_path), model)
+    assert same(model, Net(20)) and "step-00000020/model.safetensors" in report.source
+    assert any("step-00000030 was skipped: model.safetensors was altered" in line for line in report.lines())
+    initial_weights(str(tmp_path / "checkpoints" / "step-00000010"), model)
+    assert same(model, Net(10))
+    for named in (newest, newest / "model.safetensors"):
+        assert "is damaged" in refused(named, model)
+    assert "model.safetensors" in refused(newest / "training_state.pt", model)
+
+
+def test_the_weights_that_were_validated_are_taken(tmp_path: Path) -> None:
+    averaged = checkpoint(tmp_path / "a", 1, Net(3), Net(4), best="val_ema/loss")
+    raw = checkpoint(tmp_path / "b", 1, Net(3), Net(4), best="val/loss")
+    for path, seed in ((averaged, 4), (raw, 3), (averaged / "model.safetensors", 3), (raw / "ema.safetensors", 4)):
+        model = Net(1)
+        report = initial_weights(str(path), model)
+        assert same(model, Net(seed)), path
+        assert any("raw and averaged weights" in line for line in report.lines()) is path.is_dir()
+
+
+def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
+    for name, seed in (("a.pt", 1), ("b.pt", 1), ("c.pt", 2)):
+        torch.save({"model": Net(seed).state_dict()}, tmp_path / name)
+    shutil.copy(tmp_path / "a.pt", tmp_path / "d.pt")
+    digests = {name: read_initial(str(tmp_path / f"{name}.pt")).digest for name in "acd"}
+    assert digests["a"] == digests["d"] != digests["c"]
+    path = checkpoint(tmp_path / "run" / "checkpoints", 1, Net(1))
+    assert (
+        read_initial(str(path)).digest == read_initial(str(path / "model.safetensors")).digest == read_initial(str(tmp_path / "run")).digest
+    )
+
+
+def test_one_beginning_and_no_idle_allowance() -> None:
+    for given, said in {
+        "run.init_from=a run.resume=b": "two beginnings",
+        "run.init_allow=[head]": "has no effect without run.init_from",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            compose(given.split())
+    assert compose(["run.init_from=a", "run.init_allow=head", "run.resume=never"]).run.init_allow == ["head"]
+
+
+# -- what must fit -------------------------------------------------------------------------------------------------------------
+
+
+def saved(path: Path, state: dict[str, Any]) -> Path:
+    torch.save(state, path)
+    return path
+
+
+def test_another_head_has_to_be_allowed_and_is_reported(tmp_path: Path) -> None:
+    source = Net(1, classes=7)
+    source.head["order"] = nn.Linear(4, 2)
+    del source.head["genus"]
+    path, model = saved(tmp_path / "w.pt", source.state_dict()), Net(2)
+    line = refused(path, model)
+    for part in (
+        "2 weights of the model are not in it (head.genus.weight, head.genus.bias)",
+        "2 of its weights are not the model's (head.order.weight, head.order.bias)",
+        "2 have another shape or type (head.species.weight [7, 4] in the file, [3, 4] here",
+        "run.init_allow=[head]",
+    ):
+        assert part in line
+    refused(path, model, ["head.genus", "head.species"])  # order is not allowed
+    refused(path, model, ["head.order", "head.genus"])
+    for allow in (["head"], ["head."], ["head.genus", "head.order.", "head.species"]):
+        model = Net(2)
+        report = initial_weights(str(path), model, allow)
+        assert same(model, Net(2), "head.") and same(model, source, "trunk") and same(model, source, "block")
+        assert report.fresh == ["head.genus.weight", "head.genus.bias"] and report.unused == ["head.order.weight", "head.order.bias"]
+        assert list(report.reshaped) == ["head.species.weight", "head.species.bias"]
+        assert all(name in report.text() for name in [*report.matched, *report.fresh, *report.unused, *report.reshaped])
+        assert len(report.lines()) == 4
+
+
+def test_what_is_allowed_and_fits_is_taken_and_said(tmp_path: Path) -> None:
+    model = Net(2)
+    report = initial_weights(str(saved(tmp_path / "w.pt", Net(1).state_dict())), model, ["head.genus"])
+    assert same(model, Net(1)) and "and taken: head.genus.weight, head.genus.bias" in report.lines()[-1]
+
+
+@pytest.mark.parametrize("allow", [["heads"], ["hea"], ["head.genus", "tail"]])
+def test_an_allowance_of_nothing_is_refused(allow: list[str], tmp_path: Path) -> None:
+    line = refused(saved(tmp_path / "w.pt", Net(1).state_dict()), Net(2), allow)
+    assert f"no weight begins with {allow[-1]}" in line and "begin with block, embed, head, trunk, unembed" in line
+
+
+def test_names_in_the_middle_stay(tmp_path: Path) -> None:
+    """Only wrappers in front are taken away: `block.module.weight` is the model's own name."""
+    state = {name.replace("block.module.", "block."): value for name, value in Net(1).state_dict().items()}
+    assert "block.module.weight" in refused(saved(tmp_path / "w.pt", state), Net(2))
+
+
+@pytest.mark.filterwarnings("ignore:Validating sparse")
+def test_other_misfits(tmp_path: Path) -> None:
+    good = Net(1).state_dict()
+    cases: dict[str, tuple[dict[str, Any], str]] = {
+        "foreign": ({f"encoder.{name}": value for name, value in good.items()}, "nothing in .* fits any of the model's 15 weights"),
+        "twice": ({**good, "module.embed.weight": good["embed.weight"]}, "two entries"),
+        "nan": ({**good, "trunk.0.weight": torch.full((4, 4), torch.nan)}, r"trunk\.0\.weight .* not finite"),
+        "kind": ({**good, "trunk.0.weight": torch.zeros(4, 4, dtype=torch.int64)}, "torch.int64 in the file, torch.float32 here"),
+        "untied": ({**good, "unembed.weight": torch.zeros(5, 4)}, "one weight of the model and two"),
+        "text": ({"model": {**good, "note": "hello"}}, r"'note' is no plain tensor \(str\)"),
+        "sparse": ({"model": {**good, "trunk.0.weight": good["trunk.0.weight"].to_sparse()}}, "no plain tensor"),
+        "meta": ({"model": {**good, "trunk.0.weight": torch.empty(4, 4, device="meta")}}, "no plain tensor"),
+        "optimizer": ({"optimizer_state_dict": {}, "epoch": 3}, "holds the keys optimizer_state_dict, epoch, and no state dict"),
+        "empty": ({}, "no state dict"),
+        "list": ([good], "holds a list"),  # type: ignore[dict-item]
+    }
+    for name, (state, said) in cases.items():
+        assert re.search(said, refused(saved(tmp_path / name, state), Net(2))), name
+    infinite = {**good, "trunk.1.running_mean": torch.full((4,), torch.inf)}  # a buffer may be
+    initial_weights(str(saved(tmp_path / "buffer", infinite)), Net(2))
+
+
+def test_checking_changes_nothing(tmp_path: Path) -> None:
+    model, weights = Net(2), read_initial(str(saved(tmp_path / "w.pt", Net(1).state_dict())))
+    report = check_fit(weights, model)
+    assert same(model, Net(2))
+    load_into(weights, report, model)
+    assert same(model, Net(1))
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.pt").touch()
+    (tmp_path / "empty.safetensors").touch()
+    (tmp_path / "text.pt").write_text("not a checkpoint\n")
+    for name, said in {
+        "nowhere": "is not there",
+        "folder": "holds no checkpoint",
+        "empty.pt": "no file of tensors",
+        "empty.safetensors": "no safetensors file",
+        "text.pt": "no file of tensors",
+    }.items():
+        assert said in refused(tmp_path / name, Net(1)), name
+
+
+# -- hostile and damaged files -------------------------------------------------------------------------------------------------
+
+
+class Hostile:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.mark}",)
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_a_hostile_pickle_is_named_and_never_executed(legacy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    mark = tmp_path / "executed"
+    content = {"model": Net(1).state_dict(), "epoch": Hostile(mark)}
+    torch.save(content, tmp_path / "w.pt", _use_new_zipfile_serialization=not legacy)
+    line = refused(tmp_path / "w.pt", Net(2))
+    assert ".system, which is no plain data" in line and "weights_only" not in line
+    assert not mark.exists()
+    pickle.loads(pickle.dumps(content))  # the negative control: the file is hostile
+    assert mark.exists()
+
+
+def test_a_hostile_pickle_called_safetensors(tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    (tmp_path / "w.safetensors").write_bytes(pickle.dumps(Hostile(mark)))
+    assert "no safetensors file" in refused(tmp_path / "w.safetensors", Net(1)) and not mark.exists()
+
+
+def test_a_checkpoint_signed_anew_around_a_hostile_pickle(tmp_path: Path) -> None:
+    mark, path = tmp_path / "executed", checkpoint(tmp_path, 1, Net(1))
+    (path / "model.safetensors").write_bytes(pickle.dumps(Hostile(mark)))
+    write_manifest(path, 1, None)
+    assert "no safetensors file" in refused(path, Net(1)) and not mark.exists()
+
+
+def test_a_damaged_file_is_one_line_or_is_what_it_was(tmp_path: Path) -> None:
+    """Cut anywhere, or with bytes changed anywhere outside its tensors."""
+    rng, path, refusals = random.Random(0), tmp_path / "w.pt", 0
+    for legacy in (False, True):
+        torch.save({"model": Net(1).state_dict()}, path, _use_new_zipfile_serialization=not legacy)
+        whole = path.read_bytes()
+        for _ in range(60):
+            damaged = bytearray(whole[: rng.randrange(len(whole))] if rng.random() < 0.4 else whole)
+            for _ in range(rng.randrange(4)):
+                damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            path.write_bytes(bytes(damaged))
+            try:
+                initial_weights(str(path), Net(2), [])
+            except ConfigError as error:
+                refusals += 1
+                assert "\n" not in str(error)
+    assert refusals > 30
+
+
+def test_an_alias_map_that_is_none(tmp_path: Path) -> None:
+    for aliases in ("[1]", '{"a": "nowhere"}', "not json", json.dumps({"trunk.0.weight": ["x"]})):
+        save_file({"w": torch.zeros(1)}, tmp_path / "w.safetensors", metadata={"aliases": aliases})
+        assert "no safetensors file" in refused(tmp_path / "w.safetensors", Net(1))

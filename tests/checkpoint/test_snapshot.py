@@ -1,0 +1,111 @@
+"""A copy in host memory is what was there at that instant, in memory that is used again."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from linnaeus.checkpoint import snapshot
+from linnaeus.checkpoint.snapshot import HostSnapshot
+from tests.checkpoint.test_format import assert_same
+
+
+def state(seed: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(5, 7, generator=generator)
+    return {
+        "tied": weight,
+        "again": weight,
+        "view": weight.t()[1:],
+        "images": torch.randn(2, 3, 4, 4, generator=generator).contiguous(memory_format=torch.channels_last),
+        "spread": weight[:, :1].expand(5, 3),
+        "types": [torch.full((3,), seed, dtype=kind) for kind in (torch.bfloat16, torch.bool, torch.int64, torch.uint8, torch.float64)],
+        "empty": (torch.zeros(0, 3), torch.zeros(0, 3)),
+        "scalar": torch.tensor(seed),
+        "plain": OrderedDict(step=seed, name="x", nothing=None, deep=[{"a": (1, 2.5)}]),
+    }
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    return list(snapshot._tensors(value))
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_it_is_the_same_and_stays_so(threaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if threaded:
+        monkeypatch.setattr(snapshot, "WORTH_THREADS", 0)
+        monkeypatch.setattr(snapshot, "_cores", lambda: 3)
+    live, keeper = state(1), HostSnapshot()
+    taken = keeper.take(live)
+    assert_same(taken, state(1))
+    assert type(taken["plain"]) is OrderedDict
+    for tensor in tensors(live):
+        tensor.zero_() if tensor.numel() and 0 not in tensor.stride() else None
+    live["plain"]["deep"][0]["a"] = "changed"
+    assert_same(taken, state(1))
+
+
+def test_names_of_one_tensor_stay_names_of_one_and_storages_are_of_exact_size() -> None:
+    taken = HostSnapshot().take(state(1))
+    assert taken["tied"] is taken["again"] and taken["view"].data_ptr() != taken["tied"].data_ptr()
+    for tensor in tensors(taken):
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes, "torch.save writes whole storages"
+    assert taken["images"].is_contiguous(memory_format=torch.channels_last), "copied as it lies, not turned"
+
+
+def test_memory_is_used_again_until_the_layout_outgrows_it() -> None:
+    keeper = HostSnapshot()
+    first = [tensor.data_ptr() for tensor in tensors(keeper.take(state(1))) if tensor.numel()]
+    again = keeper.take(state(2))
+    assert [tensor.data_ptr() for tensor in tensors(again) if tensor.numel()] == first
+    assert_same(again, state(2))
+    smaller = state(3) | {"images": torch.ones(2), "more": torch.ones(3)}
+    assert min(tensor.data_ptr() for tensor in tensors(keeper.take(smaller)) if tensor.numel()) == min(first)
+    larger = state(4) | {"large": torch.ones(100_000)}
+    taken = keeper.take(larger)
+    assert_same(taken, larger)
+    keeper.release()
+    assert_same(keeper.take(larger), larger)
+
+
+def test_what_was_taken_outlives_the_release() -> None:
+    keeper = HostSnapshot()
+    taken = keeper.take(state(1))
+    keeper.release()
+    del keeper
+    assert_same(taken, state(1))
+
+
+def test_parameters_need_no_gradient_in_the_copy() -> None:
+    model = nn.Linear(3, 3)
+    taken = HostSnapshot().take({"w": model.weight, "other": nn.Parameter(torch.ones(2))})
+    assert not taken["w"].requires_grad and torch.equal(taken["w"], model.weight)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="Linux tells what children inherit")
+def test_children_do_not_inherit_the_memory() -> None:
+    """Forked loader workers that shared its pages would make the next copy fault on every one of them."""
+    keeper = HostSnapshot()
+    taken = keeper.take({"a": torch.ones(2_000_000)})
+    address = taken["a"].data_ptr()
+    assert "dc" in flags_of(address)
+    assert "dc" not in flags_of(torch.ones(2_000_000).data_ptr()), "negative control"
+
+
+def flags_of(address: int) -> list[str]:
+    """The flags of the mapping that holds `address`; `dc`: not copied on fork."""
+    inside = False
+    with open("/proc/self/smaps") as file:
+        for line in file:
+            first = line.split()[0]
+            if "-" in first and not first.endswith(":"):
+                low, high = (int(part, 16) for part in first.split("-"))
+                inside = low <= address < high
+            elif inside and first == "VmFlags:":
+                return line.split()[1:]
+    return []

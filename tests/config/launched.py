@@ -1,0 +1,69 @@
+"""What the groups `launch` and `sweep` of a configuration do, seen without starting a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from linnaeus.launch import Job, build_launcher
+from linnaeus.sweep.driver import Driver
+from linnaeus.sweep.outcomes import Metric, metric_of
+from linnaeus.sweep.request import Request, check_settings, divided
+from linnaeus.sweep.trials import sweep_name
+
+
+def command(config: Any) -> list[str]:
+    """What a run is started with on this machine."""
+    launcher: Any = build_launcher(config.launch, 1)
+    return launcher.command(Job(["seed=1"], Path("run"), None, None))
+
+
+def sweep_is_sound(config: Any) -> None:
+    check_settings(config.sweep)
+
+
+def sweep_name_of(config: Any) -> str:
+    request = Request([], [], None, config.sweep, config.launch)
+    return sweep_name(request, SimpleNamespace(config=config))  # type: ignore[arg-type]
+
+
+def parameters(config: Any) -> list[Any]:
+    return divided(config.sweep, [], None)[0]
+
+
+def compared_by(config: Any) -> Metric:
+    return metric_of(config.sweep, config)
+
+
+def most_at_once(config: Any) -> int:
+    """How many of four trials that take a while run at the same time."""
+    running: set[int] = set()
+    most = [0]
+
+    def start(job: Any) -> Any:
+        number, left = int(job.overrides[0]), [2]
+        running.add(number)
+        most[0] = max(most[0], len(running))
+
+        def poll() -> int | None:
+            left[0] -= 1
+            if left[0]:
+                return None
+            running.discard(number)
+            return 1
+
+        return SimpleNamespace(poll=poll, describe=lambda: "")
+
+    waiting = [trial(number, config) for number in range(1, 5)]
+    source: Any = SimpleNamespace(total=4, next=lambda _: waiting.pop(0) if waiting else None, kept=lambda _: None)
+    driver = Driver(source, SimpleNamespace(start=start, close=None), config.sweep, metric_of(config.sweep, config), Path("/nonexistent"))  # type: ignore[arg-type]
+    driver.run(lambda: None)
+    return most[0]
+
+
+def trial(number: int, config: Any) -> Any:
+    where = Path(f"/nonexistent/{number}")
+    return SimpleNamespace(
+        number=number, overrides=[str(number)], config=config, config_dir=None, directory=where, is_finished=lambda: False, describe=str
+    )

@@ -1,0 +1,248 @@
+"""`run.from=RUN/config.yaml` repeats a run with the same bits; single keys may differ, nothing is composed anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from linnaeus.config import ConfigError, compose
+from linnaeus.config.help import help_text
+from linnaeus.config.load import compose_tree
+from linnaeus.config.repeat import split_from
+from linnaeus.config.saved import filled
+from linnaeus.rundir import RunDirectory, dump_yaml, load_yaml, run_path
+from tests import runs
+
+
+def save(folder: Path, *overrides: str) -> Path:
+    """The directory of a run of this configuration that has been started."""
+    config = dataclasses.asdict(compose([*overrides, f"run.root={folder}"]))
+    with RunDirectory.open(config) as run:
+        return run.path
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(list(overrides))
+    line = str(caught.value)
+    assert "\n" not in line and len(line) < 500
+    return line
+
+
+# -- whole runs ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.run("biota", tmp_path_factory.mktemp("original"), "trainer.length=2epochs", "trainer.ema_decay=0.9", "seed=3")
+
+
+@pytest.mark.parametrize("named", ["config.yaml", ""])
+def test_a_repeated_run_has_the_same_bits(named: str, original: Path) -> None:
+    config = compose([f"run.from={original / named}", f"run.name=again{len(named)}", "trainer.workers=2"])
+    assert runs.start(config) == 0
+    again = runs.run_path(config)
+    assert again.parent == original.parent and again != original
+    assert (again / "metrics.jsonl").read_bytes() == (original / "metrics.jsonl").read_bytes()
+    assert runs.differences(again, original) == []
+    assert load_yaml((again / "config.yaml").read_text())["trainer"]["workers"] == 2
+
+
+def test_another_seed_is_another_run(original: Path) -> None:
+    """The negative control."""
+    config = compose([f"run.from={original}", "run.name=other", "seed=4"])
+    assert runs.start(config) == 0
+    assert "metrics.jsonl" in runs.differences(runs.run_path(config), original)
+
+
+def test_as_a_user_types_it(start: Any, original: Path) -> None:
+    status, _, err = start(f"run.from={original}/config.yaml", root=False)
+    assert status == 2 and err.count("\n") == 1 and "in its own directory" in err and "run.name=" in err
+    assert start(f"run.from={original}/config.yaml", "run.name=typed", root=False)[0] == 0
+    typed = original.parent / "typed"
+    assert (typed / "metrics.jsonl").read_bytes() == (original / "metrics.jsonl").read_bytes()
+    launch = json.loads((typed / "launches" / "1" / "launch.json").read_text())
+    assert launch["overrides"][0] == f"run.from={original}/config.yaml"
+    status, out, _ = start(f"run.from={original}/config.yaml", "run.name=typed", "logger.console=plain", root=False)
+    assert status == 0 and "typed is finished" in out
+
+
+# -- what may be given ---------------------------------------------------------------------------------------------------------
+
+
+def test_single_keys_apply_as_plain_values(tmp_path: Path) -> None:
+    run = save(tmp_path, "optimizer=sgd", "weighting.weights={species:2}", "schedule.mixing={start:0.1,end:0.2}", "run.name=a")
+    more = ["optimizer.lr=1e-2", "schedule.validate=[50%]", "schedule.mixing={end:0.3}", "++weighting.weights={genus:3}", "run.name=b"]
+    config = compose([*more[:2], f"run.from='{run}'", *more[2:]])
+    before = compose([f"run.from={run}", "run.name=b"])
+    assert (config.optimizer.name, config.optimizer.lr, config.schedule.validate) == ("sgd", 0.01, ["50%"])
+    assert (config.schedule.mixing.start, config.schedule.mixing.end) == (0.1, 0.3)
+    assert config.weighting.weights == {"species": 2.0, "genus": 3.0}
+    assert compose([f"run.from={run}", "trainer.threads=${trainer.workers}", "trainer.workers=3", "run.name=b"]).trainer.threads == 3
+    changed = {"optimizer": before.optimizer, "schedule": before.schedule, "weighting": before.weighting}
+    assert dataclasses.replace(config, **changed) == before
+
+
+def test_how_it_is_started_is_the_command_s(tmp_path: Path) -> None:
+    run = save(tmp_path, "launch=torchrun", "launch.processes=3", "sweep=seeds")
+    config = compose([f"run.from={run}", "run.name=b"])
+    assert (config.launch, config.sweep) == (compose().launch, compose().sweep)
+    again = compose([f"run.from={run}", "run.name=b", "launch=torchrun", "launch.processes=5"])
+    assert dataclasses.asdict(again.launch) == {"name": "torchrun", "processes": 5}
+
+
+def test_a_monitor_brings_its_own_direction(tmp_path: Path) -> None:
+    """The saved direction was settled for another metric."""
+    run = save(tmp_path, "lr_scheduler=plateau")
+    config = compose([f"run.from={run}", "schedule.best_monitor=val/species/top1", "lr_scheduler.monitor=val/chain"])
+    assert config.schedule.best_mode == config.lr_scheduler.mode == "max" and config.schedule.early_stop.mode == "min"
+    assert compose([f"run.from={run}", "schedule.best_monitor=val/chain", "schedule.best_mode=min"]).schedule.best_mode == "min"
+
+
+@pytest.mark.parametrize(
+    "typed, said",
+    {
+        "model=timm": "model=timm chooses a group of files, but run.from takes a configuration that is composed already",
+        "experiment=plants480": "chooses a group of files",
+        "trainer=default": "chooses a group of files",
+        "model@head=timm": "chooses a group of files",
+        "trainer.lenght=3epochs": "unknown key trainer.lenght; did you mean trainer.length?",
+        "+trainer.lenght=3epochs": "did you mean trainer.length?",
+        "+trainer.length=3epochs": "leave the + out",
+        "~trainer.length": "a run needs all of them",
+        "weighting.weights.species=2": "weighting.weights={species: ...}",
+        "seed=1,2": "add -m",
+        "seed=abc": "it takes a whole number",
+        "trainer=3": "chooses a group of files",
+        "hydra.verbose=true": "unknown key hydra.verbose",
+    }.items(),
+)
+def test_what_is_refused(typed: str, said: str, tmp_path: Path) -> None:
+    assert said in refusal(f"run.from={save(tmp_path)}", typed, "run.name=x")
+
+
+def test_files_that_are_no_saved_configuration(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    texts = {"list": "[1]", "broken": "a: [1", "experiment": "defaults: []\nrun: {}\n", "other": "a: 1", "binary": "\0\1"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    expected = {
+        "nowhere": "is not there",
+        "empty": "holds no config.yaml",
+        "list": "is no saved configuration",
+        "broken": "cannot be read",
+        "experiment": "use experiment=",
+        "other": "has no run and workload",
+        "binary": "cannot be read",
+    }
+    for name, said in expected.items():
+        assert said in refusal(f"run.from={tmp_path / name}"), name
+    assert "is not there" in refusal("run.from=")
+
+
+def test_null_is_no_file() -> None:
+    assert compose(["run.from=null", "seed=2"]) == compose(["seed=2"])
+    assert split_from(["a=1", "run.from=x=y/config.yaml", "run.form=2"]) == ("x=y/config.yaml", ["a=1", "run.form=2"])
+    assert split_from(['+run.from="a b"']) == ("a b", [])
+
+
+def test_help_and_hints_know_the_key(start: Any, tmp_path: Path) -> None:
+    assert "  run.from = null\n      str or null: repeat a run" in help_text()
+    status, _, err = start("run.form=x")
+    assert status == 2 and "unknown key run.form; did you mean run.from?" in err
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\nrun:\n  from: x\n")
+    with pytest.raises(ConfigError, match="on the command line"):
+        compose(["experiment=mine"], tmp_path / "conf")
+
+
+# -- where it goes -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_repetition_never_enters_the_directory_of_the_other(tmp_path: Path) -> None:
+    run = save(tmp_path)  # named by its hash
+    for given in (run, run / "config.yaml", run / "launches" / "1" / "config.yaml"):
+        assert "in its own directory" in refusal(f"run.from={given}", "trainer.workers=3"), "which alters no update"
+    other = compose([f"run.from={run}", "seed=9"])
+    assert run_path(dataclasses.asdict(other)) != run
+    named = save(tmp_path, "run.name=mine")
+    assert "in its own directory" in refusal(f"run.from={named}", "seed=9")
+    assert compose([f"run.from={named}", f"run.root={tmp_path}/elsewhere"]).run.name == "mine"
+
+
+def test_how_the_other_was_continued_is_not_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = save(tmp_path, "run.name=a", "trainer.length=2epochs")
+    save(tmp_path, "run.name=a", "trainer.length=3epochs", "run.allow=[trainer.length]")
+    config = compose([f"run.from={run}", "run.name=b"])
+    assert (config.trainer.length, config.run.allow) == ("3epochs", [])
+    assert 'the last is repeated from the start: trainer.length: "2epochs" -> "3epochs"' in caplog.text
+    refusing = save(tmp_path, "run.name=c", "run.resume=never")
+    assert compose([f"run.from={refusing}", "run.name=b"]).run.resume == "auto"
+
+
+# -- files of other versions ---------------------------------------------------------------------------------------------------
+
+
+def edited(run: Path, edit: Any) -> None:
+    tree = yaml.safe_load((run / "config.yaml").read_text())
+    edit(tree)
+    (run / "config.yaml").write_text(dump_yaml(tree))
+
+
+def older(tree: dict[str, Any]) -> None:
+    """As a version saved it that knew less."""
+    del tree["logger"], tree["trainer"]["clip_norm"], tree["schedule"]["early_stop"]["min_delta"], tree["model"]["pretrained"]
+    del tree["schedule"]["best_mode"], tree["run"]["init_from"]
+
+
+LACKED = ["model.pretrained", "run.init_from", "schedule.best_mode", "schedule.early_stop.min_delta", "trainer.clip_norm"]
+
+
+def test_keys_that_a_saved_file_lacks_have_their_defaults_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = save(tmp_path, "model=timm", "model.meta_width=8")
+    whole = compose([f"run.from={run}", "run.name=x"])
+    assert "earlier version" not in caplog.text
+    edited(run, older)
+    assert compose([f"run.from={run}", "run.name=x"]) == whole
+    assert "is of an earlier version; at their defaults: " in caplog.text and all(key in caplog.text for key in [*LACKED, "logger"])
+
+
+def test_filling_leaves_what_it_does_not_know(tmp_path: Path) -> None:
+    tree = compose_tree(["weighting.weights={species:2}"])
+    assert filled(tree) == (tree, [])
+    for strange in ({"seed": 0}, {"workload": {"name": "no.such.package"}}, {"workload": None}):
+        assert filled(strange) == (strange, [])
+    del tree["data"]["world"]
+    tree["data"]["name"] = "gone"  # a source of data that this program has not
+    assert filled(tree)[1] == [] and "world" not in filled(tree)[0]["data"]
+    vectors = compose_tree(["experiment=vectors"], runs.VECTORS)
+    del vectors["model"]["hidden"], vectors["trainer"]["threads"]
+    assert filled(vectors)[1] == ["trainer.threads"]
+    complete, names = filled(vectors, runs.VECTORS)
+    assert names == ["model.hidden", "trainer.threads"] and complete["model"]["hidden"] == 32
+
+
+def test_a_key_that_is_no_more_is_one_line(tmp_path: Path) -> None:
+    run = save(tmp_path)
+    edited(run, lambda tree: tree["trainer"].update(clip_nrom=1.0))
+    line = refusal(f"run.from={run}", "run.name=x")
+    assert "does not fit this version" in line and "trainer.clip_nrom" in line
+
+
+def test_a_key_that_came_later_does_not_stop_a_run(tmp_path: Path) -> None:
+    overrides = ["model=timm", "run.name=a", f"run.root={tmp_path}"]
+    run = save(tmp_path, *overrides[:-1])
+    edited(run, older)
+    found = RunDirectory(dataclasses.asdict(compose(overrides)))
+    assert not found.altered and found.changes[0].startswith("keys of a later version") and found.previous["trainer"]["clip_norm"] == 1.0
+    with pytest.raises(ConfigError, match=r"trainer\.clip_norm: 1.0 -> 2.0"):  # another value than the default is a change
+        RunDirectory(dataclasses.asdict(compose([*overrides, "trainer.clip_norm=2"])))
+    edited(run, lambda tree: tree["trainer"].update(gone=1))
+    with pytest.raises(ConfigError, match=r"trainer\.gone: 1 -> \(absent\)"):
+        RunDirectory(dataclasses.asdict(compose(overrides)))
+    assert RunDirectory(dataclasses.asdict(compose([*overrides, "run.allow=[trainer.gone]"]))).altered

@@ -1,0 +1,127 @@
+"""Whole runs that begin with other weights, go on with other settings, or lost a file after their end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from linnaeus import engine
+from linnaeus.checkpoint import list_checkpoints
+from linnaeus.config.errors import ConfigError
+from tests import runs
+
+
+def log_of(run: Path) -> str:
+    return (run / "train.log").read_text()
+
+
+# -- another configuration -----------------------------------------------------------------------------------------------------
+
+
+def test_a_longer_run_prints_what_moves(tmp_path: Path) -> None:
+    run = runs.run("vectors", tmp_path, "trainer.length=2epochs")
+    with pytest.raises(ConfigError, match=r"run\.allow=\[trainer\.length\]"):
+        runs.run("vectors", tmp_path, "trainer.length=4epochs")
+    rows = (run / "metrics.jsonl").read_text()
+    runs.run("vectors", tmp_path, "trainer.length=4epochs", "run.allow=[trainer.length]", "schedule.keep_last=3")
+    text = (run / "launches" / "2" / "moved.txt").read_text()
+    assert 'trainer.length: "2epochs" -> "4epochs"' in text and "total steps" in text
+    assert text in log_of(run) and "changed since the last start: schedule.keep_last: 2 -> 3" in log_of(run)
+    changes = json.loads((run / "launches" / "2" / "launch.json").read_text())["changes"]
+    assert changes[1:] == ["schedule.keep_last: 2 -> 3", 'trainer.length: "2epochs" -> "4epochs"']
+    assert (run / "metrics.jsonl").read_text().startswith(rows[: rows.index('"global_step": 3')])
+    assert not (run / "launches" / "1" / "moved.txt").exists()
+
+
+# -- weights alone -------------------------------------------------------------------------------------------------------------
+
+
+def first_rows(run: Path) -> Any:
+    return [row["train/loss"] for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row][:2]
+
+
+def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
+    source = runs.run("vectors", tmp_path / "source", "trainer.ema_decay=0.9")
+    more = [
+        f"run.init_from={source}",
+        "trainer.ema_decay=0.9",
+        "trainer.length=2epochs",
+        "schedule.checkpoint=[1steps]",
+        "schedule.keep_last=9",
+    ]
+    whole = runs.run("vectors", tmp_path / "whole", *more)
+    plain = runs.run("vectors", tmp_path / "plain", *more[1:])
+    assert first_rows(whole) != first_rows(plain) and first_rows(whole)[0] < 0.5 * first_rows(plain)[0], "it has learnt already"
+    report = (whole / "launches" / "1" / "init_from.txt").read_text()
+    assert "averaged ones were validated" in report and report.splitlines()[0] in log_of(whole)
+    assert len(json.loads((whole / "run.json").read_text())["initial_weights"]) == 64
+    for call in (1, 4):  # killed before its first checkpoint and after it
+        with runs.killed(engine.epoch, "train_one_step", call):
+            runs.run("vectors", tmp_path / f"killed{call}", *more)
+        again = runs.run("vectors", tmp_path / f"killed{call}", *more)
+        assert runs.differences(whole, again) == []
+        assert (again / "launches" / "2" / "init_from.txt").exists() is (call == 1)
+    for file in again.glob("checkpoints/*/model.safetensors"):
+        file.write_bytes(b"damaged")
+    assert runs.run("vectors", tmp_path / "killed4", *more) == again
+    assert runs.differences(whole, again) == [] and "was skipped" in log_of(again)
+
+
+def test_weights_that_do_not_fit_leave_nothing_behind(tmp_path: Path) -> None:
+    source = runs.run("vectors", tmp_path / "source")
+    with pytest.raises(ConfigError, match=r"run\.init_from: .* does not fit"):
+        runs.run("vectors", tmp_path / "new", f"run.init_from={source}", "model.hidden=16")
+    assert not (tmp_path / "new").exists()
+
+
+def test_weights_that_changed_before_the_first_checkpoint(tmp_path: Path) -> None:
+    source = runs.run("vectors", tmp_path / "source")
+    with runs.killed(engine.epoch, "train_one_step", 1):
+        runs.run("vectors", tmp_path / "new", f"run.init_from={source}")
+    runs.run("vectors", tmp_path / "source", "trainer.length=6epochs", "run.allow=[trainer.length]")
+    with pytest.raises(ConfigError, match="holds other weights"):
+        runs.run("vectors", tmp_path / "new", f"run.init_from={source}")
+
+
+def test_two_processes_begin_alike(tmp_path: Path) -> None:
+    source = runs.run("vectors", tmp_path / "source")
+    more = [f"run.init_from={source}", "trainer.length=2epochs", "trainer.precision=float64"]
+    runs.run_group(2, [runs.job("vectors", tmp_path / "two", *more)], tmp_path)
+    one, two = runs.run("vectors", tmp_path / "one", *more), tmp_path / "two" / "vectors" / "run"
+    a, b = runs.newest(one).model_state, runs.newest(two).model_state
+    assert all(torch.allclose(a[name], b[name], rtol=0, atol=1e-10) for name in a)
+
+
+# -- a finished run that lost something ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stops", ["", "schedule.early_stop.max_steps=5", "schedule.early_stop.metric_bound=1000"])
+@pytest.mark.parametrize("lost", ["report.html", "validation", "checkpoint"])
+def test_only_what_is_missing_is_made(lost: str, stops: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = ["logger.report=true", "schedule.checkpoint=[3steps]", "schedule.validate=[4steps,100%]", *([stops] if stops else [])]
+    whole, run = runs.run("vectors", tmp_path / "whole", *more), runs.run("vectors", tmp_path / "again", *more)
+    assert runs.differences(whole, run) == []
+    last = list_checkpoints(run / "checkpoints")[-1][1]
+    if lost == "report.html":
+        (run / "report.html").unlink()
+    elif lost == "validation":
+        for file in run.glob("validation/*/*.json"):
+            file.unlink()
+    else:
+        (last / "model.safetensors").write_bytes(b"damaged")
+    steps: list[int] = []
+    real = engine.epoch.train_one_step
+    monkeypatch.setattr(engine.epoch, "train_one_step", lambda *a, **k: (steps.append(1), real(*a, **k))[1])
+    assert runs.run("vectors", tmp_path / "again", *more) == run
+    assert bool(steps) is (lost == "checkpoint")
+    assert (run / "report.html").exists()
+    earlier = {str(p.relative_to(whole)) for p in whole.glob("validation/*/*.json") if not p.parent.name.endswith(last.name[4:])}
+    assert set(runs.differences(whole, run)) == (earlier if lost == "validation" else set()), "rows alone tell of earlier steps"
+    assert "was finished, but lacks" in log_of(run)
+    launches = len(list((run / "launches").iterdir()))
+    runs.run("vectors", tmp_path / "again", *more)
+    assert len(list((run / "launches").iterdir())) == launches == 2

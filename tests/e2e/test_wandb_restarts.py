@@ -1,0 +1,89 @@
+"""Under torchrun, stopped and killed three times: one run directory, one log, one W&B run whose steps never go back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from tests.e2e.test_launches import TORCHRUN, begin, marked, wait_until
+from tests.e2e.test_launches import mark as mark  # the fixture
+
+SETTINGS = ["trainer.length=900steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[20steps]"]
+SETTINGS += ["logger.wandb=offline", "schedule.validate=[100%]", "logger.report=false"]
+
+BLOCK = 32768
+
+
+def sent(run: Path) -> Iterator[tuple[str, int, dict]]:
+    """(run id, W&B's own step, row) of every row in the folders of W&B, in the order of the starts."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    for path in sorted((run / "wandb").glob("offline-run-*/run-*.wandb"), key=lambda p: p.parent.name):
+        for data in stored(path.read_bytes()):
+            record = Record()
+            record.ParseFromString(data)
+            if record.WhichOneof("record_type") == "history":
+                items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+                yield path.stem.removeprefix("run-"), record.history.step.num, items
+
+
+def stored(content: bytes) -> Iterator[bytes]:
+    """The records of an offline file: blocks of 32 KiB after 7 bytes at the start, of pieces with a checksum (4 bytes), a length (2) and
+    a type (1: whole, first, middle, last); a kill may cut the end off."""
+    at, parts = 7, b""
+    while at + 7 <= len(content):
+        left = BLOCK - at % BLOCK
+        if left < 7:
+            at += left
+            continue
+        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])
+        if kind not in (1, 2, 3, 4) or at + 7 + length > len(content):
+            return
+        parts += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield parts
+            parts = b""
+
+
+def test_three_restarts_make_one_run(tmp_path, mark):
+    pytest.importorskip("wandb")
+    run = tmp_path / "vectors/run"
+    for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        already = len(runs.rows(run / "metrics.jsonl")) if (run / "metrics.jsonl").exists() else 0
+        launch = begin(mark, tmp_path, *SETTINGS, launcher=TORCHRUN)
+        wait_until(lambda count=already: (run / "metrics.jsonl").exists() and len(runs.rows(run / "metrics.jsonl")) > count + 15, 120)
+        if stop == signal.SIGTERM:
+            launch.terminate()
+        else:
+            for pid in marked(mark):
+                os.kill(pid, signal.SIGKILL)
+        launch.communicate(timeout=60)
+        wait_until(lambda: marked(mark) == [], 30)
+        time.sleep(1.1)  # W&B names its folders by the second
+    launch = begin(mark, tmp_path, *SETTINGS, launcher=TORCHRUN)
+    text, _ = launch.communicate(timeout=180)
+    assert launch.returncode == 0, text
+
+    assert [path.name for path in (tmp_path / "vectors").iterdir()] == ["run"]
+    assert sorted(path.name for path in (run / "launches").iterdir()) == ["1", "2", "3", "4"]
+    lines = [line for line in (run / "train.log").read_text().splitlines() if "continuing at step" in line]
+    assert len(lines) == 3
+    rows = list(sent(run))
+    assert {run_id for run_id, *_ in rows} == {json.loads((run / "run.json").read_text())["run_id"]}
+    steps = [step for _, step, _ in rows]
+    assert steps == sorted(set(steps)) and len(steps) > 100, "W&B's own step went back"
+    metrics = [row["global_step"] for _, _, row in rows if "train/loss" in row]
+    assert metrics == sorted(set(metrics)), "a row was sent twice"
+    # W&B writes in a process of its own: rows on their way when all was killed may be lost there (metrics.jsonl has them), none later
+    resumed = int(lines[-1].split("continuing at step ")[1].split()[0])
+    sent_before = max(row for row in metrics if row <= resumed + 100)
+    assert [row for row in metrics if row > sent_before] == list(range(sent_before + 5, 901, 5)) and resumed < 900

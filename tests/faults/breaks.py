@@ -1,0 +1,48 @@
+"""Broken resumes for negative controls, put into a launch by the same hook as the kills: name -> (target, patch).
+
+Each is a mistake that real trainers make, as small as it can be; a comparison that does not see it proves nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+
+def _order_shifted(original: Any) -> Any:
+    """The epoch that is continued goes on one sample too late; later epochs are right."""
+
+    @functools.wraps(original)
+    def micro_batch(self: Any, order: Any, epoch: int, step: int, number: int) -> Any:
+        import numpy as np
+
+        return original(self, np.roll(order, -1) if self.start and epoch == self.epoch else order, epoch, step, number)
+
+    return micro_batch
+
+
+def _nothing_restored(original: Any) -> Any:
+    @functools.wraps(original)
+    def load_state_dict(self: Any, state: Any) -> None:
+        return None
+
+    return load_state_dict
+
+
+def _one_forgotten(original: Any) -> Any:
+    """The first pass that is owed when the run is continued is never run."""
+
+    @functools.wraps(original)
+    def finish_pending_validations(t: Any) -> None:
+        if t.progress.has_pending_validations():
+            t.progress.pending_validations.pop(0)
+        original(t)
+
+    return finish_pending_validations
+
+
+BREAKS = {
+    "one sample shifted": ("linnaeus.data.sampler:PositionSampler._micro_batch", _order_shifted),
+    "scheduler state dropped": ("linnaeus.optim.lr_schedulers:Plateau.load_state_dict", _nothing_restored),
+    "one pending validation forgotten": ("linnaeus.engine.resume:finish_pending_validations", _one_forgotten),
+}

@@ -1,0 +1,141 @@
+"""The named places of a run at which a kill can land: before or after a function of the program, by the name it is defined under.
+
+`GROUPS` are the rows of the table that `make torture` prints; each has several places. Those of BESIDE are passed while the writer's
+thread is held up at a place of HOLDS, in the middle of a checkpoint. A place is patched where its function is
+defined, as that module is imported, so that every importer gets the patched one. Names that are not found end the launch: a
+renamed function must not turn a proof into one of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+START, STEP, WINDOW, EPOCH_END = "start-up", "inside a step", "inside a window", "end of an epoch"
+FILES, RENAME, RETENTION = "checkpoint: its files", "checkpoint: its rename", "checkpoint: retention"
+BESIDE = "a step beside the writer"
+NORMAL, MASKED, PARTIAL = "validation: normal", "validation: all masked", "validation: partly masked"
+BETWEEN, END, RESUME, RANDOM = "between passes", "report and summary", "resume", "any instant"
+GROUPS = (START, STEP, WINDOW, EPOCH_END, FILES, RENAME, RETENTION, BESIDE, NORMAL, MASKED, PARTIAL, BETWEEN, END, RESUME, RANDOM)
+
+
+@dataclass(frozen=True)
+class Place:
+    """`target`: "module:function" or "module:Class.method", or BEGIN. `within`: only inside this scope, "-": only outside all of them.
+    `first`: the lowest index that counts, where earlier ones are another place. `often`: in RESUME, how often it is passed."""
+
+    group: str
+    name: str
+    target: str
+    after: bool = False
+    within: str | None = None
+    first: int = 1
+    often: int = 1
+
+
+def _stage(arguments: tuple[Any, ...]) -> str:
+    return str(arguments[1].stage.name)
+
+
+# Calls of these open a scope: a name, or a function of the arguments that gives it.
+SCOPES: dict[str, str | Callable[[tuple[Any, ...]], str]] = {
+    "linnaeus.engine.validation:validate_one_pass": _stage,
+    "linnaeus.checkpoint.writer:CheckpointWriter._write": "writer",
+    "linnaeus.checkpoint.format:save_checkpoint": "save",
+    "linnaeus.checkpoint.retention:prune": "prune",
+    "linnaeus.checkpoint.retention:set_aside_beyond": "set aside",
+    "linnaeus.logging.report:write_report": "report",
+    "linnaeus.logging.summary:write_summary": "summary",
+    "linnaeus.engine.resume:restore": "restore",
+}
+# Calls of these are about a checkpoint whose step is their second argument: in the writer's thread, the run may be further.
+STEP_OF = ("linnaeus.checkpoint.writer:CheckpointWriter._write",)
+
+BEGIN = ""  # no function: before the program's first line
+_BATCH = "linnaeus.data.loader:DevicePrefetcher._next"
+_PASS = "linnaeus.engine.validation:_run_batches"
+_TRAINING_PROGRESS = "linnaeus.progress.training_progress:TrainingProgress"
+_PASSES = {NORMAL: "VALIDATION_NORMAL", MASKED: "VALIDATION_MASK_META", PARTIAL: "VALIDATION_PARTIAL_MASK_META"}
+
+PLACES = (
+    Place(START, "the interpreter has begun", BEGIN),
+    Place(START, "before the group is joined", "linnaeus.distributed:DistributedContext.initialize"),
+    Place(START, "before the model is built", "linnaeus.engine.build:build_training"),
+    Place(START, "before the run directory is started", "linnaeus.rundir.directory:RunDirectory.start"),
+    Place(START, "locked, nothing written", "linnaeus.rundir.directory:RunDirectory._write"),
+    Place(START, "run directory started", "linnaeus.rundir.directory:RunDirectory.start", after=True),
+    Place(START, "outputs opened", "linnaeus.engine.build:open_outputs", after=True),
+    Place(START, "before the first update", "linnaeus.engine.resume:finish_pending_validations"),
+    Place(STEP, "waiting for data", _BATCH, within="-"),
+    Place(STEP, "window fetched", "linnaeus.engine.epoch:train_one_step"),
+    Place(STEP, "between forward and backward", "linnaeus.engine.precision:Precision.backward"),
+    Place(STEP, "inside GradNorm", "linnaeus.weighting.gradnorm:GradNorm.measure"),
+    Place(STEP, "between backward and optimizer", "linnaeus.engine.update:Update.__call__"),
+    Place(STEP, "optimizer done, average not", "linnaeus.engine.ema:EMA.update"),
+    Place(STEP, "updated, not counted", "linnaeus.engine.update:Update.__call__", after=True),
+    Place(STEP, "counted, nothing due done", "linnaeus.engine.boundary:at_step_boundary"),
+    Place(STEP, "row written", "linnaeus.engine.outputs:Outputs.row", after=True),
+    Place(WINDOW, "between two micro-batches", "linnaeus.engine.epoch:run_micro_batch", first=2),
+    Place(WINDOW, "between forward and backward of a later one", "linnaeus.engine.precision:Precision.backward", first=2),
+    Place(EPOCH_END, "before it is counted", f"{_TRAINING_PROGRESS}.end_epoch"),
+    Place(EPOCH_END, "counted", f"{_TRAINING_PROGRESS}.end_epoch", after=True),
+    Place(EPOCH_END, "next one begun", f"{_TRAINING_PROGRESS}.start_training_epoch", after=True),
+    Place(FILES, "copied, none written", "linnaeus.checkpoint.writer:CheckpointWriter._write"),
+    Place(FILES, "rows flushed, none written", "linnaeus.checkpoint.format:save_checkpoint"),
+    Place(FILES, "before weights", "linnaeus.checkpoint.format:write_weights", within="save"),
+    Place(FILES, "after weights", "linnaeus.checkpoint.format:write_weights", after=True, within="save"),
+    Place(FILES, "before training_state.pt", "torch.serialization:save", within="save"),
+    Place(FILES, "after training_state.pt", "torch.serialization:save", after=True, within="save"),
+    Place(FILES, "before state.json or manifest.json", "pathlib:Path.write_text", within="save"),
+    Place(FILES, "after state.json or manifest.json", "pathlib:Path.write_text", after=True, within="save"),
+    Place(RENAME, "before the files are flushed", "linnaeus.checkpoint.files:commit_directory", within="save"),
+    Place(RENAME, "before", "os:rename", within="save"),
+    Place(RENAME, "after", "os:rename", after=True, within="save"),
+    Place(RENAME, "committed", "linnaeus.checkpoint.files:commit_directory", after=True, within="save"),
+    Place(RETENTION, "before", "linnaeus.checkpoint.retention:prune"),
+    Place(RETENTION, "one renamed away", "os:rename", after=True, within="prune"),
+    Place(RETENTION, "one half deleted", "os:unlink", within="prune"),
+    Place(RETENTION, "one deleted", "linnaeus.checkpoint.files:remove_directory", after=True, within="prune"),
+    Place(RETENTION, "after", "linnaeus.checkpoint.retention:prune", after=True),
+    Place(BESIDE, "between forward and backward", "linnaeus.engine.precision:Precision.backward"),
+    Place(BESIDE, "between backward and optimizer", "linnaeus.engine.update:Update.__call__"),
+    Place(BESIDE, "updated, not counted", "linnaeus.engine.update:Update.__call__", after=True),
+    Place(BESIDE, "counted, nothing due done", "linnaeus.engine.boundary:at_step_boundary"),
+    *(Place(group, "at a batch", _BATCH, within=stage) for group, stage in _PASSES.items()),
+    *(Place(group, "before", _PASS, within=stage) for group, stage in _PASSES.items()),
+    *(Place(group, "done, not reported", _PASS, after=True, within=stage) for group, stage in _PASSES.items()),
+    Place(BETWEEN, "owed and saved, none run", "linnaeus.engine.validation:run_pending_validations"),
+    Place(BETWEEN, "result known, not written", "linnaeus.engine.outputs:Outputs.write_validation"),
+    Place(BETWEEN, "result written", "linnaeus.engine.outputs:Outputs.write_validation", after=True),
+    Place(BETWEEN, "all there, not taken", "linnaeus.engine.validation:take_results"),
+    Place(BETWEEN, "taken, not saved", "linnaeus.engine.validation:take_results", after=True),
+    Place(END, "training done", "linnaeus.engine.finish:final_validations"),
+    Place(END, "before the end is written", "linnaeus.engine.finish:finish"),
+    Place(END, "before the summary", "linnaeus.logging.summary:write_summary"),
+    Place(END, "summary written, not renamed", "os:replace", within="summary"),
+    Place(END, "after the summary", "linnaeus.logging.summary:write_summary", after=True),
+    Place(END, "before the report", "linnaeus.engine.outputs:Outputs.write_report"),
+    Place(END, "report drawn, not written", "linnaeus.logging.page:page", after=True),
+    Place(END, "report written, not renamed", "os:replace", within="report"),
+    Place(END, "after the report", "linnaeus.engine.outputs:Outputs.write_report", after=True),
+    Place(END, "all written", "linnaeus.engine.finish:finish", after=True),
+    Place(RESUME, "before it looks", "linnaeus.checkpoint.resume:find_resume_point"),
+    Place(RESUME, "checkpoint loaded", "linnaeus.checkpoint.format:load_checkpoint", after=True),
+    Place(RESUME, "before anything is restored", "linnaeus.engine.resume:restore"),
+    Place(RESUME, "half restored", "linnaeus.engine.ema:EMA.load_averaged"),
+    Place(RESUME, "restored, nothing cut back", "linnaeus.engine.outputs:Outputs.begin"),
+    Place(RESUME, "before checkpoints are set aside", "linnaeus.checkpoint.retention:set_aside_beyond"),
+    Place(RESUME, "checkpoints set aside", "linnaeus.checkpoint.retention:set_aside_beyond", after=True),
+    Place(RESUME, "before rows are cut", "linnaeus.logging.rows:RowWriter.truncate", within="restore", often=3),
+    Place(RESUME, "rows cut", "linnaeus.logging.rows:RowWriter.truncate", after=True, within="restore", often=3),
+    Place(RESUME, "results discarded", "linnaeus.engine.results:ValidationResults.discard_after", after=True),
+    Place(RESUME, "all cut back", "linnaeus.engine.resume:restore", after=True),
+)
+
+HOLDS = tuple(place for place in PLACES if place.group in (FILES, RENAME, RETENTION))
+
+
+def label(place: Place) -> str:
+    """The name of a place in faults, records and tables."""
+    return f"{place.group} / {place.name}"

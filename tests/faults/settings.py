@@ -1,0 +1,60 @@
+"""The runs that are killed: everything that has a state is on, and all of it is over in seconds.
+
+85 samples in global batches of 24 make epochs of four updates with a partial last window; 24 splits over 1, 2 and 3 processes
+into 6, 3 and 2 micro-batches of 4. Passes are owed at steps 3, 6, 9 and at the end, checkpoints follow every second step.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import runs
+
+STEPS = 10
+COMMON = [
+    *["trainer.global_batch=24", "trainer.micro_batch=4", f"trainer.length={STEPS}steps", "trainer.ema_decay=0.9"],
+    *["weighting=gradnorm", "weighting.every=[2steps]", "schedule.log=[1steps]", "schedule.checkpoint=[2steps]"],
+    *["schedule.validate=[3steps]", "schedule.validate_at_end=true", "schedule.best_monitor=val_ema/loss", "logger.report=true"],
+    *["schedule.early_stop.monitor=val_ema/loss", "schedule.early_stop.patience=40", "schedule.early_stop.min_delta=9"],
+    *["debug.batch_hashes=true", "logger.console=plain"],
+]
+PLATEAU = ["lr_scheduler=plateau", "lr_scheduler.monitor=val_ema/loss", "lr_scheduler.patience=0", "lr_scheduler.min_delta=9"]
+WORKLOADS = {
+    # Batch statistics, the loss scale of float16, a plateau that lowers the rate.
+    "vectors": [*COMMON, *PLATEAU, "model.batch_norm=true", "trainer.precision=fp16"],
+    # The smallest mformer: augmentation, mixing, dropout, drop-path, masked metadata, null labels phased in, a cosine with warm-up.
+    "biota": [
+        *[*COMMON, "lr_scheduler=cosine", "augment=standard", "head.nulls=predict", "schedule.null_mask.start=0.5"],
+        *["schedule.meta_mask={start: 0.1, end: 0.5, begin: 0%, until: 100%}", "schedule.partial_meta_mask.start=0.4"],
+        *["schedule.validate_mask_meta=[3steps]", "schedule.validate_partial_mask_meta=[3steps]"],
+        "schedule.partial_combinations=[[SPATIAL], [TEMPORAL, ELEVATION]]",
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Which run, on how many processes, with how many loader workers each."""
+
+    workload: str
+    processes: int
+    workers: int
+
+    def __str__(self) -> str:
+        return f"{self.workload}-{self.processes}-processes-{self.workers}-workers"
+
+    def command(self, root: Path) -> list[str]:
+        """What a user types: the same for every launch of a run."""
+        more = [f"trainer.workers={self.workers}"]
+        if self.processes > 2:
+            more.append("trainer.deterministic=true")
+        settings = runs.overrides(self.workload, root, *WORKLOADS[self.workload], *more)
+        config_dir = ["--config-dir", str(runs.VECTORS)] if self.workload == "vectors" else []
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.processes}"] if self.processes > 1 else []
+        return [sys.executable, *torchrun, "main.py", *config_dir, *settings]
+
+    def directory(self, root: Path) -> Path:
+        """Where its run lives."""
+        return root / self.workload / "run"

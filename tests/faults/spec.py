@@ -1,0 +1,90 @@
+"""What a launch is told (JSON in one environment variable) and what it writes down (a line of JSON, flushed to the disk)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "TESTS_FAULTS"  # also the mark by which the processes of a launch are found
+
+
+ANY = -2  # a fault's `step`: the index counts over the whole launch
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kill in process rank `rank` at the `index`-th time (from 1) it passes `place` at `step`.
+
+    `step` is the `global_step` of the run, or of the checkpoint that is being written; -1: before the run knows one.
+    `kind`: tree (every process of the launch), rank (that process alone), agent (its launcher's agent alone). `hold`: before it,
+    a thread of this process is held up at this place and step, and the kill waits until it is."""
+
+    place: str
+    step: int
+    index: int
+    rank: int
+    kind: str
+    hold: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What one launch is told. `trace`: folder for the hits of every place; `broken`: a name of `breaks.py`."""
+
+    mark: str
+    record: str
+    fault: Fault | None = None
+    trace: str | None = None
+    broken: str | None = None
+
+    def environment(self) -> dict[str, str]:
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def read(cls) -> Spec | None:
+        text = os.environ.get(VARIABLE)
+        if text is None:
+            return None
+        values = json.loads(text)
+        fault = values.pop("fault")
+        if fault is not None and fault["hold"] is not None:
+            fault["hold"] = tuple(fault["hold"])
+        return cls(fault=Fault(**fault) if fault is not None else None, **values)
+
+
+def append(path: str | Path, row: dict[str, Any], flush: bool = True) -> None:
+    """A whole line, on the disk when this returns if `flush`."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, (json.dumps(row) + "\n").encode())
+        if flush:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_rows(path: str | Path) -> list[dict[str, Any]]:
+    path = Path(path)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def processes(mark: str) -> list[int]:
+    """The live processes of a launch: all that inherited its mark, whoever their parent is by now."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes() and path.with_name("stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # gone meanwhile
+    return found
+
+
+def signal_to(pid: int, number: int) -> None:
+    """A signal to a process that may be gone by now."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

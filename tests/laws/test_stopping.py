@@ -1,0 +1,143 @@
+"""Signals, the time limit and data that cannot be read: everybody stops at the same step, saved, and nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.engine import validation
+from linnaeus.engine.stopping import SAME_REQUEST, StoppedBeforeTraining, StopRequest
+from tests import runs, watching
+
+VALIDATING = ["schedule.validate=[4steps]", "trainer.length=10steps", "schedule.validate_at_end=true"]
+MASKED = ["schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]"]
+
+
+def summary(run: Path) -> dict:
+    return json.loads((run / "summary.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The runs nobody stopped."""
+    root = tmp_path_factory.mktemp("whole")
+    return {
+        "biota": runs.run("biota", root / "biota", *VALIDATING, *MASKED),
+        "vectors": runs.run("vectors", root / "vectors", *VALIDATING),
+    }
+
+
+@pytest.mark.parametrize("round_", [1, 4, 7, 9, 36, 37, 40, 105])
+def test_a_signal_in_any_round_of_any_pass_cuts_it_off(whole, tmp_path, round_):
+    """13 samples in batches of 2 are 7 rounds a pass, five passes at steps 4, 8 and 10. Passes with a result are not run again."""
+    config = runs.configuration("biota", tmp_path, *VALIDATING, *MASKED)
+    with watching.signalled_in_validation(round_):
+        assert runs.start(config) == 75
+    step, done = [4, 8, 10][(round_ - 1) // 35], (round_ - 1) % 35 // 7
+    run = runs.run_path(config)
+    assert (summary(run)["status"], summary(run)["global_step"], summary(run)["interrupted_by"]) == ("interrupted", step, "SIGTERM")
+    assert runs.newest(run).step == step and len(runs.newest(run).state["progress"]["pending_validations"]) == 5
+    with watching.counted(validation, "_run_batches") as passes:
+        assert runs.start(config) == 0
+    assert len(passes) == 15 - (round_ - 1) // 35 * 5 - done
+    assert runs.differences(whole["biota"], run) == []
+
+
+def test_two_processes_stop_in_a_pass_or_for_data_that_one_of_them_cannot_read(tmp_path):
+    """All in one group: each way to stop is followed by the same command, and ends as the run nobody stopped."""
+    ways = ["last_rank_signalled_in_validation", "unread_by_last_rank", "unread_in_validation_by_last_rank"]
+    jobs = [runs.job("vectors", tmp_path / "whole", *VALIDATING)]
+    for way in ways:
+        jobs.append(runs.job("vectors", tmp_path / way, *VALIDATING, watch=[way], status=75))
+        jobs.append(runs.job("vectors", tmp_path / way, "schedule.checkpoint_at_end=true", *VALIDATING))
+    runs.run_group(2, jobs, tmp_path)
+    for way, step in zip(ways, (4, 5, 4)):
+        run = tmp_path / way / "vectors" / "run"
+        assert runs.differences(tmp_path / "whole" / "vectors" / "run", run) == []
+        assert (run / "launches" / "2").is_dir()
+        text = (run / "train.log").read_text()
+        assert f"stopped at step {step} " in text and f"continuing at step {step} of 10" in text
+        if way.startswith("unread"):
+            assert "the data cannot be read by process rank 1: the file server is away" in text
+
+
+def test_data_that_cannot_be_read_in_validation(whole, tmp_path):
+    config = runs.configuration("vectors", tmp_path, *VALIDATING)
+    with watching.unread_by_last_rank(tmp_path, training=False):
+        assert runs.start(config) == 75
+    assert "file server is away" in summary(runs.run_path(config))["interrupted_by"]
+    assert runs.start(config) == 0
+    assert runs.differences(whole["vectors"], runs.run_path(config)) == []
+
+
+def test_the_time_limit_saves_and_stops_each_start_anew(whole, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("linnaeus.engine.stopping.time.monotonic", lambda: now[0])
+    original = validation.schedule_due_validations
+
+    def a_minute_later(t):  # every step takes a minute
+        now[0] += 60
+        original(t)
+
+    monkeypatch.setattr("linnaeus.engine.boundary.schedule_due_validations", a_minute_later)
+    config = runs.configuration("vectors", tmp_path, *VALIDATING, "trainer.max_time=3min")
+    steps = []
+    while runs.start(config) == 75:
+        steps.append(summary(runs.run_path(config))["global_step"])
+        assert summary(runs.run_path(config))["interrupted_by"] == "trainer.max_time=3min is over"
+    assert steps == [3, 6, 9]
+    assert runs.differences(whole["vectors"], runs.run_path(config)) == []
+
+
+def test_the_time_limit_is_a_time_of_the_clock():
+    with pytest.raises(ConfigError, match=r"trainer\.max_time is 10%; it takes a time of the clock"):
+        runs.configuration("vectors", Path("x"), "trainer.max_time=10%")
+
+
+def test_before_training_a_signal_ends_the_process_at_once_and_afterwards_it_waits():
+    stop = StopRequest()
+    with pytest.raises(StoppedBeforeTraining), stop.listening():
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert stop.signal == "SIGUSR1"
+    stop = StopRequest()
+    with stop.listening():
+        stop.wait_for_boundaries()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)  # of the same request: a scheduler signals launcher and ranks alike
+    assert stop.signal == "SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_while_the_run_is_set_up_leaves_status_75_and_the_next_start_begins(whole, tmp_path):
+    config = runs.configuration("vectors", tmp_path, *VALIDATING)
+    with watching.mock.patch("linnaeus.engine.restore", lambda t, weights: os.kill(os.getpid(), signal.SIGTERM)):
+        assert runs.start(config) == 75
+    assert (summary(runs.run_path(config))["status"], summary(runs.run_path(config))["global_step"]) == ("interrupted", 0)
+    assert runs.start(config) == 0
+    assert runs.differences(whole["vectors"], runs.run_path(config)) == []
+
+
+def test_a_second_signal_leaves_at_once():
+    script = (
+        "import time; from linnaeus.engine.stopping import StopRequest\n"
+        "stop = StopRequest()\n"
+        "with stop.listening():\n"
+        "    stop.wait_for_boundaries(); print('ready', flush=True)\n"
+        "    end = time.monotonic() + 60\n"
+        "    while time.monotonic() < end: time.sleep(0.05)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=runs.ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    time.sleep(SAME_REQUEST + 0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM

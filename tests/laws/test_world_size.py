@@ -1,0 +1,81 @@
+"""A run may go on with another number of processes: the same global batches, every sample once an epoch, the same numbers to rounding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.schedule import accumulation_steps
+from tests import runs, watching
+from tests.laws.test_factorisation import distance, losses, parameters
+
+# 85 samples in global batches of 32 are three updates an epoch: stopped in the middle of the first epoch and of the third
+SETTINGS = ["trainer.precision=float64", "trainer.length=3epochs", "debug.batch_hashes=true", "trainer.ema_decay=0.9"]
+SETTINGS += ["schedule.best_monitor=val_ema/loss", "schedule.log=[2steps]", "schedule.validate=[3steps]"]
+STATEFUL = {"biota": [], "vectors": ["weighting=gradnorm", "weighting.every=[2steps]"]}
+
+
+@pytest.fixture(scope="module", params=sorted(STATEFUL))
+def roots(request, tmp_path_factory):
+    """(workload, folder of the run of one process, folder of the run of 1 -> 2 -> 1)."""
+    name, root = request.param, tmp_path_factory.mktemp(request.param)
+    settings = [*SETTINGS, *STATEFUL[name]]
+    runs.run(name, root / "one", *settings)
+    config = runs.configuration(name, root / "changed", *settings)
+    with watching.stopped_at(2):
+        assert runs.start(config) == 75
+    runs.run_group(2, [runs.job(name, root / "changed", *settings, watch=["all_stopped_at_seven"], status=75)], root)
+    assert runs.newest(runs.run_path(config)).step == 7
+    assert runs.start(config) == 0
+    return name, root / "one", root / "changed"
+
+
+def test_every_sample_is_seen_once_an_epoch(roots):
+    name, _, changed = roots
+    rows = [row for path in (changed / name / "run").glob("batches-rank*.jsonl") for row in runs.rows(path)]
+    assert {path.name for path in (changed / name / "run").glob("batches-rank*.jsonl")} == {"batches-rank0.jsonl", "batches-rank1.jsonl"}
+    everything = sorted({sample for row in rows for sample in row["samples"]})
+    assert len(everything) == 85
+    for epoch in range(3):
+        steps = range(3 * epoch + 1, 3 * epoch + 4)
+        seen = [sample for row in rows if row["global_step"] in steps for sample in real(row)]
+        assert sorted(seen) == everything
+
+
+def real(row: dict) -> list[str]:
+    """The samples of a micro-batch without the stand-ins of an empty one."""
+    first = (row["global_step"] - 1) % 3 * 32 + row["micro_batch"] * 8
+    return row["samples"][: max(0, min(8, 85 - first))]
+
+
+def test_losses_weights_and_averages_equal_those_of_one_process(roots):
+    name, one, changed = roots
+    assert distance(losses(one, name), losses(changed, name)) < 1e-10
+    assert distance(parameters(one, name), parameters(changed, name)) < 1e-10
+    a, b = (runs.newest(folder / name / "run") for folder in (one, changed))
+    for key, average in a.ema_state.items():
+        assert distance(average.double(), b.ema_state[key].double()) < 1e-10 or not average.double().abs().max()
+    assert [row["global_step"] for row in runs.rows(one / name / "run/metrics.jsonl")] == [
+        row["global_step"] for row in runs.rows(changed / name / "run/metrics.jsonl")
+    ]
+
+
+def test_negative_control_another_sample_is_seen(roots):
+    name, one, _ = roots
+    assert distance(parameters(one, name), parameters(one, name) * (1 + 1e-9)) > 1e-10
+    assert not torch.equal(losses(one, name)[:1], losses(one, name)[1:2])
+
+
+def test_the_change_is_said_and_the_accumulation_follows(roots):
+    name, _, changed = roots
+    text = (changed / name / "run" / "train.log").read_text()
+    assert "2 processes now, 1 when the checkpoint was written" in text and "1 processes now, 2 when" in text
+    assert "32 = 8 micro x 4 accumulated x 1 process" in text and "32 = 8 micro x 2 accumulated x 2 processes" in text
+
+
+def test_a_split_that_is_impossible_is_refused_in_one_line():
+    config = runs.configuration("vectors", runs.ROOT / "outputs", "trainer.global_batch=32", "trainer.micro_batch=8")
+    assert [accumulation_steps(config, n) for n in (1, 2, 4)] == [4, 2, 1]
+    with pytest.raises(ConfigError, match=r"global_batch=32 is not a multiple of .* 8 x 3 = 24; use trainer\.global_batch=24 or 48"):
+        accumulation_steps(config, 3)

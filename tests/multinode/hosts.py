@@ -1,0 +1,100 @@
+"""Two hosts on this machine: each has a network, a host name and a table of processes of its own, and a cable joins them.
+
+    with two_hosts() as (first, second):
+        process = first.start(["python", "..."])         # runs there
+        second.kill()                                    # every process of that host, at once
+        second.cut_off()                                 # the cable is pulled: what was sent is lost, nobody is told
+
+Made of network, name and process namespaces, so root and Linux's `ip` and `unshare` are needed; `why_not()` says what is missing.
+What is on a disk is shared, as on a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+NETWORK = "10.99.0"
+
+
+def why_not() -> str | None:
+    """What is missing here; None: two hosts can be made."""
+    missing = [program for program in ("ip", "unshare") if shutil.which(program) is None]
+    if missing:
+        return f"no {missing[0]} command here (Debian: iproute2, util-linux)"
+    if os.geteuid() != 0:
+        return "only root can make network namespaces"
+    made = subprocess.run(["ip", "netns", "add", "linnaeus-probe"], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "delete", "linnaeus-probe"], capture_output=True)
+    return f"network namespaces cannot be made here ({made.stderr.strip()})" if made.returncode else None
+
+
+class Host:
+    """`number` from 0; `address` and `interface` lead to it from the other one."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.name = number, f"host{number}"
+        self.namespace, self.interface = f"linnaeus-{number}", f"linn{number}"
+        self.address = f"{NETWORK}.{number + 1}"
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def start(self, command: Sequence[str], log: Path, folder: Path, private: Path | None = None) -> subprocess.Popen[str]:
+        """Run `command` here in `folder`; what it prints is appended to `log`. At `private` this host has an empty disk of its own."""
+        disk = f"mount -t tmpfs none {private} && " if private else ""
+        inside = ["sh", "-c", f'{disk}hostname {self.name} && "$@"', "sh", *command]  # the shell is the init of this host
+        spaces = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": self.interface}
+        with log.open("a") as out:
+            process = subprocess.Popen(
+                ["ip", "netns", "exec", self.namespace, *spaces, *inside],
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        self._processes.append(process)
+        return process
+
+    def kill(self) -> None:
+        """End every process that was started here: with its init, a table of processes is emptied by the kernel."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self._processes = []
+
+    def cut_off(self) -> None:
+        _ip("-n", self.namespace, "link", "set", self.interface, "down")
+
+    def connect(self) -> None:
+        _ip("-n", self.namespace, "link", "set", self.interface, "up")
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[tuple[Host, Host]]:
+    """Both, up and joined; gone after the block, with all that runs there."""
+    hosts = (Host(0), Host(1))
+    try:
+        for host in hosts:
+            subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True)  # of a test that was killed
+            _ip("netns", "add", host.namespace)
+            _ip("-n", host.namespace, "link", "set", "lo", "up")
+        first, second = hosts
+        _ip("link", "add", first.interface, "netns", first.namespace, "type", "veth", "peer", second.interface, "netns", second.namespace)
+        for host in hosts:
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
+            host.connect()
+        yield hosts
+    finally:
+        for host in hosts:
+            host.kill()
+            subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)

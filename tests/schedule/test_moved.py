@@ -1,0 +1,130 @@
+"""What moves when a run goes on with another configuration, in numbers that both plans give."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from linnaeus.config import compose
+from linnaeus.config.schema import Config, PlateauConfig, RampConfig, StepConfig
+from linnaeus.schedule.moved import what_moves
+
+COMPONENTS = ("SPATIAL", "TEMPORAL")
+
+
+def rows(text: str) -> dict[str, tuple[str, str]]:
+    """name -> (before, after) of the rows of the table."""
+    found = {}
+    for line in text.splitlines():
+        columns = re.split(r" {2,}", line.strip())
+        if line.startswith("  ") and len(columns) == 3:
+            found[columns[0]] = (columns[1], columns[2])
+    return found
+
+
+def unmoved(text: str) -> set[str]:
+    lines = [line.partition("as before: ")[2] for line in text.splitlines() if "as before: " in line]
+    return {name for line in lines for name in line.split(", ")}
+
+
+def moved(old: Config, new: Config, step: int, size: int = 80, **more: Any) -> str:
+    return what_moves(old, new, size, COMPONENTS, step, **more)
+
+
+def test_a_longer_run(make_config: Callable[..., Config]) -> None:
+    """80 samples in batches of 8, 10 epochs become 20; at step 55."""
+    ramp = RampConfig(0.0, 0.5, "0%", "100%")
+    old = make_config({"length": "10epochs"}, mixing=ramp, checkpoint=["10%", "15min"])
+    new = make_config({"length": "20epochs"}, mixing=ramp, checkpoint=["10%", "15min"])
+    text = moved(old, new, 55)
+    found = rows(text)
+    assert text.splitlines()[0] == 'what moves from step 55 on, with trainer.length: "10epochs" -> "20epochs"'
+    assert found["total steps"] == ("100", "200") and found["epochs"] == ("10", "20") and found["done"] == ("55.0%", "27.5%")
+    assert found["validate"] == ("3: 60, 80, 100", "4: 80, 120, 160, 200")
+    assert found["validate_mask_meta"] == ("1: 100", "1: 200")
+    assert found["checkpoint"] == ("5: 60, 70 ... 100; every 15min", "8: 60, 80 ... 200; every 15min")
+    assert found["log"] == ("9: 60, 65 ... 100", "29: 60, 65 ... 200")
+    assert found["mixing"] == ("0.275 now: 0 -> 0.5, from step 0 to step 100", "0.1375 now: 0 -> 0.5, from step 0 to step 200")
+    assert {"steps per epoch", "position", "gradnorm", "meta_mask", "null_mask"} <= unmoved(text)
+
+    def cosine(step: int, total: int) -> str:
+        return f"{0.1 * 0.5 * (1 + math.cos(math.pi * step / total)):.6g}"
+
+    assert found["at step 55 (now)"] == (cosine(55, 100), cosine(55, 200))
+    assert found["at step 100 (50%)"] == ("ended", cosine(100, 200)) and found["at step 199 (100%)"] == ("ended", cosine(199, 200))
+    assert "at step 50 (25%)" not in found, "that is over"
+    early = rows(moved(old, new, 5))
+    assert early["at step 50 (25%)"] == (cosine(50, 100), cosine(50, 200))
+
+
+def test_another_batch_moves_the_position(make_config: Callable[..., Config]) -> None:
+    text = moved(make_config(), make_config({"global_batch": 16, "micro_batch": 16}), 33)
+    found = rows(text)
+    assert found["position"] == ("epoch 4, after 3 of 10 updates", "epoch 7, after 3 of 5 updates")
+    assert found["samples of an update"] == ("8", "16") and found["steps per epoch"] == ("10", "5")
+
+
+def test_another_number_of_samples(make_config: Callable[..., Config]) -> None:
+    config = make_config()
+    assert rows(moved(config, config, 5)) == {}
+    assert rows(moved(config, config, 5, size=160, old_train_size=80))["total steps"] == ("100", "200")
+
+
+def test_nothing_of_the_schedule(make_config: Callable[..., Config]) -> None:
+    """The negative control: a change that moves no step."""
+    text = moved(make_config(), dataclasses.replace(make_config(), seed=1), 5)
+    assert rows(text) == {} and "with seed: 0 -> 1" in text
+    assert {"validate", "at step 5 (now)", "at step 99 (100%)", "total steps"} <= unmoved(text)
+
+
+def test_a_run_that_is_past_its_new_end(make_config: Callable[..., Config]) -> None:
+    text = moved(make_config(), make_config({"length": "3epochs"}), 30)
+    assert text.splitlines()[-1] == "step 30 is at or past the new end, step 30: no further update is made"
+    assert rows(text)["validate"] == ("4: 40, 60, 80, 100", "none") and rows(text)["at step 30 (now)"][1] == "ended"
+    assert "past the new end" not in moved(make_config(), make_config({"length": "3epochs"}), 29)
+    stopped = moved(make_config(), make_config(early_stop={"max_steps": 20}), 20)
+    assert rows(stopped)["last step"] == ("100", "20") and "past the new end, step 20" in stopped
+
+
+def test_other_rates(make_config: Callable[..., Config]) -> None:
+    step = StepConfig("step", "0steps", ["60%"], 0.1)
+    plateau = PlateauConfig("plateau", "0steps", "val/loss", "min", 0.5, 2, 0.0)
+    found = rows(moved(make_config(scheduler=step), make_config(scheduler=plateau), 40))
+    assert found["at step 40 (now)"] == ("0.1", "0.1, times its reductions")
+    assert found["at step 75 (75%)"] == ("0.01", "0.1, times its reductions")
+
+
+def test_components_that_the_data_no_longer_have(make_config: Callable[..., Config]) -> None:
+    old = make_config(partial_combinations=[["ELEVATION"]])
+    assert rows(moved(old, make_config({"length": "20epochs"}), 5))["total steps"] == ("100", "200")
+
+
+def test_an_old_configuration_that_is_none_for_this_version() -> None:
+    new = compose(["trainer.length=5epochs"])
+    saved = dataclasses.asdict(compose())
+    assert rows(what_moves(saved, new, 85, None, 1))["epochs"] == ("4", "5")
+    saved["trainer"]["gone"] = 1
+    text = what_moves(saved, new, 85, None, 1)
+    assert "trainer.gone" in text.splitlines()[0] and text.splitlines()[1].startswith("  unknown: ") and len(text.splitlines()) == 2
+
+
+@pytest.mark.parametrize("step", [0, 1, 6, 9])
+def test_the_table_is_what_the_plans_say(step: int) -> None:
+    """Every event still to come is in the resolved schedule of its side, and none other."""
+    from linnaeus.schedule import resolve_all_schedule_params, training_length
+
+    configs = [compose([f"trainer.length={length}", "trainer.global_batch=32"]) for length in ("3epochs", "5epochs")]
+    found = rows(what_moves(dataclasses.asdict(configs[0]), configs[1], 85, (*COMPONENTS, "ELEVATION"), step))
+    for side, config in enumerate(configs):
+        length = training_length(config, 85)
+        resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, (*COMPONENTS, "ELEVATION"))
+        for name, every in resolved.events().items():
+            if name in found:
+                steps = [s for s in range(step + 1, length.total_steps + 1) if every.due(s)]
+                said = found[name][side]
+                assert said == "none" if not steps else said.startswith(f"{len(steps)}: {steps[0]}") and said.endswith(str(steps[-1]))

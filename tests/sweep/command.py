@@ -1,0 +1,20 @@
+"""`python -m tests.sweep.command -m ...`: `python main.py -m ...` whose trials run `pretend.py`, about a third of a second each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from linnaeus.config import user_errors
+from linnaeus.config.command_line import parse_command_line, refuse_sweep_under_launcher
+from linnaeus.launch import base
+from linnaeus.sweep import sweep
+
+base.MAIN = Path(__file__).with_name("pretend.py")
+
+if __name__ == "__main__":
+    with user_errors(2):
+        asked = parse_command_line(sys.argv[1:])
+        refuse_sweep_under_launcher(asked, os.environ)
+        sys.exit(sweep(asked))

@@ -1,0 +1,85 @@
+"""Sweeps whose trials pretend (`pretend.py`), started as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Sweep:
+    """One command and its sweep directories under `root`/sweeps."""
+
+    def __init__(self, root: Path, *arguments: str, program: tuple[str, ...] = ("-m", "tests.sweep.command")) -> None:
+        self.root = root
+        self.command = [sys.executable, *program, "-m", f"run.root={root}", *arguments]
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def begin(self, seconds: float = 0.01) -> subprocess.Popen[str]:
+        """Start it; an update of a pretended trial takes `seconds`."""
+        environment = {**self.environment, "PRETEND_SECONDS": str(seconds)}
+        return subprocess.Popen(
+            self.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def run(self, seconds: float = 0.01) -> tuple[int, str, str]:
+        """To its end: (exit status, stdout, stderr)."""
+        process = self.begin(seconds)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    @property
+    def directory(self) -> Path:
+        (found,) = (self.root / "sweeps").iterdir()
+        return found
+
+    def text(self, name: str) -> str:
+        return (self.directory / name).read_text()
+
+    def statuses(self) -> list[str]:
+        lines = self.text("trials.csv").splitlines() if list(self.root.glob("sweeps/*/trials.csv")) else []
+        return [re.split(",", line)[lines[0].split(",").index("status")] for line in lines[1:]]
+
+
+def wait_until(what: Callable[[], Any], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def started(out: str) -> list[int]:
+    """Processes of the trials, from what the parent printed."""
+    return [int(number) for number in re.findall(r"started \(\w+ (\d+)\)", out)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def killed(process: subprocess.Popen[str]) -> str:
+    """SIGKILL to the parent alone; what it had printed. Its trials must not outlive it."""
+    process.send_signal(signal.SIGKILL)
+    out, _ = process.communicate(timeout=30)
+    assert started(out)
+    wait_until(lambda: not any(alive(pid) for pid in started(out)), 10)
+    return out
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Callable[..., Sweep]:
+    """`sweep(folder, arguments...)`."""
+    return lambda folder, *arguments, **more: Sweep(tmp_path / folder, *arguments, **more)

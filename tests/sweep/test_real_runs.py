@@ -1,0 +1,64 @@
+"""Acceptance: a real sweep of six trainings, killed in the middle and started again, ends with the table of one that was not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests import runs
+from tests.sweep.conftest import Sweep, killed, started, wait_until
+
+TRAINING = (
+    *["--config-dir", str(runs.VECTORS), "experiment=vectors", "optimizer.lr=3e-3,3e-2", "seed=0,1,2", "sweep.parallel=2"],
+    *["trainer.length=200steps", "trainer.threads=1", "trainer.device=cpu", "logger.report=false", "schedule.report=[]"],
+    *["schedule.validate=[50steps]", "schedule.checkpoint=[25steps]", "lr_scheduler.warmup=0steps"],
+)
+
+
+def real(folder):
+    return Sweep(folder, *TRAINING, program=("main.py",))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    sweep = real(tmp_path_factory.mktemp("whole"))
+    status, _, err = sweep.run()
+    assert (status, err) == (0, ""), err
+    return sweep
+
+
+def test_six_trainings_killed_in_the_middle(uninterrupted, tmp_path):
+    cut = real(tmp_path / "cut")
+    process = cut.begin()
+
+    def in_the_middle() -> bool:
+        begun = [path for path in cut.root.glob("vectors/*/checkpoints") if len(list(path.glob("step-*"))) >= 2]
+        return "finished" in cut.statuses() and any(not ended(path.parent) for path in begun)
+
+    wait_until(in_the_middle, 120)
+    killed(process)
+    every = list(cut.root.glob("vectors/*"))
+    cut_off = [path for path in every if not ended(path) and list(path.glob("checkpoints/step-*"))]
+    done = [path for path in every if ended(path)]
+    assert cut_off and done and len(done) < 6
+    status, out, err = cut.run()
+    assert (status, err) == (0, ""), err
+    assert len(started(out)) == 6 - len(done)
+    assert all(len(list((path / "launches").iterdir())) == (1 if path in done else 2) for path in [*done, *cut_off])
+    for name in ("trials.csv", "table.txt"):
+        assert cut.text(name) == uninterrupted.text(name)
+
+
+def test_the_best_value_of_each_run_is_in_the_table(uninterrupted):
+    rows = [line.split(",") for line in uninterrupted.text("trials.csv").splitlines()[1:]]
+    for row in rows:
+        summary = json.loads((uninterrupted.root / row[-1] / "summary.json").read_text())
+        best = summary["best"]["val/loss"]
+        assert (float(row[4]), int(row[5])) == (best["value"], best["global_step"])
+    assert len({row[4] for row in rows}) == 6, "each trial was a training of its own"
+
+
+def ended(path) -> bool:
+    summary = path / "summary.json"
+    return summary.exists() and json.loads(summary.read_text())["status"] == "finished"

@@ -1,0 +1,140 @@
+"""A sweep from outside: every trial once, whatever is killed, crashes or is asked to stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from linnaeus.sweep.record import SweepLock
+from tests.sweep.conftest import alive, killed, started, wait_until
+
+GRID = ("optimizer.lr=1e-3,1e-2,1e-1", "seed=0,1")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The tables of a sweep that nothing happened to."""
+    from tests.sweep.conftest import Sweep
+
+    found = Sweep(tmp_path_factory.mktemp("whole"), *GRID, "sweep.parallel=2")
+    status, out, err = found.run()
+    assert (status, err) == (0, "")
+    return found, out
+
+
+def test_every_combination_is_run_and_the_best_comes_first(uninterrupted):
+    sweep, out = uninterrupted
+    lines = sweep.text("trials.csv").splitlines()
+    assert lines[0] == "trial,optimizer.lr,seed,status,val/loss,step,directory"
+    assert [line.split(",")[1:4] for line in lines[1:]] == [
+        [lr, seed, "finished"] for lr in ("0.001", "0.01", "0.1") for seed in ("0", "1")
+    ]
+    values = [float(line.split(",")[4]) for line in lines[1:]]
+    table = sweep.text("table.txt").splitlines()
+    assert table[1].split()[:4] == ["*", "1", "0.001", "0"] and values[0] == min(values)
+    assert [line.split()[-4] for line in table[2:]] == [f"{value:.6g}" for value in sorted(values)[1:]]
+    assert table[1] in out
+    assert len({line.split(",")[-1] for line in lines[1:]}) == 6 == len(list((sweep.root / "biota").iterdir()))
+    assert "<svg" in sweep.text("sweep.svg") and sweep.text("sweep.svg").count("<circle") == 12
+    assert json.loads(sweep.text("sweep.json"))["parameters"] == {"optimizer.lr": "1e-3,1e-2,1e-1", "seed": "0,1"}
+
+
+def test_killed_in_the_middle_and_started_again_it_ends_with_the_same_table(sweep, uninterrupted):
+    cut = sweep("cut", *GRID, "sweep.parallel=2")
+    process = cut.begin(0.15)
+    wait_until(lambda: cut.statuses().count("finished") >= 2 and "running" in cut.statuses())
+    killed(process)
+    done = {path.parent for path in cut.root.glob("biota/*/summary.json")}
+    begun = {path.parent for path in cut.root.glob("biota/*/step.json")} - done
+    assert 2 <= len(done) < 6
+    status, out, err = cut.run()
+    assert (status, err) == (0, "")
+    for name in ("trials.csv", "table.txt"):
+        assert cut.text(name) == uninterrupted[0].text(name)
+    assert out.count("already") == len(done) and out.count("started") == 6 - len(done)
+    for run in done | begun:  # finished ones were not touched, cut-off ones went on
+        assert [int(line.split()[0]) for line in (run / "updates").read_text().splitlines()] == list(range(1, 9))
+    assert all((run / "launches/2").exists() == (run not in done) for run in done | begun)
+
+
+def test_no_more_than_asked_for_run_at_once(uninterrupted):
+    spans = []
+    for path in uninterrupted[0].root.glob("biota/*/updates"):
+        times = [float(line.split()[1]) for line in path.read_text().splitlines()]
+        spans.append((min(times), max(times)))
+    assert max(sum(a <= start <= b for a, b in spans) for start, _ in spans) <= 2
+
+
+def test_a_crashed_trial_does_not_take_the_others_with_it(sweep):
+    one = sweep("crash", "seed=0,13,1")
+    status, out, err = one.run()
+    assert (status, err) == (1, "")
+    assert one.statuses() == ["finished", "failed", "finished"]
+    (line,) = (line for line in out.splitlines() if " failed " in line and "trial 2/3" in line)
+    assert "RuntimeError: nothing good comes of 13" in line and line.endswith("trial-02.log")
+    assert "Traceback" in one.text("trial-02.log") and "Traceback" not in out
+    assert json.loads(one.text("sweep.json"))["trials"][1]["error"] == "RuntimeError: nothing good comes of 13"
+    status, out, _ = one.run()  # tried again; the others are done
+    assert status == 1 and len(started(out)) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
+def test_a_signal_lets_the_trials_save_and_starts_nothing_new(sweep, uninterrupted, number):
+    cut = sweep("signal", *GRID, "sweep.parallel=2")
+    process = cut.begin(0.1)
+    wait_until(lambda: len(list(cut.root.glob("biota/*/updates"))) >= 2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (75, "")
+    assert cut.statuses().count("interrupted") >= 1 and "waiting" in cut.statuses() and "running" not in cut.statuses()
+    assert cut.text("table.txt").splitlines()[-1] in out, "what there is is shown"
+    assert not any(alive(pid) for pid in started(out))
+    if number is signal.SIGTERM:
+        assert cut.run()[0] == 0
+        assert cut.text("trials.csv") == uninterrupted[0].text("trials.csv")
+
+
+def test_a_second_signal_ends_the_trials_at_once(sweep):
+    cut = sweep("twice", "seed=0,1")
+    process = cut.begin(30)  # no update ends in time to notice the first
+    wait_until(lambda: list(cut.root.glob("biota/*/config.yaml")))
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(Exception, match="timed out"):
+        process.wait(timeout=2.5)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=10)
+    assert process.returncode == 75 and cut.statuses() == ["interrupted", "waiting"]
+    assert not any(alive(pid) for pid in started(out))
+
+
+def test_trials_of_a_named_run_are_numbered(sweep):
+    named = sweep("named", "seed=0,1", "run.name=study", "sweep.name=mine", "sweep.metric=val/r2")
+    assert named.run()[0] == 0
+    assert {path.name for path in (named.root / "biota").iterdir()} == {"study-1", "study-2"}
+    assert named.directory.name == "mine"
+    rows = [line.split(",") for line in named.text("trials.csv").splitlines()]
+    assert rows[0][3] == "val/r2" and named.text("table.txt").splitlines()[1].split()[1] == "1", "more is better for r2"
+    other = sweep("named", "seed=2,1", "run.name=study", "sweep.name=mine")
+    status, _, err = other.run()
+    assert status == 2 and "trial 1 (seed=2)" in err and "study-1 was begun with another configuration" in err
+
+
+def test_a_metric_that_no_run_has_is_named_after_the_first(sweep):
+    lost = sweep("metric", "seed=0,1", "sweep.metric=val/r3")
+    status, out, err = lost.run()
+    assert status == 2 and len(started(out)) == 1
+    assert err.endswith("has no val/r3; it has val/loss, val/r2\n") and err.count("\n") == 1
+
+
+def test_two_parents_cannot_have_one_sweep(sweep):
+    both = sweep("both", "seed=0", "sweep.name=mine")
+    (both.root / "sweeps/mine").mkdir(parents=True)
+    lock = SweepLock(both.root / "sweeps/mine/lock")
+    lock.acquire()
+    try:
+        status, out, err = both.run()
+    finally:
+        lock.release()
+    assert status == 2 and not started(out) and "sweeps/mine is being run by process" in err

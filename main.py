@@ -34,13 +34,16 @@ def run(config: Config, config_dir: str | None = None) -> int:
 
     stop = engine.StopRequest(config.trainer.max_time)
     with stop.listening():
+        in_order = False
         try:
-            return train(config, stop, config_dir)
+            status = train(config, stop, config_dir)
+            in_order = True
+            return status
         except engine.StoppedBeforeTraining as request:
             print(f"stopped by {request} before the first update; the same command starts again", file=sys.stderr)
             return EXIT_INTERRUPTED
         finally:
-            DistributedContext().shutdown()
+            DistributedContext().shutdown(in_order)
 
 
 def train(config: Config, stop: StopRequest, config_dir: str | None) -> int:

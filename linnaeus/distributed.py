@@ -48,6 +48,7 @@ def die_with_launcher() -> None:
         with open("/proc/1/cmdline", "rb") as file:
             first = file.read()
         if b"torch" not in first and b"launch" not in first:
+            print("error: the launcher of this process is gone", file=sys.stderr, flush=True)
             os._exit(1)
     die_with_parent(parent)
 
@@ -246,12 +247,16 @@ class DistributedContext:
 
             dist.barrier()
 
-    def shutdown(self) -> None:
-        """Leave the group and forget the singleton's state, so that another run may follow in this process."""
+    def shutdown(self, in_order: bool = True) -> None:
+        """Leave the group and forget the singleton's state, so that another run may follow in this process. Unless the others leave
+        too (`in_order`), nothing that is queued on a GPU is waited for: it may wait for them."""
         if self._joined:
             import torch.distributed as dist
 
-            dist.destroy_process_group()
+            if in_order or self.device.type == "cpu":
+                dist.destroy_process_group()
+            else:
+                dist.distributed_c10d._abort_process_group()
         DistributedContext._instance = None
 
 

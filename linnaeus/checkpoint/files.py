@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import shutil
+import threading
 from pathlib import Path
 
 log = logging.getLogger("linnaeus")
@@ -23,7 +24,7 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
     """Write a whole file; after a crash at any instant it holds the old content or the new, never a mix (str is UTF-8)."""
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()

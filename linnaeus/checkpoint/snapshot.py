@@ -7,6 +7,7 @@ memory is kept out of forked children: a loader worker that shared its pages wou
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -80,12 +81,15 @@ class _HostMemory:
         self._map = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         for advice in ("MADV_DONTFORK", "MADV_HUGEPAGE"):  # where the system has them
             if hasattr(mmap, advice):
-                self._map.madvise(getattr(mmap, advice))
+                with contextlib.suppress(OSError):  # a kernel without huge pages
+                    self._map.madvise(getattr(mmap, advice))
         self._address = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
         if pinned:
             code = int(torch.cuda.cudart().cudaHostRegister(self._address, len(self._map), 0))
             self.pinned = code == 0
             if code:
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device="cuda")  # takes the error off, which would be found by whatever asks next
                 log.warning("the host buffer of the checkpoints could not be pinned (CUDA error %d); copying into it takes longer", code)
 
     def tensors(self, layout: list[tuple[Any, ...]]) -> list[Tensor]:
@@ -107,7 +111,9 @@ class _HostMemory:
         if self.pinned:
             import torch
 
-            torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(self._address))
+            code = int(torch.cuda.cudart().cudaHostUnregister(self._address))
+            if code:
+                log.warning("the host buffer of the checkpoints could not be unpinned (CUDA error %d)", code)
             self.pinned = False
 
 

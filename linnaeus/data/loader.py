@@ -37,6 +37,7 @@ def _quiet_worker(worker: int) -> None:
         die_with_parent(trainer.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 

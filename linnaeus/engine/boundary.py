@@ -79,7 +79,8 @@ def why_to_stop(t: Training) -> str | None:
 
 def stop_for_unreadable_data(t: Training) -> None:
     """A file that may be readable later: save what has been trained and stop, so that the same command continues."""
-    log.error("stopping, %s", t.interrupted_by)
+    if t.context.is_master:
+        log.error("stopping, %s", t.interrupted_by)
     t.stop_reason = "interrupted"
     if t.output.saved_step != t.progress.global_step:
         t.output.save(t)

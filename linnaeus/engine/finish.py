@@ -86,13 +86,21 @@ def record_failure(t: Training, error: BaseException) -> None:
     unwritten = told_if_unwritten(t.output.directory.path / "summary.json")
     if isinstance(error, StoppedBeforeTraining):
         with unwritten:
-            t.output.summary(t, "interrupted", stop_reason="interrupted", interrupted_by=str(error))
+            record(t, "interrupted", stop_reason="interrupted", interrupted_by=str(error))
         return
     t.vitals.last_words(error)
     cause = t.vitals.explain() if is_broken_link(error) else None
     reason = cause or " ".join(f"{type(error).__name__}: {error}".split())[:500]
     with unwritten:
-        t.output.summary(t, "failed", error=reason)
+        record(t, "failed", error=reason)
     if cause is not None:
         log.error(cause)  # to train.log: what is raised goes to the console of a process that its launcher may be ending
         raise ProcessLost(f"{cause}. The same command continues from the last checkpoint") from None
+
+
+def record(t: Training, status: str, **more: str) -> None:
+    """The end in summary.json, of which an end before anything was restored keeps the numbers."""
+    if t.output.begun:
+        t.output.summary(t, status, **more)
+    elif t.context.is_master:
+        t.output.mark(status, None, **more)

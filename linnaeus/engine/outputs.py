@@ -26,6 +26,7 @@ from linnaeus.engine.results import ValidationResults
 from linnaeus.logging import LogSinks, ProgressDisplay, write_report, write_summary
 from linnaeus.progress.report import eta_seconds, report_line
 from linnaeus.rundir import RunDirectory
+from linnaeus.rundir.owed import read_summary
 
 if TYPE_CHECKING:
     from linnaeus.engine.training import Training
@@ -52,6 +53,7 @@ class Outputs:
         self.seconds_before = 0.0  # of earlier launches
         self.last_row: dict[str, Any] = {}
         self.saved_step = -1
+        self.begun = False  # rows, results and checkpoints are cut back to where the run goes on
         self.results = ValidationResults(directory.validation)
         self.batches: BatchRecord | None = None  # with debug.batch_hashes
 
@@ -143,6 +145,7 @@ class Outputs:
     def save(self, t: Training) -> None:
         """A checkpoint of this step, from a copy in host memory that is written while training goes on; its rows are on the disk
         before it is."""
+        doing, t.vitals.doing = t.vitals.doing, "saving"
         with t.clock.charge("saving"):
             t.broadcast_buffers()
             if self.batches is not None:
@@ -157,7 +160,7 @@ class Outputs:
                     state=self._state(t),
                     before_commit=self._before_commit,
                 )
-        self.saved_step = t.progress.global_step
+        self.saved_step, t.vitals.doing = t.progress.global_step, doing
 
     def _state(self, t: Training) -> dict[str, Any]:
         """What a person may want to read, and what the outputs themselves continue from."""
@@ -183,7 +186,7 @@ class Outputs:
         outputs: dict[str, Any] = {"rows": {}, "seconds": 0.0}
         if checkpoint is not None and checkpoint.state["run_id"] == self.directory.run_id:  # not another run's, continued here
             outputs = checkpoint.state["outputs"]
-        self.seconds_before = outputs["seconds"]
+        self.seconds_before, self.begun = outputs["seconds"], True
         if self.writer is not None:  # before the rows are cut: a kill in between must not leave a checkpoint that counts more
             for name in self.writer.begin(step):
                 log.warning("checkpoint %s lies beyond step %d and was set aside", name, step)
@@ -258,11 +261,18 @@ class Outputs:
         )
 
     def fail(self, reason: str, global_step: int) -> None:
-        """`failed` in summary.json, from another thread and without asking anybody: the process is about to be ended."""
+        """For another thread, which is about to end the process and asks nobody."""
         if self.context.is_master:
             log.error(reason)
             with told_if_unwritten(self.directory.path / "summary.json"):
-                write_summary(self.directory.path / "summary.json", "failed", global_step, error=reason)
+                self.mark("failed", max(global_step, self.saved_step, 0), error=reason)
+
+    def mark(self, status: str, global_step: int | None = None, **more: Any) -> None:
+        """Change what summary.json says of the end, and keep what it knows of the run: for an end before anything was restored."""
+        known = read_summary(self.directory.path)
+        kept = {name: value for name, value in known.items() if name not in ("status", "global_step", "error", "interrupted_by")}
+        step = known.get("global_step", 0) if global_step is None else global_step
+        write_summary(self.directory.path / "summary.json", status, step, **(kept | more))
 
 
 @contextlib.contextmanager

@@ -102,8 +102,8 @@ def check_named_checkpoint(t: Training, directory: RunDirectory) -> None:
     if choice not in ("auto", "never"):
         together: dict[str, Any] = {"is_master": t.context.is_master, "broadcast_object": t.context.broadcast_object}
         found = find_resume_point(choice, directory.checkpoints, look_only=True, **together).checkpoint
-        assert found is not None
-        refuse_unfit(t, found)
+        if found is not None:
+            refuse_unfit(t, found)
 
 
 def finish_pending_validations(t: Training) -> None:

@@ -159,6 +159,6 @@ def _run_batches(t: Training, mine: list[Any], masked: tuple[str, ...]) -> dict[
 def _cut_off(t: Training, trouble: OSError | None) -> None:
     """The pass is given up, on every process alike; the checkpoint made before it says that it is owed."""
     t.interrupted_by = why_interrupted(t, trouble)
-    if UNREADABLE in t.agreed:
+    if UNREADABLE in t.agreed and t.context.is_master:
         log.error("stopping, %s", t.interrupted_by)
     t.stop_reason = "interrupted"

@@ -8,6 +8,7 @@ as its last words, so that the others, who only see a broken connection, can nam
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,12 +16,13 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from linnaeus.config.errors import RunFailed
 from linnaeus.distributed import DistributedContext
 from linnaeus.rundir.lock import alive_here, identity
 
+T = TypeVar("T")
 BEAT = 1.0  # seconds between two notes
 LOST = 30.0  # seconds of silence after which a process is given up; a thread that holds the interpreter may be silent for some
 SILENT = 15.0  # the same once the link to it is broken
@@ -40,51 +42,54 @@ class Vitals:
         self.context, self.timeout, self.startup_timeout = context, timeout, startup_timeout
         self.doing, self.step, self.pulse = "starting", 0, 0
         self.patient = True  # the first update compiles, allocates and reads caches: `startup_timeout` holds until it is done
-        self._me, self._parent = identity(), os.getppid()
+        self._me, self._parent = identity() | {"space": _process_space()}, os.getppid()
         self.notes: dict[int, dict[str, Any]] = {}  # the newest of each process watched
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     # -- on the main thread ----------------------------------------------------------------------------------------------
 
     def start(self, give_up: Callable[[str, int], None]) -> None:
-        """Begin to note and to watch; `give_up(line, step)` is called, in another thread, just before the process is ended."""
+        """Begin to note and to watch; `give_up(line, step)` is called, in another thread, before the process is ended."""
         if self.context.is_distributed:
+            self._give_up = give_up
             self._store = self.context.store.clone()
             self._store.set_timeout(timedelta(seconds=LOST))
             self._note()  # before anything can happen to this process
-            self._thread = threading.Thread(target=self._watch, args=(give_up,), name="vitals", daemon=True)
-            self._thread.start()
+            self._answered = time.monotonic()
+            self._threads = [threading.Thread(target=act, name="vitals", daemon=True) for act in (self._watch, self._guard)]
+            for thread in self._threads:
+                thread.start()
 
     def stop(self) -> None:
         """The run is over: silence means nothing from now on."""
         self.doing = "ending"
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        for thread in self._threads:
+            thread.join(timeout=5.0)  # it may be waiting for a store that is gone
+        self._threads = []
 
     def first_update_is_done(self) -> None:
-        """From here on a wait is a hang: shorten how long one may last."""
-        if self.patient:
-            self.patient = False
-            self.context.set_timeout(self.timeout + LOST)  # after this watch, which knows more
+        """From here on a wait is a hang. (The collectives' own limit stays: this watch is earlier and knows more.)"""
+        self.patient = False
 
     def be_patient(self) -> None:
         """The report at the end is rank 0's alone and may take its time."""
         self.patient = True
-        self.context.set_timeout(self.startup_timeout)
 
     def last_words(self, error: BaseException) -> None:
         """Tell the others why this process ends, unless it ends because another did."""
-        if self._thread is not None and not is_broken_link(error):
-            self._store.set(f"last/{self.context.rank}", f"{type(error).__name__}: {error}")
+        if self._threads and not is_broken_link(error):
+            _within(5.0, lambda: self._store.set(f"last/{self.context.rank}", f"{type(error).__name__}: {error}"))
 
     def explain(self) -> str | None:
         """After a broken link: the process that broke it; None when nobody is found to have. Waits less than launchers do before they
         kill what they asked to end (30 s)."""
-        if self._thread is None:
+        if not self._threads:
             return None
+        return _within(SILENT + 4 * BEAT, self._find_cause, self._store_lost)
+
+    def _find_cause(self) -> str | None:
         ends = time.monotonic() + SILENT + 2 * BEAT
         watch = Watch(self)
         while time.monotonic() < ends:
@@ -97,26 +102,38 @@ class Vitals:
             time.sleep(BEAT / 5)
         return None
 
-    # -- in the thread ---------------------------------------------------------------------------------------------------
+    # -- in the threads --------------------------------------------------------------------------------------------------
 
-    def _watch(self, give_up: Callable[[str, int], None]) -> None:
-        watch, unreachable = Watch(self), 0.0
+    def _watch(self) -> None:
+        watch, said = Watch(self), 0.0
         while not self._stop.wait(BEAT):
-            if os.getppid() != self._parent:  # where the system does not end us with the launcher
-                os._exit(1)
             try:
                 self._note()
                 lost = watch.lost(watch.read(), GRACE, LOST) or watch.stuck()
-                unreachable = 0.0
+                words = watch.last_words()
             except RuntimeError:  # the store is gone; perhaps because the run is over on rank 0, and soon here
-                unreachable += BEAT
-                lost = self._store_lost() if unreachable >= LOST else None
-            if lost and not self._stop.is_set() and self.doing != "ending":
-                give_up(lost, self.step)
-                print(f"error: {lost}", file=sys.stderr, flush=True)
-                os._exit(1)
+                continue
+            self._answered = time.monotonic()
+            said += BEAT if words else 0.0
+            if lost or said > GRACE:  # who said it was given time to bring the others down by itself
+                self._end(lost or str(words))
         if self.doing == "ending":
             self._say_goodbye()
+
+    def _guard(self) -> None:
+        """Needs no store: one that does not answer may block the other thread."""
+        while not self._stop.wait(BEAT):
+            if os.getppid() != self._parent:  # where the system does not end us with the launcher
+                os._exit(1)
+            if time.monotonic() - self._answered > LOST:
+                self._end(self._store_lost())
+
+    def _end(self, line: str) -> None:
+        if self._stop.is_set() or self.doing == "ending":
+            return
+        print(f"error: {line}", file=sys.stderr, flush=True)
+        _within(10.0, lambda: self._give_up(line, self.step))  # the disk may be what hangs
+        os._exit(1)
 
     def _store_lost(self) -> str:
         """The launcher of process rank 0 holds the store: gone are both, or the way to their host."""
@@ -161,7 +178,8 @@ class Watch:
         for rank, note in notes.items():
             if note["doing"] == "ending":
                 continue
-            gone, quiet = alive_here(note) is False, time.monotonic() - self._heard[rank]
+            here = note["boot"] == self.v._me["boot"] and note["space"] == self.v._me["space"]  # hosts may share a name
+            gone, quiet = here and alive_here(note) is False, time.monotonic() - self._heard[rank]
             if quiet > (grace if gone else silence):
                 end = "died" if gone else f"has given no sign of life for {quiet:.0f} s; it was"
                 step = max(note["step"], self.v.step)  # all are at the same one, and its note may be a beat old
@@ -187,7 +205,8 @@ class Watch:
         pulses = sum(note["pulse"] for note in notes.values())
         if pulses != self._pulses:
             self._pulses, self._moved = pulses, time.monotonic()
-        limit = self.v.startup_timeout if self.v.patient else self.v.timeout
+        patient = self.v.patient or self.v.doing == "saving"  # a slow disk is no hang
+        limit = self.v.startup_timeout if patient else self.v.timeout
         quiet = time.monotonic() - self._moved
         if quiet <= limit:
             return None
@@ -195,6 +214,28 @@ class Watch:
         behind = [f"{_who(rank, note)} at step {note['step']} ({note['doing']})" for rank, note in notes.items() if note["pulse"] == least]
         more = f" and {len(behind) - 4} others" if len(behind) > 4 else ""
         return f"nothing has moved for {quiet:.0f} s (trainer.timeout); furthest behind: {', '.join(behind[:4])}{more}"
+
+
+def _process_space() -> int:
+    """What tells containers on one host apart, whose processes have numbers of their own."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _within(seconds: float, act: Callable[[], T], otherwise: Callable[[], T | None] = lambda: None) -> T | None:
+    """What `act` returns, or `otherwise` when it takes longer or fails for the store."""
+    done: list[T] = []
+
+    def run() -> None:
+        with contextlib.suppress(RuntimeError):
+            done.append(act())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return done[0] if done else otherwise()
 
 
 def _who(rank: int, note: dict[str, Any]) -> str:

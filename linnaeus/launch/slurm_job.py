@@ -71,7 +71,8 @@ class RunInJob:
         if self.processes == 1 and self.nodes == 1:
             return [sys.executable, *self.command]
         torchrun = [sys.executable, "-m", "linnaeus.launch.agent", f"--nproc-per-node={self.processes}"]
-        torchrun += [f"--shutdown-timeout={self.signal_before}"]
+        # how long it waits for a save; torch before 2.13 waits 30 s whatever is said
+        os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(self.signal_before)
         if self.nodes == 1:
             return [*torchrun, "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", *self.command]
         port = PORTS[(int(os.environ["SLURM_JOB_ID"]) * 7 + int(os.environ.get("SLURM_RESTART_COUNT", "0"))) % len(PORTS)]

@@ -28,24 +28,37 @@ class TensorBoardLogger:
             self._open()
         if self._writer is None:
             return
-        for key, value in row.items():
-            if isinstance(value, (int, float)) and key != "global_step":
-                self._writer.add_scalar(key, value, global_step)
+        try:
+            for key, value in row.items():
+                if isinstance(value, (int, float)) and key != "global_step":
+                    self._writer.add_scalar(key, value, global_step)
+        except OSError as error:
+            self._give_up(error)
 
     def _open(self) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            self._failed = True
-            LOGGER.warning(f"logger.tensorboard: no event files, training continues ({error})")
-            return
-        self._writer = SummaryWriter(str(self._directory), purge_step=self._purge, flush_secs=30)
+
+            self._writer = SummaryWriter(str(self._directory), purge_step=self._purge, flush_secs=30)
+        except (ImportError, OSError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Its thread ends with the first error of the disk: until the next start only metrics.jsonl has the rows."""
+        self._failed, self._writer = True, None
+        LOGGER.warning(f"logger.tensorboard: no event files from here on, training continues ({error})")
 
     def sync(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
+        try:
+            if self._writer is not None:
+                self._writer.flush()
+        except OSError as error:
+            self._give_up(error)
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        except OSError as error:
+            self._give_up(error)
+        self._writer = None

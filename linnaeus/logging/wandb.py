@@ -74,8 +74,8 @@ class WandbLogger:
         import wandb
 
         self._sent[stream] = position
-        self._note()
         try:  # W&B's own step counts rows over all starts: it must never go back
+            self._note()
             self._run.log({**row, "global_step": global_step}, step=sum(self._sent.values()))
         except (wandb.Error, OSError) as error:
             self._give_up(error)

@@ -144,6 +144,10 @@ class RunDirectory:
             except ConfigError as error:
                 self.release()
                 outcome["error"] = str(error)
+            except OSError as error:
+                self.release()
+                where = error.filename or self.path
+                outcome["error"] = f"run.root: {where} cannot be used ({error.strerror}); see to that disk or choose another run.root"
             outcome["told"] = {name: getattr(self, name) for name in _TOLD}
         outcome = self._broadcast(outcome)
         if "error" in outcome:

@@ -8,6 +8,7 @@ over after three missed touches.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -107,10 +108,8 @@ class RunLock:
 
     def _touch(self) -> None:
         while not self._stop.wait(self.beat):
-            try:
+            with contextlib.suppress(OSError):  # the disk may be back by the next beat
                 os.utime(self.path)
-            except FileNotFoundError:
-                return  # the run directory was deleted under the run
 
     def release(self) -> None:
         """Leave an empty file: nobody holds the run."""
@@ -119,7 +118,8 @@ class RunLock:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        os.ftruncate(self._descriptor, 0)
+        with contextlib.suppress(OSError):  # on a disk that refuses it, the note names a process that is no more
+            os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
         self._descriptor = None
 

@@ -17,9 +17,11 @@ _TAIL = 4 << 20  # bytes at the end of metrics.jsonl that hold the rows of the l
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """summary.json of a run directory; empty when there is none yet."""
-    file = path / SUMMARY
-    return json.loads(file.read_text()) if file.exists() else {}
+    """summary.json of a run directory; empty when there is none yet, or none that can be read."""
+    try:
+        return json.loads((path / SUMMARY).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def owed(path: Path, config: Mapping[str, Any]) -> list[str]:

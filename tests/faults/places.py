@@ -23,7 +23,7 @@ GROUPS = (START, STEP, WINDOW, EPOCH_END, FILES, RENAME, RETENTION, BESIDE, NORM
 @dataclass(frozen=True)
 class Place:
     """`target`: "module:function" or "module:Class.method", or BEGIN. `within`: only inside this scope, "-": only outside all of them.
-    `first`: the lowest index that counts, where earlier ones are another place. `often`: in RESUME, how often it is passed."""
+    `first`: the lowest index that counts, where earlier ones are another place."""
 
     group: str
     name: str
@@ -31,7 +31,6 @@ class Place:
     after: bool = False
     within: str | None = None
     first: int = 1
-    often: int = 1
 
 
 def _stage(arguments: tuple[Any, ...]) -> str:
@@ -127,8 +126,8 @@ PLACES = (
     Place(RESUME, "restored, nothing cut back", "linnaeus.engine.outputs:Outputs.begin"),
     Place(RESUME, "before checkpoints are set aside", "linnaeus.checkpoint.retention:set_aside_beyond"),
     Place(RESUME, "checkpoints set aside", "linnaeus.checkpoint.retention:set_aside_beyond", after=True),
-    Place(RESUME, "before rows are cut", "linnaeus.logging.rows:RowWriter.truncate", within="restore", often=3),
-    Place(RESUME, "rows cut", "linnaeus.logging.rows:RowWriter.truncate", after=True, within="restore", often=3),
+    Place(RESUME, "before rows are cut", "linnaeus.logging.rows:RowWriter.truncate", within="restore"),
+    Place(RESUME, "rows cut", "linnaeus.logging.rows:RowWriter.truncate", after=True, within="restore"),
     Place(RESUME, "results discarded", "linnaeus.engine.results:ValidationResults.discard_after", after=True),
     Place(RESUME, "all cut back", "linnaeus.engine.resume:restore", after=True),
 )

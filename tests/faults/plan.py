@@ -82,9 +82,10 @@ def _kill(group: str, turn: int, processes: int, references: References, draw: r
     places, which = [place for place in PLACES if place.group == group], turn + 5 * (processes - 1)  # 8 on 1 and 8 on 2 reach all 13
     if group == RESUME:
         place = places[which % len(places)]
-        rank = draw.randrange(processes) if label(place) in _passed_by_all(reference.hits, processes) else 0
+        # A run that begins passes most of them as one that continues does; where it passes none, rank 0 does so once.
+        hit = draw.choice(_hits(place, reference) or [{"rank": 0, "index": 1}])
         damaged = place.name.endswith("set aside") or draw.random() < 0.25
-        return setting, Kill(Fault(label(place), ANY, draw.randint(1, place.often), rank, kind), damaged)
+        return setting, Kill(Fault(label(place), ANY, hit["index"], hit["rank"], kind), damaged)
     places = [place for place in places if _hits(place, reference)]
     place = places[which % len(places)]
     hits = _hits(place, reference)
@@ -96,13 +97,6 @@ def _kill(group: str, turn: int, processes: int, references: References, draw: r
 
 def _hits(place: Place, reference: Reference) -> list[dict[str, Any]]:
     return [hit for hit in reference.hits if hit["place"] == label(place)]
-
-
-def _passed_by_all(passed: Sequence[dict[str, Any]], processes: int) -> set[str]:
-    ranks: dict[str, set[int]] = defaultdict(set)
-    for hit in passed:
-        ranks[hit["place"]].add(hit["rank"])
-    return {place for place, by in ranks.items() if len(by) == processes}
 
 
 def _beside(hits: list[dict[str, Any]], reference: Reference, kind: str, draw: random.Random) -> Fault:
@@ -127,7 +121,7 @@ def _pack(setting: Setting, kills: Sequence[tuple[str, Kill]], draw: random.Rand
     aimed: list[Run] = []
     others = [kill for group, kill in kills if group not in (RANDOM, RESUME)]
     for kill in sorted(others, key=lambda kill: (_step(kill), draw.random())):
-        found = next((run for run in aimed if len(run.kills) < LONGEST - 1 and _step(run.kills[-1]) < _step(kill)), None)
+        found = next((run for run in aimed if len(run.kills) < LONGEST - 1 and _step(run.kills[-1]) < _since(kill)), None)
         if found is None:
             aimed.append(found := Run(setting))
         found.kills.append(kill)
@@ -153,5 +147,12 @@ STEADY = "inside a step / window fetched"  # a kill that a resume needs before i
 
 
 def _step(kill: Kill) -> int:
+    """Where the run is when it is killed."""
     assert isinstance(kill.aim, Fault)
     return kill.aim.step
+
+
+def _since(kill: Kill) -> int:
+    """The first step that the launch must pass from its beginning."""
+    assert isinstance(kill.aim, Fault)
+    return kill.aim.hold[1] if kill.aim.hold is not None else kill.aim.step

@@ -154,7 +154,7 @@ def test_the_script_of_the_guide_goes_on_after_the_signal_before_a_time_limit(cl
         "srun --cpus-per-task=32": "srun --cpus-per-task=1",
         "#SBATCH --gpus-per-node=4\n": "",
         "--time=04:00:00": f"--time=10 --output={log}",
-        "--shutdown-timeout=110": "--shutdown-timeout=30",
+        "SHUTDOWN_TIMEOUT=110": "SHUTDOWN_TIMEOUT=30",
         "exec python": f"exec {sys.executable}",
         "--nproc-per-node=4": "--nproc-per-node=1",
         "experiment=plants480 data.path=photos/manifest.csv run.name=all": settings,

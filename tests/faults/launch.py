@@ -83,6 +83,7 @@ def launch(
     spec = Spec(mark, str(record), fault, str(trace) if trace is not None else None, broken)
     path = os.pathsep.join([str(SITE), str(runs.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, **spec.environment(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    environment["PYTHONFAULTHANDLER"] = "1"
     started = time.time()
     with open(log, "wb") as output:
         process = subprocess.Popen(
@@ -97,6 +98,9 @@ def launch(
         status = process.wait(LIMIT)
     except subprocess.TimeoutExpired:
         status = HUNG
+        for pid in processes(mark):
+            signal_to(pid, signal.SIGABRT)  # each writes into the log where its threads stand
+        time.sleep(3)
     finally:
         lingered, outlived = wait_for_the_last(mark, LINGER if process.poll() is not None else 0.0)
         process.wait()

@@ -126,7 +126,7 @@ class DistributedContext:
         timeout: float = 600.0,
     ) -> DistributedContext:
         """Join the group (by default: when launched as one of several) and pick the device. `device` is auto, cpu or cuda;
-        `timeout` (seconds) is how long a collective waits for the others, until `set_timeout`.
+        `timeout` (seconds) is how long a collective waits for the others.
 
         Raises `ConfigError` when cuda is asked for and there is none."""
         import torch
@@ -163,15 +163,6 @@ class DistributedContext:
             device_id=self.device if cuda else None,
         )
         self._joined = True
-
-    def set_timeout(self, seconds: float) -> None:
-        """How long a collective waits for the others from now on."""
-        if self._joined:
-            import torch.distributed as dist
-
-            # `set_timeout` is the public name from torch 2.14 on
-            change = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
-            change(timedelta(seconds=seconds), None)
 
     @property
     def is_master(self) -> bool:

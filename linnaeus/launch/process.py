@@ -7,15 +7,15 @@ the machine, each gets GPUs of its own.
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import IO
 
 from linnaeus.config.errors import ConfigError
+from linnaeus.distributed import die_with_parent
 from linnaeus.launch.base import Handle, Job
 from linnaeus.launch.gpus import share, visible_gpus
 
@@ -70,7 +70,7 @@ class ProcessLauncher:
                 stderr=output and subprocess.STDOUT,
                 env=self._environment(slot),
                 start_new_session=True,
-                preexec_fn=_dies_with(os.getpid()),
+                preexec_fn=functools.partial(die_with_parent, os.getpid()),
             )
         self._handles.append(self.handle(process, slot))
         return self._handles[-1]
@@ -96,18 +96,3 @@ def _appended(job: Job) -> IO[bytes]:
         return open(job.log, "ab")
     except OSError as error:
         raise ConfigError(f"run.root: {job.log} cannot be written ({error.strerror}); choose a directory you may write to") from None
-
-
-def _dies_with(parent: int) -> Callable[[], None] | None:
-    """Run in the child before it becomes another program: SIGKILL when `parent` is gone, however it went."""
-    if sys.platform != "linux":
-        return None
-    PR_SET_PDEATHSIG = 1
-    libc = ctypes.CDLL(None)
-
-    def bind() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it went before we asked
-            os._exit(128 + signal.SIGKILL)
-
-    return bind

@@ -21,8 +21,8 @@ import pytest
 from tests import runs
 from tests.slurm.cluster import install, slurm_cluster
 
-# a run of the better part of a minute on one core, whose updates differ
-LONG = ["trainer.length=5000steps", "trainer.micro_batch=1", "trainer.global_batch=16", "schedule.log=[100steps]", "schedule.report=[20%]"]
+# a run of about a minute on one idle core, longer than the time limit leaves it (30 s), whose updates differ
+LONG = ["trainer.length=10000steps", "trainer.micro_batch=1", "trainer.global_batch=16", "schedule.log=[100steps]", "schedule.report=[20%]"]
 LONG += ["schedule.validate=[25%]", "logger.console=plain", "schedule.checkpoint=[]", "data.train_samples=130"]
 LAUNCH = ["launch=slurm", "launch.time=1min", "launch.signal_before=30", "launch.cpus=1", "launch.memory=2G", "launch.poll=1"]
 

@@ -42,7 +42,7 @@ def bare(batch: int, side: int) -> None:
     present = torch.ones(batch, len(COMPONENTS), dtype=torch.bool)
     outputs = model({"image": torch.randn(batch, 3, side, side), "meta": torch.randn(batch, sum(widths(COMPONENTS))), "present": present})
     target = torch.zeros(batch, dtype=torch.int64)
-    loss = sum(torch.nn.functional.cross_entropy(logits, target) for logits in outputs["logits"])
+    loss = sum(torch.nn.functional.cross_entropy(logits, target) for logits in outputs["scores"].logits)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -13,7 +13,7 @@ import random
 import numpy as np
 
 # Streams: the second part of every key, so that two uses of the same seed never share bits.
-ORDER, AUGMENT, MIX, MASK, FORWARD, INIT, SPLIT, SYNTHETIC = range(1, 9)
+ORDER, AUGMENT, MIX, MASK, FORWARD, INIT, SPLIT, SYNTHETIC, RESAMPLE, BOOTSTRAP, GENERATION = range(1, 12)
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -1,8 +1,8 @@
 """Whole runs for tests: tiny configurations, runs in this process or in several, kills, and what two runs differ in.
 
 `configuration("biota", root, ...)` is the taxonomy workload with dropout, drop-path, mixing, masking, null labels and label smoothing
-on; `"vectors"` the second workload. 85 samples in global batches of 32 make a partial last window, whose fourth micro-batch of 8 is
-empty.
+on; `"vectors"` the second workload; `"language"` a text of letters, dropout on. 85 samples in global batches of 32 make a partial last
+window, whose fourth micro-batch of 8 is empty.
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ ROOT = Path(__file__).resolve().parents[1]
 VECTORS = ROOT / "tests" / "vectors" / "conf"
 TINY = ["trainer.threads=1", "trainer.workers=0", "trainer.device=cpu", "trainer.global_batch=32", "trainer.micro_batch=8"]
 TINY += ["logger.report=false", "logger.console=quiet", "schedule.log=[1steps]", "schedule.report=[50%]", "schedule.checkpoint=[]"]
-TINY += ["data.train_samples=85", "data.validation_samples=13", "data.validation_batch=2"]
+TINY += ["data.validation_batch=2"]
+SAMPLES = ["data.train_samples=85", "data.validation_samples=13"]
 WORKLOADS = {
     "vectors": ["experiment=vectors", "trainer.length=5epochs", "schedule.validate=[100%]"],
     "biota": [
-        *["data.image_size=16", "model.dropout=0.1", "model.drop_path=0.1", "loss.label_smoothing=0.1"],
+        *["data.image_size=16", "model.dropout=0.1", "model.drop_path=0.1", "loss=label_smoothing"],
         *["schedule.mixing.start=0.7", "schedule.mixing.end=0.7", "schedule.mixing_level=[{from: 0%, level: order}]"],
+        *["trainer.length=3epochs", "schedule.validate=[100%]"],
+    ],
+    "language": [
+        *["workload=language", "model.size=gpt_nano", "model.dropout=0.1", "data.block=8"],
         *["trainer.length=3epochs", "schedule.validate=[100%]"],
     ],
 }
@@ -43,9 +48,19 @@ WORKLOADS = {
 
 def overrides(workload: str, root: Path, *more: str) -> list[str]:
     """Later ones win, as the same key given twice."""
-    merged = {text.split("=", 1)[0]: text for text in [*TINY, *WORKLOADS[workload], *more]}
-    first = [text for key, text in merged.items() if key == "experiment"]  # groups before values
-    return [*first, *(text for key, text in merged.items() if key != "experiment"), f"run.root={root}", "run.name=run"]
+    sized = SAMPLES if workload != "language" else [f"data.path={write_text(root)}"]
+    merged = {text.split("=", 1)[0]: text for text in [*TINY, *sized, *WORKLOADS[workload], *more]}
+    first = [text for key, text in merged.items() if "." not in key]  # groups before values
+    return [*first, *(text for key, text in merged.items() if "." in key), f"run.root={root}", "run.name=run"]
+
+
+def write_text(root: Path) -> Path:
+    """A text of 85 windows of 8 letters to train on and 10 to validate, the last of either in part."""
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / "text.txt"
+    if not path.exists():
+        path.write_text("".join("abcdefghijklmnopqrstuvwxyz .\n"[i * i * (i % 7) % 29] for i in range(757)))
+    return path
 
 
 def configuration(workload: str, root: Path, *more: str) -> Config:

@@ -37,9 +37,9 @@ def own_denominators(folder: Path) -> Iterator[None]:
     """Breaks law 3 as most trainers do: each micro-batch is normalised by its own labels, and the window by its micro-batches."""
     original = epoch.run_micro_batch
 
-    def run_micro_batch(t: Any, batch: Any, coefficients: Any, denominators: Any) -> None:
+    def run_micro_batch(t: Any, batch: Any, shares: Any) -> None:
         own = t.workload.valid_counts(batch).clamp(min=1.0)
-        original(t, batch, (t.weighting.weights / own / t.sampler.accumulation), denominators)
+        original(t, batch, 1 / own / t.sampler.accumulation)
 
     with mock.patch.object(epoch, "run_micro_batch", run_micro_batch):
         yield

@@ -31,6 +31,9 @@ class StandingTensors:
     def groups(self, level: str | None) -> None:
         return None
 
+    def resampling(self) -> None:
+        return None
+
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
         rows = torch.tensor([index.sample % self.held for index in indices])
         return {"x": self.x.index_select(0, rows), "y": self.y.index_select(0, rows), "weight": torch.ones(len(rows))}

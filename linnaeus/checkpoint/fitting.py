@@ -19,13 +19,15 @@ _SHOWN = 3  # names of a list in one line
 @dataclass(frozen=True)
 class Report:
     """What of `InitialWeights` a model takes. Names: `matched` are taken, `fresh` were missing, `reshaped` (name -> why) have another
-    shape or type, `unused` are in the file alone; the last three are all under `run.init_allow`. `values` of `all_values` numbers."""
+    shape or type, `unused` are in the file alone; these three are all under `run.init_allow`; `skipped` under `run.init_skip`. `values`
+    of `all_values` numbers."""
 
     source: str
     matched: list[str]
     fresh: list[str]
     reshaped: dict[str, str]
     unused: list[str]
+    skipped: list[str]
     values: int
     all_values: int
     notes: list[str]
@@ -48,15 +50,21 @@ class Report:
             ("left at their initialisation, not in the file", self.fresh),
             ("left at their initialisation, of another shape", [f"{name} {why}" for name, why in self.reshaped.items()]),
             ("in the file and not used", self.unused),
+            ("left at their initialisation, as run.init_skip says", self.skipped),
         ]
 
 
-def check_fit(weights: InitialWeights, model: nn.Module, allow: Sequence[str] = ()) -> Report:
-    """What the bare `model` takes of `weights`; neither is changed. ConfigError, one line, for anything that does not fit and is not
-    under a name of `allow`, for a name of `allow` that is none, and for weights that are no numbers."""
-    own, state = model.state_dict(), weights.state
-    twins = _twins(own)
-    _refuse_idle(allow, [*own, *state])
+def check_fit(weights: InitialWeights, model: nn.Module, allow: Sequence[str] = (), skip: Sequence[str] = ()) -> Report:
+    """What the bare `model` takes of `weights`, but for the names under `skip`; neither is changed. ConfigError, one line, for anything
+    that does not fit and is not under a name of `allow`, for a name of `allow` or `skip` that is none, and for weights that are no
+    numbers."""
+    everything = model.state_dict()
+    _refuse_idle("run.init_allow", allow, [*everything, *weights.state])
+    _refuse_idle("run.init_skip", skip, list(everything))
+    skipped = [name for name in everything if _covers(skip, name)]
+    own, state = ({name: tensor for name, tensor in names.items() if not _covers(skip, name)} for names in (everything, weights.state))
+    twins = _twins(everything)
+    _refuse_torn(twins, skipped)
     matched = [name for name in own if name in state and not _unlike(state[name], own[name])]
     reshaped = {name: _unlike(state[name], own[name]) for name in own if name in state and name not in set(matched)}
     fresh = [name for name in own if name not in state and not any(twin in matched for twin in twins[name])]
@@ -74,8 +82,9 @@ def check_fit(weights: InitialWeights, model: nn.Module, allow: Sequence[str] = 
         fresh,
         reshaped,
         unused,
+        skipped,
         sum(counted.values()),
-        sum({_id_of(tensor): tensor.numel() for tensor in own.values()}.values()),
+        sum({_id_of(tensor): tensor.numel() for tensor in everything.values()}.values()),
         [*weights.notes, *notes],
     )
 
@@ -115,11 +124,17 @@ def _covers(allow: Iterable[str], name: str) -> bool:
     return any(name == begin.rstrip(".") or name.startswith(begin.rstrip(".") + ".") for begin in allow)
 
 
-def _refuse_idle(allow: Sequence[str], names: Sequence[str]) -> None:
-    idle = [begin for begin in allow if not any(_covers([begin], name) for name in names)]
+def _refuse_idle(key: str, begins: Sequence[str], names: Sequence[str]) -> None:
+    idle = [begin for begin in begins if not any(_covers([begin], name) for name in names)]
     if idle:
         parts = sorted({name.partition(".")[0] for name in names})
-        raise ConfigError(f"run.init_allow: no weight begins with {', '.join(idle)}; they begin with {', '.join(parts[:12])}")
+        raise ConfigError(f"{key}: no weight begins with {', '.join(idle)}; they begin with {', '.join(parts[:12])}")
+
+
+def _refuse_torn(twins: Mapping[str, list[str]], skipped: Sequence[str]) -> None:
+    torn = [(name, twin) for name in skipped for twin in twins[name] if twin not in skipped]
+    if torn:
+        raise ConfigError(f"run.init_skip: {' and '.join(torn[0])} are one weight of the model; name both or neither")
 
 
 def _misfit(source: str, of_model: int, matched: Sequence[str], wrong: Sequence[list[str]], why: Mapping[str, str]) -> str:

@@ -2,8 +2,9 @@
 
 PATH is a checkpoint directory, a run directory (its newest checkpoint that verifies), a safetensors file, or a torch file: a bare
 state dict, or one under `model_state_dict`, `model` or `state_dict`. Names of wrappers in front (`module.`, `_orig_mod.`) go.
-Nothing is taken by halves: every weight of the model must be there with its shape and nothing may be left over, but for the
-names that `run.init_allow` begins; and all of it is checked before the model or a file is touched.
+What begins with a name of `run.init_skip` is not taken. Of the rest nothing is taken by halves: every weight of the model must be
+there with its shape and nothing may be left over, but for the names that `run.init_allow` begins; and all of it is checked before
+the model or a file is touched.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class InitialWeights:
     notes: list[str] = field(default_factory=list)
 
 
-def initial_weights(path: str, model: nn.Module, allow: Sequence[str] = ()) -> Report:
+def initial_weights(path: str, model: nn.Module, allow: Sequence[str] = (), skip: Sequence[str] = ()) -> Report:
     """Read, check and load at once; see `read_initial`, `check_fit`, `load_into`."""
     weights = read_initial(path)
-    report = check_fit(weights, model, allow)
+    report = check_fit(weights, model, allow, skip)
     load_into(weights, report, model)
     return report
 

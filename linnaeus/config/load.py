@@ -95,8 +95,9 @@ def check_beginning(run: RunConfig) -> None:
             f"run.init_from={run.init_from} and run.resume={run.resume} are two beginnings: the first takes the weights alone into a "
             "new run, the second continues with everything; give one"
         )
-    if run.init_allow and run.init_from is None:
-        raise ConfigError(f"run.init_allow=[{','.join(run.init_allow)}] has no effect without run.init_from; give that, or leave it out")
+    for key, names in (("run.init_allow", run.init_allow), ("run.init_skip", run.init_skip)):
+        if names and run.init_from is None:
+            raise ConfigError(f"{key}=[{','.join(names)}] has no effect without run.init_from; give that, or leave it out")
 
 
 def settled(config: Config) -> Config:

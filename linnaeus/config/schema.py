@@ -27,6 +27,7 @@ class RunConfig:
     init_allow: list[str] = setting(
         "beginnings of weight names ([head.]) that may stay freshly initialised or unused where `init_from` does not fit"
     )
+    init_skip: list[str] = setting("beginnings of weight names ([head.]) that stay freshly initialised though `init_from` has them")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class TrainerConfig:
     device: str = setting("auto takes CUDA when there is one", choices=("auto", "cpu", "cuda"))
     precision: str = setting(
         "float32, float64, or autocast to bf16 / fp16 (fp16 scales the loss)", choices=("float32", "float64", "bf16", "fp16")
+    )
+    freeze: list[str] = setting(
+        "beginnings of weight names ([trunk., norm.]) that are not trained: no gradient, no decay; such parts compute as in validation"
     )
     clip_norm: float | None = setting("largest norm of the gradient, after unscaling; null: no clipping", above=0)
     ema_decay: float | None = setting("decay of an exponential moving average of the weights; null: none", low=0, below=1)
@@ -180,7 +184,7 @@ class ScheduleConfig:
     partial_meta_mask: RampConfig = setting("probability that one listed combination of a sample's metadata is masked")
     partial_mask_whitelist: list[list[str]] = setting("combinations partial masking may draw; empty: every proper subset")
     partial_mask_weights: list[float] = setting("their weights; empty: equal")
-    null_mask: RampConfig = setting("probability that a null label is left out of the loss; below 1 needs head.nulls=predict")
+    null_mask: RampConfig = setting("probability that a null label is left out of the loss; below 1 needs head.nulls=phase_in")
     mixing: RampConfig = setting("probability that a pair of samples is mixed")
     mixing_level: list[dict[str, str]] = setting(
         "taxonomic rank whose members are paired, from each moment on: [{from: 0%, level: genus}]; takes effect at epoch starts"
@@ -190,16 +194,53 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class WeightingConfig:
-    name: str = setting("how the losses of the tasks are weighted", choices=("fixed", "gradnorm"))
-    weights: dict[str, float] = setting("initial weight per task; a task not named has 1; scaled to sum to the number of tasks")
+    name: str = setting("how the losses of the tasks are weighted", choices=("fixed", "gradnorm", "uncertainty", "dwa", "famo", "surgery"))
+    weights: dict[str, float] = setting("weight per task to begin with; a task not named has 1; scaled to sum to the number of tasks")
+    conflict: Durations = setting(
+        "when the cosines between the tasks' gradients at the last shared layer are measured, for the rows of metrics", duration="update"
+    )
 
 
 @dataclass(frozen=True)
-class GradNormConfig(WeightingConfig):
+class MovingWeightsConfig(WeightingConfig):
+    """What every weighting has that moves its weights now and then."""
+
+    every: Durations = setting("when the weights are updated; for dwa the interval its mean losses are of", duration="update")
+    warmup: str = setting("no update of the weights before this", duration="update")
+
+
+@dataclass(frozen=True)
+class GradNormConfig(MovingWeightsConfig):
     alpha: float = setting("strength of the restoring force towards equal training rates", low=0)
     lr: float = setting("step size of the task weights", above=0)
-    every: Durations = setting("when the weights are updated", duration="update")
-    warmup: str = setting("no update of the weights before this", duration="update")
+    place: str = setting(
+        "where gradients are measured: at the last shared layer, the features the heads read, or exactly, over all shared parameters",
+        choices=("shared", "features", "trunk"),
+    )
+
+
+@dataclass(frozen=True)
+class UncertaintyConfig(MovingWeightsConfig):
+    lr: float = setting("step size of the tasks' log variances, which settle within a few times 2 / lr updates of them", above=0)
+
+
+@dataclass(frozen=True)
+class DWAConfig(MovingWeightsConfig):
+    temperature: float = setting("softness of the weights; a large one makes them equal", above=0)
+
+
+@dataclass(frozen=True)
+class FAMOConfig(MovingWeightsConfig):
+    lr: float = setting("step size of Adam on the logits of the task weights", above=0)
+    decay: float = setting("pull of the logits back to 0", low=0)
+
+
+@dataclass(frozen=True)
+class SurgeryConfig(WeightingConfig):
+    method: str = setting("how conflicting gradients are combined", choices=("pcgrad", "upgrad"))
+    place: str = setting(
+        "where gradients are measured: at the last shared layer, or exactly, over all shared parameters", choices=("shared", "trunk")
+    )
 
 
 @dataclass(frozen=True)
@@ -259,6 +300,9 @@ class SweepConfig:
     mode: str = setting(
         "whether smaller or larger is better; auto: by the metric's name, schedule.best_mode for null", choices=("auto", "min", "max")
     )
+    columns: list[str] = setting(
+        "what else the table has of each trial: names in `final` or `timings` of summary.json (val/species/top1, time/ms_per_step)"
+    )
     trials: int | None = setting("how many values optuna proposes; null for a grid, which says it itself", low=1)
     seed: int | None = setting("of optuna's proposals; null for a grid", low=0)
 
@@ -313,7 +357,14 @@ VARIANTS: dict[str, dict[str, type]] = {
         "constant": ConstantConfig,
         "plateau": PlateauConfig,
     },
-    "weighting": {"fixed": WeightingConfig, "gradnorm": GradNormConfig},
+    "weighting": {
+        "fixed": WeightingConfig,
+        "gradnorm": GradNormConfig,
+        "uncertainty": UncertaintyConfig,
+        "dwa": DWAConfig,
+        "famo": FAMOConfig,
+        "surgery": SurgeryConfig,
+    },
     "launch": {"process": LaunchConfig, "torchrun": TorchrunConfig, "slurm": SlurmConfig},
 }
 WORKLOAD_GROUPS = ("data", "model", "head", "loss", "augment")

@@ -13,6 +13,7 @@ from itertools import repeat
 import numpy as np
 
 from linnaeus.data.order import epoch_order
+from linnaeus.data.resampling import Resampling
 from linnaeus.workloads.base import SampleIndex
 
 _MAKE_INDEX = partial(tuple.__new__, SampleIndex)  # about half the time of calling SampleIndex
@@ -34,14 +35,16 @@ class PositionSampler:
         rank: int = 0,
         world_size: int = 1,
         groups: Callable[[int], np.ndarray | None] = lambda epoch: None,
+        resampling: Resampling | None = None,
     ) -> None:
+        """`groups(epoch)`: int64 [size], whose members are paired in slots of two. Without `resampling` an epoch has every sample once."""
         assert global_batch % (micro_batch * world_size) == 0
         self.size, self.seed = size, seed
         self.global_batch, self.micro_batch = global_batch, micro_batch
         self.steps_per_epoch, self.total_steps = steps_per_epoch, total_steps
         self.rank, self.world_size = rank, world_size
         self.accumulation = global_batch // (micro_batch * world_size)
-        self.groups = groups
+        self.groups, self.resampling = groups, resampling
         self.epoch = self.start = 0
 
     def begin(self, epoch: int, step: int = 0) -> None:
@@ -61,7 +64,7 @@ class PositionSampler:
         return min(self.global_batch, self.size - global_step % self.steps_per_epoch * self.global_batch)
 
     def __iter__(self) -> Iterator[list[SampleIndex]]:
-        order = epoch_order(self.seed, self.epoch, self.size, self.groups(self.epoch))
+        order = epoch_order(self.seed, self.epoch, self.size, self.groups(self.epoch), self.resampling)
         epoch, steps = self.epoch, self.steps()
         for step in steps:
             for accumulated in range(self.accumulation):

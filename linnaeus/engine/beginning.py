@@ -29,7 +29,7 @@ def _read_alike(t: Training, path: str) -> InitialWeights:
     weights, said = None, ""
     try:
         weights = read_initial(path)
-        check_fit(weights, t.model, t.config.run.init_allow)
+        check_fit(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
     except ConfigError as error:
         said = str(error)
     outcomes = t.context.all_gather((said, weights.digest if weights is not None else ""))
@@ -54,7 +54,7 @@ def begin_anew(t: Training, weights: InitialWeights | None) -> None:
         begun_with = t.context.broadcast_object(t.output.directory.record.get("initial_weights"))
         if begun_with not in (None, weights.digest):
             raise ConfigError(f"run.init_from: {path} holds other weights than this run began with, and no checkpoint of its own verifies")
-    report = check_fit(weights, t.model, t.config.run.init_allow)
+    report = check_fit(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
     load_into(weights, report, t.model)
     if t.ema is not None:
         t.ema.load_averaged(t.model.state_dict())

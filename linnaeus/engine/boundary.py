@@ -52,6 +52,7 @@ def log_training(t: Training) -> None:
         "progress/samples_seen": t.progress.samples_seen,
         "progress/drift": t.checker.drift(step),
     }
+    row |= t.conflict.row()
     t.output.row(t, row)
     t.stop_reason = t.stop_reason or t.ops.should_stop_early(step, learning_rate=base_lr, grad_norm=row["train/grad_norm"])
     stop_where_all_is_skipped(t)

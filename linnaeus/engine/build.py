@@ -20,6 +20,7 @@ from linnaeus.data.sampler import PositionSampler
 from linnaeus.distributed import DistributedContext
 from linnaeus.engine.batch_record import BatchRecord
 from linnaeus.engine.ema import EMA
+from linnaeus.engine.freezing import check_shared_layer, freeze
 from linnaeus.engine.outputs import Outputs
 from linnaeus.engine.parallel import batch_statistics, build_runner
 from linnaeus.engine.planning import Plan
@@ -36,7 +37,7 @@ from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.rundir import RunDirectory
 from linnaeus.schedule import EarlyStopping
 from linnaeus.schedule.durations import Duration
-from linnaeus.weighting import build_weighting
+from linnaeus.weighting import Conflict, TaskGradients, TaskWeighting, Weigher, build_weighting
 from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
@@ -72,13 +73,20 @@ def build_training(
     """Datasets, model, optimizer, schedules and trackers; `directory` is where an earlier launch may have left a quarantine."""
     workload.build_datasets(plan.ops, directory)
     model = build_model(config, workload, context.device)
+    frozen = freeze(model, config.trainer.freeze)
+    check_shared_layer(config.weighting, cast(Any, model).shared_parameters())
     warn_of_batch_statistics(model, context, plan)
     optimizers = build_optimizer(config.optimizer, model, config.trainer.global_batch, context.device)
-    for line in (*workload.notes, *optimizers.notes):
+    for line in (*workload.notes, *frozen, *optimizers.notes):
         if line not in plan.text:
             log.info(line)
     precision = Precision(config.trainer.precision, context.device)
     ema = EMA(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None
+    weighting = build_weighting(config.weighting, workload.tasks, context.device, precision.dtype, plan.accumulation, config.seed)
+    conflict = Conflict(workload.tasks, context.device)
+    weigher = build_weigher(config, context, workload, model, weighting, conflict)
+    if config.trainer.compile and (weighting.needs.gradients or plan.resolved.conflict.happens):
+        keep_compiled_graphs()
     runner, no_sync = build_runner(config, model, context)
     sampler = build_sampler(config, context, workload, plan)
     loader = build_train_loader(config, context, workload, sampler)
@@ -89,7 +97,6 @@ def build_training(
         context=context,
         workload=workload,
         model=model,
-        shared=cast(Any, model).shared_parameters(),
         runner=runner,
         no_sync=no_sync,
         sampler=sampler,
@@ -102,7 +109,9 @@ def build_training(
             optimizers, config.trainer.clip_norm, precision.scaler, ema, list(model.buffers()) if batch_statistics(model) else []
         ),
         ema=ema,
-        weighting=build_weighting(config.weighting, workload.tasks, context.device, precision.dtype),
+        weighting=weighting,
+        conflict=conflict,
+        weigher=weigher,
         progress=build_progress(config, context, plan),
         ops=plan.ops,
         checker=build_checker(config, context, workload, plan, loader),
@@ -130,6 +139,29 @@ def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext
         log.warning("%d layers have batch statistics (%s, ...): the update depends on how the global batch is split", len(names), names[0])
 
 
+def build_weigher(
+    config: Config, context: DistributedContext, workload: Workload, model: torch.nn.Module, weighting: TaskWeighting, conflict: Conflict
+) -> Weigher:
+    """Raises ConfigError for a place to measure gradients at that the model does not know."""
+    place, known = getattr(config.weighting, "place", "shared"), cast(Any, model)
+    if place == "trunk" and not hasattr(model, "trunk_parameters"):
+        raise ConfigError("weighting.place=trunk: this model does not say which parameters all tasks share; use weighting.place=shared")
+    if weighting.needs.at_once and context.device.type == "cuda":
+        log.warning("weighting=%s waits for the GPU once an update", config.weighting.name)
+    gradients = TaskGradients(known.shared_parameters(), place, known.trunk_parameters() if place == "trunk" else ())
+    if config.weighting.conflict and not gradients.possible:
+        log.info("weighting.conflict: the last shared layer is frozen, so no gradients of tasks are compared there")
+    return Weigher(weighting, conflict, gradients, context.all_reduce, getattr(workload, "measured_sums", None))
+
+
+def keep_compiled_graphs() -> None:
+    """Compiled backwards may by default reuse the memory of what the forward has saved, so they run once; to measure gradients and then
+    train they run again. To be called before anything is compiled."""
+    import torch._functorch.config as functorch
+
+    functorch.donated_buffer = False
+
+
 def build_sampler(config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> PositionSampler:
     def groups(epoch: int) -> Any:
         return workload.train_set.groups(plan.ops.get_mixup_group_level(epoch)) if workload.groups_of_two else None
@@ -144,6 +176,7 @@ def build_sampler(config: Config, context: DistributedContext, workload: Workloa
         context.rank,
         context.world_size,
         groups,
+        workload.train_set.resampling(),
     )
 
 

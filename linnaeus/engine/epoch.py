@@ -1,7 +1,7 @@
 """`train_one_epoch`: the loop, top to bottom.
 
 Per window (the micro-batches of one update on this process): count the valid labels of the whole global batch, run each
-micro-batch forward and backward, measure GradNorm when due, update, move the one counter, and at that boundary log, save,
+micro-batch forward and backward, measure what the task weights go by, update, move the one counter, and at that boundary log, save,
 validate and stop. Nothing between two boundaries waits for the device.
 """
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from linnaeus.data.loader import DevicePrefetcher
 from linnaeus.engine.agreement import UNREADABLE, agree, why_interrupted
 from linnaeus.engine.boundary import at_step_boundary
+from linnaeus.engine.freezing import set_training
 from linnaeus.engine.training import Training
 from linnaeus.randomness import seed_forward
 
@@ -28,7 +29,7 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     t = training
     t.progress.start_training_epoch(epoch)
     t.sampler.begin(epoch, t.progress.position_in_epoch)
-    t.model.train()
+    set_training(t.model)
     prefetcher = DevicePrefetcher(t.train_loader, t.device)
     before = t.progress.global_step
     for window in windows(prefetcher, t.sampler.accumulation):
@@ -83,31 +84,52 @@ def update_from(t: Training, window: Window, valid: Tensor) -> None:
     """Forward, backward and update; `valid` [T]: labels per task in the whole global batch."""
     step = t.progress.global_step
     weights = t.weighting.weights
-    shares = torch.tensor([t.context.world_size / max(count, 1.0) for count in valid.tolist()], dtype=weights.dtype)
+    shares = torch.tensor([t.context.world_size / (count or 1.0) for count in valid.tolist()], dtype=weights.dtype)
     # non_blocking: a blocking copy to a GPU waits for all that is queued there, the last update included.
-    coefficients = weights * shares.to(weights.device, non_blocking=True)
-    measuring = t.ops.should_update_gradnorm(step + 1)
+    shares = shares.to(weights.device, non_blocking=True)
+    t.weigher.begin(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.should_measure_conflict(step + 1))
     t.optimizers.zero_grad()
     t.update.begin()
     for number, (_, batch) in enumerate(window):
-        seed_forward(t.config.seed, step, number * t.context.world_size + t.context.rank, t.device.type)
+        key_forward(t, step, number)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
-            run_micro_batch(t, batch, coefficients, valid.clamp(min=1.0) if measuring else None)
-    if measuring:
-        t.weighting.finish(t.context.all_reduce)
+            run_micro_batch(t, batch, shares)
     t.optimizers.set_lr(t.lr.scale(step))
     t.update()
+    t.weigher.finish(sums_after(t, window, step) if t.weigher.wants_losses_after() else None)
     t.tracker.add_update(valid)
     t.progress.update_window(t.sampler.samples_in(step), len(window))
 
 
-def run_micro_batch(t: Training, batch: dict[str, Tensor], coefficients: Tensor, denominators: Tensor | None) -> None:
-    """Forward and backward of one micro-batch: sum_t w_t / N_t * (sum of the task's losses), N_t over the global batch."""
+def key_forward(t: Training, step: int, number: int) -> None:
+    """Dropout and drop-path of a micro-batch follow from its place in the global batch."""
+    seed_forward(t.config.seed, step, number * t.context.world_size + t.context.rank, t.device.type)
+
+
+def run_micro_batch(t: Training, batch: dict[str, Tensor], shares: Tensor) -> None:
+    """Forward and backward of one micro-batch: sum_t w_t / N_t * (sum of the task's losses), N_t over the global batch; `shares` [T]
+    are the processes (DDP takes their mean) over N_t."""
     batch = t.workload.prepare(batch)
     with t.precision.autocast():
         outputs = t.runner(batch)
     sums = t.workload.loss_sums(outputs, batch)
-    if denominators is not None:
-        t.weighting.measure((sums / denominators.to(sums, non_blocking=True)).unbind(), t.shared, t.precision.loss_scale)
-    t.precision.backward(sums, coefficients)
+    t.weigher.measure(sums, outputs, batch, t.precision.loss_scale)
+    t.precision.backward(sums, t.weighting.weights * shares)
     t.tracker.add_micro_batch(sums, outputs, batch)
+
+
+@torch.no_grad()
+def sums_after(t: Training, window: Window, step: int) -> Tensor:
+    """float64 [T]: this process's loss sums of the window that update `step` has just been made of, with its dropout; what a forward
+    changes in the model (batch statistics) is put back."""
+    before = [buffer.clone() for buffer in t.model.buffers()]
+    total = torch.zeros_like(t.weighting.weights, dtype=torch.float64)
+    for number, (_, batch) in enumerate(window):
+        key_forward(t, step, number)
+        batch = t.workload.prepare(batch)
+        with t.precision.autocast():
+            outputs = t.model(batch)
+        total += t.workload.loss_sums(outputs, batch)
+    for buffer, kept in zip(t.model.buffers(), before, strict=True):
+        buffer.copy_(kept)
+    return total

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
+from linnaeus.engine.freezing import frozen_parts
 
 log = logging.getLogger("linnaeus")
 
@@ -48,8 +49,10 @@ def build_runner(config: Config, model: nn.Module, context: DistributedContext) 
 
 
 def batch_statistics(model: nn.Module) -> list[str]:
-    """Names of the layers whose output depends on the other samples of a micro-batch."""
-    return [name for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    """Names of the layers whose output in training depends on the other samples of a micro-batch."""
+    frozen = {id(module) for _, part in frozen_parts(model) for module in part.modules()}
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    return [name for name, module in layers if id(module) not in frozen]
 
 
 def mean_in_rank_order(state: None, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings

@@ -58,7 +58,7 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
     accumulation = accumulation_steps(config, context.world_size)
     if workload.groups_of_two and config.trainer.micro_batch % 2:
         raise ConfigError(f"trainer.micro_batch={config.trainer.micro_batch} would tear mixed pairs apart; make it even")
-    resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, workload.components)
+    resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, workload.components, len(workload.tasks))
     check_monitors(config, resolved, workload)
     lr = build_scheduler(config.lr_scheduler, length.total_steps, length.steps_per_epoch)
     text = schedule_summary(resolved, config, context.world_size)

@@ -26,7 +26,7 @@ from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import LRSchedule, Optimizers
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.schedule import EarlyStopping, OpsSchedule
-from linnaeus.weighting import TaskWeighting
+from linnaeus.weighting import Conflict, TaskWeighting, Weigher
 from linnaeus.workloads.base import ValidationPass, Workload
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ class Training:
     context: DistributedContext
     workload: Workload
     model: nn.Module  # the bare model, whose names are the names in checkpoints
-    shared: list[nn.Parameter]  # of the last layer all tasks share, where GradNorm measures
     runner: Callable[..., Any]  # the same, wrapped for DDP
     no_sync: Callable[[], Any]  # around forward and backward of all but a window's last micro-batch
     sampler: PositionSampler
@@ -77,6 +76,8 @@ class Training:
     update: Update
     ema: EMA | None
     weighting: TaskWeighting
+    conflict: Conflict
+    weigher: Weigher  # measures for these two
     progress: TrainingProgress
     ops: OpsSchedule
     checker: TrainingConsistencyChecker
@@ -115,6 +116,7 @@ class Training:
             "precision": self.precision,
             "update": self.update,
             "weighting": self.weighting,
+            "conflict": self.conflict,
             "tracker": self.tracker,
         }
         if self.ema is not None:

@@ -18,6 +18,7 @@ from linnaeus.config.errors import ConfigError
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.sampler import validation_batches
 from linnaeus.engine.agreement import UNREADABLE, Rounds, why_interrupted
+from linnaeus.engine.freezing import set_training
 from linnaeus.engine.training import Training
 from linnaeus.progress import TrainingStage
 from linnaeus.workloads.base import ValidationPass
@@ -113,7 +114,7 @@ def validate_one_pass(t: Training, which: ValidationPass) -> dict[str, float] | 
     t.model.eval()
     with torch.inference_mode(), ema.swapped_in(t.model) if ema is not None else contextlib.nullcontext():
         metrics = _run_batches(t, mine, which.masked)
-    t.model.train(training_mode)
+    set_training(t.model, training_mode)
     if metrics is None:
         return None
     prefix = which.key.replace("val", "val_ema", 1) if ema is not None else which.key

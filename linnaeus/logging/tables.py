@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_SHARES = re.compile(r"(top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*)")
-_LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|severity).*")
+_SHARES = re.compile(r"(.*top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*|many|medium|few|ece)(_low|_high)?")
+_LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|severity|hd\d+|ece|aurc|perplexity|bits).*")
 
 
 def is_share(metric: str) -> bool:

@@ -129,7 +129,9 @@ class MetricsTracker:
                 "counts": {k: v.tolist() for k, v in self.training.counts.items()},
             },
             "smoothed_loss": self.smoothed / self.smoothed_weight if self.smoothed_weight else None,
-            "last_validation": self.last,
+            "smoothed": {"sum": self.smoothed, "weight": self.smoothed_weight, "keep": SMOOTHING},
+            "last_validation": {"global_step": self.last_step, "results": self.last},
+            "final": self.final,
             "best": self.best,
         }
 

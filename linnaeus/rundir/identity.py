@@ -36,7 +36,7 @@ NOT_UPDATES = (
     "trainer.max_skipped_in_a_row",
     "data.max_bad_fraction",
 )
-BEGINNING = ("run.init_from", "run.init_allow")
+BEGINNING = ("run.init_from", "run.init_allow", "run.init_skip")
 _ABSENT = object()
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from linnaeus.config.errors import ConfigError
 
 BEAT = 10.0  # seconds between two touches of the lock file
+DYING = 5.0  # seconds a killed owner may take to let go of the lock: its main thread is gone before the last of its files is closed
 
 
 def _boot_id() -> str:
@@ -77,11 +78,12 @@ class RunLock:
         self._thread.start()
 
     def _take(self, descriptor: int) -> None:
-        owner = _note(descriptor)
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise self._refusal(owner) from None
+        deadline = time.monotonic() + DYING
+        while not _locked(descriptor):
+            owner = _note(descriptor)
+            if owner is None or alive_here(owner) is not False or time.monotonic() > deadline:
+                raise self._refusal(owner)
+            time.sleep(0.01)
         owner = _note(descriptor)  # once more: it may have changed hands before the lock was ours
         me = identity()
         if owner is not None and any(owner[key] != me[key] for key in me):
@@ -122,6 +124,14 @@ class RunLock:
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
         self._descriptor = None
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _note(descriptor: int) -> dict[str, Any] | None:

@@ -76,8 +76,12 @@ class OpsSchedule:
         return due
 
     def should_update_gradnorm(self, current_step: int) -> bool:
-        """Whether the update number `current_step` also updates the task weights."""
-        return self.resolved.gradnorm.due(current_step)
+        """Whether the update number `current_step` also updates the task weights, by GradNorm or whatever weighting there is."""
+        return self.resolved.weighting.due(current_step)
+
+    def should_measure_conflict(self, current_step: int) -> bool:
+        """Whether the conflict between the tasks is measured in the update number `current_step`."""
+        return self.resolved.conflict.due(current_step)
 
     def should_stop_early(
         self,

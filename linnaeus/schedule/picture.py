@@ -99,7 +99,7 @@ class _Picture:
         self.y = bottom + GAP
 
     def _events(self) -> None:
-        colours = {"checkpoint": ORANGE, "gradnorm": PURPLE, "report": GREY, "log": GREY}
+        colours = {"checkpoint": ORANGE, "weighting": PURPLE, "conflict": PURPLE, "report": GREY, "log": GREY}
         for name, every in self.r.events().items():
             steps = every.steps()
             if not steps and not every.seconds:

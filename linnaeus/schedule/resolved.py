@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import Config, EarlyStopConfig, GradNormConfig, ScheduleConfig, SchedulerConfig, StepConfig, WSDConfig
+from linnaeus.config.schema import (
+    Config,
+    EarlyStopConfig,
+    MovingWeightsConfig,
+    ScheduleConfig,
+    SchedulerConfig,
+    StepConfig,
+    SurgeryConfig,
+    WeightingConfig,
+    WSDConfig,
+)
 from linnaeus.schedule.combinations import Combination, all_combinations, listed_combinations
 from linnaeus.schedule.durations import Duration
 from linnaeus.schedule.every import Every
@@ -36,7 +46,8 @@ class ResolvedSchedule:
     validate_mask_meta: Every
     validate_partial_mask_meta: Every
     checkpoint: Every
-    gradnorm: Every
+    weighting: Every  # when the task weights are updated
+    conflict: Every  # when the conflict between tasks is measured
     combinations: tuple[Combination, ...]  # of masked components, by the index of their partial pass
     listed: int  # how many of them the config lists: the others run at the end only
     all_combinations_at_end: bool
@@ -63,7 +74,8 @@ class ResolvedSchedule:
             "validate_mask_meta": self.validate_mask_meta,
             "validate_partial_mask_meta": self.validate_partial_mask_meta,
             "checkpoint": self.checkpoint,
-            "gradnorm": self.gradnorm,
+            "weighting": self.weighting,
+            "conflict": self.conflict,
             "report": self.report,
             "log": self.log,
         }
@@ -73,10 +85,10 @@ class ResolvedSchedule:
 
 
 def resolve_all_schedule_params(
-    config: Config, total_steps: int, steps_per_epoch: int, components: Sequence[str] | None = None
+    config: Config, total_steps: int, steps_per_epoch: int, components: Sequence[str] | None = None, tasks: int | None = None
 ) -> ResolvedSchedule:
     """Every duration in steps. `components` are the metadata components of the data: () for none, None where they are not
-    known yet. Raises `ConfigError`, one line, for what cannot be."""
+    known yet, as are the number of `tasks`. Raises `ConfigError`, one line, for what cannot be."""
     assert total_steps > 0 and steps_per_epoch > 0
     schedule, scheduler = config.schedule, config.lr_scheduler
     _check_monitor(schedule)
@@ -89,6 +101,7 @@ def resolve_all_schedule_params(
     if schedule.validate_partial_mask_meta and has_metadata and not listed:
         raise ConfigError("schedule.validate_partial_mask_meta needs schedule.partial_combinations, such as [[SPATIAL]]; or set it to []")
     events = _events(config, *lengths, last, {"validate": True, "validate_mask_meta": has_metadata, PARTIAL: bool(combinations)})
+    events |= _weighting_events(config.weighting, *lengths, last, tasks)
     ramps = {name: Ramp.resolve(getattr(schedule, name), f"schedule.{name}", *lengths) for name in RAMPS}
     levels = _mixing_levels(schedule, *lengths)
     warmup_end = Duration.parse(scheduler.warmup, "lr_scheduler.warmup").to_steps(*lengths)
@@ -104,7 +117,8 @@ def resolve_all_schedule_params(
         validate_mask_meta=events["validate_mask_meta"],
         validate_partial_mask_meta=events[PARTIAL],
         checkpoint=events["checkpoint"],
-        gradnorm=events["gradnorm"],
+        weighting=events["weighting"],
+        conflict=events["conflict"],
         combinations=combinations,
         listed=len(listed),
         all_combinations_at_end=complete,
@@ -124,7 +138,7 @@ def resolve_all_schedule_params(
 def _events(config: Config, total: int, per_epoch: int, last: int, possible: dict[str, bool]) -> dict[str, Every]:
     """Every kind of event; of the validation passes those that are `possible` with the metadata there are. At the end come the
     passes that have a cadence, and all that mask something where every combination is asked for."""
-    schedule, weighting = config.schedule, config.weighting
+    schedule = config.schedule
 
     def every(name: str, at_end: bool = False, by_clock: bool = False) -> Every:
         return Every.resolve(getattr(schedule, name), f"schedule.{name}", total, per_epoch, last, at_end=at_end, by_clock=by_clock)
@@ -136,11 +150,19 @@ def _events(config: Config, total: int, per_epoch: int, last: int, possible: dic
         once_more = schedule.validate_at_end and bool(getattr(schedule, name))
         complete = schedule.all_combinations_at_end and name != "validate"
         events[name] = every(name, once_more or complete) if possible[name] else never
-    events["gradnorm"] = never
-    if isinstance(weighting, GradNormConfig):
-        begin = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)
-        events["gradnorm"] = Every.resolve(weighting.every, "weighting.every", total, per_epoch, last, first=max(1, begin))
     return events
+
+
+def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, last: int, tasks: int | None) -> dict[str, Every]:
+    """When task weights are updated (surgery: always), and when the conflict is measured between tasks, of which it takes two."""
+    moves = Every(first=1, last=last)
+    if isinstance(weighting, MovingWeightsConfig):
+        begin = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)
+        moves = Every.resolve(weighting.every, "weighting.every", total, per_epoch, last, first=max(1, begin))
+    elif isinstance(weighting, SurgeryConfig):
+        moves = Every.resolve(["1steps"], "weighting", total, per_epoch, last)
+    cadence = [] if tasks == 1 else weighting.conflict
+    return {"weighting": moves, "conflict": Every.resolve(cadence, "weighting.conflict", total, per_epoch, last)}
 
 
 def _lr_moments(scheduler: SchedulerConfig, warmup_end: int, total: int, per_epoch: int) -> tuple[tuple[str, int], ...]:

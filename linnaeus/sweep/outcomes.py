@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,15 @@ class Metric:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`value` and `step` are None unless the run ended well and measured it; `error` is one line; `seconds` over all its starts."""
+    """`value` and `step` are None unless the run ended well and measured it; `error` is one line; `seconds` over all its starts;
+    `columns`: what it has of `sweep.columns`, None where that is not defined."""
 
     status: str
     value: float | None = None
     step: int | None = None
     seconds: float | None = None
     error: str | None = None
+    columns: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def is_final(self) -> bool:
@@ -97,7 +99,10 @@ def finished(trial: Trial, sweep: SweepConfig) -> Outcome:
             raise ConfigError(f"sweep.metric: {trial.directory} has no {metric.name}; it has {', '.join(sorted(known)) or 'none at all'}")
         value, step = known[metric.name], summary.get("global_step")
     status = str(summary.get("status", FINISHED))
-    return Outcome(status, value, step if value is not None else summary.get("global_step"), summary.get("wall_seconds"))
+    known = {**summary.get("final", {}), **summary.get("timings", {})}
+    columns = {name: known[name] for name in sweep.columns if name in known}
+    step = step if value is not None else summary.get("global_step")
+    return Outcome(status, value, step, summary.get("wall_seconds"), columns=columns)
 
 
 def last_error(log: Path, start: int) -> str | None:

@@ -46,7 +46,8 @@ def run_sweep(request: Request) -> int:
     source = Grid(request) if request.sweep.method == "grid" else Study(request)
     launcher = build_launcher(request.launch, request.sweep.parallel)
     root, name = Path(source.first.config.run.root), sweep_name(request, source.first)
-    record = SweepRecord(root / "sweeps" / name, root, source.metric, [p.key for p in request.parameters])
+    keys = [p.key for p in request.parameters]
+    record = SweepRecord(root / "sweeps" / name, root, source.metric, keys, request.sweep.columns)
     lock = record.open()
     try:
         source.resume(record.before)
@@ -83,6 +84,11 @@ def _end(record: SweepRecord, driver: Driver, request: Request, source: Grid | S
     """Print the table, draw the picture; returns the exit status."""
     trials = source.trials if isinstance(source, Grid) else list(driver.trials.values())
     log.info("the best first:\n%s", record.table(trials, driver.outcomes).rstrip())
+    means = record.means(trials, driver.outcomes)
+    if means:
+        log.info("over the seeds, mean +- standard deviation:\n%s", means.rstrip())
+    for column in record.unknown(driver.outcomes):
+        log.warning("sweep.columns: no trial has %s; `final` and `timings` of a summary.json have the names", column)
     picture = sweep_picture(request.parameters, trials, driver.outcomes, source.metric)
     if picture is not None:
         write_atomic(record.directory / PICTURE, picture)

@@ -7,25 +7,69 @@ from collections.abc import Sequence
 import torch
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import GradNormConfig, WeightingConfig
-from linnaeus.weighting.base import TaskWeighting, initial_weights
+from linnaeus.config.schema import DWAConfig, FAMOConfig, GradNormConfig, SurgeryConfig, UncertaintyConfig, WeightingConfig
+from linnaeus.weighting.base import Measured, Needs, TaskWeighting, initial_weights
+from linnaeus.weighting.conflict import Conflict
+from linnaeus.weighting.dwa import DynamicWeightAverage
+from linnaeus.weighting.famo import FAMO
 from linnaeus.weighting.fixed import FixedWeighting
+from linnaeus.weighting.gradients import TaskGradients
 from linnaeus.weighting.gradnorm import GradNorm
+from linnaeus.weighting.surgery import Surgery
+from linnaeus.weighting.uncertainty import UncertaintyWeighting
+from linnaeus.weighting.weigher import Weigher
 
-__all__ = ["FixedWeighting", "GradNorm", "TaskWeighting", "build_weighting"]
+__all__ = [
+    "FAMO",
+    "Conflict",
+    "DynamicWeightAverage",
+    "FixedWeighting",
+    "GradNorm",
+    "Measured",
+    "Needs",
+    "Surgery",
+    "TaskGradients",
+    "TaskWeighting",
+    "UncertaintyWeighting",
+    "Weigher",
+    "build_weighting",
+]
 
 
 def build_weighting(
-    config: WeightingConfig, tasks: Sequence[str], device: torch.device, dtype: torch.dtype = torch.float32
+    config: WeightingConfig,
+    tasks: Sequence[str],
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    accumulation: int = 1,
+    seed: int = 0,
 ) -> TaskWeighting:
-    """The weighting of a configuration; `dtype` is that of the losses (float64 where the run is). Raises ConfigError for an
-    unknown task, weights that are impossible, and GradNorm where there is nothing to balance."""
+    """The weighting of a configuration; `dtype` is that of the losses (float64 where the run is), `accumulation` the micro-batches of
+    a window. Raises ConfigError for an unknown task, weights that are impossible, one that balances where there is nothing to balance, and
+    surgery where its weights would come too late or its library is missing."""
     weights = initial_weights(config.weights, tasks, device, dtype)
-    if not isinstance(config, GradNormConfig):
+    if type(config) is WeightingConfig:
         return FixedWeighting(weights)
     if len(tasks) < 2:
-        raise ConfigError(f"weighting.name=gradnorm: there is one task only ({tasks[0]}), nothing to balance; use weighting=fixed")
+        raise ConfigError(f"weighting.name={config.name}: there is one task only ({tasks[0]}), nothing to balance; use weighting=fixed")
     for task in tasks:
-        if not weights[tasks.index(task)] > 0:
-            raise ConfigError(f"weighting.weights.{task}=0: GradNorm only moves positive weights; give one above 0 or use weighting=fixed")
-    return GradNorm(weights, config.alpha, config.lr)
+        if config.weights.get(task) == 0:
+            raise ConfigError(
+                f"weighting.weights.{task}=0: {config.name} only moves positive weights; give one above 0 or use weighting=fixed"
+            )
+    match config:
+        case GradNormConfig():
+            return GradNorm(weights, config.alpha, config.lr)
+        case UncertaintyConfig():
+            return UncertaintyWeighting(weights, config.lr)
+        case DWAConfig():
+            return DynamicWeightAverage(weights, config.temperature)
+        case FAMOConfig():
+            return FAMO(weights, config.lr, config.decay)
+    assert isinstance(config, SurgeryConfig)
+    if accumulation > 1:
+        raise ConfigError(
+            f"weighting=surgery weighs an update by its own gradients, but a window has {accumulation} micro-batches, of which the first "
+            "would be weighed before the last is seen; set trainer.micro_batch so that there is one"
+        )
+    return Surgery(weights, config.method, seed)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+
+from linnaeus.weighting.base import Measured, Needs
 
 
 class FixedWeighting:
     """Nothing to measure, nothing to keep: the weights come from the configuration again."""
 
+    needs = Needs()
+
     def __init__(self, weights: Tensor) -> None:
         self.weights = weights
 
-    def measure(self, losses: Tensor | Sequence[Tensor], shared: Sequence[Tensor], scale: Tensor | None = None) -> None:
-        pass
-
-    def finish(self, all_reduce: Callable[[Tensor], Tensor]) -> None:
+    def finish(self, measured: Measured) -> None:
         pass
 
     def state_dict(self) -> dict[str, Any]:

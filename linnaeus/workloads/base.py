@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linnaeus.data.resampling import Resampling
 from linnaeus.schedule import OpsSchedule
 
 Batch = dict[str, Tensor]
@@ -47,6 +48,10 @@ class PositionedDataset(Protocol):
 
     def groups(self, level: str | None) -> np.ndarray | None:
         """int64 [N] group of each sample at a level, -1 where it must not be paired; None: no pairs are wanted."""
+        ...
+
+    def resampling(self) -> Resampling | None:
+        """Which samples an epoch draws how often; None: every one once. Asked of the training set only."""
         ...
 
 
@@ -97,7 +102,12 @@ class Workload(Protocol):
 
     def build_model(self) -> nn.Module:
         """The network, initialised from the config's seed. `model(batch)` returns outputs; `model.shared_parameters()` lists
-        the parameters of the last shared layer for GradNorm; `model.no_decay` is a set of names never decayed."""
+        the parameters of the last shared layer, where gradients of tasks are measured; `model.no_decay` is a set of names never decayed.
+
+        For two choices of `weighting.place` more is needed: `model.trunk_parameters()`, all parameters that all tasks share, for
+        `trunk`, and outputs that are a mapping with `per_rank`, the features [B, ...] that the heads read, for `features`. With
+        `trainer.compile` the layers up to there must be parts of their own (`model.compiled_parts()`), else measuring runs the whole
+        backward."""
         ...
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
@@ -114,6 +124,13 @@ class Workload(Protocol):
 
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
         """float [T]: the sum (not the mean) of each task's losses over the valid labels of a prepared batch."""
+        ...
+
+    def measured_sums(self, outputs: Any, batch: Batch, sums: Tensor) -> Tensor | Sequence[Tensor]:
+        """What is differentiated where gradients of tasks are measured (GradNorm, conflict): the sum of each task's losses over the
+        same labels, [T] or T scalars (cheaper: each then runs through its own head alone). A hierarchical head, whose loss of one
+        rank holds those of the ranks above, gives each rank's own conditional part. A workload without this method is measured by
+        `sums`, what `loss_sums` has just given."""
         ...
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:

@@ -149,6 +149,7 @@ def test_one_beginning_and_no_idle_allowance() -> None:
     for given, said in {
         "run.init_from=a run.resume=b": "two beginnings",
         "run.init_allow=[head]": "has no effect without run.init_from",
+        "run.init_skip=[head]": "run.init_skip=.head. has no effect without run.init_from",
     }.items():
         with pytest.raises(ConfigError, match=said):
             compose(given.split())
@@ -192,6 +193,24 @@ def test_what_is_allowed_and_fits_is_taken_and_said(tmp_path: Path) -> None:
     model = Net(2)
     report = initial_weights(str(saved(tmp_path / "w.pt", Net(1).state_dict())), model, ["head.genus"])
     assert same(model, Net(1)) and "and taken: head.genus.weight, head.genus.bias" in report.lines()[-1]
+
+
+def test_what_is_skipped_stays_fresh_though_it_fits(tmp_path: Path) -> None:
+    source, model = Net(1), Net(2)
+    path = saved(tmp_path / "w.pt", source.state_dict())
+    report = initial_weights(str(path), model, skip=["head.species."])
+    assert same(model, Net(2), "head.species") and same(model, source, "head.genus") and same(model, source, "trunk")
+    assert report.skipped == ["head.species.weight", "head.species.bias"] and report.fresh == report.unused == []
+    assert "left at their initialisation, as run.init_skip says: head.species.weight, head.species.bias" in report.lines()
+    assert report.all_values - report.values == 4 * 3 + 3
+    other = saved(tmp_path / "other.pt", Net(1, classes=7).state_dict())
+    assert initial_weights(str(other), Net(2), skip=["head"]).reshaped == {}, "of another tree, and not asked for"
+    for skip, said in (
+        (["tail"], "run.init_skip: no weight begins with tail"),
+        (["embed"], "embed.weight and unembed.weight are one weight"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            initial_weights(str(path), Net(2), skip=skip)
 
 
 @pytest.mark.parametrize("allow", [["heads"], ["hea"], ["head.genus", "tail"]])

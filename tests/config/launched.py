@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from linnaeus.launch import Job, build_launcher
 from linnaeus.sweep.driver import Driver
-from linnaeus.sweep.outcomes import Metric, metric_of
+from linnaeus.sweep.outcomes import Metric, finished, metric_of
 from linnaeus.sweep.request import Request, check_settings, divided
 from linnaeus.sweep.trials import sweep_name
 
@@ -34,6 +36,15 @@ def parameters(config: Any) -> list[Any]:
 
 def compared_by(config: Any) -> Metric:
     return metric_of(config.sweep, config)
+
+
+def columns_of_a_run(config: Any) -> Any:
+    """What the table of a sweep has of a trial that ended so."""
+    summary = {"status": "finished", "final": {"val/loss": 1.0, "val/order/loss": 2.0}, "timings": {"time/ms_per_step": 3.0}}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "summary.json").write_text(json.dumps(summary))
+        found: Any = SimpleNamespace(config=config, directory=Path(folder))
+        return finished(found, config.sweep).columns
 
 
 def most_at_once(config: Any) -> int:

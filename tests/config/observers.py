@@ -220,6 +220,9 @@ def write_manifest(folder: Path) -> Path:
     (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
     (folder / "second.csv").write_text("\n".join(lines[:-4]) + "\n")
     (folder / "gaps.csv").write_text("\n".join(lines).replace("23.png,0.png", "gone.png,0.png") + "\n")
+    for name, genus in (("taxa", "A"), ("regrouped", "B")):
+        taxa = ["id,parent,rank,name", "A,,genus,A", "B,,genus,B", *(f"T{i},{'A' if i else genus},species,T{i}" for i in range(3))]
+        (folder / f"{name}.csv").write_text("\n".join([*taxa, *(f"S{i},{'AB'[i % 2]},species,S{i}" for i in range(4))]) + "\n")
     (folder / "sub").mkdir()
     for i in range(24):
         Image.fromarray(np.full((40, 40, 3), i, np.uint8)).save(folder / "sub" / f"{i}.png")

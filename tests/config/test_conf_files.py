@@ -12,6 +12,7 @@ import yaml
 from linnaeus.config import CONF, Config, compose, typed_config
 from linnaeus.config.help import describe
 from linnaeus.rundir import dump_yaml, load_yaml
+from linnaeus.workloads.language.config import SCHEMAS as LANGUAGE
 
 GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
@@ -25,16 +26,20 @@ def test_every_group_has_a_file_and_nothing_else_lies_there():
 
 @pytest.mark.parametrize("group, name", CHOICES, ids=lambda x: x)
 def test_a_file_composes_and_validates(group, name):
-    config = compose([f"{group}={name}", "data.path=photos.csv"] if needs_path(group, name) else [f"{group}={name}"])
+    config = compose([f"{group}={name}", *needed(group, name)])
     assert isinstance(config, Config)
     content = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
     if group not in ("experiment", "sweep", "debug"):
         assert content.get("name", name) in (name, getattr(getattr(config, group), "name", name))
 
 
-def needs_path(group: str, name: str) -> bool:
-    text = (CONF / group / f"{name}.yaml").read_text()
-    return (group, name) == ("data", "manifest") or "override /data: manifest" in text
+def needed(group: str, name: str) -> list[str]:
+    """What a file leaves to the command line: a workload other than the default, a path, the run of a first stage."""
+    stages = [CONF / group / f"{name.removesuffix('_rebalanced')}.yaml", CONF / group / f"{name}.yaml"]
+    text = "".join(path.read_text() for path in stages if path.exists())
+    path = "path: ???" in text or "override /data: manifest" in text
+    workload = ["workload=language"] * (name in LANGUAGE.get(group, {}))
+    return workload + ["data.path=photos.csv"] * path + ["run.init_from=RUN"] * ("init_skip" in text)
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda p: p.stem)

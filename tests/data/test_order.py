@@ -106,6 +106,9 @@ def test_prefetcher_counts_waiting_and_keeps_order():
         def groups(self, level):
             return None
 
+        def resampling(self):
+            return None
+
         def __getitems__(self, indices):
             return {"x": torch.tensor([i.sample for i in indices])}
 

@@ -54,7 +54,7 @@ ATTRIBUTES = {
 }
 ATTRIBUTES["progress"] += ["completed_validations", "partial_validation_indices"]
 SETTINGS = ["trainer.length=7steps", "schedule.checkpoint=[2steps]", "debug.dump_metrics=true", "schedule.early_stop.patience=9"]
-SETTINGS += ["weighting=gradnorm", "weighting.every=[2steps]", "schedule.null_mask.start=0.5", "head.nulls=predict"]
+SETTINGS += ["weighting=gradnorm", "weighting.every=[2steps]", "schedule.null_mask.start=0.5", "head.nulls=phase_in"]
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ PLACES = (
     Place(STEP, "waiting for data", _BATCH, within="-"),
     Place(STEP, "window fetched", "linnaeus.engine.epoch:train_one_step"),
     Place(STEP, "between forward and backward", "linnaeus.engine.precision:Precision.backward"),
-    Place(STEP, "inside GradNorm", "linnaeus.weighting.gradnorm:GradNorm.measure"),
+    Place(STEP, "while measuring gradients", "linnaeus.weighting.gradients:TaskGradients.add"),
     Place(STEP, "between backward and optimizer", "linnaeus.engine.update:Update.__call__"),
     Place(STEP, "optimizer done, average not", "linnaeus.engine.ema:EMA.update"),
     Place(STEP, "updated, not counted", "linnaeus.engine.update:Update.__call__", after=True),

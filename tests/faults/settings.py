@@ -26,7 +26,7 @@ WORKLOADS = {
     "vectors": [*COMMON, *PLATEAU, "model.batch_norm=true", "trainer.precision=fp16"],
     # The smallest mformer: augmentation, mixing, dropout, drop-path, masked metadata, null labels phased in, a cosine with warm-up.
     "biota": [
-        *[*COMMON, "lr_scheduler=cosine", "augment=standard", "head.nulls=predict", "schedule.null_mask.start=0.5"],
+        *[*COMMON, "lr_scheduler=cosine", "augment=standard", "head.nulls=phase_in", "schedule.null_mask.start=0.5"],
         *["schedule.meta_mask={start: 0.1, end: 0.5, begin: 0%, until: 100%}", "schedule.partial_meta_mask.start=0.4"],
         *["schedule.validate_mask_meta=[3steps]", "schedule.validate_partial_mask_meta=[3steps]"],
         "schedule.partial_combinations=[[SPATIAL], [TEMPORAL, ELEVATION]]",

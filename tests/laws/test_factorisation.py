@@ -17,7 +17,7 @@ from tests import runs
 
 F64 = ["trainer.precision=float64", "trainer.length=8epochs"]
 GRADNORM = ["weighting=gradnorm", "weighting.every=[3steps]", "trainer.ema_decay=0.99", "schedule.best_monitor=val_ema/loss"]
-F32 = ["trainer.length=50steps", "debug.batch_hashes=true", "head.nulls=predict", "schedule.null_mask.start=0.8"]
+F32 = ["trainer.length=50steps", "debug.batch_hashes=true", "head.nulls=phase_in", "schedule.null_mask.start=0.8"]
 FP16 = ["trainer.precision=fp16", "trainer.length=6steps", "trainer.micro_batch=16", "trainer.ema_decay=0.9"]
 FP16 += ["schedule.best_monitor=val_ema/loss"]
 CONTINUED = ["trainer.length=10steps", "trainer.deterministic=true", "schedule.checkpoint=[4steps]", "schedule.log=[3steps]"]

@@ -12,20 +12,22 @@ from linnaeus.engine import build as build_module
 from linnaeus.engine import resolve_schedule
 from linnaeus.engine.outputs import Outputs
 from linnaeus.schedule import OpsSchedule
-from linnaeus.weighting.gradnorm import GradNorm
+from linnaeus.weighting import Conflict, GradNorm
 from tests import runs, watching
 
 VECTORS = ["trainer.length=4epochs", "schedule.log=[5steps]", "schedule.report=[25%]", "schedule.validate=[40%, 1epochs]"]
 VECTORS += ["schedule.checkpoint=[7steps]", "weighting=gradnorm", "weighting.every=[4steps]", "weighting.warmup=3steps"]
+VECTORS += ["weighting.conflict=[5steps]"]
 BIOTA = ["trainer.length=7steps", "schedule.log=[2steps]", "schedule.validate=[3steps]", "schedule.validate_mask_meta=[50%]"]
 BIOTA += ["schedule.validate_partial_mask_meta=[1epochs]", "schedule.checkpoint=[2epochs]", "schedule.all_combinations_at_end=true"]
+BIOTA += ["weighting.conflict=[3steps]"]
 STOPPED = [*VECTORS, "schedule.early_stop.max_steps=9"]
 
 
 def listed(text: str) -> dict[str, list[int]]:
     """The steps of every event in the text of a plan; few enough here that none is abbreviated."""
     assert "..." not in text
-    lines = re.findall(r"^  (validate\w*|checkpoint|gradnorm|report|log) +(never|.*?: ([\d, ]+))", text, re.M)
+    lines = re.findall(r"^  (validate\w*|checkpoint|weighting|conflict|report|log) +(never|.*?: ([\d, ]+))", text, re.M)
     return {name: [int(step) for step in steps.split(",")] if steps else [] for name, _, steps in lines}
 
 
@@ -41,11 +43,16 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
     """The steps at which things were seen to happen in a run, by the names of the plan."""
     reports: list[int] = []
     measured: list[int] = []
-    original_finish, original_report = GradNorm.finish, Outputs.report
+    compared: list[int] = []
+    original_finish, original_take, original_report = GradNorm.finish, Conflict.take, Outputs.report
 
-    def finish(self, all_reduce):
+    def finish(self, seen):
         measured.append(training[0].progress.global_step + 1)  # the update that is being made
-        original_finish(self, all_reduce)
+        original_finish(self, seen)
+
+    def take(self, gramian):
+        compared.append(training[0].progress.global_step + 1)
+        original_take(self, gramian)
 
     def report(self, t):
         reports.append(t.progress.global_step)
@@ -60,6 +67,7 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
 
     with (
         mock.patch.object(GradNorm, "finish", finish),
+        mock.patch.object(Conflict, "take", take),
         mock.patch.object(Outputs, "report", report),
         mock.patch("linnaeus.engine.open_outputs", opened),
         watching.counted(CheckpointWriter, "save") as saves,
@@ -75,7 +83,8 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
         **passes,
         "validate_partial_mask_meta": partial,
         "checkpoint": saved,
-        "gradnorm": measured,
+        "weighting": measured,
+        "conflict": compared,
         "report": reports,
         "log": [r["global_step"] for r in logged if "train/loss" in r],
     }
@@ -92,6 +101,7 @@ def test_what_the_plan_lists_is_what_happens(tmp_path, capsys, workload, setting
     assert plan_text == run_text
     validations = {step for name in plan if name.startswith("validate") for step in plan[name]}
     plan["checkpoint"] = sorted(set(plan["checkpoint"]) | validations)
+    plan["conflict"] = sorted({*plan["conflict"], *plan["weighting"]})  # GradNorm compares what it measures
     assert events == plan
     assert events["validate"] and events["log"] and events["checkpoint"]
 
@@ -134,8 +144,8 @@ def broken_from(step: int):
 
     original = epoch.run_micro_batch
 
-    def run_micro_batch(t, batch, coefficients, denominators):
-        original(t, batch, coefficients * (float("nan") if t.progress.global_step >= step else 1.0), denominators)
+    def run_micro_batch(t, batch, shares):
+        original(t, batch, shares * (float("nan") if t.progress.global_step >= step else 1.0))
 
     return mock.patch.object(epoch, "run_micro_batch", run_micro_batch)
 

@@ -33,9 +33,9 @@ SCHEDULE = ScheduleConfig(
     mixing=RampConfig(0.0, 0.0, "0%", "100%"), mixing_level=[], early_stop=EARLY_STOP,
 )  # fmt: skip
 TRAINER = TrainerConfig(
-    global_batch=8, micro_batch=4, length="10epochs", device="cpu", precision="float32", clip_norm=None, ema_decay=None, ema_validate=False,
-    compile=False, channels_last=False, deterministic=False, threads=None, max_time=None, startup_timeout="30min", timeout="10min",
-    max_skipped_in_a_row=9, workers=0, prefetch=1, pin_memory=False,
+    global_batch=8, micro_batch=4, length="10epochs", device="cpu", precision="float32", freeze=[], clip_norm=None, ema_decay=None,
+    ema_validate=False, compile=False, channels_last=False, deterministic=False, threads=None, max_time=None, startup_timeout="30min",
+    timeout="10min", max_skipped_in_a_row=9, workers=0, prefetch=1, pin_memory=False,
 )  # fmt: skip
 
 
@@ -44,13 +44,16 @@ def build(
     early_stop: dict[str, Any] | None = None,
     scheduler: Any = None,
     gradnorm: tuple[list[str], str] | None = None,
+    conflict: tuple[str, ...] = (),
     last_batch: str = "keep",
     **schedule: Any,
 ) -> Config:
     """`schedule` replaces fields of the schedule, `trainer` and `early_stop` of those groups; `gradnorm` is (every, warm-up)."""
-    weighting = GradNormConfig("gradnorm", {}, 1.5, 0.025, *gradnorm) if gradnorm else WeightingConfig("fixed", {})
+    weighting = WeightingConfig("fixed", {}, list(conflict))
+    if gradnorm:
+        weighting = GradNormConfig("gradnorm", {}, list(conflict), *gradnorm, 1.5, 0.025, "shared")
     return Config(
-        seed=0, plan=False, run=RunConfig(None, "test", "outputs", "auto", [], None, []), workload=WorkloadConfig("taxonomy"),
+        seed=0, plan=False, run=RunConfig(None, "test", "outputs", "auto", [], None, [], []), workload=WorkloadConfig("taxonomy"),
         data=DataConfig("biota", last_batch, 8, 0.0), model=None, head=None, loss=None, augment=None, weighting=weighting,
         optimizer=SGDConfig("sgd", 0.1, "none", 8, 0.0, False, [], 0.9, False),
         lr_scheduler=scheduler or CosineConfig("cosine", "0steps", 0.0),

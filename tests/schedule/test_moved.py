@@ -50,7 +50,7 @@ def test_a_longer_run(make_config: Callable[..., Config]) -> None:
     assert found["checkpoint"] == ("5: 60, 70 ... 100; every 15min", "8: 60, 80 ... 200; every 15min")
     assert found["log"] == ("9: 60, 65 ... 100", "29: 60, 65 ... 200")
     assert found["mixing"] == ("0.275 now: 0 -> 0.5, from step 0 to step 100", "0.1375 now: 0 -> 0.5, from step 0 to step 200")
-    assert {"steps per epoch", "position", "gradnorm", "meta_mask", "null_mask"} <= unmoved(text)
+    assert {"steps per epoch", "position", "weighting", "meta_mask", "null_mask"} <= unmoved(text)
 
     def cosine(step: int, total: int) -> str:
         return f"{0.1 * 0.5 * (1 + math.cos(math.pi * step / total)):.6g}"

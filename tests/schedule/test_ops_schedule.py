@@ -29,7 +29,7 @@ def random_config(make_config: Callable, draw: random.Random) -> object:
     return make_config(
         {"length": draw.choice(["3epochs", "2.5epochs", "41steps", "1steps"])},
         {"max_steps": draw.choice([None, None, 17])},
-        gradnorm=(cadence(), draw.choice(["0steps", "10%", "1epochs"])),
+        gradnorm=(cadence(), draw.choice(["0steps", "10%", "1epochs"])), conflict=cadence(),
         last_batch=draw.choice(["keep", "drop"]),
         log=cadence(), report=cadence(), validate=cadence(), validate_mask_meta=cadence(), validate_partial_mask_meta=cadence(),
         checkpoint=cadence(), checkpoint_at_end=draw.random() < 0.5, validate_at_end=draw.random() < 0.5,
@@ -57,7 +57,8 @@ def test_the_summary_lists_exactly_what_fires(make_config: Callable, seed: int) 
         "validate_mask_meta": ops.should_validate_mask_meta,
         "validate_partial_mask_meta": lambda step: len(ops.partial_validations_due(step)) > 0,
         "checkpoint": ops.should_save_checkpoint,
-        "gradnorm": ops.should_update_gradnorm,
+        "weighting": ops.should_update_gradnorm,
+        "conflict": ops.should_measure_conflict,
         "report": ops.should_report,
         "log": ops.should_log_metrics,
     }

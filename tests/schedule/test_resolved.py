@@ -50,8 +50,8 @@ def test_without_metadata_nothing_masks_it(make_config: Callable) -> None:
 
 def test_gradnorm_starts_after_its_warm_up(make_config: Callable) -> None:
     resolved = resolve_all_schedule_params(make_config(gradnorm=(["10steps"], "3epochs")), 60, 10)
-    assert resolved.gradnorm.steps() == [30, 40, 50, 60]
-    assert resolve_all_schedule_params(make_config(), 60, 10).gradnorm.steps() == []
+    assert resolved.weighting.steps() == [30, 40, 50, 60]
+    assert resolve_all_schedule_params(make_config(), 60, 10).weighting.steps() == []
 
 
 def test_maximum_steps_end_the_run_but_do_not_stretch_it(make_config: Callable) -> None:

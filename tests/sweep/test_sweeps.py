@@ -125,7 +125,7 @@ def test_a_metric_that_no_run_has_is_named_after_the_first(sweep):
     lost = sweep("metric", "seed=0,1", "sweep.metric=val/r3")
     status, out, err = lost.run()
     assert status == 2 and len(started(out)) == 1
-    assert err.endswith("has no val/r3; it has val/loss, val/r2\n") and err.count("\n") == 1
+    assert err.endswith("has no val/r3; it has val/few, val/loss, val/r2\n") and err.count("\n") == 1
 
 
 def test_two_parents_cannot_have_one_sweep(sweep):
@@ -138,3 +138,28 @@ def test_two_parents_cannot_have_one_sweep(sweep):
     finally:
         lock.release()
     assert status == 2 and not started(out) and "sweeps/mine is being run by process" in err
+
+
+def test_columns_of_the_table_and_means_over_seeds(sweep):
+    """NaN and what a run has not measured are no numbers; what no run has at all is named; no clock gets into trials.csv."""
+    columns = "sweep.columns=[val/r2,val/few,time/ms_per_step,val/r3]"
+    wide = sweep("columns", "optimizer.lr=3e-3,3e-2", "seed=0,1,13", columns, "sweep.parallel=3")
+    status, out, _ = wide.run()
+    assert status == 1 and "sweep.columns: no trial has val/r3; " in out and "no trial has val/few" not in out
+    rows = [line.split(",") for line in wide.text("trials.csv").splitlines()]
+    assert rows[0] == ["trial", "optimizer.lr", "seed", "status", "val/loss", "val/r2", "val/few", "val/r3", "step", "directory"]
+    good = [row for row in rows[1:] if row[3] == "finished"]
+    assert len(good) == 4 and all(float(row[4]) + float(row[5]) == pytest.approx(1) and row[6:8] == ["", ""] for row in good)
+    table = [line.split() for line in wide.text("table.txt").splitlines()]
+    assert table[0][4:9] == ["r2", "few", "ms_per_step", "r3", "step"] and table[1][:2] == ["*", "1"]
+    assert table[1][6] == "-" and float(table[1][7]) > 0 and table[1][8] == "-" and table[-1][3:8] == ["-"] * 5
+    means = [line.split("  ") for line in wide.text("means.txt").splitlines()]
+    assert [line[0] for line in means[1:]] == ["0.003", "0.03"] and wide.text("means.txt").splitlines()[1] in out
+    numbers = [float(row[4]) for row in good if row[1] == "0.003"]
+    assert [cell.strip() for cell in means[1] if cell.strip()][1:3] == ["2", f"{sum(numbers) / 2:.4g} +- {0.01 / 2**0.5:.4g}"]
+
+
+def test_no_means_where_no_two_trials_differ_in_their_seed_alone(uninterrupted, sweep):
+    assert (uninterrupted[0].directory / "means.txt").exists()
+    one = sweep("seeds", "seed=0,1")
+    assert one.run()[0] == 0 and not (one.directory / "means.txt").exists()

@@ -33,6 +33,9 @@ class Vectors:
     def groups(self, level: str | None) -> None:
         return None
 
+    def resampling(self) -> None:
+        return None
+
     def __getitems__(self, indices: list[Any]) -> dict[str, Tensor]:
         epochs, positions, samples, _, real = (np.array(column) for column in zip(*indices))
         x = self.x[samples]
@@ -64,11 +67,18 @@ class MLP(nn.Module):
         self.heads = nn.Linear(config.hidden, len(TASKS))
         self.no_decay: set[str] = set()
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        return self.heads(self.shared(self.trunk(batch["x"])))
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        features = self.shared(self.trunk(batch["x"]))
+        return {"y": self.heads(features), "per_rank": features}
 
     def shared_parameters(self) -> list[nn.Parameter]:
         return [self.shared.weight, self.shared.bias]
+
+    def trunk_parameters(self) -> list[nn.Parameter]:
+        return [*self.trunk.parameters(), *self.shared.parameters()]
+
+    def compiled_parts(self) -> list[nn.Module]:
+        return [self.trunk]
 
 
 class R2:
@@ -79,13 +89,13 @@ class R2:
     def __init__(self, device: torch.device) -> None:
         self.counts = {"n": torch.zeros(2, dtype=torch.int64, device=device)}
 
-    def sums(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    def sums(self, outputs: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
         known = batch["known"]
-        error = ((outputs - batch["y"]) ** 2 * known).double().sum(0)
+        error = ((outputs["y"] - batch["y"]) ** 2 * known).double().sum(0)
         y = batch["y"].double() * known
         return torch.cat([error, y.sum(0), (y**2).sum(0)])
 
-    def count(self, outputs: Tensor, batch: dict[str, Tensor]) -> None:
+    def count(self, outputs: dict[str, Tensor], batch: dict[str, Tensor]) -> None:
         self.counts["n"] += batch["known"].sum(0)
 
     def compute(self, sums: Tensor, counts: dict[str, Tensor]) -> dict[str, float]:
@@ -135,8 +145,8 @@ class VectorsWorkload:
     def valid_counts(self, batch: dict[str, Tensor]) -> Tensor:
         return batch["known"].sum(0).double()
 
-    def loss_sums(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        return ((outputs - batch["y"]) ** 2 * batch["known"]).sum(0)
+    def loss_sums(self, outputs: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
+        return ((outputs["y"] - batch["y"]) ** 2 * batch["known"]).sum(0)
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         return (sums * weights / denominators.clamp(min=1)).sum()

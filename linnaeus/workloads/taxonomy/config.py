@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from linnaeus.config.schema import DataConfig
 from linnaeus.config.setting import setting
 
+LOSSES = ("cross_entropy", "taxonomic_smoothing", "soft_labels", "conditional", "marginal")
+
 
 @dataclass(frozen=True)
 class TaxonomyDataConfig(DataConfig):
     ranks: list[str] | None = setting("taxonomic ranks to predict, coarse to fine; null: every rank with more than one class")
     components: list[str] = setting("metadata components the model reads: SPATIAL, TEMPORAL, ELEVATION")
     image_size: int = setting("side of the square the model sees, in pixels", low=8)
+    sampling: str = setting(
+        "how often a class of n samples is drawn in an epoch of unchanged length: as often as it occurs, in proportion to the root of n, "
+        "or as often as any other",
+        choices=("natural", "square_root", "class_balanced"),
+    )
+    sampling_rank: str | None = setting("taxonomic rank whose classes `sampling` balances; null: the finest")
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,10 @@ class ManifestConfig(TaxonomyDataConfig):
     root: str | None = setting("folder the image paths are relative to; null: the manifest's own")
     image_column: str = setting("column with the image path")
     rank_columns: dict[str, str] = setting("column of each taxonomic rank, coarse to fine; empty: the columns named like known ranks")
+    taxonomy: str | None = setting(
+        "CSV or Parquet table of taxa (id, parent id or ancestry, rank, name), for labels that are ids; null: columns of names"
+    )
+    taxon_column: str | None = setting("column with the id, in data.taxonomy, of the taxon of each row, of whatever rank; null: none")
     latitude_column: str | None = setting("column with degrees north; null: none")
     longitude_column: str | None = setting("column with degrees east; null: none")
     uncertainty_column: str | None = setting("column with the uncertainty of the coordinates in metres; null: none")
@@ -36,6 +48,7 @@ class ManifestConfig(TaxonomyDataConfig):
     elevation_column: str | None = setting("column with metres above the sea; null: none")
     elevation_missing: float | None = setting("value of elevation that means missing, as 0.0 does in some exports; null: none")
     split_column: str | None = setting("column that says train or val; null: the split is made here")
+    weight_column: str | None = setting("column with the weight of a row in the training loss, relative to the mean; null: all the same")
     group_column: str | None = setting("column (observation, observer, site) whose rows stay on one side of the split; null: none")
     validation_fraction: float = setting("share of the rows held out when the split is made here", low=0, high=1)
     split_seed: int = setting("which of the possible splits", low=0)
@@ -63,14 +76,60 @@ class TimmConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class HeadConfig:
-    name: str = setting("how features become predictions at each rank", choices=("linear",))
-    nulls: str = setting("ignore: null labels teach nothing; predict: each rank has a class for them", choices=("ignore", "predict"))
+    name: str = setting("how features become predictions", choices=("linear", "conditional", "hierarchical_softmax", "marginal"))
+    nulls: str = setting(
+        "ignore: null labels teach nothing; phase_in, predict: each rank has a class for them, learnt by schedule.null_mask, or always",
+        choices=("ignore", "phase_in", "predict"),
+    )
+
+
+@dataclass(frozen=True)
+class PlainHeadConfig(HeadConfig):
+    pass
+
+
+@dataclass(frozen=True)
+class HierarchicalSoftmaxConfig(HeadConfig):
+    routing: str = setting("what ranks hand down: all probabilities, the best taxon, or a Gumbel draw", choices=("soft", "hard", "gumbel"))
+    temperature: float = setting("of the routing distribution; small is sharp", above=0)
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    name: str = setting("loss of one taxonomic rank", choices=("cross_entropy",))
+    name: str = setting("loss of one taxonomic rank", choices=LOSSES)
+    class_weights: str = setting(
+        "weight of a class by its training rows n; none, inverse: 1 / n, effective: one over their effective number",
+        choices=("none", "inverse", "effective"),
+    )
+    effective_beta: float | None = setting("beta of the effective number (1 - beta^n) / (1 - beta); null otherwise", above=0, below=1)
+    class_weight_cap: float | None = setting("no class weighs more than this, the mean over labels being 1; null: no limit", above=1)
+    logit_adjustment: float = setting("how much of the log of the taxa's shares is added to the scores in training; 0: none", low=0)
+
+
+@dataclass(frozen=True)
+class CrossEntropyConfig(LossConfig):
     label_smoothing: float = setting("share of the target spread evenly over the classes of the rank", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class TaxonomicSmoothingConfig(LossConfig):
+    label_smoothing: float = setting("share of the target spread over the other classes of the rank, near relatives first", low=0, high=1)
+    beta: float = setting("how fast it falls: in proportion to exp(-beta x edges between the classes)", low=0)
+
+
+@dataclass(frozen=True)
+class SoftLabelsConfig(LossConfig):
+    beta: float = setting("target in proportion to exp(-beta x height of the common ancestor / greatest height); large: one-hot", low=0)
+
+
+@dataclass(frozen=True)
+class ConditionalConfig(LossConfig):
+    alpha: float = setting("a rank counts exp(-alpha x its height above the finest); 0: all the same", low=0)
+
+
+@dataclass(frozen=True)
+class MarginalConfig(LossConfig):
+    """Nothing of its own."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +156,18 @@ class AugmentConfig:
 SCHEMAS: dict[str, dict[str, type]] = {
     "data": {"biota": BiotaConfig, "manifest": ManifestConfig},
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
-    "head": {"linear": HeadConfig},
-    "loss": {"cross_entropy": LossConfig},
+    "head": {
+        "linear": PlainHeadConfig,
+        "conditional": PlainHeadConfig,
+        "hierarchical_softmax": HierarchicalSoftmaxConfig,
+        "marginal": PlainHeadConfig,
+    },
+    "loss": {
+        "cross_entropy": CrossEntropyConfig,
+        "taxonomic_smoothing": TaxonomicSmoothingConfig,
+        "soft_labels": SoftLabelsConfig,
+        "conditional": ConditionalConfig,
+        "marginal": MarginalConfig,
+    },
     "augment": {"none": AugmentConfig, "standard": AugmentConfig},
 }

@@ -19,13 +19,14 @@ import torch
 from linnaeus import randomness
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config
+from linnaeus.data.resampling import POWERS, Resampling
 from linnaeus.workloads.base import Batch, SampleIndex
 from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, masking_notes, ramp_used
-from linnaeus.workloads.taxonomy.nulls import NullPhaseIn
+from linnaeus.workloads.taxonomy.nulls import NullPolicy
 from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
 
 
@@ -76,8 +77,10 @@ class TaxonomyDataset:
         self.mix_nulls = config.augment.mix_nulls
         self.mixing = _mixing(config, self.ranks) if training else None
         self.masking = MetadataMasking.of(config.schedule, self.components, config.seed) if training else None
-        self.notes = masking_notes(config.schedule, self.components) if training else ()
-        self.nulls = NullPhaseIn.of(config, source.tree.sizes) if training else None
+        self._resampling = build_resampling(config, self.labels, self.ranks) if training else None
+        self.weight = source.weight[self.rows] if training and source.weight is not None else None
+        self.notes = (*masking_notes(config.schedule, self.components), *self._sampling_notes(config)) if training else ()
+        self.nulls = NullPolicy.of(config, source.tree.sizes) if training else None
         self.fingerprint = _fingerprint(source.fingerprint, self.rows, self.components)
         self._groups: dict[str, np.ndarray] = {}
 
@@ -94,10 +97,20 @@ class TaxonomyDataset:
             self._groups[level] = group_numbers(self.labels, self.ranks.index(level), self.mix_nulls)
         return self._groups[level]
 
+    def resampling(self) -> Resampling | None:
+        """Balanced drawing by `data.sampling`; None for natural sampling and in validation, which is never resampled."""
+        return self._resampling
+
+    def _sampling_notes(self, config: Config) -> tuple[str, ...]:
+        if self._resampling is None:
+            return ()
+        return (f"{config.data.sampling} sampling of {config.data.sampling_rank or self.ranks[-1]}: {self._resampling.summary()}",)
+
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
         """The batch of `indices`: `image` uint8 [B, 3, S, S], `label` int64 [B, R], `meta` float32 [B, F], `present` bool [B, M] (the
         sample's own), `weight` float32 [B], `sample` int64 [B], `bad` int64 [B] (observation number of an undecodable photograph, else
-        -1); in training with metadata `mask` bool [B, M]; with mixing `share`, `box`, `pick` (see `MixDraws`) and `label2`."""
+        -1); in training with metadata `mask` bool [B, M]; with mixing `share`, `box`, `pick` (see `MixDraws`) and `label2`, and for
+        samples with weights of their own `blend` float32 [B], the share of the pictures where `share` is that of the labels."""
         index = _Indices.of(indices)
         observations = self.rows[index.sample]
         image, bad = self._images(index, observations)
@@ -108,7 +121,7 @@ class TaxonomyDataset:
             "label": label,
             "meta": self.meta[index.sample],
             "present": present,
-            "weight": usable.astype(np.float32),
+            "weight": usable.astype(np.float32) if self.weight is None else np.where(usable, self.weight[index.sample], np.float32(0)),
             "sample": index.sample,
             "bad": np.where(index.real, bad, -1),
         }
@@ -121,6 +134,8 @@ class TaxonomyDataset:
             batch["mask"] = self.masking.draw(index.step, index.position, full, partial)
         if self.mixing is not None:
             batch |= self._mix(self.mixing, index, usable, label, present)
+            if self.weight is not None:
+                batch |= _weighted_pairs(batch["weight"], batch["share"])
         return {"image": image} | {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def _mix(
@@ -144,7 +159,8 @@ class TaxonomyDataset:
         first = np.arange(0, len(usable) - 1, 2)
         second = first + 1
         one_slot = (index.position[first] ^ 1 == index.position[second]) & (index.epoch[first] == index.epoch[second])
-        allowed[first] = allowed[second] = one_slot & (group[first] >= 0) & (group[first] == group[second])
+        two = index.sample[first] != index.sample[second]  # resampling may draw one twice
+        allowed[first] = allowed[second] = one_slot & two & (group[first] >= 0) & (group[first] == group[second])
         return allowed
 
     def _images(self, index: _Indices, observations: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
@@ -190,6 +206,37 @@ def group_numbers(labels: np.ndarray, rank: int, with_nulls: bool) -> np.ndarray
         group[found] = labels[found, coarser] + offset
         offset = group.max(initial=-1) + 1
     return group
+
+
+def _weighted_pairs(weight: np.ndarray, share: np.ndarray) -> dict[str, np.ndarray]:
+    """Of rows' own weights and shares [B], what makes each label of a pair count by the weight of its own sample: the weights add up
+    as the pictures do, and the share of the labels is that of the weights."""
+    other = np.minimum(np.arange(len(weight)) ^ 1, len(weight) - 1)
+    own = share * weight
+    together = own + (1 - share) * np.where(share < 1, weight[other], np.float32(0))
+    of_labels = np.divide(own, together, out=share.copy(), where=together > 0)
+    return {"weight": together, "share": of_labels, "blend": share}
+
+
+def label_mass(config: Config, source: Source, rows: np.ndarray) -> np.ndarray | None:
+    """float64 [N]: what each of the training `rows` counts for in an epoch, its draws times its weight; None: one each."""
+    resampling = build_resampling(config, source.labels[rows], source.tree.ranks)
+    draws = None if resampling is None else resampling.draws
+    if source.weight is None:
+        return draws
+    return source.weight[rows].astype(np.float64) * (1.0 if draws is None else draws)
+
+
+def build_resampling(config: Config, labels: np.ndarray, ranks: Sequence[str]) -> Resampling | None:
+    """How epochs draw training rows of `labels` int64 [N, R]; None where sampling is natural. Raises ConfigError for no such rank."""
+    name, rank = config.data.sampling, config.data.sampling_rank
+    if name == "natural":
+        if rank is not None:
+            raise ConfigError(f"data.sampling_rank={rank} has no effect with data.sampling=natural; leave it out, or balance the classes")
+        return None
+    if rank is not None and rank not in ranks:
+        raise ConfigError(f"data.sampling_rank: {rank!r} is not one of the taxonomic ranks {list(ranks)}")
+    return Resampling(labels[:, ranks.index(rank) if rank is not None else -1], POWERS[name], config.seed)
 
 
 def _mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:

@@ -1,8 +1,12 @@
-"""Null labels: left out of the loss, or learnt as a class of their own that is phased in by schedule.
+"""Null labels (`head.nulls`): left out of the loss, learnt as a class of their own by schedule, or always.
 
-With `head.nulls=predict` every rank has one more class, the last, for "not known at this rank". In training a null label becomes that
-class with probability 1 - `schedule.null_mask`, keyed by (seed, global_step, position), and is left out (-1) otherwise.
-Validation never counts it: accuracies are over the known labels and the real classes.
+    ignore     a null label teaches nothing; there is no null class, and no probability is left for "unknown"
+    phase_in   every rank has one more class, the last, for "not known at this rank"; in training a null label becomes that class with
+               probability 1 - `schedule.null_mask`, keyed by (seed, global_step, position), and is left out (-1) otherwise
+    predict    the same, every null label at every step; `schedule.null_mask` has no say and must be left alone
+
+Under the first a null label is a taxon that nobody named, under the others it is something to be learnt. Validation keeps its
+nulls in any case: accuracies are over the known labels and the real classes.
 """
 
 from __future__ import annotations
@@ -21,28 +25,32 @@ PHASE_IN = 2  # the operation of these draws within the masking stream
 
 
 @dataclass(frozen=True)
-class NullPhaseIn:
-    """`null_class` int64 [R]: the number of the null class at each rank."""
+class NullPolicy:
+    """`null_class` int64 [R]: the number of the null class at each rank. `always`: no null label is left out."""
 
     seed: int
     null_class: np.ndarray
+    always: bool
 
     @classmethod
-    def of(cls, config: Config, sizes: Sequence[int]) -> NullPhaseIn | None:
+    def of(cls, config: Config, sizes: Sequence[int]) -> NullPolicy | None:
         """None where nulls are ignored. Raises ConfigError where the schedule and the head contradict each other."""
-        ramp = config.schedule.null_mask
+        ramp, nulls = config.schedule.null_mask, config.head.nulls
         always_left_out = ramp.start == ramp.end == 1
-        if config.head.nulls == "ignore":
-            if not always_left_out:
-                raise ConfigError("schedule.null_mask lets null labels into the loss, but head.nulls=ignore; set head.nulls=predict")
-            return None
-        if always_left_out:
-            raise ConfigError("head.nulls=predict needs schedule.null_mask below 1 at some time, or the null class is never learnt")
-        return cls(config.seed, np.array(sizes, dtype=np.int64))
+        if nulls == "phase_in" and always_left_out:
+            raise ConfigError(
+                "head.nulls=phase_in needs schedule.null_mask below 1 at some time, or the null class is never learnt; "
+                "for null labels that are always learnt set head.nulls=predict"
+            )
+        if nulls != "phase_in" and not always_left_out:
+            says = "lets null labels into the loss" if nulls == "ignore" else "leaves null labels out of the loss"
+            raise ConfigError(f"schedule.null_mask {says}, but head.nulls={nulls} does not ask it; set head.nulls=phase_in")
+        return None if nulls == "ignore" else cls(config.seed, np.array(sizes, dtype=np.int64), nulls == "predict")
 
     def apply(self, steps: np.ndarray, positions: np.ndarray, label: np.ndarray, masked: np.ndarray, usable: np.ndarray) -> np.ndarray:
-        """`label` int64 [B, R] with some nulls of `usable` [B] samples turned into the null class; `masked` float [B] is the
-        probability that one is left out."""
-        u = draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1])
-        taken = (label < 0) & (u >= masked[:, None]) & usable[:, None]
+        """`label` int64 [B, R] with the nulls of `usable` [B] samples turned into the null class, some or all; `masked` float [B] is
+        the probability that one is left out where that is scheduled."""
+        taken = (label < 0) & usable[:, None]
+        if not self.always:
+            taken &= draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1]) >= masked[:, None]
         return np.where(taken, self.null_class, label)

@@ -56,6 +56,7 @@ class Source:
     split: np.ndarray  # int8 [N]: TRAIN or VALIDATION
     images: ImageReader
     fingerprint: str  # hash of everything above that determines a batch
+    weight: np.ndarray | None = None  # float32 [N], of each row in the training loss, mean 1 over the training rows; None: all 1
     group: np.ndarray | None = None  # int64 [N], the group column the split keeps together
     excluded: dict[str, int] = field(default_factory=dict)  # reason -> rows left out, for the report
     notes: tuple[str, ...] = ()  # one line each, printed at start and kept with the run

@@ -16,7 +16,7 @@ from linnaeus.workloads.taxonomy.masking import hidden
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as pretrained networks expect
 STD = (0.229, 0.224, 0.225)
-HOST_DRAWS = ("box", "pick", "mask")  # used up here
+HOST_DRAWS = ("box", "pick", "mask", "blend")  # used up here
 
 
 class BatchPreparation:
@@ -37,7 +37,7 @@ class BatchPreparation:
         if "share" in batch:
             other = partner_rows(len(available), available.device)
             out["share"] = batch["share"].to(self.dtype)
-            mix_images(out["image"], out["share"], batch["box"], other)
+            mix_images(out["image"], batch.get("blend", batch["share"]).to(self.dtype), batch["box"], other)
             available = torch.where(batch["pick"], available[other], available)
             meta = torch.where(self._per_feature(batch["pick"]), meta[other], meta)
         present = available & ~batch["mask"] if "mask" in batch else available

@@ -1,10 +1,10 @@
 """The record of the data a run was trained on: counts, densities, class indices and the tree, as files anyone can read.
 
-`process_and_save_dataset_metadata(source, directory)` writes
+`process_and_save_dataset_metadata(source, directory, draws)` writes
 
     dataset.json         rows, label and null density per rank, metadata density per component, what was left out and why, fingerprint
     class_indices.json   rank -> lineage id -> class index
-    class_counts.csv     rank, class, name, lineage id, training rows, validation rows
+    class_counts.csv     rank, class, name, lineage id, training rows, validation rows, positions of an epoch drawn from the training rows
     taxonomy.json        the tree, as `TaxonomyTree.from_dict` reads it
 
 and `load_dataset_metadata(directory)` reads them back.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class DatasetRecord:
 
     tree: TaxonomyTree
     counts: dict[str, tuple[np.ndarray, ...]]
+    drawn: tuple[np.ndarray, ...]  # per rank float64 [C_r]: positions of an epoch, on average; the training rows where sampling is natural
     facts: Mapping[str, Any]
 
     @property
@@ -46,11 +47,13 @@ class DatasetRecord:
         return {rank: {lineage: c for c, lineage in enumerate(self.tree.lineage_ids(rank))} for rank in ranks}
 
 
-def process_and_save_dataset_metadata(source: Source, directory: Path | str) -> DatasetRecord:
-    """Count the source, write the four files into `directory` (made if need be), each whole or not at all, and return the record."""
+def process_and_save_dataset_metadata(source: Source, directory: Path | str, draws: np.ndarray | None = None) -> DatasetRecord:
+    """Count the source, write the four files into `directory` (made if need be), each whole or not at all, and return the record.
+    `draws` float64: how often an epoch draws each training row on average; None: once."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    record = DatasetRecord(source.tree, class_counts(source), _facts(source))
+    drawn = drawn_counts(source, draws)
+    record = DatasetRecord(source.tree, class_counts(source), drawn, _facts(source, drawn))
     write_atomic(directory / "taxonomy.json", json.dumps(source.tree.to_dict(), ensure_ascii=False))
     write_atomic(directory / "class_indices.json", json.dumps(record.class_indices, ensure_ascii=False, indent=1))
     write_atomic(directory / "class_counts.csv", _counts_table(record))
@@ -70,10 +73,13 @@ def load_dataset_metadata(directory: Path | str) -> DatasetRecord:
     if facts.get("version") != VERSION or facts.get("taxonomy_fingerprint") != tree.fingerprint():
         raise ConfigError(f"{directory}: dataset.json and taxonomy.json do not belong together; save the record again")
     counts = {split: tuple(np.zeros(size, dtype=np.int64) for size in tree.sizes) for split in SPLITS}
+    drawn = tuple(np.zeros(size) for size in tree.sizes)
     for row in rows:
+        rank, number = tree.ranks.index(row["rank"]), int(row["class"])
         for split in SPLITS:
-            counts[split][tree.ranks.index(row["rank"])][int(row["class"])] = int(row[split])
-    return DatasetRecord(tree, counts, facts)
+            counts[split][rank][number] = int(row[split])
+        drawn[rank][number] = float(row["drawn"])
+    return DatasetRecord(tree, counts, drawn, facts)
 
 
 def class_counts(source: Source) -> dict[str, tuple[np.ndarray, ...]]:
@@ -84,11 +90,19 @@ def class_counts(source: Source) -> dict[str, tuple[np.ndarray, ...]]:
     }
 
 
+def drawn_counts(source: Source, draws: np.ndarray | None) -> tuple[np.ndarray, ...]:
+    """Per rank float64 [C_r]: positions of an epoch that each class has on average, to three decimals."""
+    labels = source.labels[source.split == TRAIN]
+    draws = np.ones(len(labels)) if draws is None else draws
+    sums = (np.bincount(labels[:, r] + 1, draws, minlength=size + 1)[1:] for r, size in enumerate(source.tree.sizes))
+    return tuple(np.round(drawn, 3) for drawn in sums)
+
+
 def _bincount(labels: np.ndarray, size: int) -> np.ndarray:
     return np.bincount(labels[labels >= 0], minlength=size).astype(np.int64)
 
 
-def _facts(source: Source) -> dict[str, Any]:
+def _facts(source: Source, drawn: Sequence[np.ndarray]) -> dict[str, Any]:
     per_split = {split: source.split == side for split, side in SPLITS.items()}
     return {
         "version": VERSION,
@@ -96,7 +110,7 @@ def _facts(source: Source) -> dict[str, Any]:
         "taxonomy_fingerprint": source.tree.fingerprint(),
         "rows": {split: int(rows.sum()) for split, rows in per_split.items()},
         "groups": None if source.group is None else {split: len(np.unique(source.group[rows])) for split, rows in per_split.items()},
-        "ranks": {rank: _rank_facts(source, r, per_split) for r, rank in enumerate(source.tree.ranks)},
+        "ranks": {rank: _rank_facts(source, r, per_split, drawn[r]) for r, rank in enumerate(source.tree.ranks)},
         "metadata": {
             name: {split: _share(known[rows]) for split, rows in per_split.items()} for name, known in _known(source.metadata).items()
         },
@@ -106,7 +120,7 @@ def _facts(source: Source) -> dict[str, Any]:
     }
 
 
-def _rank_facts(source: Source, r: int, per_split: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _rank_facts(source: Source, r: int, per_split: Mapping[str, np.ndarray], drawn: np.ndarray) -> dict[str, Any]:
     known = source.labels[:, r] >= 0
     counts = _bincount(source.labels[per_split["training"], r], source.tree.sizes[r])
     return {
@@ -114,6 +128,7 @@ def _rank_facts(source: Source, r: int, per_split: Mapping[str, np.ndarray]) -> 
         "label_density": {split: _share(known[rows]) for split, rows in per_split.items()},
         "null": {split: int((~known[rows]).sum()) for split, rows in per_split.items()},
         "rows_per_class": {"smallest": int(counts.min()), "median": float(np.median(counts)), "largest": int(counts.max())},
+        "drawn_per_class": {"smallest": float(drawn.min()), "median": float(np.median(drawn)), "largest": float(drawn.max())},
         "classes_validated": int((_bincount(source.labels[per_split["validation"], r], source.tree.sizes[r]) > 0).sum()),
     }
 
@@ -132,9 +147,11 @@ def _share(known: np.ndarray) -> float:
 def _counts_table(record: DatasetRecord) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["rank", "class", "name", "lineage", *SPLITS])
+    table.writerow(["rank", "class", "name", "lineage", *SPLITS, "drawn"])
     for r, rank in enumerate(record.tree.ranks):
         lineages = record.tree.lineage_ids(rank)
         for c, name in enumerate(record.tree.names[r]):
-            table.writerow([rank, c, name, lineages[c], *(int(record.counts[split][r][c]) for split in SPLITS)])
+            table.writerow(
+                [rank, c, name, lineages[c], *(int(record.counts[split][r][c]) for split in SPLITS), f"{record.drawn[r][c]:.10g}"]
+            )
     return text.getvalue()

@@ -1,4 +1,5 @@
-"""The result of a run as a table for a person: accuracy per taxonomic rank and pass, beside the best possible where it is known."""
+"""The result of a run as tables for a person: accuracy per taxonomic rank and pass, beside the best possible where it is known, and
+below it what concerns whole predictions: paths, distances in the tree, calibration."""
 
 from __future__ import annotations
 
@@ -6,6 +7,20 @@ import math
 from collections.abc import Mapping, Sequence
 
 COLUMNS = {"top1": "top-1", "macro": "macro"}
+PERCENT, PLAIN = (100.0, 1), (1.0, 2)  # factor and digits
+
+# Title -> metric, how it is shown; "{finest}" is the finest rank.
+WHOLE = {
+    "chain": ("chain", PERCENT),
+    "incons.": ("inconsistent", PERCENT),
+    "hd1": ("hd1", PLAIN),
+    "hd5": ("hd5", PLAIN),
+    "hd20": ("hd20", PLAIN),
+    "severity": ("severity", PLAIN),
+    "crm hd5": ("crm_hd5", PLAIN),
+    "ece": ("{finest}/ece", PERCENT),
+    "aurc": ("aurc", PERCENT),
+}
 
 
 def passes_of(final: Mapping[str, float]) -> dict[str, str]:
@@ -19,35 +34,67 @@ def passes_of(final: Mapping[str, float]) -> dict[str, str]:
 
 
 def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
-    """Lines: one per pass and rank, finest rank first, in percent; the ceiling and the share of it reached where there is one."""
-    if not ceilings:
-        return _plain_table(ranks, components, final)
-    lines = [f"{'':46s}{'top-1':^22s}{'macro':^22s}", f"{'metadata':32s}{'rank':14s}" + f"{'run':>6s}{'best':>8s}{'share':>8s}" * 2]
+    """Lines: one per pass and rank, finest rank first, in percent; the ceiling and the share of it reached where there is one; the 95 %
+    interval of top-1 behind. Then one line per pass."""
+    if not final:
+        return []
+    by_rank = _with_ceilings if ceilings else _plain_table
+    return [*by_rank(ranks, components, final, ceilings), "", *_whole_table(ranks, components, final)]
+
+
+def _with_ceilings(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
+    lines = [
+        f"{'':46s}{'top-1':^22s}{'macro':^22s}{'top-1':>13s}",
+        f"{'metadata':32s}{'rank':14s}" + f"{'run':>6s}{'best':>8s}{'share':>8s}" * 2 + f"{'95 %':>13s}",
+    ]
     for prefix, condition in passes_of(final).items():
         for rank in reversed(ranks):
             cells = ""
             for column in COLUMNS:
                 key = f"{prefix}/{rank}/" + ("macro_top1" if column == "macro" else column)
-                cells += _cell(final.get(key), ceilings.get(f"{condition}/{rank}/{column}"))
+                cells += _cell(final.get(key, math.nan), ceilings.get(f"{condition}/{rank}/{column}"))
+            cells += _interval(final, f"{prefix}/{rank}/top1")
             lines.append(f"{_named(condition, components):32s}{rank:14s}{cells}")
     return lines
 
 
-def _plain_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float]) -> list[str]:
-    lines = [f"{'metadata':32s}{'rank':14s}" + "".join(f"{name:>8s}" for name in COLUMNS.values())]
+def _plain_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
+    lines = [f"{'metadata':32s}{'rank':14s}" + "".join(f"{name:>8s}" for name in COLUMNS.values()) + f"{'top-1, 95 %':>13s}"]
     for prefix, condition in passes_of(final).items():
         for rank in reversed(ranks):
             values = (final.get(f"{prefix}/{rank}/{key}", math.nan) for key in ("top1", "macro_top1"))
-            cells = "".join(f"{'-':>8s}" if math.isnan(value) else f"{100 * value:8.1f}" for value in values)
+            cells = "".join(_number(value, PERCENT, 8) for value in values) + _interval(final, f"{prefix}/{rank}/top1")
             lines.append(f"{_named(condition, components):32s}{rank:14s}{cells}")
     return lines
 
 
-def _cell(value: float | None, best: float | None) -> str:
-    run = f"{100 * value:6.1f}" if value is not None and value == value else f"{'-':>6s}"
-    if best is None or value is None:
+def _whole_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float]) -> list[str]:
+    """One line per pass; shares in percent, distances in taxonomic ranks."""
+    width = {title: max(len(title) + 2, 7) for title in WHOLE}
+    lines = [f"{'metadata':32s}" + "".join(f"{title:>{width[title]}s}" for title in WHOLE)]
+    for prefix, condition in passes_of(final).items():
+        found = {title: (final.get(f"{prefix}/" + key.format(finest=ranks[-1]), math.nan), how) for title, (key, how) in WHOLE.items()}
+        cells = "".join(_number(value, how, width[title]) for title, (value, how) in found.items())
+        lines.append(f"{_named(condition, components):32s}{cells}")
+    return lines
+
+
+def _cell(value: float, best: float | None) -> str:
+    run = _number(value, PERCENT, 6)
+    if best is None or math.isnan(value):
         return run + " " * 16
     return run + f"{100 * best:8.1f}{100 * value / best:7.0f}%"
+
+
+def _interval(final: Mapping[str, float], name: str) -> str:
+    low, high = final.get(f"{name}_low", math.nan), final.get(f"{name}_high", math.nan)
+    text = "-" if math.isnan(low) or math.isnan(high) else f"{100 * low:.1f}-{100 * high:.1f}"
+    return f"{text:>13s}"
+
+
+def _number(value: float, how: tuple[float, int], width: int) -> str:
+    factor, digits = how
+    return f"{'-':>{width}s}" if math.isnan(value) else f"{factor * value:{width}.{digits}f}"
 
 
 def _named(condition: str, components: Sequence[str]) -> str:

@@ -6,7 +6,8 @@ rank are neighbours.
 
 Holes (a fish with no class): the taxon's `parent`, its class at the *next* coarser rank, is -1, and `anchor` holds its
 nearest known coarser ancestor, of whatever rank. Its lineage id keeps the empty place: `Chordata||Perciformes`. Where there
-are no holes, `anchor` follows from `parent` and need not be given.
+are no holes, `anchor` follows from `parent` and need not be given. A lineage id is its ancestor's and a `tail`; only tails are
+stored, for whole lineages of a million taxa are 150 MB.
 
 *Nodes* number all taxa of all ranks in one range, coarse ranks first: node = offsets[rank] + class.
 """
@@ -33,7 +34,8 @@ class TaxonomyTree:
     names: tuple[tuple[str, ...], ...]  # per rank, per class: the taxon's own name
     parent: tuple[np.ndarray, ...]  # per rank, int64 [C_r]: class index at the next coarser rank, -1 where there is none
     anchor: tuple[np.ndarray, ...] = ()  # per rank, int64 [C_r]: node of the nearest known ancestor, -1 for a root; (): no holes
-    ids: tuple[tuple[str, ...], ...] = ()  # per rank, per class: lineage ids where ranks were left out; (): they follow from names
+    tails: tuple[tuple[str, ...], ...] = ()  # per rank, per class: lineage id after the anchor's; (): they follow from names
+    keys: tuple[tuple[str, ...], ...] = ()  # per rank, per class: the taxon's id in the table it came from; (): it has none
 
     def __post_init__(self) -> None:
         assert len(self.ranks) == len(self.names) == len(self.parent), "one list of names and of parents per rank"
@@ -50,12 +52,15 @@ class TaxonomyTree:
         return cls.from_codes(ranks, names, codes)
 
     @classmethod
-    def from_codes(cls, ranks: Sequence[str], names: Sequence[np.ndarray], codes: np.ndarray) -> tuple[TaxonomyTree, np.ndarray]:
-        """As `from_lineages`, of rows given as numbers: codes int [N, R] into the sorted `names` of each rank, -1 for null."""
+    def from_codes(
+        cls, ranks: Sequence[str], names: Sequence[np.ndarray], codes: np.ndarray, keys: Sequence[np.ndarray] = ()
+    ) -> tuple[TaxonomyTree, np.ndarray]:
+        """As `from_lineages`, of rows given as numbers: codes int [N, R] into the sorted `names` of each rank, -1 for null, and into
+        the `keys` of each rank, if any (names may then repeat, once for each key)."""
         lineages, row_lineage = distinct_lineages(codes)
         classes = np.full(lineages.shape, -1, dtype=np.int64)
         latest = np.full(len(lineages), -1, dtype=np.int64)  # node of the finest known taxon so far, per lineage
-        prefix, own, parent, anchor, offset = np.zeros(len(lineages), dtype=np.int64), [], [], [], 0
+        prefix, own, key, parent, anchor, offset = np.zeros(len(lineages), dtype=np.int64), [], [], [], [], 0
         for r in range(len(ranks)):
             code = lineages[:, r].astype(np.int64)
             _, prefix = np.unique(prefix * (len(names[r]) + 1) + code + 1, return_inverse=True)
@@ -63,12 +68,14 @@ class TaxonomyTree:
             _, first, number = np.unique(prefix[known], return_index=True, return_inverse=True)
             classes[known, r] = number
             first = known[first]
-            own.append(tuple(str(n) for n in np.asarray(names[r])[code[first]]))
+            own.append(tuple(np.asarray(names[r])[code[first]].tolist()))
+            key.append(tuple(np.asarray(keys[r])[code[first]].tolist()) if keys else ())
             parent.append(classes[first, r - 1] if r else np.full(len(first), -1, dtype=np.int64))
             anchor.append(latest[first])
             latest[known] = offset + number
             offset += len(first)
-        return cls(tuple(ranks), tuple(own), tuple(parent), tuple(anchor)), classes[row_lineage]
+        tree = cls(tuple(ranks), tuple(own), tuple(parent), tuple(anchor), keys=tuple(key) if keys else ())
+        return tree, classes[row_lineage]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -151,16 +158,33 @@ class TaxonomyTree:
 
     def lineage_id(self, rank: str | int, cls: int) -> str:
         """The taxon's stable name: the names of its lineage joined by `|`, empty in holes (`Rosales|Rosaceae|Rosa`)."""
-        r = self.rank_index(rank)
-        if self.ids:
-            return self.ids[r][cls]
-        path = self.paths[self.offsets[r] + cls, : r + 1]
-        return lineage_text(self.names[i][c] if c >= 0 else "" for i, c in enumerate(path))
+        node, text = self.offsets[self.rank_index(rank)] + cls, ""
+        while node >= 0:
+            text = self._tail(node) + text
+            node = int(self.node_parent[node])
+        return text
 
     def lineage_ids(self, rank: str | int) -> tuple[str, ...]:
         """`lineage_id` of every class of a rank."""
         r = self.rank_index(rank)
-        return self.ids[r] if self.ids else tuple(self.lineage_id(r, c) for c in range(self.sizes[r]))
+        return tuple(self._lineages(r + 1)[self.offsets[r] : self.offsets[r + 1]])
+
+    def _lineages(self, ranks: int) -> list[str]:
+        """Lineage id of every node of the first `ranks` ranks; one string is made of another, so the work is linear."""
+        texts: list[str] = []
+        for r in range(ranks):
+            tails = self.tails[r] if self.tails else [self._tail(n) for n in range(self.offsets[r], self.offsets[r + 1])]
+            texts += [texts[a] + tail if a >= 0 else tail for a, tail in zip(self.anchor[r].tolist(), tails, strict=True)]
+        return texts
+
+    def _tail(self, node: int) -> str:
+        """What a node's lineage id has after its nearest known ancestor's."""
+        r = int(self.node_rank[node])
+        cls = node - self.offsets[r]
+        if self.tails:
+            return self.tails[r][cls]
+        above = self.node_parent[node]
+        return "|" * (r - int(self.node_rank[above]) if above >= 0 else r) + lineage_text([self.names[r][cls]])
 
     def subset(self, ranks: Sequence[str]) -> TaxonomyTree:
         """The tree of some of the ranks: same classes and lineage ids, each linked to its nearest ancestor that is kept."""
@@ -179,7 +203,7 @@ class TaxonomyTree:
         for j, i in enumerate(indices):
             kept = self.offsets[i] + np.flatnonzero(keep[j])
             new_node[kept] = offsets[j] + np.arange(len(kept))
-        names, parent, anchor, ids = [], [], [], []
+        names, keys, parent, anchor = [], [], [], []
         for j, i in enumerate(indices):
             kept = np.flatnonzero(keep[j])
             paths = self.paths[self.offsets[i] + kept]
@@ -188,12 +212,29 @@ class TaxonomyTree:
             for coarser in indices[:j]:  # the last one found is the nearest
                 above = new_node[np.where(paths[:, coarser] >= 0, self.offsets[coarser] + paths[:, coarser], -1)]
                 nearest = np.where(above >= 0, above, nearest)
-            names.append(tuple(self.names[i][c] for c in kept))
+            names.append(tuple(self.names[i][c] for c in kept.tolist()))
+            keys.append(tuple(self.keys[i][c] for c in kept.tolist()) if self.keys else ())
             parent.append(np.where(above >= 0, above - offsets[max(j - 1, 0)], -1))
             anchor.append(nearest)
-            if self.ids or len(indices) < len(self.ranks):
-                ids.append(tuple(self.lineage_id(i, int(c)) for c in kept))
-        return TaxonomyTree(tuple(self.ranks[i] for i in indices), tuple(names), tuple(parent), tuple(anchor), tuple(ids))
+        ranks = tuple(self.ranks[i] for i in indices)
+        tails = self._tails_between(indices, new_node) if self.tails or len(indices) < len(self.ranks) else ()
+        return TaxonomyTree(ranks, tuple(names), tuple(parent), tuple(anchor), tails, tuple(keys) if self.keys else ())
+
+    def _tails_between(self, indices: Sequence[int], new_node: np.ndarray) -> tuple[tuple[str, ...], ...]:
+        """Tails of the nodes that stay (new_node >= 0), with those of the nodes that go between them and the next that stays."""
+        stays, above = (new_node[:-1] >= 0).tolist(), self.node_parent.tolist()
+        tails: list[tuple[str, ...]] = []
+        lost: dict[int, str] = {}  # node that goes -> what is missing since the last that stays
+        for r in range(len(self.ranks)):
+            own = []
+            for node in range(self.offsets[r], self.offsets[r + 1]):
+                tail = lost.get(above[node], "") + self._tail(node)
+                if stays[node]:
+                    own.append(tail)
+                else:
+                    lost[node] = tail
+            tails += [tuple(own)] if r in indices else []
+        return tuple(tails)
 
     def conflicts(self, labels: np.ndarray) -> list[str]:
         """One line per rank at which a name occurs under several parents, with examples and their rows in `labels` [N, R]."""
@@ -211,20 +252,22 @@ class TaxonomyTree:
             "names": [list(n) for n in self.names],
             "anchor": [a.tolist() for a in self.anchor],
         }
-        return plain | ({"ids": [list(i) for i in self.ids]} if self.ids else {})
+        strings = {"tails": self.tails, "keys": self.keys}
+        return plain | {name: [list(s) for s in ranks] for name, ranks in strings.items() if ranks}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> TaxonomyTree:
         """The tree that `to_dict` wrote. Raises ValueError for a version it does not know."""
-        if plain.get("version") != 1:
-            raise ValueError(f"taxonomy of version {plain.get('version')!r}; this program reads version 1")
+        if plain.get("version") != 1 or "ids" in plain:  # whole lineage ids were stored for a while
+            raise ValueError(f"taxonomy of version {plain.get('version')!r} with {', '.join(plain)}; this program reads version 1")
         anchor = tuple(np.asarray(a, dtype=np.int64) for a in plain["anchor"])
         starts = np.concatenate([[0], np.cumsum([len(a) for a in anchor])])
         parent = tuple(np.where(a >= starts[max(r - 1, 0)], a - starts[max(r - 1, 0)], -1) for r, a in enumerate(anchor))
-        ids = tuple(tuple(i) for i in plain.get("ids", ()))
-        return cls(tuple(plain["ranks"]), tuple(tuple(n) for n in plain["names"]), parent, anchor, ids)
+        names, tails, keys = (tuple(tuple(s) for s in plain.get(field, ())) for field in ("names", "tails", "keys"))
+        return cls(tuple(plain["ranks"]), names, parent, anchor, tails, keys)
 
     def fingerprint(self) -> str:
-        """Hash of everything that numbers the classes."""
-        text = json.dumps(self.to_dict(), ensure_ascii=True, separators=(",", ":"))
+        """Hash of everything that numbers the classes; the keys are left out, for a table may be renumbered."""
+        plain = {name: value for name, value in self.to_dict().items() if name != "keys"}
+        text = json.dumps(plain, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from linnaeus.config.schema import Config
 from linnaeus.schedule import OpsSchedule
-from linnaeus.workloads.base import Batch
+from linnaeus.workloads.base import Batch, Metrics
 from linnaeus.workloads.taxonomy.components import column_slices, encode
-from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset
-from linnaeus.workloads.taxonomy.losses import loss_sums, valid_counts, weighted_hierarchical_loss
+from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset, label_mass
+from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.masking import ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
@@ -49,6 +49,11 @@ class TaxonomyWorkload:
         self.train_rows = np.flatnonzero(self.source.split == TRAIN)
         self.validation_rows = np.flatnonzero(self.source.split == VALIDATION)
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
+        labels = self.source.labels[self.train_rows]
+        self.counts = LabelCounts.of(self.source.tree, labels)
+        counts = LabelCounts.of(self.source.tree, labels, label_mass(config, self.source, self.train_rows))
+        chained = config.head.name in ("conditional", "hierarchical_softmax")
+        self.loss = TaxonomyLoss(config.loss, self.source.tree, counts, config.head.nulls != "ignore", chained, dtype)
         self.prepare = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
 
     @property
@@ -67,7 +72,7 @@ class TaxonomyWorkload:
         return build_classifier(self.config, self.source.tree, self.inputs)
 
     def valid_counts(self, batch: Batch) -> Tensor:
-        return valid_counts(batch)
+        return self.loss.valid_counts(batch)
 
     def notice(self, batch: Batch) -> None:
         """Name the photographs of a host batch that could not be decoded."""
@@ -76,22 +81,28 @@ class TaxonomyWorkload:
                 log.warning(line)
 
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
-        return loss_sums(outputs, batch, self.config.loss)
+        return self.loss.sums(outputs, batch)
+
+    def measured_sums(self, outputs: Any, batch: Batch, sums: Tensor) -> list[Tensor]:
+        return self.loss.measured(outputs, batch, sums)
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         return weighted_hierarchical_loss(sums, weights, denominators)
 
-    def metrics(self, training: bool, device: torch.device) -> TrainingMetrics:
+    def metrics(self, training: bool, device: torch.device) -> Metrics:
         if training:
             return TrainingMetrics(self.source.tree, device, self.components)
-        return TaxonomyMetrics(self.source.tree, device)
+        groups = None if self.source.group is None else self.source.group[self.validation_rows]
+        classes = [rank[:-1] for rank in self.counts.ranks]
+        return TaxonomyMetrics(self.source.tree, device, classes, groups, len(self.validation_rows))
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Stable names of training samples by dataset index."""
         return self.source.ids[self.train_rows[list(samples)]].tolist()
 
     def save_record(self, directory: Path) -> None:
-        process_and_save_dataset_metadata(self.source, directory)
+        resampling = self.train_set.resampling()
+        process_and_save_dataset_metadata(self.source, directory, None if resampling is None else resampling.draws)
         self.quarantine.record_unreadable()
 
     def best_possible(self) -> dict[str, float]:

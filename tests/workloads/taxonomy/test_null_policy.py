@@ -1,6 +1,4 @@
-"""Null labels: ignored, or a class of their own phased in by schedule; never counted in accuracies."""
-
-import dataclasses
+"""Null labels: ignored, or a class of their own, phased in by schedule or learnt always; never counted in accuracies."""
 
 import numpy as np
 import pytest
@@ -10,9 +8,10 @@ from linnaeus.config import ConfigError, compose
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.base import SampleIndex
-from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics
+from linnaeus.workloads.taxonomy.heads import linear_scores
 
-PREDICT = ["head.nulls=predict", "schedule.null_mask.start=0.75", "schedule.null_mask.end=0.25", "schedule.null_mask.until=100steps"]
+RAMP = ["schedule.null_mask.start=0.75", "schedule.null_mask.end=0.25", "schedule.null_mask.until=100steps"]
+PHASE_IN = ["head.nulls=phase_in", *RAMP]
 SMALL = ["data.train_samples=4000", "data.validation_samples=60", "data.image_size=16", "trainer.length=100steps"]
 
 
@@ -27,45 +26,59 @@ def labels(built, step):
     return built.train_set.__getitems__([SampleIndex(0, i, i, step) for i in range(4000)])["label"].numpy()
 
 
-def test_nulls_are_phased_in_as_a_class_of_their_own(tmp_path):
-    ignoring, predicting = workload(tmp_path), workload(tmp_path, *PREDICT)
-    sizes = np.array(predicting.source.tree.sizes)
-    nulls = labels(ignoring, 0) < 0
+def test_nulls_are_phased_in_or_learnt_always_as_a_class_of_their_own(tmp_path):
+    ignoring, phasing = workload(tmp_path), workload(tmp_path, *PHASE_IN)
+    sizes = np.array(phasing.source.tree.sizes)
+    plain = labels(ignoring, 0)
+    nulls = plain < 0
     assert nulls.sum() > 20
     shares = []
     for step in (0, 50, 100):
-        found = labels(predicting, step)
-        assert (found[~nulls] == labels(ignoring, 0)[~nulls]).all()
-        assert np.isin(np.where(nulls, found - sizes, -1)[nulls], (0, *range(-1 - sizes.max(), 0))).all()
+        found = labels(phasing, step)
+        assert (found[~nulls] == plain[~nulls]).all()
+        assert ((found == sizes) | (found == -1))[nulls].all()
         shares.append(float((found == sizes)[nulls].mean()))
     assert shares == pytest.approx([0.25, 0.5, 0.75], abs=0.08)  # three standard errors of some 320 nulls
-    assert (labels(ignoring, 0)[nulls] == -1).all()
+    always = workload(tmp_path, "head.nulls=predict")
+    assert all((labels(always, step) == np.where(nulls, sizes, plain)).all() for step in (0, 50))
 
 
-def test_the_head_has_the_class_and_metrics_do_not(tmp_path):
-    built = workload(tmp_path, *PREDICT)
-    model, tree = built.build_model(), built.source.tree
+def test_a_sample_that_cannot_be_used_stays_without_labels(tmp_path):
+    built = workload(tmp_path, "head.nulls=predict")
+    found = built.train_set.__getitems__([SampleIndex(0, 0, 0, 0), SampleIndex(0, 1, 1, 0, real=False)])["label"]
+    assert (found[0] >= 0).all() and (found[1] == -1).all()
+
+
+@pytest.mark.parametrize("head", ["linear", "conditional", "hierarchical_softmax", "marginal"])
+def test_the_head_has_the_class_and_predictions_do_not(tmp_path, head):
+    built = workload(tmp_path, *PHASE_IN, f"head={head}", "data.train_samples=200")
+    sizes = built.source.tree.sizes
     batch = built.prepare(built.validation_set.__getitems__([SampleIndex(0, i, i, 0) for i in range(60)]))
-    outputs = model(batch)
-    assert [z.shape[1] for z in outputs["logits"]] == [size + 1 for size in tree.sizes]
-    metrics = TaxonomyMetrics(tree, torch.device("cpu"))
-    forced = {"logits": [z + 100 * (torch.arange(z.shape[1]) == z.shape[1] - 1) for z in outputs["logits"]]}
-    for results in (outputs, forced):
-        metrics.count(results, batch)
-    plain = TaxonomyMetrics(tree, torch.device("cpu"))
-    for _ in range(2):
-        plain.count(outputs, batch)
-    assert all(torch.equal(metrics.counts[name], plain.counts[name]) for name in plain.counts)
+    scores = built.build_model()(batch)["scores"]
+    assert [log_p.shape[1] for log_p in scores.log_probs()] == [size + 1 for size in sizes]
+    assert all((path < size).all() for path, size in zip(scores.path().unbind(1), sizes, strict=True))
 
 
-@pytest.mark.parametrize("overrides", [PREDICT[:1], PREDICT[1:]])
-def test_contradictions_are_refused(tmp_path, overrides):
-    with pytest.raises(ConfigError, match=r"head\.nulls="):
-        workload(tmp_path, *overrides)
+def test_a_certain_null_is_no_prediction(tree):
+    certain = linear_scores(tree, [100.0 * (torch.arange(size + 1) == size) * torch.ones(2, 1) for size in tree.sizes])
+    assert all((path < size).all() for path, size in zip(certain.path().unbind(1), tree.sizes, strict=True))
+
+
+@pytest.mark.parametrize(
+    "overrides, said",
+    [
+        (RAMP, "head.nulls=ignore does not ask it; set head.nulls=phase_in"),
+        (["head.nulls=predict", *RAMP], "head.nulls=predict does not ask it; set head.nulls=phase_in"),
+        (PHASE_IN[:1], "needs schedule.null_mask below 1"),
+    ],
+)
+def test_contradictions_are_refused(tmp_path, overrides, said):
+    with pytest.raises(ConfigError, match=said) as refused:
+        workload(tmp_path, "data.train_samples=40", *overrides)
+    assert "\n" not in str(refused.value)
 
 
 def test_validation_keeps_its_nulls(tmp_path):
-    built = workload(tmp_path, *PREDICT)
+    built = workload(tmp_path, *PHASE_IN)
     found = built.validation_set.__getitems__([SampleIndex(0, i, i, 0) for i in range(60)])["label"]
     assert (found < torch.tensor(built.source.tree.sizes)).all() and (found < 0).any()
-    assert dataclasses.is_dataclass(built.config)

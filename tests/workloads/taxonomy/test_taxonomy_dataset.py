@@ -1,5 +1,6 @@
 """The dataset by position (law 1): the same samples however positions are cut into batches; pairs, nulls, stand-ins, bad photographs."""
 
+import dataclasses
 import hashlib
 import pickle
 from pathlib import Path
@@ -15,9 +16,11 @@ from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import RampConfig
 from linnaeus.data.order import epoch_order
 from linnaeus.workloads.base import SampleIndex
+from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.config import AugmentConfig
-from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset, group_numbers
+from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset, group_numbers, label_mass
 from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
+from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 
 CONF = Path(__file__).resolve().parents[3] / "conf/augment/standard.yaml"
 COMPONENTS = ["SPATIAL", "TEMPORAL", "ELEVATION"]
@@ -74,7 +77,7 @@ def make_source(broken=(), nulls=True):
     return Source(tree, ids, labels, Metadata(**values), np.zeros(N, np.int8), Reader(broken), "abc")
 
 
-def make_config(mixing=1.0, partial=0.5, components=COMPONENTS, seed=7, **augment):
+def make_config(mixing=1.0, partial=0.5, components=COMPONENTS, seed=7, sampling="natural", sampling_rank=None, **augment):
     values = yaml.safe_load(CONF.read_text()) | {"erasing": 0.3, "vertical_flip": 0.2} | augment
 
     def ramp(p):
@@ -83,7 +86,7 @@ def make_config(mixing=1.0, partial=0.5, components=COMPONENTS, seed=7, **augmen
     return SimpleNamespace(
         seed=seed,
         head=SimpleNamespace(nulls="ignore"),
-        data=SimpleNamespace(components=list(components), image_size=SIZE),
+        data=SimpleNamespace(components=list(components), image_size=SIZE, sampling=sampling, sampling_rank=sampling_rank),
         augment=AugmentConfig(**values),
         schedule=SimpleNamespace(
             meta_mask=ramp(partial),
@@ -310,3 +313,92 @@ def test_mixing_that_cannot_be_is_an_error(change, words):
     with pytest.raises(ConfigError, match=words):
         dataset(config)
     assert dataset(make_config(mixing=0.0, **change)).mixing is None
+
+
+# -- balanced sampling, rows with weights --------------------------------------------------------------------------------------
+
+
+def long_tailed():
+    """Family 0 has species of 40, 1 and 1 rows, family 1 one of 50; four rows are null at the species."""
+    source = make_source(nulls=False)
+    species = np.repeat([0, 1, 2, 3, -1], [40, 1, 1, 50, 4])
+    coarse = np.where(species == 3, 1, 0)
+    return dataclasses.replace(source, labels=np.stack([coarse, coarse, species], axis=1))
+
+
+def test_a_sample_that_is_drawn_twice_is_no_partner_of_itself():
+    data = dataset(make_config(sampling="class_balanced"), Certain(), source=long_tailed())
+    assert len(data.notes) and "class_balanced sampling of species: an epoch of 96 sees" in data.notes[-1]
+    order = epoch_order(7, 0, N, data.groups("species"), data.resampling())
+    assert np.bincount(order, minlength=N)[40] >= 22, "of its class alone"
+    mixed = alone = 0
+    for i in range(0, N, 16):
+        batch = data.__getitems__([SampleIndex(0, p, int(order[p]), 0) for p in range(i, i + 16)])
+        sample, share = batch["sample"].numpy().reshape(-1, 2), batch["share"].numpy().reshape(-1, 2)
+        twice = sample[:, 0] == sample[:, 1]
+        assert (share[twice] == 1).all()
+        mixed, alone = mixed + (share < 1).sum(), alone + twice.sum()
+    assert mixed > 20 and alone > 5
+
+
+def test_validation_is_never_resampled_nor_weighted():
+    source = dataclasses.replace(long_tailed(), weight=np.linspace(0, 2, N, dtype=np.float32))
+    data = dataset(make_config(sampling="class_balanced"), training=False, source=source)
+    assert data.resampling() is None and data.notes == ()
+    assert data.__getitems__([SampleIndex(0, i, i, 0) for i in range(4)])["weight"].tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ({"sampling_rank": "genus"}, "sampling_rank=genus has no effect"),
+        ({"sampling": "square_root", "sampling_rank": "tribe"}, "'tribe' is not one"),
+    ],
+)
+def test_a_rank_to_balance_that_cannot_be_is_an_error(keys, words):
+    with pytest.raises(ConfigError, match=words):
+        dataset(make_config(**keys))
+
+
+def test_the_rank_says_which_classes_are_balanced():
+    order = epoch_order(
+        7, 0, N, None, dataset(make_config(sampling="class_balanced", sampling_rank="family"), source=long_tailed()).resampling()
+    )
+    assert np.bincount(long_tailed().labels[order, 0]).tolist() == [48, 48]
+
+
+def test_each_label_of_a_pair_counts_by_the_weight_of_its_own_sample():
+    weight = np.random.default_rng(1).uniform(0, 2, N).astype(np.float32)
+    weight[::5] = 0
+    plain = dataset(schedule=Certain())
+    weighted = dataset(schedule=Certain(), source=dataclasses.replace(make_source(), weight=weight))
+    prepare = BatchPreparation(COMPONENTS, column_slices(COMPONENTS))
+    for i in range(0, N, 16):
+        index = indices(plain, 0)[i : i + 16]
+        a, b = plain.__getitems__(index), weighted.__getitems__(index)
+        own, other = weight[a["sample"]], weight[a["sample"].view(-1, 2).flip(1).reshape(-1)]
+        assert torch.allclose(b["weight"] * b["share"], a["share"] * torch.from_numpy(own))
+        assert torch.allclose(b["weight"] * (1 - b["share"]), (1 - a["share"]) * torch.from_numpy(other), atol=1e-7)
+        one, two = prepare(a), prepare(b)
+        assert torch.equal(one["image"], two["image"]), "the pictures are mixed as before"
+        assert torch.equal(two["share"], b["share"]) and "blend" not in two
+        assert all(torch.equal(a[name], b[name]) for name in a if name not in ("share", "weight"))
+    assert (a["share"] < 1).any()
+
+
+def test_unmixed_samples_have_their_own_weight_and_what_is_no_sample_none():
+    weight = np.linspace(0.5, 2, N, dtype=np.float32)
+    data = dataset(make_config(mixing=0.0), source=dataclasses.replace(make_source(broken=[2]), weight=weight))
+    batch = data.__getitems__([SampleIndex(0, i, i, 0, i != 3) for i in range(5)])
+    assert batch["weight"].tolist() == [weight[0], weight[1], 0.0, 0.0, weight[4]] and "blend" not in batch
+
+
+def test_a_row_counts_for_its_draws_and_its_weight():
+    source, rows = long_tailed(), np.arange(N)
+    assert label_mass(make_config(), source, rows) is None
+    draws = label_mass(make_config(sampling="class_balanced"), source, rows)
+    assert draws[:40].sum() == pytest.approx(23) and draws[40] == pytest.approx(23) and draws[-4:].tolist() == [1.0] * 4
+    weight = np.linspace(0, 2, N, dtype=np.float32)
+    assert label_mass(make_config(sampling="class_balanced"), dataclasses.replace(source, weight=weight), rows) == pytest.approx(
+        draws * weight
+    )

@@ -1,135 +1,260 @@
-"""Losses: against a slow float64 reference with dense targets; nulls and stand-ins excluded exactly; sums that add up (law 3)."""
+"""Losses through both kinds of scores: against dense float64 references; nulls excluded exactly; sums that add up (law 3)."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from linnaeus.workloads.taxonomy.config import LossConfig
-from linnaeus.workloads.taxonomy.losses import cross_entropy, loss_sums, valid_counts, weighted_hierarchical_loss
+from linnaeus.config import ConfigError, compose
+from linnaeus.workloads.taxonomy.heads import linear_scores
+from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, rank_loss_sums, valid_counts, weighted_hierarchical_loss
+from tests.workloads.taxonomy import slow_losses as slow
 
-
-def reference(logits, label, label2, share, smoothing):
-    """One sample, a dense target, plain floats."""
-    top = max(logits)
-    log_z = top + math.log(sum(math.exp(z - top) for z in logits))
-    target = [0.0] * len(logits)
-    for y, weight in ((label, share), (label2, 1 - share)):
-        if y >= 0:
-            for c in range(len(logits)):
-                target[c] += weight * (smoothing / len(logits) + (1 - smoothing) * (c == y))
-    return sum(t * (log_z - z) for t, z in zip(target, logits, strict=True)), sum(target)
+PRESETS = ["cross_entropy", "label_smoothing", "taxonomic_smoothing", "soft_labels", "conditional", "marginal"]
+PRESETS += ["class_balanced", "inverse_frequency", "logit_adjusted"]
+WORLDS = {seed: slow.random_tree(seed, 25) for seed in (0, 1)}
+ALONE = torch.ones(1)
 
 
-def batch_of(count=40, classes=7, seed=0, dtype=torch.float64):
+def raw_scores(tree, kind, count, nulls, dtype=torch.float64, seed=0, scale=3.0):
     g = torch.Generator().manual_seed(seed)
-    logits = torch.randn(count, classes, generator=g, dtype=dtype) * 4
-    label, label2 = torch.randint(-1, classes, (2, count), generator=g)
-    return logits, label, label2, torch.rand(count, generator=g, dtype=dtype)
+    leaves = len(slow.leaf_paths(tree, nulls))
+    widths = [size + nulls for size in tree.sizes] if kind == "linear" else [leaves]
+    return [(torch.randn(count, width, generator=g, dtype=torch.float64) * scale).to(dtype).requires_grad_() for width in widths]
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("mixed", [False, True])
-def test_agrees_with_a_slow_reference(smoothing, mixed):
-    logits, label, label2, share = batch_of()
-    found = cross_entropy(logits, label, label2 if mixed else None, share if mixed else None, smoothing)
-    rows = zip(logits.tolist(), label.tolist(), label2.tolist(), share.tolist(), strict=True)
-    expected = [reference(z, y, y2 if mixed else -1, s if mixed else 1.0, smoothing)[0] for z, y, y2, s in rows]
-    assert found.tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
+def scores_of(tree, kind, raw, nulls):
+    return linear_scores(tree, raw) if kind == "linear" else slow.LeafScores(tree, raw[0], nulls)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_gradcheck(smoothing):
-    logits, label, label2, share = batch_of(6, 4)
-    assert gradcheck(lambda z: cross_entropy(z, label, label2, share, smoothing), logits.requires_grad_())
+def slowly(tree, kind, raw, nulls):
+    return slow.SlowLinear(tree, raw) if kind == "linear" else slow.SlowLeaves(tree, raw[0], nulls)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_nulls_give_exactly_nothing(smoothing):
-    logits, label, _, share = batch_of(dtype=torch.float32)
-    logits = (logits * 1e4).requires_grad_()
-    label[:] = -1
-    loss = cross_entropy(logits, label, label, share, smoothing)
-    loss.sum().backward()
-    assert not loss.any() and not logits.grad.any() and loss.isfinite().all() and logits.grad.isfinite().all()
+def loss_of(config, tree, labels, nulls, dtype=torch.float64, chained=False):
+    return TaxonomyLoss(config, tree, LabelCounts.of(tree, labels), nulls, chained, dtype)
 
 
-def test_confidently_wrong_still_learns():
-    logits = torch.tensor([[90.0, 0.0, 0.0]], requires_grad=True)
-    cross_entropy(logits, torch.tensor([2]), None, None).sum().backward()
-    assert logits.grad[0].tolist() == pytest.approx([1, 0, -1], abs=1e-6)
+def gradients(sums, raw):
+    weights = torch.arange(1, len(sums) + 1, dtype=sums.dtype)
+    found = torch.autograd.grad((sums * weights).sum(), raw, allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(z) if g is None else g for g, z in zip(found, raw, strict=True)]
 
 
-def test_half_precision_scores_are_summed_in_float32():
-    logits, label, *_ = batch_of(dtype=torch.float32)
-    half = logits.bfloat16()
-    assert cross_entropy(half, label, None, None).dtype == torch.float32
-    assert torch.equal(cross_entropy(half, label, None, None), cross_entropy(half.float(), label, None, None))
-    with torch.autocast("cpu", torch.bfloat16):
-        outputs = {"logits": (half,)}
-        sums = loss_sums(outputs, {"label": label[:, None], "weight": torch.ones(len(label))}, LossConfig("cross_entropy", 0.1))
-    assert sums.dtype == torch.float32
+CASES = [
+    (name, kind, nulls, mixed, balance, seed)
+    for i, (name, kind) in enumerate(itertools.product(slow.LOSSES, ("linear", "leaves")))
+    for nulls, mixed, balance, seed in [(False, True, slow.INVERSE, i % 2), (name != "marginal", i % 4 > 1, slow.EFFECTIVE, (i + 1) % 2)]
+]
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_sums_and_counts_of_a_batch(tree, make_batch, mixed):
-    batch = make_batch(32, 8, mixed=mixed)
-    logits = tuple(torch.randn(32, size, dtype=torch.float64) for size in tree.sizes)
-    outputs = {"logits": logits}
-    sums, counts = loss_sums(outputs, batch, LossConfig("cross_entropy", 0.1)), valid_counts(batch)
-    assert torch.equal(outputs["loss_sums"], sums) and not outputs["loss_sums"].requires_grad
-    for r in range(4):
-        expected = torch.zeros(2, dtype=torch.float64)
-        for i, weight in enumerate(batch["weight"].tolist()):
-            other = (batch["label2"][i, r].item(), batch["share"][i].item()) if mixed else (-1, 1.0)
-            loss, valid = reference(logits[r][i].tolist(), batch["label"][i, r].item(), *other, 0.1)
-            expected += weight * torch.tensor([loss, valid], dtype=torch.float64)
-        assert [sums[r].item(), counts[r].item()] == pytest.approx(expected.tolist(), rel=1e-12)
+@pytest.mark.parametrize("name, kind, nulls, mixed, balance, seed", CASES)
+def test_agrees_with_dense_targets(name, kind, nulls, mixed, balance, seed):
+    """Values to 1e-10 in float64 and 1e-5 in float32, gradients to 1e-4, with class weights, adjusted logits, pairs and nulls."""
+    tree, labels = WORLDS[seed]
+    config, batch = slow.loss_config(name, **balance), slow.random_batch(tree, labels, seed, 8, nulls, mixed)
+    raw = raw_scores(tree, kind, 8, nulls)
+    priors = slow.slow_priors(tree, labels)
+    tau = config.logit_adjustment
+    if kind == "linear":
+        adjusted = [z + tau * p[: z.shape[1]] for z, p in zip(raw, priors.ranks, strict=True)]
+    else:
+        adjusted = [raw[0] + tau * slow.leaf_priors(tree, nulls, priors)]
+    expected, own, denominators = slow.slow_sums(config, tree, labels, slowly(tree, kind, adjusted, nulls), batch, nulls)
+    expected_gradients = gradients(expected, raw)
+    assert expected.abs().sum() > 1
+    for dtype, digits in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        loss = loss_of(config, tree, labels, nulls, dtype, chained=True)
+        cast = [z.detach().to(dtype).requires_grad_() for z in raw]
+        outputs = {"scores": scores_of(tree, kind, cast, nulls)}
+        sums = loss.sums(outputs, batch)
+        assert sums.dtype == dtype and torch.equal(outputs["loss_sums"], sums) and not outputs["loss_sums"].requires_grad
+        assert sums.tolist() == pytest.approx(expected.tolist(), rel=digits, abs=digits)
+        assert torch.stack(loss.measured(outputs, batch, sums)).tolist() == pytest.approx(own.tolist(), rel=digits, abs=digits)
+        assert loss.valid_counts(batch).tolist() == pytest.approx(denominators.tolist(), rel=1e-12)
+        for found, wanted in zip(gradients(sums, cast), expected_gradients, strict=True):
+            assert (found.double() - wanted).abs().max() <= max(digits, 1e-9) * 10 * wanted.abs().max()
 
 
-def test_micro_batches_add_up_to_the_global_batch(tree, make_batch):
-    batch = make_batch(24, 8, mixed=True)
-    config, weights = LossConfig("cross_entropy", 0.1), torch.tensor([0.5, 1.0, 1.0, 1.5], dtype=torch.float64)
-    logits = [torch.randn(24, size, dtype=torch.float64) for size in tree.sizes]
-    denominators = valid_counts(batch)
+@pytest.mark.parametrize("name", ["cross_entropy", "soft_labels", "conditional"])
+def test_class_weights_to_another_power_are_seen(name):
+    """The negative control: the reference with squared weights is another number."""
+    tree, labels = WORLDS[0]
+    config, batch = slow.loss_config(name, **slow.INVERSE), slow.random_batch(tree, labels)
+    raw = raw_scores(tree, "linear", 10, False)
+    right, wrong = (slow.slow_sums(config, tree, labels, slowly(tree, "linear", raw, False), batch, False, p)[0] for p in (1, 2))
+    assert ((right - wrong).abs() > 1e-2 * right.abs()).all()
 
-    def loss_of(rows):
-        part = {name: value[rows] for name, value in batch.items()}
-        return weighted_hierarchical_loss(loss_sums({"logits": tuple(z[rows] for z in logits)}, part, config), weights, denominators)
 
-    whole = loss_of(slice(0, 24))
+@pytest.mark.parametrize("kind", ["linear", "leaves"])
+@pytest.mark.parametrize("name", slow.LOSSES)
+def test_gradcheck(name, kind):
+    tree, labels = slow.random_tree(3, 9)
+    nulls = name != "marginal"
+    loss = loss_of(slow.loss_config(name, **slow.INVERSE), tree, labels, nulls)
+    batch = slow.random_batch(tree, labels, 1, 3, nulls, mixed=True)
+    batch["weight"] = torch.tensor([1.0, 0.5, 1.0])
+    raw = raw_scores(tree, kind, 3, nulls, scale=1.0)
+    assert gradcheck(lambda *z: loss.sums({"scores": scores_of(tree, kind, z, nulls)}, batch), raw)
+
+
+@pytest.mark.parametrize("kind", ["linear", "leaves"])
+@pytest.mark.parametrize("name", slow.LOSSES)
+def test_nulls_and_stand_ins_give_exactly_nothing(name, kind):
+    tree, labels = WORLDS[1]
+    loss = loss_of(slow.loss_config(name, **slow.INVERSE), tree, labels, False, torch.float32)
+    batch = slow.random_batch(tree, labels, 0, 6, mixed=True)
+    raw = raw_scores(tree, kind, 6, False, torch.float32, scale=1e4)
+    nothing = {**batch, "label": torch.full((6, 4), -1), "label2": torch.full((6, 4), -1)}
+    for none in (nothing, {**batch, "weight": torch.zeros(6)}):
+        sums = loss.sums({"scores": scores_of(tree, kind, raw, False)}, none)
+        assert not sums.any() and not loss.valid_counts(none).any()
+        assert not any(g.any() for g in gradients(sums, raw))
+    some = loss.sums({"scores": scores_of(tree, kind, raw, False)}, batch)
+    assert some.any() and any(g.any() for g in gradients(some, raw)), "the negative control"
+
+
+@pytest.mark.parametrize("name", slow.LOSSES)
+def test_a_null_rank_of_a_sample_moves_nothing_at_that_rank(name):
+    tree, labels = WORLDS[0]
+    loss = loss_of(slow.loss_config(name), tree, labels, False)
+    batch = {"label": torch.from_numpy(labels[(labels >= 0).all(1)][:4]), "weight": torch.ones(4)}
+    batch["label"][:, 3] = -1
+    raw = raw_scores(tree, "linear", 4, False)
+    found = gradients(loss.sums({"scores": linear_scores(tree, raw)}, batch), raw)
+    assert not found[3].any() and found[2].any()
+    assert loss.valid_counts(batch).tolist() == ([0, 0, 4, 0] if name == "marginal" else [4, 4, 4, 0])
+
+
+@pytest.mark.parametrize("name", slow.LOSSES)
+def test_micro_batches_add_up_to_the_global_batch(name):
+    """Law 3, by denominators of the whole; each part divided by its own is the negative control."""
+    tree, labels = WORLDS[0]
+    loss = loss_of(slow.loss_config(name, **slow.INVERSE), tree, labels, False)
+    batch, raw = slow.random_batch(tree, labels, 2, 24, mixed=True), raw_scores(tree, "linear", 24, False)
+    weights = torch.tensor([0.5, 1.0, 1.0, 1.5], dtype=torch.float64)
+    whole = loss.valid_counts(batch)
+
+    def total(a, b, own):
+        part = {key: value[a:b] for key, value in batch.items()}
+        sums = loss.sums({"scores": linear_scores(tree, [z[a:b] for z in raw])}, part)
+        return weighted_hierarchical_loss(sums, weights, loss.valid_counts(part) if own else whole).item()
+
     cuts = [(0, 5), (5, 6), (6, 24)]
-    assert sum(loss_of(slice(*cut)) for cut in cuts).item() == pytest.approx(whole.item(), rel=1e-12)
-    wrong = sum(  # the negative control: each micro-batch divided by its own counts
-        weighted_hierarchical_loss(
-            loss_sums({"logits": tuple(z[a:b] for z in logits)}, {n: v[a:b] for n, v in batch.items()}, config),
-            weights,
-            valid_counts({n: v[a:b] for n, v in batch.items()}),
-        )
-        for a, b in cuts
-    )
-    assert abs(wrong / 3 - whole) > 1e-3
+    parts = [loss.valid_counts({key: value[a:b] for key, value in batch.items()}) for a, b in cuts]
+    assert torch.allclose(sum(parts), whole, rtol=1e-12)
+    assert sum(total(*cut, own=False) for cut in cuts) == pytest.approx(total(0, 24, False), rel=1e-12)
+    assert abs(sum(total(*cut, own=True) for cut in cuts) / 3 - total(0, 24, False)) > 1e-3
 
 
-def test_a_rank_without_labels_adds_zero_and_no_gradient(tree, make_batch):
-    batch = make_batch(8, 8)
-    batch["label"][:, 2] = -1
-    logits = tuple(torch.randn(8, size, requires_grad=True) for size in tree.sizes)
-    sums = loss_sums({"logits": logits}, batch, LossConfig("cross_entropy", 0.1))
-    weighted_hierarchical_loss(sums, torch.ones(4), valid_counts(batch)).backward()
-    assert sums[2] == 0 and logits[2].grad is not None and not logits[2].grad.any()
-    assert all(z.grad.isfinite().all() and z.grad.any() for r, z in enumerate(logits) if r != 2)
+@pytest.mark.parametrize("kind", ["linear", "leaves"])
+@pytest.mark.parametrize("name", slow.LOSSES)
+def test_confidently_wrong_still_learns(name, kind):
+    """The truth is 80 nats down: in float32, where its probability is 0, the loss and its gradient are those of float64."""
+    tree, labels = WORLDS[0]
+    config = slow.loss_config(name)
+    row = next(i for i in range(len(labels)) if (labels[i] >= 0).all())
+    batch = {"label": torch.from_numpy(labels[row : row + 1]), "weight": ALONE}
+    raw = [torch.zeros_like(z) for z in raw_scores(tree, kind, 1, False)]
+    if kind == "linear":
+        for r, z in enumerate(raw):
+            z[0, labels[row, r]] = -80.0
+    else:
+        raw[0][0, torch.from_numpy(slow.leaf_paths(tree, False)[:, 0] == labels[row, 0])] = -80.0
+    raw = [z.requires_grad_() for z in raw]
+    expected, _, _ = slow.slow_sums(config, tree, labels, slowly(tree, kind, raw, False), batch, False)
+    cast = [z.detach().float().requires_grad_() for z in raw]
+    sums = loss_of(config, tree, labels, False, torch.float32).sums({"scores": scores_of(tree, kind, cast, False)}, batch)
+    assert sums.tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5) and sums.max() > 30
+    for found, wanted in zip(gradients(sums, cast), gradients(expected, raw), strict=True):
+        assert (found.double() - wanted).abs().max() <= 1e-4 * max(wanted.abs().max().item(), 1e-6)
+    assert max(g.abs().max() for g in gradients(sums, cast)) > 0.1
 
 
-def test_a_stand_in_changes_nothing(tree, make_batch):
-    batch = make_batch(8, 8)
-    batch["weight"] = torch.ones(8)
-    batch["weight"][3] = 0.0
-    logits = [torch.randn(8, size, dtype=torch.float64) for size in tree.sizes]
-    keep = [i for i in range(8) if i != 3]
-    without = {name: value[keep] for name, value in batch.items()}
-    config = LossConfig("cross_entropy", 0.0)
-    with_it = loss_sums({"logits": tuple(logits)}, batch, config)
-    assert torch.allclose(with_it, loss_sums({"logits": tuple(z[keep] for z in logits)}, without, config), rtol=1e-14)
-    assert torch.equal(valid_counts(batch), valid_counts(without))
+def test_of_equal_scores_the_loss_is_the_log_of_the_classes():
+    """Whatever the targets, for they sum to 1; the conditional one counts siblings, the marginal one the finest rank alone."""
+    tree, labels = WORLDS[1]
+    row = labels[(labels >= 0).all(1)][:1]
+    batch, logs = {"label": torch.from_numpy(row), "weight": ALONE}, [math.log(size) for size in tree.sizes]
+    siblings = [math.log((tree.anchor[r] == tree.anchor[r][row[0, r]]).sum()) * math.exp(-0.3 * (3 - r)) for r in range(4)]
+    for name in slow.LOSSES:
+        scores = linear_scores(tree, [torch.zeros(1, size, dtype=torch.float64) for size in tree.sizes])
+        sums = loss_of(slow.loss_config(name), tree, labels, False).sums({"scores": scores}, batch)
+        expected = {"conditional": siblings, "marginal": [0, 0, 0, logs[3]]}.get(name, logs)
+        assert sums.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_validation_is_plain_whatever_trains(tree, make_batch):
+    batch = make_batch(32, 8, mixed=True)
+    logits = [torch.randn(32, size, dtype=torch.float64) for size in tree.sizes]
+    plain = TaxonomyLoss(slow.loss_config("cross_entropy"), tree, LabelCounts.of(tree, np.zeros((0, 4), np.int64)), dtype=torch.float64)
+    scores = linear_scores(tree, logits)
+    assert torch.allclose(rank_loss_sums(scores, batch), plain.sums({"scores": scores}, batch), rtol=1e-6)
+    assert torch.allclose(valid_counts(batch), plain.valid_counts(batch), rtol=1e-12)
+
+
+def test_heads_of_separate_ranks_are_measured_as_they_learn(tree, make_batch):
+    batch, logits = make_batch(8, 8), [torch.randn(8, size, requires_grad=True) for size in tree.sizes]
+    loss = loss_of(slow.loss_config("label_smoothing"), tree, batch["label"].numpy(), False, torch.float32)
+    outputs = {"scores": linear_scores(tree, logits)}
+    sums = loss.sums(outputs, batch)
+    assert torch.equal(torch.stack(loss.measured(outputs, batch, sums)), sums)
+    own = torch.autograd.grad(loss.measured(outputs, batch, sums)[0], logits, allow_unused=True)
+    assert own[0] is not None and own[1:] == (None,) * (len(logits) - 1), "the gradient of a rank runs through its own scores alone"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_one_override(name, tree, make_batch):
+    config, batch = compose([f"loss={name}"]).loss, make_batch(16, 8, mixed=True)
+    loss = loss_of(config, tree, batch["label"].numpy(), False, torch.float32)
+    logits = [torch.randn(16, size) for size in tree.sizes]
+    with torch.autocast("cpu", torch.bfloat16):
+        sums = loss.sums({"scores": linear_scores(tree, [z.bfloat16() for z in logits])}, batch)
+    assert sums.dtype == torch.float32 and sums.isfinite().all() and (loss.valid_counts(batch)[3:] > 0).all()
+    rounded = linear_scores(tree, [z.bfloat16().float() for z in logits])
+    assert torch.equal(sums, loss.sums({"scores": rounded}, batch)), "half precision scores are summed in float32"
+
+
+@pytest.mark.parametrize(
+    "overrides, nulls, said",
+    [
+        (["loss.class_weights=effective"], False, "loss.effective_beta"),
+        (["loss.effective_beta=0.9"], False, "loss.effective_beta=0.9 has no effect"),
+        (["loss.class_weight_cap=3"], False, "loss.class_weight_cap=3.0 has no effect"),
+        (["loss=marginal"], True, "head.nulls=ignore"),
+    ],
+)
+def test_contradictions_are_refused(tree, overrides, nulls, said):
+    with pytest.raises(ConfigError, match=said) as refused:
+        loss_of(compose(overrides).loss, tree, np.zeros((0, 4), np.int64), nulls)
+    assert "\n" not in str(refused.value)
+
+
+class Waiting(TorchDispatchMode):
+    """Refuses what would make a device answer before the host goes on (law 5): reads of values, results of unknown shape."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        masks = [i for i in args[1] if i is not None and i.dtype == torch.bool] if name == "index" else []
+        if masks or name in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "bincount"):
+            raise AssertionError(f"{name} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", slow.LOSSES)
+def test_nothing_waits_for_the_device(name):
+    tree, labels = WORLDS[0]
+    loss = loss_of(slow.loss_config(name, **slow.INVERSE), tree, labels, False, torch.float32, chained=True)
+    batch, raw = slow.random_batch(tree, labels, mixed=True), raw_scores(tree, "linear", 10, False, torch.float32)
+    loss.sums({"scores": linear_scores(tree, raw)}, batch)  # tables are placed at the first use
+    outputs = {"scores": linear_scores(tree, raw)}
+    with Waiting():
+        sums = loss.sums(outputs, batch)
+        loss.measured(outputs, batch, sums)
+        sums.sum().backward()
+    with Waiting(), pytest.raises(AssertionError, match="waits"):
+        sums[sums > 0].sum().item()

@@ -1,4 +1,5 @@
-"""Metrics: every number against a slow reference, one sample at a time in plain Python; the same however batches are cut."""
+"""Validation and training metrics: every number against `metric_reference.py`, on random trees, heads and labels; the same however
+batches are cut, and wherever they are counted."""
 
 import math
 
@@ -6,122 +7,282 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.workloads.taxonomy.config import LossConfig
-from linnaeus.workloads.taxonomy.losses import loss_sums
+from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
+from linnaeus.workloads.taxonomy.heads import build_head, linear_scores
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from tests.workloads.taxonomy.metric_reference import reference
+from tests.workloads.taxonomy.trees import KINDS, random_tree
 
 CPU = torch.device("cpu")
+N, WIDTH = 70, 8
+ENDS = ("_low", "_high")
 
 
-def run(metrics, logits, batch, cuts):
-    sums = 0.0
+class Rows:
+    """Some rows of saved scores."""
+
+    def __init__(self, log_probs, path, consistent):
+        self.saved, self.consistent = (log_probs, path), consistent
+
+    def log_probs(self):
+        return self.saved[0]
+
+    def path(self):
+        return self.saved[1]
+
+    def at(self, label):
+        own = [z.gather(1, label[:, r : r + 1].clamp(min=0))[:, 0] for r, z in enumerate(self.saved[0])]
+        return [torch.where(label[:, r] >= 0, z, 0.0) for r, z in enumerate(own)], None
+
+    def __getitem__(self, rows):
+        return Rows([z[rows] for z in self.saved[0]], self.saved[1][rows], self.consistent)
+
+
+def saved(scores):
+    return Rows([z.detach() for z in scores.log_probs()], scores.path(), scores.consistent)
+
+
+def case(head="linear", kind="both", null=False, seed=0, ranks=4, dtype=torch.float64):
+    """A tree, saved scores of N samples by a head of random weights, and a batch whose labels are often what was predicted."""
+    tree, _ = random_tree(seed, ranks, 50, *KINDS[kind])
+    nulls = "predict" if null else "ignore"
+    routed = HierarchicalSoftmaxConfig(head, nulls, "soft", 0.8) if head == "hierarchical_softmax" else HeadConfig(head, nulls)
+    built = build_head(routed, WIDTH, tree).to(dtype).eval()
+    g = torch.Generator().manual_seed(seed)
+    for parameter in built.parameters():
+        torch.nn.init.normal_(parameter, std=1.0, generator=g)
+    scores = built(torch.randn(N, ranks, WIDTH, generator=g, dtype=dtype))
+    if head == "linear":
+        scores = linear_scores(tree, [z + boost for z, boost in zip(scores.logits, agreement(tree, scores.logits), strict=True)])
+    return tree, saved(scores), labelled(tree, saved(scores), seed)
+
+
+def agreement(tree, logits):
+    """Per rank, what makes a linear head predict one path in a third of the rows."""
+    path = torch.from_numpy(tree.paths[tree.offsets[-2] + np.arange(N) % tree.sizes[-1]])
+    third = (torch.arange(N) % 3 == 0).unsqueeze(1)
+    return [8.0 * (third & (torch.arange(z.shape[1]) == path[:, r : r + 1])) for r, z in enumerate(logits)]
+
+
+def labelled(tree, scores, seed):
+    rng = np.random.default_rng(seed)
+    node = rng.integers(tree.offsets[-1], size=N)
+    finest = tree.offsets[-2] + rng.integers(tree.sizes[-1], size=N)
+    deepest = (scores.path() + torch.tensor(tree.offsets[:-1])).where(scores.path() >= 0, torch.tensor(-1)).amax(1).numpy()
+    choice = rng.random(N)
+    node = np.where(choice < 0.5, deepest, np.where(choice < 0.85, finest, node))
+    label = tree.paths[node].copy()
+    label[rng.random(label.shape) < 0.1] = -1
+    return {
+        "label": torch.from_numpy(label),
+        "weight": torch.from_numpy((rng.random(N) < 0.9).astype(np.float32)),
+        "sample": torch.from_numpy(rng.permutation(N)),
+    }
+
+
+def training_counts(tree, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.choice([0, 19, 20, 60, 100, 101, 500], size=size) for size in tree.sizes]
+
+
+def fresh(tree, groups=None, size=N):
+    return TaxonomyMetrics(tree, CPU, training_counts(tree), groups, size)
+
+
+def feed(metrics, scores, batch, cuts=((0, N),)):
+    sums = torch.zeros(metrics.width, dtype=torch.float64)
     for a, b in cuts:
-        part, outputs = {name: value[a:b] for name, value in batch.items()}, {"logits": tuple(z[a:b] for z in logits)}
-        if type(metrics) is TrainingMetrics:
-            loss_sums(outputs, part, LossConfig("cross_entropy", 0.1))
-        sums = sums + metrics.sums(outputs, part)
+        outputs, part = {"scores": scores[slice(a, b)]}, {name: value[a:b] for name, value in batch.items()}
+        sums += metrics.sums(outputs, part)
         metrics.count(outputs, part)
-    return metrics.compute(sums, metrics.counts)
+    return sums
 
 
-def mean(values):
-    values = [v for v in values if not math.isnan(v)]
-    return sum(values) / len(values) if values else math.nan
+def run(tree, scores, batch, cuts=((0, N),), groups=None):
+    metrics = fresh(tree, groups)
+    return metrics.compute(feed(metrics, scores, batch, cuts), metrics.counts)
 
 
-def reference(tree, logits, batch):
-    """Straight from the definitions."""
-    rows = [i for i in range(len(batch["weight"])) if batch["weight"][i] > 0]
-    z = [[row.tolist() for row in rank] for rank in logits]
-    y = batch["label"].tolist()
-    order = [[sorted(range(len(row)), key=lambda c: (-row[c], c)) for row in rank] for rank in z]
-    results, losses, span = {}, [], range(len(tree.ranks))
-    for r, rank in enumerate(tree.ranks):
-        known = [i for i in rows if y[i][r] >= 0]
-        nll = [math.log(sum(math.exp(v) for v in z[r][i])) - z[r][i][y[i][r]] for i in known]
-        top1 = {i: float(order[r][i][0] == y[i][r]) for i in known}
-        losses.append(mean(nll))
-        results[f"{rank}/loss"], results[f"{rank}/top1"] = mean(nll), mean(top1.values())
-        results[f"{rank}/top5"] = mean([float(y[i][r] in order[r][i][:5]) for i in known])
-        results[f"{rank}/macro_top1"] = mean([mean([top1[i] for i in known if y[i][r] == c]) for c in range(tree.sizes[r])])
-    right = lambda i: all(y[i][r] in (-1, order[r][i][0]) for r in span)
-    results["loss"] = mean(losses)
-    results["chain"] = mean([float(right(i)) for i in rows if min(y[i]) >= 0])
-    results["partial_chain"] = mean([float(right(i)) for i in rows if max(y[i]) >= 0])
-    paths = [all(broken(tree, r, [order[q][i][0] for q in span]) is False for r in span) for i in rows]
-    results["inconsistent"] = mean([1.0 - p for p in paths])
-    return results
+def expected(tree, scores, batch):
+    plain = {"log_probs": scores.log_probs(), "path": scores.path(), "consistent": scores.consistent}
+    return reference(tree, plain, batch, training_counts(tree))
 
 
-def broken(tree, r, predicted):
-    """Whether the class predicted at rank r has an ancestor other than the class predicted at that ancestor's rank."""
-    anchor = tree.anchor[r][predicted[r]]
-    for q in range(r):
-        if tree.offsets[q] <= anchor < tree.offsets[q + 1]:
-            return bool(predicted[q] != anchor - tree.offsets[q])
-    return False
+def without_intervals(results):
+    return {name: value for name, value in results.items() if not name.endswith(ENDS)}
 
 
-@pytest.fixture
-def sample(tree, make_batch):
-    batch = make_batch(90, 8, seed=3)
-    logits = [torch.randn(90, size, generator=torch.Generator().manual_seed(size)) for size in tree.sizes]
-    for r, z in enumerate(logits):  # right more often than by chance, so that chains exist
-        z[torch.arange(90), batch["label"][:, r].clamp(min=0)] += 3 * (torch.arange(90) % 3)
-    logits[3][::4] = (logits[3][::4] * 2).round()  # ties
-    return tuple(logits), batch
+HEADS = ("linear", "conditional", "marginal", "hierarchical_softmax")
 
 
-def test_every_validation_metric(tree, sample):
-    expected = reference(tree, *sample)
-    for cuts in ([(0, 90)], [(0, 1), (1, 40), (40, 90)]):
-        found = run(TaxonomyMetrics(tree, CPU), *sample, cuts)
-        assert found == pytest.approx(expected, rel=1e-6), cuts
-    assert 0 < expected["inconsistent"] < 1 and 0 < expected["chain"] != expected["partial_chain"] > 0
+@pytest.mark.parametrize("null", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head", HEADS)
+def test_every_metric_is_what_its_definition_says(head, kind, null):
+    given = case(head, kind, null, seed=len(kind) + null)
+    slow = expected(*given)
+    assert without_intervals(run(*given)) == pytest.approx(slow, rel=1e-6, abs=1e-9, nan_ok=True)
+    assert 0 < slow["partial_chain"] < 1 and 0 < slow["hd1"] < slow["hd5"] and (kind != "plain" or 0 < slow["chain"] < 1)
+    assert (0 < slow["inconsistent"] < 1) if head == "linear" else slow["inconsistent"] == 0
 
 
-def test_training_metrics(tree, sample):
-    found, expected = run(TrainingMetrics(tree, CPU), *sample, [(0, 50), (50, 90)]), reference(tree, *sample)
-    assert set(found) == {"loss", *(f"{r}/{m}" for r in tree.ranks for m in ("loss", "top1"))}
-    assert {k: v for k, v in found.items() if "top1" in k} == pytest.approx({k: v for k, v in expected.items() if k.endswith("/top1")})
-    assert found["loss"] != pytest.approx(expected["loss"])  # that one is smoothed, as training is
+def test_negative_control_scores_of_other_samples_move_every_metric():
+    tree, scores, batch = case("linear", "plain", seed=3)
+    other = Rows([z.roll(1, 0) for z in scores.log_probs()], scores.path().roll(1, 0), False)
+    found, moved = run(tree, scores, batch), run(tree, other, batch)
+    coarsest = tree.ranks[0]  # of so few classes that chance may leave its accuracy as it was
+    defined = {name for name, v in found.items() if not (math.isnan(v) or name.startswith(coarsest) or name.endswith(ENDS))}
+    assert {name for name in defined if found[name] == pytest.approx(moved[name], rel=1e-6, abs=1e-9)} == set()
+    assert moved == pytest.approx(
+        expected(tree, other, batch) | {n: v for n, v in moved.items() if n.endswith(ENDS)}, rel=1e-6, nan_ok=True
+    )
 
 
-def test_a_mixed_sample_counts_as_its_larger_part(tree, make_batch):
-    batch = make_batch(20, 8, mixed=True)
-    logits = tuple(torch.randn(20, size) for size in tree.sizes)
-    dominant = torch.where(batch["share"][:, None] >= 0.5, batch["label"], batch["label2"])
-    alone = {"label": dominant, "weight": batch["weight"]}
-    found = run(TrainingMetrics(tree, CPU), logits, batch, [(0, 20)])
-    expected = reference(tree, logits, alone)
-    for rank in tree.ranks:
-        assert found[f"{rank}/top1"] == pytest.approx(expected[f"{rank}/top1"])
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("head", ["linear", "marginal"])
+def test_a_gpu_counts_the_same_without_being_waited_for(head):
+    tree, scores, batch = case(head, seed=6)
+    there = Rows([z.cuda() for z in scores.log_probs()], scores.path().cuda(), scores.consistent)
+    counted = [TaxonomyMetrics(tree, torch.device("cuda"), training_counts(tree), None, N) for _ in range(2)]
+    inputs = {"scores": there}, {name: value.cuda() for name, value in batch.items()}
+    counted[0].count(*inputs)  # may still build constants
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        counted[1].count(*inputs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    here = fresh(tree)
+    sums = feed(here, scores, batch)
+    assert counted[1].compute(sums, counted[1].counts) == pytest.approx(here.compute(sums, here.counts), rel=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("head", ["linear", "marginal"])
+def test_single_precision_scores_say_the_same(head):
+    given = case(head, dtype=torch.float32, seed=4)
+    assert without_intervals(run(*given)) == pytest.approx(expected(*given), rel=1e-4, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_distance_is_error_times_severity(head):
+    for seed in range(6):
+        for kind in KINDS:
+            tree, scores, batch = case(head, kind, seed=seed, ranks=3 + seed % 3)
+            found, top1 = run(tree, scores, batch), f"{tree.ranks[-1]}/top1"
+            assert found["hd1"] == pytest.approx((1 - found[top1]) * found["severity"], rel=1e-12)
+            assert found["crm_hd1"] == pytest.approx((1 - found["crm_top1"]) * found["crm_severity"], rel=1e-12)
+            assert found["hd1"] != pytest.approx((1 - found["crm_top1"]) * found["severity"]) or found["crm_top1"] == found[top1]
+
+
+def test_published_distances_obey_the_identity():
+    """As in the logs of Karthik et al. for iNaturalist 2019: top-1 error 0.40428, severity 2.3795, distance at 1 0.96198."""
+    names = np.array([(f"a{i // 8}", f"b{i // 4}", f"c{i // 2}", f"d{i}") for i in range(16)])
+    tree, _ = TaxonomyTree.from_lineages("abcd", names)
+    wrong = {1: 9000, 2: 14002, 3: 9000, 4: 8426}  # samples by height, of 100000
+    distances = [h for h, count in wrong.items() for _ in range(count // 100)]
+    error, severity = len(distances) / 1000, sum(distances) / len(distances)
+    y = {1: 1, 2: 2, 3: 4, 4: 8}
+    node = tree.offsets[3] + np.array([y[h] for h in distances] + [0] * (1000 - len(distances)))
+    label = torch.from_numpy(tree.paths[node])
+    scores = saved(linear_scores(tree, [torch.eye(size)[[0]].repeat(1000, 1) for size in tree.sizes]))
+    batch = {"label": label, "weight": torch.ones(1000), "sample": torch.arange(1000)}
+    metrics = fresh(tree, size=1000)
+    found = metrics.compute(feed(metrics, scores, batch, [(0, 1000)]), metrics.counts)
+    assert found["d/top1"] == pytest.approx(1 - error) and found["severity"] == pytest.approx(severity)
+    assert found["hd1"] == pytest.approx(sum(distances) / 1000)
+
+
+# -- the same number for every split of the work ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["linear", "marginal"])
+def test_cutting_batches_and_sharing_them_out_changes_no_count(head):
+    tree, scores, batch = case(head, "both", seed=2)
+    whole = fresh(tree)
+    sums = feed(whole, scores, batch)
+    pieces = [(a, min(a + 9, N)) for a in range(0, N, 9)]
+    processes = [fresh(tree) for _ in range(3)]
+    for number, piece in reversed(list(enumerate(pieces))):
+        feed(processes[number % 3], scores, batch, [piece])
+    together = {name: sum(process.counts[name] for process in processes) for name in whole.counts}
+    assert all(torch.equal(together[name], whole.counts[name]) for name in whole.counts)
+    assert np.array_equal(list(whole.compute(sums, together).values()), list(whole.compute(sums, whole.counts).values()), equal_nan=True)
+    lost = {name: sum(process.counts[name] for process in processes[:2]) for name in whole.counts}
+    changed = [name for name in whole.counts if not torch.equal(lost[name], whole.counts[name])]
+    assert set(changed) >= set(whole.counts) - {"consistent"}  # a process left out is noticed everywhere
+
+
+def test_counts_are_integers_linear_in_taxa_and_samples():
+    sizes = {}
+    for leaves in (200, 400):
+        names = np.array([(f"a{i // 20}", f"b{i // 4}", f"c{i}") for i in range(leaves)])
+        tree, _ = TaxonomyTree.from_lineages("abc", names)
+        counts = fresh(tree, size=1000).counts
+        assert all(count.dtype == torch.int64 for count in counts.values())
+        sizes[leaves] = sum(count.numel() for count in counts.values()) - 2 * sum(tree.sizes)
+    assert sizes[200] == sizes[400] <= 3 * 1000 + 500
+
+
+def test_large_trees_are_worked_off_a_few_rows_at_a_time(monkeypatch):
+    given = case("linear", "both", seed=5)
+    plain = run(*given)
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.metrics.decisions.WORKSPACE", 3 * given[0].offsets[-1] + 20)
+    assert np.array_equal(list(run(*given).values()), list(plain.values()), equal_nan=True)
+
+
+# -- edges -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_seen_is_not_defined():
+    tree, scores, batch = case("marginal")
+    empty = fresh(tree, size=0)
+    assert all(math.isnan(v) for v in empty.compute(torch.zeros(empty.width), empty.counts).values())
+    batch["label"][:] = -1
+    batch["weight"][:] = 1
+    assert {name for name, v in run(tree, scores, batch).items() if not math.isnan(v)} == {"inconsistent"}
+    batch["weight"][:] = 0
+    assert all(math.isnan(v) for v in run(tree, scores, batch).values())
+
+
+def test_no_rows_in_a_batch():
+    tree, scores, batch = case("marginal", seed=1)
+    assert run(tree, scores, batch, [(0, 0), (0, N)]) == pytest.approx(run(tree, scores, batch), nan_ok=True)
+
+
+def test_a_tree_of_one_class():
+    """Always right, at no distance; how severe its mistakes are, and what an answer tells, is not defined."""
+    tree, _ = TaxonomyTree.from_lineages(("a", "b"), np.array([("x", "y")]))
+    scores = saved(linear_scores(tree, [torch.zeros(N, 1), torch.zeros(N, 1)]))
+    batch = {"label": torch.zeros(N, 2, dtype=torch.int64), "weight": torch.ones(N), "sample": torch.arange(N)}
+    found = run(tree, scores, batch)
+    undefined = {name for name, v in found.items() if math.isnan(v)}
+    assert {"severity", "crm_severity", "hierarchical_aurc", "info_precision", "info_recall", "info_f1"} <= undefined
+    assert found["b/top1"] == found["b/top5"] == found["chain"] == found["depth_f1"] == 1
+    assert found["hd1"] == found["hd20"] == found["b/ece"] == found["aurc"] == 0
+
+
+def test_scores_that_are_no_numbers_predict_nothing():
+    tree, scores, batch = case("linear", seed=3)
+    broken = Rows([torch.full_like(z, torch.nan) for z in scores.log_probs()], torch.zeros_like(scores.path()), False)
+    batch["label"] = torch.from_numpy(tree.paths[np.full(N, tree.offsets[-2])]).clone()  # what an argmax of them would say
+    batch["weight"][:] = 1
+    found = run(tree, broken, batch)
+    finest = tree.ranks[-1]
+    assert found[f"{finest}/top1"] == found[f"{finest}/top5"] == found["crm_top1"] == found["depth_f1"] == 0
+    assert found["hd1"] == found["hd5"] == found["crm_hd1"] == found["severity"] == len(tree.ranks)
+    assert math.isnan(found["loss"]) and math.isnan(found[f"{finest}/ece"]) and found["aurc"] == 1
+    sound = Rows(scores.log_probs(), torch.zeros_like(scores.path()), False)
+    assert run(tree, sound, batch)[f"{finest}/top1"] == 1
 
 
 def test_ties_go_to_the_lower_index(tree):
-    logits = tuple(torch.zeros(13, size) for size in tree.sizes)
+    scores = saved(linear_scores(tree, [torch.zeros(13, size) for size in tree.sizes]))
     label = torch.stack([torch.arange(13) % size for size in tree.sizes], 1)
-    found = run(TaxonomyMetrics(tree, CPU), logits, {"label": label, "weight": torch.ones(13)}, [(0, 13)])
+    metrics = fresh(tree, size=13)
+    batch = {"label": label, "weight": torch.ones(13), "sample": torch.arange(13)}
+    found = metrics.compute(feed(metrics, scores, batch, [(0, 13)]), metrics.counts)
     assert found["species/top1"] == pytest.approx(1 / 13) and found["species/top5"] == pytest.approx(5 / 13)
-
-
-def test_nothing_seen_is_nan(tree, make_batch):
-    batch = make_batch(4, 8)
-    batch["label"][:] = -1
-    logits = tuple(torch.randn(4, size) for size in tree.sizes)
-    batch["weight"][:] = 1
-    found = run(TaxonomyMetrics(tree, CPU), logits, batch, [(0, 4)])
-    assert {k for k, v in found.items() if not math.isnan(v)} == {"inconsistent"}
-    batch["weight"][:] = 0
-    assert all(math.isnan(v) for v in run(TaxonomyMetrics(tree, CPU), logits, batch, [(0, 4)]).values())
-
-
-def test_scores_that_are_no_numbers_are_not_right(tree):
-    logits = tuple(torch.full((6, size), torch.nan) for size in tree.sizes)
-    label = torch.stack([torch.arange(6) % size for size in tree.sizes], 1)
-    found = run(TaxonomyMetrics(tree, CPU), logits, {"label": label, "weight": torch.ones(6)}, [(0, 6)])
-    assert found["species/top5"] == 0
 
 
 def test_a_hole_in_the_lineage_is_bridged():
@@ -129,9 +290,10 @@ def test_a_hole_in_the_lineage_is_bridged():
     tree, labels = TaxonomyTree.from_lineages(("order", "family", "species"), rows)
 
     def inconsistent(*predicted):
-        logits = tuple(torch.eye(size)[[p]] for size, p in zip(tree.sizes, predicted, strict=True))
-        batch = {"label": torch.full((1, 3), -1), "weight": torch.ones(1)}
-        return run(TaxonomyMetrics(tree, CPU), logits, batch, [(0, 1)])["inconsistent"]
+        scores = saved(linear_scores(tree, [torch.eye(size)[[p]] for size, p in zip(tree.sizes, predicted, strict=True)]))
+        batch = {"label": torch.full((1, 3), -1), "weight": torch.ones(1), "sample": torch.zeros(1, dtype=torch.int64)}
+        metrics = fresh(tree, size=1)
+        return metrics.compute(feed(metrics, scores, batch, [(0, 1)]), metrics.counts)["inconsistent"]
 
     a, b, s0 = labels[0, 0], labels[1, 0], labels[0, 2]
     a1, b1 = labels[2, 1], labels[1, 1]
@@ -139,7 +301,32 @@ def test_a_hole_in_the_lineage_is_bridged():
     assert inconsistent(b, b1, s0) == 1, "its nearest known ancestor is the order"
 
 
-def test_counts_are_integers_and_linear_in_the_classes(tree):
-    counts = TaxonomyMetrics(tree, CPU).counts
-    assert all(c.dtype == torch.int64 for c in counts.values())
-    assert sum(c.numel() for c in counts.values()) == 2 * sum(tree.sizes) + 3 * len(tree.ranks) + 6
+# -- training ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_training_metrics():
+    tree, scores, batch = case("marginal", seed=7)
+    metrics = TrainingMetrics(tree, CPU)
+    found, slow = metrics.compute(feed(metrics, scores, batch, [(0, 50), (50, N)]), metrics.counts), expected(tree, scores, batch)
+    assert set(found) == {"loss", *(f"{r}/{m}" for r in tree.ranks for m in ("loss", "top1"))}
+    assert found == pytest.approx({name: slow[name] for name in found})
+
+
+def test_training_metrics_ask_for_the_path_alone():
+    tree, scores, batch = case("conditional")
+    only_path = type("OnlyPath", (), {"path": lambda self: scores.path()})()
+    TrainingMetrics(tree, CPU).count({"scores": only_path}, batch)
+    with pytest.raises(AttributeError, match=r"log_probs|consistent"):
+        fresh(tree).count({"scores": only_path}, batch)
+
+
+def test_a_mixed_sample_counts_as_its_larger_part():
+    tree, scores, batch = case("linear", seed=8)
+    g = torch.Generator().manual_seed(0)
+    mixed = batch | {"label2": batch["label"].flip(0), "share": torch.rand(N, generator=g)}
+    dominant = torch.where(mixed["share"][:, None] >= 0.5, mixed["label"], mixed["label2"])
+    metrics = TrainingMetrics(tree, CPU)
+    found = metrics.compute(feed(metrics, scores, mixed), metrics.counts)
+    slow = expected(tree, scores, batch | {"label": dominant})
+    for rank in tree.ranks:
+        assert found[f"{rank}/top1"] == pytest.approx(slow[f"{rank}/top1"])

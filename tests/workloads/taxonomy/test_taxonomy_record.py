@@ -45,6 +45,15 @@ def test_what_is_written_is_what_the_source_holds(source, tmp_path):
     assert not list(tmp_path.glob("dataset/.tmp-*"))
 
 
+def test_it_says_how_often_an_epoch_draws_each_class(source, tmp_path):
+    natural = process_and_save_dataset_metadata(source, tmp_path / "a")
+    assert [drawn.tolist() for drawn in natural.drawn] == [[2, 2], [1, 1, 1]] == [n.tolist() for n in natural.counts["training"]]
+    balanced = process_and_save_dataset_metadata(source, tmp_path / "b", draws=np.array([1.5, 0.5, 1.25, 0.75]))
+    assert [drawn.tolist() for drawn in balanced.drawn] == [[2, 2], [1.5, 0.5, 0.75]]
+    assert [drawn.tolist() for drawn in load_dataset_metadata(tmp_path / "b").drawn] == [[2, 2], [1.5, 0.5, 0.75]]
+    assert balanced.facts["ranks"]["genus"]["drawn_per_class"] == {"smallest": 0.5, "median": 0.75, "largest": 1.5}
+
+
 def test_it_is_read_back(source, tmp_path):
     saved = process_and_save_dataset_metadata(source, tmp_path)
     loaded = load_dataset_metadata(tmp_path)

@@ -148,8 +148,40 @@ def test_json_round_trip_keeps_the_fingerprint(built):
         assert again.fingerprint() == tree.fingerprint() and again.lineage_ids(1) == tree.lineage_ids(1)
         for a, b in zip(again.parent + again.anchor, tree.parent + tree.anchor, strict=True):
             np.testing.assert_array_equal(a, b)
-    with pytest.raises(ValueError, match="version"):
-        TaxonomyTree.from_dict({"version": 99})
+    for unknown in ({"version": 99}, built[0].to_dict() | {"ids": []}):
+        with pytest.raises(ValueError, match="version"):
+            TaxonomyTree.from_dict(unknown)
+
+
+@pytest.mark.parametrize("ranks", [("kingdom", "species"), ("genus", "species"), ("family", "genus")])
+def test_lineages_of_a_subset_come_from_tails_that_do_not_repeat_them(ranks):
+    tree, _ = TaxonomyTree.from_lineages(RANKS, random_rows(5))
+    small = TaxonomyTree.from_dict(tree.subset(ranks).to_dict())
+    smaller = small.subset(ranks[1:])
+    for rank in ranks:
+        assert (
+            small.lineage_ids(rank)
+            == tree.lineage_ids(rank)
+            == tuple(small.lineage_id(rank, c) for c in range(len(small.lineage_ids(rank))))
+        )
+    assert smaller.lineage_ids(ranks[1]) == tree.lineage_ids(ranks[1])
+    kept, _ = small.restrict([np.arange(size) % 3 > 0 for size in small.sizes])
+    assert kept.lineage_ids(ranks[1]) == tuple(i for c, i in enumerate(tree.lineage_ids(ranks[1])) if c % 3 > 0)
+    stored = sum(len(tail) for tails in small.tails for tail in tails)
+    whole = sum(len(text) for rank in ranks for text in tree.lineage_ids(rank))
+    assert stored < whole and not tree.tails
+
+
+def test_keys_follow_their_taxa_and_do_not_enter_the_fingerprint():
+    names, codes = number_names(ROWS)
+    keys = [np.array([f"{r}-{name}" for name in rank]) for r, rank in enumerate(names)]
+    tree, _ = TaxonomyTree.from_codes(RANKS, names, codes, keys)
+    plain, _ = TaxonomyTree.from_codes(RANKS, names, codes)
+    assert tree.fingerprint() == plain.fingerprint() and "keys" not in plain.to_dict()
+    small = tree.subset(("family", "species")).restrict([np.arange(3) > 0, np.arange(5) < 4])[0]
+    for found in (tree, TaxonomyTree.from_dict(json.loads(json.dumps(small.to_dict())))):
+        for rank, rank_names, rank_keys in zip(found.ranks, found.names, found.keys, strict=True):
+            assert rank_keys == tuple(f"{RANKS.index(rank)}-{name}" for name in rank_names)
 
 
 def test_the_fingerprint_sees_names_parents_and_order(built):

@@ -20,7 +20,7 @@ FAMILIES = {  # smallest of each that takes 32 pixels; whether it has batch stat
 
 
 def total(outputs):
-    return sum(z.logsumexp(1).sum() for z in outputs["logits"])
+    return sum(z.logsumexp(1).sum() for z in outputs["scores"].logits)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -39,11 +39,11 @@ def test_a_family_builds_fuses_steps_and_resumes(tree, make_config, make_batch, 
 
     model.eval()
     outputs = model(batch)
-    assert [tuple(z.shape) for z in outputs["logits"]] == [(4, c) for c in tree.sizes]
+    assert [tuple(z.shape) for z in outputs["scores"].logits] == [(4, c) for c in tree.sizes]
     again = build_classifier(make_config(backbone=name, image_size=32, seed=9), tree, COMPONENTS).eval()
     again.load_state_dict(model.state_dict())
-    assert torch.equal(again(batch)["logits"][-1], outputs["logits"][-1])
-    check_metadata(model, batch, outputs["logits"][-1])
+    assert torch.equal(again(batch)["scores"].logits[-1], outputs["scores"].logits[-1])
+    check_metadata(model, batch, outputs["scores"].logits[-1])
 
 
 def check_metadata(model, batch, before):
@@ -51,11 +51,11 @@ def check_metadata(model, batch, before):
     poisoned = {**batch, "meta": batch["meta"].clone()}
     for m, columns in enumerate(column_slices(COMPONENTS)):
         poisoned["meta"][~batch["present"][:, m], columns] = torch.nan
-    assert torch.equal(model(poisoned)["logits"][-1], before)
-    moved = model({**batch, "meta": batch["meta"] + 1})["logits"][-1]
+    assert torch.equal(model(poisoned)["scores"].logits[-1], before)
+    moved = model({**batch, "meta": batch["meta"] + 1})["scores"].logits[-1]
     assert (moved[:2] - before[:2]).abs().max() > 1e-3 and torch.equal(moved[2:], before[2:])
     zeros = {**batch, "meta": torch.zeros_like(batch["meta"])}
-    known, unknown = (model({**zeros, "present": torch.full_like(batch["present"], there)})["logits"][-1] for there in (True, False))
+    known, unknown = (model({**zeros, "present": torch.full_like(batch["present"], there)})["scores"].logits[-1] for there in (True, False))
     assert (known - unknown).abs().max() > 1e-3
 
 

@@ -1,6 +1,7 @@
 """Photographs and labels from a CSV or Parquet manifest: `build_source(config)` for `data=manifest`.
 
-`table` reads, `columns` finds, `files` looks, `cleaning` and `dates` judge, `split` divides, `build` puts it together; `images` and
+`table` reads, `columns` finds, `files` looks, `cleaning` and `dates` judge, `labels` come from names or, through `taxon_table`,
+`taxon_ranks` and `taxa`, from ids in a table of taxa, `split` divides, `build` puts it together; `images` and
 `decoding` read photographs while training, and `quarantine` keeps the account of those that cannot be read.
 """
 

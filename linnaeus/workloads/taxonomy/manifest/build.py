@@ -15,10 +15,11 @@ import numpy as np
 from linnaeus.config.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import COMPONENTS
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, labelled, read_codes
+from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, choose_ranks, resolve_columns
 from linnaeus.workloads.taxonomy.manifest.files import REASONS, file_sizes
 from linnaeus.workloads.taxonomy.manifest.images import ManifestImages
+from linnaeus.workloads.taxonomy.manifest.labels import Labels, labels_of
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, group_numbers, made_split, stated_split
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
@@ -52,17 +53,19 @@ def build_source(config: ManifestConfig) -> Source:
     root = Path(config.root).expanduser() if config.root is not None else path.parent
     if not root.is_dir():
         raise ConfigError(f"data.root: {str(root)!r} is not a folder; give the one the image paths are relative to")
-    rows = _usable(table, columns, root, config)
-    return _build(rows, columns, root, config)
+    labels = labels_of(columns, config)
+    rows = _usable(table, columns, labels, root, config)
+    return _build(rows, columns, labels, root, config)
 
 
-def _build(rows: _Rows, columns: Columns, root: Path, config: ManifestConfig) -> Source:
-    names, codes, notes = read_codes(rows.table, columns)
-    tree, labels = TaxonomyTree.from_codes(tuple(columns.ranks), names, codes)
-    notes = rows.notes + notes + tree.conflicts(labels)
+def _build(rows: _Rows, columns: Columns, read: Labels, root: Path, config: ManifestConfig) -> Source:
+    found = read.read(rows.table)
+    tree, labels = TaxonomyTree.from_codes(found.ranks, found.names, found.codes, found.keys)
+    notes = rows.notes + found.notes + tree.conflicts(labels)
     tally = Tally(rows.paths)
     tally.add("the same photograph in an earlier row", _repeated(rows.paths))
     metadata = clean_metadata(rows.table, columns, config.elevation_missing, tally)
+    weights = clean_weights(rows.table, columns, tally)
     notes += tally.notes()
     split, group, split_notes = _split(rows, columns, tree, labels, config)
     tree, labels, class_notes = _classes_of_training(tree, labels, split)
@@ -75,7 +78,8 @@ def _build(rows: _Rows, columns: Columns, root: Path, config: ManifestConfig) ->
         excluded["no label at the ranks predicted"] = len(labels) - len(keep)
     labels, split, paths, sizes = labels[keep], split[keep], rows.paths[keep], rows.sizes[keep]
     metadata = Metadata(*(getattr(metadata, f.name)[keep] for f in fields(Metadata)))
-    notes += split_notes + class_notes + rank_notes + _component_notes(columns, config)
+    weight, weight_notes = _relative(weights[keep], split, columns.weight) if weights is not None else (None, [])
+    notes += weight_notes + split_notes + class_notes + rank_notes + _component_notes(columns, config)
     notes += [f"{count} rows left out: {reason}" for reason, count in excluded.items()]
     notes.append(f"{int((split == TRAIN).sum())} training and {int((split == VALIDATION).sum())} validation rows")
     if not (split == VALIDATION).any():
@@ -87,7 +91,8 @@ def _build(rows: _Rows, columns: Columns, root: Path, config: ManifestConfig) ->
         metadata=metadata,
         split=split,
         images=ManifestImages(str(root), paths, config.image_size, config.max_image_pixels),
-        fingerprint=_fingerprint(tree, paths, sizes, labels, metadata, split),
+        fingerprint=_fingerprint(tree, paths, sizes, labels, metadata, split, weight),
+        weight=weight,
         group=group[keep] if group is not None else None,
         excluded=excluded,
         unreadable=rows.unreadable,
@@ -95,7 +100,7 @@ def _build(rows: _Rows, columns: Columns, root: Path, config: ManifestConfig) ->
     )
 
 
-def _usable(table: Table, columns: Columns, root: Path, config: ManifestConfig) -> _Rows:
+def _usable(table: Table, columns: Columns, labels: Labels, root: Path, config: ManifestConfig) -> _Rows:
     """Leave out rows without a readable file, without any label, or held out as a test. Raises ConfigError past the limit."""
     notes = list(table.notes)
     excluded = {"another number of cells than the header": table.malformed} if table.malformed else {}
@@ -110,10 +115,11 @@ def _usable(table: Table, columns: Columns, root: Path, config: ManifestConfig) 
         excluded |= {reason: count} if count else {}
     unreadable = tuple((str(paths[i]) or f"row {i + 1}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad))
     _check_unreadable(unreadable, int(takes_part.sum()), root, config)
-    unlabelled = takes_part & ~bad & ~labelled(table, columns)
-    if unlabelled.any():
-        excluded["no label at any rank"] = int(unlabelled.sum())
-    keep = np.flatnonzero(takes_part & ~bad & ~unlabelled)
+    takes_part = takes_part & ~bad
+    for reason, rows in labels.lacking(table, takes_part).items():
+        excluded |= {reason: int(rows.sum())} if rows.any() else {}
+        takes_part = takes_part & ~rows
+    keep = np.flatnonzero(takes_part)
     if not len(keep):
         raise ConfigError(f"data.path: no row of {config.path!r} is usable: {excluded}")
     split = split[keep] if split is not None else None
@@ -202,17 +208,40 @@ def _classes_of_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarr
     return tree, np.stack(columns, axis=1), notes
 
 
+def _relative(weights: np.ndarray, split: np.ndarray, column: str | None) -> tuple[np.ndarray, list[str]]:
+    """float32 [N] weights of mean 1 over the training rows, so that they do not move the learning rate; NaN counts as 1 before."""
+    missing, training = np.isnan(weights), split == TRAIN
+    weights = np.where(missing, 1.0, weights)
+    mean = float(np.cumsum(weights[training])[-1] / training.sum())  # added in order: the same bits with every version of numpy
+    if not mean > 0:
+        raise ConfigError(f"data.weight_column: every training row has weight 0 in {column!r}; nothing would be learnt")
+    low, high = weights[training].min(), weights[training].max()
+    notes = [f"weights of {column!r}: {low:g} to {high:g}, mean {mean:g} of the training rows, divided by the mean"]
+    if missing.any():
+        notes.append(f"{int(missing.sum())} rows have no weight in {column!r} and were given 1 before that")
+    if idle := int((weights[training] == 0).sum()):
+        notes.append(f"{idle} training rows have weight 0 and teach nothing")
+    return (weights / mean).astype(np.float32), notes
+
+
 def _component_notes(columns: Columns, config: ManifestConfig) -> list[str]:
     absent = columns.without([c for c in config.components if c in COMPONENTS])
     return [f"{component} is missing in every row: no column is named for it" for component in absent]
 
 
 def _fingerprint(
-    tree: TaxonomyTree, paths: np.ndarray, sizes: np.ndarray, labels: np.ndarray, metadata: Metadata, split: np.ndarray
+    tree: TaxonomyTree,
+    paths: np.ndarray,
+    sizes: np.ndarray,
+    labels: np.ndarray,
+    metadata: Metadata,
+    split: np.ndarray,
+    weight: np.ndarray | None,
 ) -> str:
     """Hash of what determines a batch; the photographs enter by name and size. Where the folder lies does not matter."""
     digest = hashlib.sha256(tree.fingerprint().encode())
     digest.update("\0".join(paths.tolist()).encode())
-    for array in (sizes, labels, split, *(getattr(metadata, f.name) for f in fields(Metadata))):
+    weights = () if weight is None else (weight,)
+    for array in (sizes, labels, split, *(getattr(metadata, f.name) for f in fields(Metadata)), *weights):
         digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()[:32]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from linnaeus.config.errors import ConfigError
 from linnaeus.workloads.taxonomy.lineages import distinct_lineages, fill_holes
 from linnaeus.workloads.taxonomy.manifest.columns import Columns
 from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day
@@ -108,6 +109,19 @@ def clean_metadata(table: Table, columns: Columns, elevation_missing: float | No
         _void(hour, known, "every time is midnight, taken as missing", tally)
     quantities = (latitude, longitude, uncertainty, day, hour, elevation)
     return Metadata(*(quantity.astype(np.float32) for quantity in quantities))
+
+
+def clean_weights(table: Table, columns: Columns, tally: Tally) -> np.ndarray | None:
+    """float64 [N], at least 0, of `data.weight_column`; None without one. What is no number is tallied and NaN, to be taken as 1."""
+    if columns.weight is None:
+        return None
+    weights = _numbers(table, columns.weight, "weight", tally)
+    if (weights < 0).any():
+        row = int(np.argmax(weights < 0))
+        raise ConfigError(
+            f"data.weight_column: {columns.weight!r} of {tally.names[row]} is {weights[row]:g}; a weight is at least 0, or empty for 1"
+        )
+    return weights
 
 
 def _coordinates(table: Table, columns: Columns, tally: Tally) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ KNOWN_RANKS = (
     *("infraclass", "superorder", "order", "suborder", "infraorder", "superfamily", "family", "subfamily", "supertribe", "tribe"),
     *("subtribe", "genus", "subgenus", "species", "subspecies"),
 )
-OPTIONAL = ("latitude", "longitude", "uncertainty", "date", "time", "elevation", "split", "group")
+OPTIONAL = ("taxon", "latitude", "longitude", "uncertainty", "date", "time", "elevation", "weight", "split", "group")
 OF_COMPONENT = {"SPATIAL": ("latitude", "longitude"), "TEMPORAL": ("date",), "ELEVATION": ("elevation",)}
 
 
@@ -24,15 +24,17 @@ class Columns:
     """Names of columns; those of `OPTIONAL` that are not there are None."""
 
     image: str
-    ranks: dict[str, str]  # coarse to fine
+    ranks: dict[str, str]  # coarse to fine; empty where taxa are ids
     latitude: str | None = None
     longitude: str | None = None
     uncertainty: str | None = None
     date: str | None = None
     time: str | None = None
     elevation: str | None = None
+    weight: str | None = None
     split: str | None = None
     group: str | None = None
+    taxon: str | None = None
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -53,8 +55,8 @@ def resolve_columns(config: ManifestConfig, header: Sequence[str]) -> Columns:
         _check_there(f"data.{name}_column", column, header)
     for rank, column in config.rank_columns.items():
         _check_there(f"data.rank_columns.{rank}", column, header)
-    ranks = dict(config.rank_columns) or _ranks_by_name(header)
-    if not ranks:
+    ranks = dict(config.rank_columns) or (_ranks_by_name(header) if config.taxonomy is None else {})
+    if not ranks and config.taxonomy is None:
         raise ConfigError(
             f"data.rank_columns: no column is named like a taxonomic rank; name them as {{genus: COLUMN}}; there are {_list(header)}"
         )
@@ -97,6 +99,10 @@ def _check_combinations(config: ManifestConfig) -> None:
         raise ConfigError("data.uncertainty_column is of no use without data.latitude_column and data.longitude_column")
     if config.elevation_missing is not None and config.elevation_column is None:
         raise ConfigError("data.elevation_missing is of no use without data.elevation_column")
+    if (config.taxonomy is None) != (config.taxon_column is None):
+        raise ConfigError("data.taxonomy and data.taxon_column go together: a table of taxa, and the manifest's column with their ids")
+    if config.taxonomy is not None and config.rank_columns:
+        raise ConfigError("data.rank_columns and data.taxonomy both say what the labels are; leave one out")
 
 
 def _check_there(key: str, column: str | None, header: Sequence[str]) -> None:

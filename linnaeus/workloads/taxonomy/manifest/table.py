@@ -55,38 +55,41 @@ class Table:
         return Table({name: column.take(rows) for name, column in self.columns.items()}, self.decimal_comma, self.malformed, self.notes)
 
 
-def read_table(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) -> Table:
-    """The columns that `choose` picks from the header. Raises ConfigError where the file cannot be read as a table."""
+def read_table(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:
+    """The columns that `choose` picks from the header. Raises ConfigError, naming `key`, where the file cannot be read as a table."""
     if not path.is_file():
-        raise ConfigError(f"data.path: {str(path)!r} is {'a folder' if path.is_dir() else 'not there'}; give a CSV or Parquet manifest")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return _checked(path, _read_parquet(path, choose))
-    for encoding in _encodings(path):
+        raise ConfigError(f"{key}: {str(path)!r} is {'a folder' if path.is_dir() else 'not there'}; give a CSV or Parquet {_kind(key)}")
+    table = _read_parquet(path, choose, key) if path.suffix.lower() in (".parquet", ".pq") else _read_text(path, choose, key)
+    if len(table) == 0:
+        raise ConfigError(f"{key}: {str(path)!r} has a header and no rows")
+    return table
+
+
+def _kind(key: str) -> str:
+    return "manifest" if key == "data.path" else "table"
+
+
+def _read_text(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
+    for encoding in _encodings(path, key):
         try:
-            return _checked(path, _read_csv(path, encoding, choose))
+            return _read_csv(path, encoding, choose, key)
         except UnicodeDecodeError:
             continue
         except (csv.Error, UnicodeError, OSError, EOFError) as error:
-            raise ConfigError(f"data.path: {str(path)!r} cannot be read as CSV: {error}") from error
-    raise ConfigError(f"data.path: {str(path)!r} is not text in UTF-8, UTF-16 or windows-1252; save it as UTF-8")
-
-
-def _checked(path: Path, table: Table) -> Table:
-    if len(table) == 0:
-        raise ConfigError(f"data.path: {str(path)!r} has a header and no rows")
-    return table
+            raise ConfigError(f"{key}: {str(path)!r} cannot be read as CSV: {error}") from error
+    raise ConfigError(f"{key}: {str(path)!r} is not text in UTF-8, UTF-16 or windows-1252; save it as UTF-8")
 
 
 def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
 
 
-def _encodings(path: Path) -> tuple[str, ...]:
+def _encodings(path: Path, key: str) -> tuple[str, ...]:
     try:
         with _open(path) as file:
             start = file.read(4)
     except (OSError, EOFError) as error:
-        raise ConfigError(f"data.path: {str(path)!r} cannot be read: {error}") from error
+        raise ConfigError(f"{key}: {str(path)!r} cannot be read: {error}") from error
     return ("utf-16",) if start[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "windows-1252")
 
 
@@ -98,7 +101,7 @@ class _Numbering(dict):
         return number
 
 
-def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> Table:
+def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
     csv.field_size_limit(LONGEST_CELL)
     with io.TextIOWrapper(_open(path), encoding=encoding, newline="") as file:
         first = file.readline()
@@ -107,8 +110,8 @@ def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Seque
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL)
         header = [_unquoted(name) for name in next(reader, [])]
         if not any(header):
-            raise ConfigError(f"data.path: {str(path)!r} is empty; its first line must name the columns")
-        wanted = _positions(header, choose(header))
+            raise ConfigError(f"{key}: {str(path)!r} is empty; its first line must name the columns")
+        wanted = _positions(header, choose(header), key)
         columns, malformed = _number_columns(reader, wanted, len(header))
     notes = () if encoding != "windows-1252" else (f"{path.name} is not UTF-8 and was read as windows-1252",)
     return Table(columns, decimal_comma=delimiter == ";", malformed=malformed, notes=notes)
@@ -129,33 +132,33 @@ def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: 
     return {name: Column(np.concatenate(codes[name]), values[name]) for name in wanted}, malformed
 
 
-def _positions(header: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[str, int]:
     for name in names:
         if header.count(name) > 1:
-            raise ConfigError(f"data.path: the manifest has {header.count(name)} columns named {name!r}; rename one")
+            raise ConfigError(f"{key}: the {_kind(key)} has {header.count(name)} columns named {name!r}; rename one")
     return {name: header.index(name) for name in dict.fromkeys(names)}
 
 
 def _unquoted(cell: str) -> str:
     cell = cell.strip()
-    if len(cell) >= 2 and cell[0] == cell[-1] == '"':
+    if len(cell) >= 2 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', ""):
         return cell[1:-1].replace('""', '"').strip()
     return cell
 
 
-def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) -> Table:
+def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise ConfigError(f"data.path: reading {path.name} needs pyarrow; `pip install pyarrow`, or give a CSV") from error
+        raise ConfigError(f"{key}: reading {path.name} needs pyarrow; `pip install pyarrow`, or give a CSV") from error
     try:
         file = pq.ParquetFile(path)
-        wanted = _positions(file.schema_arrow.names, choose(file.schema_arrow.names))
+        wanted = _positions(file.schema_arrow.names, choose(file.schema_arrow.names), key)
         table = file.read(columns=list(wanted))
         return Table({name: _from_arrow(table.column(name)) for name in wanted})
     except (pa.ArrowException, OSError) as error:
-        raise ConfigError(f"data.path: {str(path)!r} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{key}: {str(path)!r} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
 
 
 def _from_arrow(column) -> Column:

@@ -9,7 +9,7 @@ import torch
 from linnaeus.config.schema import Config
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.taxonomy.config import MformerConfig
-from linnaeus.workloads.taxonomy.heads import HEADS
+from linnaeus.workloads.taxonomy.heads import build_head
 from linnaeus.workloads.taxonomy.models.classifier import Classifier, Trunk
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -21,7 +21,7 @@ def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[st
     configuration asks for what the model cannot be."""
     torch.default_generator.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
     trunk = _build_trunk(config, tree, components)
-    model = Classifier(trunk, HEADS[config.head.name](trunk.width, tree, config.head.nulls == "predict"), config.model.dropout)
+    model = Classifier(trunk, build_head(config.head, trunk.width, tree), len(tree.ranks), config.model.dropout)
     model.init_weights()
     return model
 

@@ -6,7 +6,7 @@ a module of its own so that it can be compiled up to that point (`model.trunk.co
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -29,12 +29,12 @@ class Trunk(Protocol):
 
 
 class Classifier(nn.Module):
-    """`model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns
-    `logits`, one [B, C_r] per rank, and `features` [B, width], those of the finest rank."""
+    """`model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns `scores` (`heads.Scores`), `per_rank`
+    [B, R, width], the normed features that the heads read, and `features` [B, width], those of the finest rank."""
 
-    def __init__(self, trunk: Trunk, head: Head, dropout: float) -> None:
+    def __init__(self, trunk: Trunk, head: Head, ranks: int, dropout: float) -> None:
         super().__init__()
-        self.trunk, self.head = trunk, head
+        self.trunk, self.head, self.ranks = trunk, head, ranks
         self.norm = nn.LayerNorm(trunk.width)
         self.dropout = nn.Dropout(dropout)
 
@@ -48,13 +48,21 @@ class Classifier(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Any]:
         image = batch["image"].to(self.norm.weight.dtype)
         features = self.norm(self.trunk(image, batch["meta"].to(image.dtype), batch["present"]))
-        per_rank = self.dropout(features).expand(-1, len(self.head.sizes), -1)
-        return {"logits": self.head(per_rank), "features": features[:, -1]}
+        per_rank = self.dropout(features).expand(-1, self.ranks, -1)
+        return {"scores": self.head(per_rank), "per_rank": per_rank, "features": features[:, -1]}
+
+    def compiled_parts(self) -> list[nn.Module]:
+        """The trunk ends before the layer GradNorm differentiates by, so that its measurement does not run a compiled backward."""
+        return [cast(nn.Module, self.trunk)]
 
     def shared_parameters(self) -> list[nn.Parameter]:
         """Scale and bias of the final shared norm: what GradNorm differentiates by. Unlike the last convolution's, their
         gradient is not zero behind a zero-initialised residual branch."""
         return [self.norm.weight, self.norm.bias]
+
+    def trunk_parameters(self) -> list[nn.Parameter]:
+        """All parameters that all ranks share, for gradients of tasks that are exact."""
+        return [*cast(nn.Module, self.trunk).parameters(), *self.norm.parameters()]
 
     @property
     def no_decay(self) -> set[str]:

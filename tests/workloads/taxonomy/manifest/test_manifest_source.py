@@ -205,3 +205,36 @@ def test_real_plants_with_everything(shared_data, manifest_config):
         assert np.isfinite(getattr(source.metadata, name)).all()
     assert (source.split == TRAIN).any() and (source.split == VALIDATION).any()
     assert len(source.images.read(np.arange(20))) == 20
+
+
+def test_weights_of_rows_are_relative_to_the_mean_of_the_training_rows(write_manifest, manifest_config):
+    table = [row | {"w": str(1 + i % 4), "side": "val" if i < 8 else "train"} for i, row in enumerate(rows())]
+    table[9] |= {"w": ""}
+    table[10] |= {"w": "0"}
+    table[11] |= {"w": "much"}
+    path = write_manifest(table)
+    keys = {"weight_column": "w", "split_column": "side"}
+    source = build_source(manifest_config(path, **keys))
+    given = np.array([1 + i % 4 for i in range(40)], dtype=float)
+    given[[9, 10, 11]] = 1, 0, 1
+    mean = given[8:].mean()
+    assert source.weight.dtype == np.float32 and source.weight == pytest.approx(given / mean)
+    assert source.weight[8:].mean() == pytest.approx(1, rel=1e-6)
+    assert said(source, f"weights of 'w': 0 to 4, mean {mean:g} of the training rows")
+    assert said(source, "2 rows have no weight in 'w' and were given 1") and said(source, "1 training rows have weight 0 and teach nothing")
+    assert said(source, "weight: not a number, taken as missing: 1 of 40 rows, first 11.png")
+    plain = build_source(manifest_config(path, split_column="side"))
+    assert plain.weight is None and plain.fingerprint != source.fingerprint
+    table[12] |= {"w": "3.5"}
+    assert build_source(manifest_config(write_manifest(table), **keys)).fingerprint != source.fingerprint
+
+
+@pytest.mark.parametrize(
+    "cell, words",
+    [("-2", r"data\.weight_column: 'w' of 20\.png is -2; a weight is at least 0"), ("0", "every training row has weight 0 in 'w'")],
+)
+def test_weights_that_cannot_be_are_refused(cell, words, write_manifest, manifest_config):
+    table = [row | {"w": "0"} for row in rows()]
+    table[20] |= {"w": cell}
+    with pytest.raises(ConfigError, match=words):
+        build_source(manifest_config(write_manifest(table), weight_column="w"))

@@ -1,0 +1,143 @@
+"""What weighing the tasks costs at every update: CPU time of a step of ViT-tiny at 64 px with 4 heads, batch 32, one thread.
+
+    python -m benchmarks.gradnorm                      about 15 minutes
+    python -m benchmarks.gradnorm --quick              a look, 1 minute; no verdict
+
+Ours is `linnaeus.engine.train_one_epoch` with everything a run has; the plain step is the same with fixed weights and nothing measured.
+Bar: GradNorm at the last shared layer at most 1.10 of it, updating at every step (by default it does at every tenth). Beside it the
+other two places, the other weightings, GradNorm as it is often written (the model run forward again for each task, backward
+through all of the trunk) and torchjd (`pip install -e '.[surgery]'`), which forms the gradients of all tasks over all of the trunk.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.drivers import Ours, Peer
+from benchmarks.interleaved import Bar, arguments, conclude, measure, report
+from benchmarks.loop_overhead import configure
+from benchmarks.ranks.workload import task_sums
+from linnaeus.distributed import DistributedContext
+
+BATCH = 32
+GRADNORM = ["weighting=gradnorm", "weighting.every=[1steps]"]
+OURS = {
+    "plain step": ["weighting=fixed"],
+    "GradNorm, last shared layer": [*GRADNORM, "weighting.place=shared"],
+    "GradNorm, features": [*GRADNORM, "weighting.place=features"],
+    "GradNorm, trunk": [*GRADNORM, "weighting.place=trunk"],
+    "conflict, every step": ["weighting=fixed", "weighting.conflict=[1steps]"],
+    "uncertainty": ["weighting=uncertainty"],
+    "DWA": ["weighting=dwa"],
+    "FAMO": ["weighting=famo"],
+}
+SURGERY = {"surgery (torchjd's PCGrad), last shared": ["weighting=surgery"]}
+BARS = [Bar("GradNorm, last shared layer", "plain step", 1.10)]
+
+
+class Clipped(Peer):
+    """Fused AdamW and clipping, as ours, around a way of its own to find the gradient."""
+
+    def prepare(self) -> None:
+        self.parameters = list(self.model.parameters())
+        self.shared = self.model.trunk_parameters()
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=self.lr, fused=True)
+
+    def train(self, batches: Iterator[dict[str, Tensor]]) -> None:
+        for batch in batches:
+            self.optimizer.zero_grad()
+            self.backward(batch)
+            nn.utils.clip_grad_norm_(self.parameters, self.config.trainer.clip_norm, foreach=True)
+            self.optimizer.step()
+
+    def backward(self, batch: dict[str, Tensor]) -> None:
+        raise NotImplementedError
+
+    def losses(self, outputs: dict[str, Any], batch: dict[str, Tensor]) -> list[Tensor]:
+        return [total / BATCH for total in task_sums(outputs, batch)]
+
+
+class ForwardAgain(Clipped):
+    """GradNorm with a forward and a backward for each task beside the step's own, weights towards equal norms."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.weights = torch.ones(len(self.config.data.classes))
+
+    def backward(self, batch: dict[str, Tensor]) -> None:
+        norms = []
+        for task in range(len(self.weights)):
+            loss = self.losses(self.model(batch), batch)[task]
+            norms.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, self.shared)]).norm())
+        (torch.stack(self.losses(self.model(batch), batch)) * self.weights).sum().backward()
+        big = self.weights * torch.stack(norms)
+        moved = self.weights * torch.exp(-0.025 * (big.log() - big.mean().log()).clamp(-1, 1))
+        self.weights = moved * len(moved) / moved.sum()
+
+
+class TorchJD(Clipped):
+    """torchjd's multi-task backward, one task at a time (its faster way on a CPU), combined by PCGrad."""
+
+    def prepare(self) -> None:
+        from torchjd.aggregation import PCGrad
+
+        super().prepare()
+        self.aggregator = PCGrad()
+
+    def backward(self, batch: dict[str, Tensor]) -> None:
+        from torchjd.autojac import jac_to_grad, mtl_backward
+
+        outputs = self.model(batch)
+        mtl_backward(self.losses(outputs, batch), features=outputs["per_rank"], parallel_chunk_size=1)
+        jac_to_grad(self.shared, self.aggregator)
+
+
+def main() -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--updates", type=int, default=8, help="updates of a driver in a round")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 2 updates")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rounds, updates = (2, 2) if options.quick else (options.rounds, options.updates)
+    return conclude([compare(rounds, updates)], options.json)
+
+
+def compare(rounds: int, updates: int) -> dict[str, Any]:
+    """Time every variant; returns the table."""
+    installed = importlib.util.find_spec("torchjd") is not None
+    context = DistributedContext().initialize(device="cpu")
+    drivers: dict[str, Ours | Peer] = {}
+    with tempfile.TemporaryDirectory() as root:
+        for name, overrides in {**OURS, **(SURGERY if installed else {})}.items():
+            config = configure(["experiment=ranks", *overrides, f"run.name=v{len(drivers)}"], BATCH, updates, rounds + 1, root)
+            drivers[name] = Ours(config, context)
+        ours = drivers["plain step"]
+        peers: dict[str, Callable[..., Peer]] = {"GradNorm, forward again per task": ForwardAgain}
+        if installed:
+            peers["torchjd mtl_backward, PCGrad"] = TorchJD
+        for name, peer in peers.items():
+            drivers[name] = peer(ours.config, context, ours.workload, ours.plan)
+        seconds = measure(drivers, rounds)
+        notes = {name: weights_of(driver) for name, driver in drivers.items()}
+        for driver in drivers.values():
+            driver.close()
+    per_update = {name: [s / updates for s in times] for name, times in seconds.items()}
+    title = f"ViT-tiny 64 px, 4 heads, batch {BATCH}, {rounds} rounds of {updates} updates, 1 thread, CPU time of an update"
+    return report(title, per_update, "plain step", BARS, (1000, "ms"), notes)
+
+
+def weights_of(driver: Any) -> str:
+    """The weights at the end: they show that something was weighed."""
+    weights = driver.training.weighting.weights if isinstance(driver, Ours) else getattr(driver, "weights", torch.ones(0))
+    return " ".join(f"{weight:.2f}" for weight in weights.tolist())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

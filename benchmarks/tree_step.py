@@ -1,0 +1,209 @@
+"""One training step of head, loss and training metrics on a tree, beside the plain softmax over its leaves: made, timed and weighed.
+
+A step is what the loop does after the trunk: features [64, 7, 384] that want a gradient, the head, the loss sums, the denominators of
+the host batch, backward, the training metrics; then all gradients are dropped. No trunk and no optimizer. The plain softmax is
+`Linear` and `F.cross_entropy` on the finest labels, forward and backward, and nothing else.
+
+Memory is counted at torch's allocator: the most that is allocated at any instant of one step above what is there before it (weights,
+tables, features), gradients of the weights included. It does not depend on what the process has kept of earlier steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.big_trees import big_tree, draw_labels, training_batch
+from benchmarks.interleaved import measure
+from linnaeus.config.load import compose
+from linnaeus.workloads.base import Batch
+from linnaeus.workloads.taxonomy.heads import Head, build_head
+from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
+from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+BATCH, WIDTH = 64, 384
+PLAIN, MIXED, VALIDATION = "plain", "mixed", "validation"
+HEADS = {
+    "linear": ["head=linear"],
+    "conditional": ["head=conditional"],
+    "hierarchical_softmax": ["head=hierarchical_softmax"],
+    "hierarchical_softmax hard": ["head=hierarchical_softmax", "head.routing=hard"],
+    "hierarchical_softmax gumbel": ["head=hierarchical_softmax", "head.routing=gumbel"],
+    "marginal": ["head=marginal"],
+}
+LOSSES = (
+    *("cross_entropy", "label_smoothing", "taxonomic_smoothing", "soft_labels", "conditional", "marginal"),
+    *("class_balanced", "inverse_frequency", "logit_adjusted"),
+)
+
+
+@dataclass
+class Step:
+    """Calls make one step and return its seconds of CPU. `metrics`, `wall`: seconds of CPU in the metrics, and of clock in all, a call."""
+
+    head: Head
+    loss: TaxonomyLoss
+    training_metrics: TrainingMetrics
+    features: Tensor  # [B, R, D]
+    batch: Batch
+    sums: Tensor  # float64 [R]
+    metrics: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        wall, start = time.perf_counter(), time.process_time()
+        outputs, sums = self.forward_and_backward()
+        before = time.process_time()
+        self.sums += sums.detach()
+        self.training_metrics.count(outputs, self.batch)
+        end = time.process_time()
+        self.metrics.append(end - before)
+        self.wall.append(time.perf_counter() - wall)
+        drop_gradients(self.head, self.features)
+        return end - start
+
+    def forward_and_backward(self) -> tuple[dict[str, Any], Tensor]:
+        denominators = self.loss.valid_counts(self.batch)
+        outputs: dict[str, Any] = {"scores": self.head(self.features), "features": self.features[:, -1], "per_rank": self.features}
+        sums = self.loss.sums(outputs, self.batch)
+        weighted_hierarchical_loss(sums, torch.ones(len(denominators)), denominators).backward()
+        return outputs, sums
+
+
+@dataclass
+class PlainStep:
+    """The plain softmax over the leaves; see `Step`."""
+
+    leaves: nn.Linear
+    features: Tensor
+    batch: Batch
+    wall: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        wall, start = time.perf_counter(), time.process_time()
+        F.cross_entropy(self.leaves(self.features[:, -1]), self.batch["label"][:, -1], ignore_index=-1).backward()
+        end = time.process_time()
+        self.wall.append(time.perf_counter() - wall)
+        drop_gradients(self.leaves, self.features)
+        return end - start
+
+
+@dataclass
+class ValidationStep:
+    """Metrics of a whole validation batch; the seconds are those of the metrics alone, not of the head before them."""
+
+    head: Head
+    validation_metrics: TaxonomyMetrics
+    features: Tensor
+    batch: Batch
+    wall: list[float] = field(default_factory=list)
+
+    @torch.no_grad()
+    def __call__(self) -> float:
+        self.head.eval()
+        outputs: dict[str, Any] = {"scores": self.head(self.features), "features": self.features[:, -1], "per_rank": self.features}
+        self.head.train()
+        wall, start = time.perf_counter(), time.process_time()
+        self.validation_metrics.sums(outputs, self.batch)
+        self.validation_metrics.count(outputs, self.batch)
+        end = time.process_time()
+        self.wall.append(time.perf_counter() - wall)
+        return end - start
+
+
+def drop_gradients(module: nn.Module, features: Tensor) -> None:
+    features.grad = None
+    for parameter in module.parameters():
+        parameter.grad = None
+
+
+class Bench:
+    """What the steps of one tree share; `labels` int64 [N, R] stand for the training rows."""
+
+    def __init__(self, leaves: int, holes: float) -> None:
+        self.tree: TaxonomyTree = big_tree(leaves, holes)
+        labels = draw_labels(self.tree, 4 * leaves, seed=1)
+        self.counts = LabelCounts.of(self.tree, labels)
+        self.losses: dict[str, TaxonomyLoss] = {}
+        self.batches = {mixed: training_batch(self.tree, BATCH, mixed) for mixed in (False, True)}
+        self.features = torch.from_numpy(_normals(BATCH * len(self.tree.ranks) * WIDTH)).view(BATCH, -1, WIDTH).requires_grad_()
+
+    def plain(self) -> PlainStep:
+        return PlainStep(nn.Linear(WIDTH, self.tree.sizes[-1]), self.features, self.batches[False])
+
+    def head(self, name: str) -> Head:
+        head = build_head(compose(HEADS[name]).head, WIDTH, self.tree)
+        head.init_weights()
+        return head
+
+    def loss(self, name: str) -> TaxonomyLoss:
+        """That of a file of conf/loss, made once."""
+        if name not in self.losses:
+            self.losses[name] = TaxonomyLoss(compose([f"loss={name}"]).loss, self.tree, self.counts)
+        return self.losses[name]
+
+    def step(self, head: Head, loss: str, mixed: bool = False) -> Step:
+        sums = torch.zeros(len(self.tree.ranks), dtype=torch.float64)
+        return Step(head, self.loss(loss), TrainingMetrics(self.tree, torch.device("cpu")), self.features, self.batches[mixed], sums)
+
+    def validation(self, head: Head) -> ValidationStep:
+        metrics = TaxonomyMetrics(self.tree, torch.device("cpu"), [rank[:-1] for rank in self.counts.ranks], None, BATCH)
+        return ValidationStep(head, metrics, self.features, self.batches[False])
+
+
+def _normals(count: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(count, dtype=np.float32)
+
+
+def measure_head(leaves: int, holes: float, head_name: str, losses: tuple[str, ...], rounds: int, repeats: int) -> dict[str, Any]:
+    """For a process of its own. Of `plain`, each loss, `mixed` (cross-entropy) and `validation`: per round seconds of CPU, those of the
+    metrics, and of the clock; bytes at most. `parameters` of the head."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    bench = Bench(leaves, holes)
+    head = bench.head(head_name)
+    steps: dict[str, Any] = {PLAIN: bench.plain()}
+    steps |= {loss: bench.step(head, loss) for loss in losses}
+    steps |= {MIXED: bench.step(head, "cross_entropy", mixed=True), VALIDATION: bench.validation(head)}
+    seconds = measure({name: _repeated(step, repeats) for name, step in steps.items()}, rounds)
+    found = {
+        name: {
+            "seconds": seconds[name],
+            "metrics": _per_round(getattr(step, "metrics", []), repeats),
+            "wall": _per_round(step.wall, repeats),
+            "bytes": peak_bytes(step),
+        }
+        for name, step in steps.items()
+    }
+    return {"variants": found, "parameters": sum(p.numel() for p in head.parameters()), "sizes": bench.tree.sizes}
+
+
+def _repeated(step: Callable[[], float], repeats: int) -> Callable[[int], float]:
+    return lambda _: sum(step() for _ in range(repeats)) / repeats
+
+
+def _per_round(seconds: list[float], repeats: int) -> list[float]:
+    """Means of each round, the warm-up left out."""
+    return np.reshape(seconds, (-1, repeats)).mean(1)[1:].tolist()
+
+
+def peak_bytes(step: Callable[[], object]) -> int:
+    """The most that torch's allocator has given out at an instant of a step, above what was there before."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step()
+    live = most = 0
+    for event in recorded.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            most = max(most, live)
+    return most

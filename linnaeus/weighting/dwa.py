@@ -1,0 +1,61 @@
+"""Dynamic weight average (Liu, Johns and Davison 2019): a task whose loss falls slowly weighs more.
+
+With L_t(k) the mean loss of task t over the k-th interval (`weighting.every`; an epoch in the paper), r_t = L_t(k) / L_t(k-1) and a
+temperature tau,
+
+    w_t  in proportion to  exp(r_t / tau),  scaled to sum to the number of tasks,
+
+for the interval that follows. Mean over an interval: the sum of the losses of all its updates over all its valid labels, as
+logged. The configured weights are a factor throughout, and all there is during the first two intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.weighting.base import Measured, Needs, load_tensors, means, set_weights, usable
+
+
+class DynamicWeightAverage:
+    """`previous`: mean losses of the last whole interval, 0 where there is none; `sums`, `valid`: of the interval that runs. All
+    float64 [T]."""
+
+    needs = Needs(losses=True, always=True)
+
+    def __init__(self, weights: Tensor, temperature: float) -> None:
+        self.weights, self.temperature = weights, temperature
+        self.factors = weights.double().clone()
+        self.previous, self.sums, self.valid = (torch.zeros_like(self.factors) for _ in range(3))
+
+    @torch.no_grad()
+    def finish(self, measured: Measured) -> None:
+        """Count an update; at the end of an interval set the weights of the next. Losses that are not finite are left out."""
+        assert measured.sums is not None and measured.valid is not None
+        counted = torch.isfinite(measured.sums)
+        self.sums += torch.where(counted, measured.sums, 0.0)
+        self.valid += torch.where(counted, measured.valid, 0.0)
+        if measured.due:
+            self._end_interval()
+
+    def _end_interval(self) -> None:
+        losses = means(self.sums, self.valid)
+        seen = usable(losses)
+        active = seen & usable(self.previous)
+        ratios = torch.where(active, losses / self.previous, 0.0)
+        set_weights(self.weights, self.factors * torch.softmax(ratios / self.temperature, 0), active)
+        self.previous.copy_(torch.where(seen, losses, self.previous))
+        self.sums.zero_()
+        self.valid.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: tensor.clone() for name, tensor in self._tensors().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        load_tensors(state, **self._tensors())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"weights": self.weights, "previous": self.previous, "sums": self.sums, "valid": self.valid}

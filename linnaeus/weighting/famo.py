@@ -1,0 +1,74 @@
+"""FAMO, fast adaptive multitask optimization (Liu et al. 2023): all losses should fall at the same relative rate.
+
+The paper keeps logits xi, z = softmax(xi), and descends sum_t c z_t log L_t with c such that the factors of the task gradients sum to
+1: the weight of task t is in proportion to z_t / L_t. After the update it looks at the losses of the same samples again and moves
+the logits against the improvement delta_t = log L_t(before) - log L_t(after):
+
+    gradient_t = z_t (delta_t - sum_s z_s delta_s) + decay xi_t,  one step of Adam (lr 0.025, decay 0.001, betas 0.9 and 0.999).
+
+A task that improved less than the others gains. Where ours differs:
+
+- The weights act from the next update. The paper's use the losses of the very samples they weigh, which are not known before the
+  first backward of a window of several micro-batches, nor on one process of several. Ours use z / L(after), the losses at the weights the
+  next update starts from, on the samples of this one.
+- They sum to the number of tasks, the paper's to 1.
+- Losses are means over the whole global batch; the second forward has the dropout of the first and leaves batch statistics alone.
+- With `every` above one step the logits move, and L is looked at, at those updates only: the second forward costs about a third of a
+  step.
+- A task without a valid label in an update keeps its weight, its logit and its moments; the others go on among themselves.
+- The configured weights are a factor of z / L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.weighting.base import Measured, Needs, load_tensors, means, set_weights, usable
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # Adam's, as in the paper
+
+
+class FAMO:
+    """`logits`, Adam's `moments` (first and second) and `moves` (how often a logit has moved): float64 [T], [2, T], [T]."""
+
+    needs = Needs(losses=True, losses_after=True)
+
+    def __init__(self, weights: Tensor, lr: float, decay: float) -> None:
+        self.weights, self.lr, self.decay = weights, lr, decay
+        self.factors = weights.double().clone()
+        self.logits, self.moves = torch.zeros_like(self.factors), torch.zeros_like(self.factors)
+        self.moments = torch.zeros(2, len(weights), dtype=torch.float64, device=weights.device)
+
+    @torch.no_grad()
+    def finish(self, measured: Measured) -> None:
+        """Move the logits by what the update did to the losses, and set the weights of the next."""
+        assert measured.sums is not None and measured.sums_after is not None and measured.valid is not None
+        before, after = means(measured.sums, measured.valid), means(measured.sums_after, measured.valid)
+        active = usable(before) & usable(after)
+        self._step(torch.where(active, before.log() - after.log(), 0.0), active)
+        wanted = self.factors * torch.softmax(self.logits, 0) / torch.where(active, after, 1.0)
+        set_weights(self.weights, wanted, active)
+
+    def _step(self, improvement: Tensor, active: Tensor) -> None:
+        shares = torch.softmax(self.logits.masked_fill(~active, -torch.inf), 0)
+        gradient = shares * (improvement - (shares * improvement).sum()) + self.decay * self.logits
+        first, second = self.moments
+        first.copy_(torch.where(active, BETA1 * first + (1 - BETA1) * gradient, first))
+        second.copy_(torch.where(active, BETA2 * second + (1 - BETA2) * gradient**2, second))
+        self.moves += active
+        moves = self.moves.clamp(min=1)
+        step = first / (1 - BETA1**moves) / ((second / (1 - BETA2**moves)).sqrt() + EPS)
+        self.logits.copy_(torch.where(active, self.logits - self.lr * step, self.logits))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: tensor.clone() for name, tensor in self._tensors().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        load_tensors(state, **self._tensors())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"weights": self.weights, "logits": self.logits, "moments": self.moments, "moves": self.moves}

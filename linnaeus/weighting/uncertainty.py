@@ -1,0 +1,49 @@
+"""Uncertainty weighting (Kendall, Gal and Cipolla 2018): every task has a variance that is learnt, and weighs by its inverse.
+
+For a classification the paper minimises  sum_t e^(-s_t) L_t + s_t / 2  over the network and over s_t = log sigma_t^2. The part in s_t
+needs no graph: its gradient is 1/2 - e^(-s_t) L_t, and following it for a time lr has a closed form, because the variance
+v_t = e^(s_t) then obeys a linear equation, dv/dtau = L_t - v_t / 2:
+
+    v_t  <-  2 L_t + (v_t - 2 L_t) e^(-lr / 2).
+
+To first order that is the paper's gradient step of size lr; it can never pass the optimum v_t = 2 L_t, however large the loss or
+the step. The weights are 1 / v_t, scaled to sum to the number of tasks (the paper leaves their sum free, which to an optimizer such as
+Adam makes no difference). L_t is the mean over the whole global batch, so the weights depend on no split; they act from the next update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.weighting.base import Measured, Needs, load_tensors, means, set_weights, usable
+
+
+class UncertaintyWeighting:
+    """Starts at v_t = 1 / w_t of the configured weights. `log_variances`: float64 [T]."""
+
+    needs = Needs(losses=True)
+
+    def __init__(self, weights: Tensor, lr: float) -> None:
+        self.weights, self.keep = weights, math.exp(-lr / 2)
+        self.log_variances = -weights.double().log()
+
+    @torch.no_grad()
+    def finish(self, measured: Measured) -> None:
+        """Move the variances by the losses of the update, and the weights with them. A task without a valid label keeps both."""
+        assert measured.sums is not None and measured.valid is not None
+        losses = means(measured.sums, measured.valid)
+        active, optimum = usable(losses), 2 * losses
+        moved = (optimum + (self.log_variances.exp() - optimum) * self.keep).log()
+        self.log_variances.copy_(torch.where(active, moved, self.log_variances))
+        set_weights(self.weights, torch.exp(-self.log_variances), active)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights.clone(), "log_variances": self.log_variances.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        load_tensors(state, weights=self.weights, log_variances=self.log_variances)

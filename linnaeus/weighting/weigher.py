@@ -1,0 +1,81 @@
+"""`Weigher`: what the loop calls at every update, whatever the weighting. It measures what the weighting and the conflict between tasks
+need of this update, and nothing where nothing is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.weighting.base import Measured, TaskWeighting
+from linnaeus.weighting.conflict import Conflict
+from linnaeus.weighting.gradients import TaskGradients
+
+MeasuredSums = Callable[[Any, dict[str, Tensor], Tensor], Tensor | Sequence[Tensor]]
+
+
+class Weigher:
+    """`begin`, `measure` for each micro-batch between its loss and its backward, `finish` after the update."""
+
+    def __init__(
+        self,
+        weighting: TaskWeighting,
+        conflict: Conflict,
+        gradients: TaskGradients,
+        all_reduce: Callable[[Tensor], Tensor],
+        measured_sums: MeasuredSums | None = None,
+    ) -> None:
+        """`all_reduce` sums a tensor over the processes and returns it; `measured_sums` is the workload's, None: the loss sums."""
+        self.weighting, self.conflict, self.gradients = weighting, conflict, gradients
+        self.all_reduce, self.measured_sums = all_reduce, measured_sums
+        self._asked = self._gradients = False  # what is measured of this update: for the weighting, and of gradients for anybody
+        self._sums: Tensor | None = None  # float64 [T] of losses, where they are wanted
+
+    def begin(self, update: int, valid: Tensor, due: bool, conflict_due: bool) -> None:
+        """Start the update number `update`. `valid` float64 [T] on the host: labels in the whole global batch; `due`: the weights
+        are to move; `conflict_due`: the conflict is to be measured."""
+        needs, weights = self.weighting.needs, self.weighting.weights
+        self._asked = (due or needs.always) and (needs.losses or needs.gradients)
+        self._gradients = (conflict_due and self.gradients.possible) or (self._asked and needs.gradients)
+        self._sums = torch.zeros_like(weights, dtype=torch.float64) if self._asked and needs.losses else None
+        self._update, self._due, self._valid = update, due, valid
+        if self._gradients:
+            self.gradients.begin(at_place=self._asked and needs.gradients)
+
+    def measure(self, sums: Tensor, outputs: Any, batch: dict[str, Tensor], scale: Tensor | None) -> None:
+        """Look at a micro-batch before its backward: `sums` [T] of losses with their graph, `scale` the loss scale of fp16."""
+        if self._sums is not None:
+            self._sums += sums.detach()
+        if not self._gradients:
+            return
+        wanted = sums if self.measured_sums is None else self.measured_sums(outputs, batch, sums)
+        denominators = torch.where(self._valid > 0, self._valid, 1.0).to(sums, non_blocking=True)
+        if isinstance(wanted, Tensor):
+            losses: Sequence[Tensor] = (wanted / denominators).unbind()
+        else:
+            losses = [one / share for one, share in zip(wanted, denominators.unbind(), strict=True)]
+        self.gradients.add(losses, outputs, scale)
+        if self.weighting.needs.at_once:
+            self.finish()
+
+    def wants_losses_after(self) -> bool:
+        """Whether `finish` is to be given the loss sums of the same window after the update."""
+        return self._asked and self.weighting.needs.losses_after
+
+    def finish(self, sums_after: Tensor | None = None) -> None:
+        """Hand over what was measured. `sums_after` float64 [T]: of this process."""
+        found: dict[str, Tensor] = {}
+        if self._sums is not None:
+            both = torch.stack([self._sums] if sums_after is None else [self._sums, sums_after])
+            found = dict(zip(("sums", "sums_after"), self.all_reduce(both).unbind()))
+            found["valid"] = self._valid.to(both, non_blocking=True)
+        if self._gradients:
+            losses, norms, gramian, at_shared = self.gradients.total(self.all_reduce)
+            self.conflict.take(at_shared)
+            found |= {"losses": losses, "norms": norms, "gramian": gramian}
+        if self._asked:
+            self.weighting.finish(Measured(self._update, self._due, **found))
+        self._asked, self._gradients, self._sums = False, False, None

@@ -1,0 +1,264 @@
+"""Token stores: a text as numbers on the disk, made once, mapped into memory by every process that trains on it.
+
+A store is a folder with `train.bin` and `val.bin` (little-endian uint16, or uint32 where the vocabulary needs it, no header: what
+nanoGPT reads), `store.json` (the tokenizer with its identity, hashes of the sources and of the arrays, versions, how it was split) and
+it appears whole or not at all. Its name is a hash of all that decides what is in it, so another text or tokenizer makes another
+store; what is inside must be what the name promises, or the store is refused.
+
+Split by document, or where there is only one by position, the end validating. With several documents an end marker follows each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from linnaeus.checkpoint.files import TEMPORARY, commit_directory, delete, file_digest, text_digest, write_atomic
+from linnaeus.config.errors import ConfigError
+from linnaeus.workloads.language.config import TextConfig
+from linnaeus.workloads.language.sources import Corpus, held_out
+from linnaeus.workloads.language.tokenizers import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    Tokenizer,
+    fetch_gpt2,
+    identity,
+    library_version,
+    load_tokenizer,
+    tokenizer_from,
+    train_bpe,
+)
+
+VERSION = 1
+SPLITS = {"train": "train.bin", "validation": "val.bin"}
+FACTS = "store.json"
+ABANDONED = 24 * 3600.0  # seconds after which an unfinished store is nobody's
+
+
+@dataclass
+class TokenArray:
+    """Tokens of one split, opened where they are first read: a pickled one arrives closed."""
+
+    path: Path
+    dtype: str  # "<u2" or "<u4"
+    size: int
+    _tokens: np.ndarray | None = None
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """[size] read-only, mapped."""
+        if self._tokens is None:
+            mapped = np.memmap(self.path, dtype=self.dtype, mode="r") if self.size else np.zeros(0, self.dtype)
+            self._tokens = mapped.view(np.ndarray)
+        return self._tokens
+
+    def __reduce__(self) -> tuple[type[TokenArray], tuple[Path, str, int]]:
+        return TokenArray, (self.path, self.dtype, self.size)
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """A text as tokens. `tokenizer` and `lengths` (int64 [size], bytes of each token) are None where nobody knows what the ids mean."""
+
+    train: TokenArray
+    validation: TokenArray
+    size: int  # of the vocabulary
+    tokenizer: Tokenizer | None
+    lengths: np.ndarray | None
+    facts: dict[str, Any]  # for a person: dataset.json
+    fingerprint: str
+    notes: tuple[str, ...]
+
+
+def text_store(config: TextConfig, corpus: Corpus, folder: Path) -> str:
+    """The name of the store in `folder` that holds `corpus` as `config` wants it, made if it is not there. On one process only."""
+    expected = _expected(config, corpus)
+    name = f"{config.tokenizer}-{text_digest(json.dumps(expected, sort_keys=True))[:16]}"
+    try:
+        if not (folder / name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(folder)
+            _build(folder / name, config, corpus, expected)
+        verify(folder / name, expected)
+    except OSError as error:
+        raise ConfigError(f"run.root: the token store {folder / name} cannot be written or read ({error.strerror or error})") from None
+    return name
+
+
+def _expected(config: TextConfig, corpus: Corpus) -> dict[str, Any]:
+    """All that decides what is in a store."""
+    tokenizer: dict[str, Any] = {"kind": config.tokenizer}
+    if config.tokenizer_file is not None:
+        tokenizer["identity"] = identity(load_tokenizer(config.tokenizer_file, config.tokenizer, "data.tokenizer_file"))
+    if config.tokenizer == "bpe" and config.tokenizer_file is None:
+        if config.vocabulary is None:
+            raise ConfigError("data.tokenizer=bpe needs data.vocabulary, such as 4096, to be trained; or give its data.tokenizer_file")
+        tokenizer["vocabulary"] = config.vocabulary
+    elif config.vocabulary is not None:
+        raise ConfigError(f"data.vocabulary={config.vocabulary} has no effect: only data.tokenizer=bpe without a tokenizer_file is trained")
+    if config.tokenizer in ("bpe", "gpt2"):
+        tokenizer["library"] = library_version()
+    return {
+        "version": VERSION,
+        "tokenizer": tokenizer,
+        "sources": [[file.name, file.bytes, file.sha256] for file in corpus.files],
+        "encoding": corpus.encoding,
+        "separator": corpus.separator,
+        "validation_fraction": config.validation_fraction,
+        "split_seed": config.split_seed,
+    }
+
+
+def _parts(corpus: Corpus, config: TextConfig) -> Iterator[tuple[str, str, str]]:
+    """(split, name of the file, text) of each document, or of the two parts of a single text."""
+    if len(corpus.digests) > 1:
+        chosen = held_out(corpus, config.validation_fraction, config.split_seed)
+        for validates, (name, text) in zip(chosen.tolist(), corpus.documents(), strict=True):
+            yield ("validation" if validates else "train"), name, text
+        return
+    for name, text in corpus.documents():
+        where = int(len(text) * (1 - config.validation_fraction))
+        yield "train", name, text[:where]
+        yield "validation", name, text[where:]
+
+
+def _make_tokenizer(config: TextConfig, corpus: Corpus) -> Tokenizer:
+    """Only a trained BPE looks at what the text says, and at the training part alone; an alphabet is that of the whole text."""
+    several = len(corpus.digests) > 1
+    if config.tokenizer_file is not None:
+        return load_tokenizer(config.tokenizer_file, config.tokenizer, "data.tokenizer_file")
+    if config.tokenizer == "character":
+        alphabet: set[str] = set()
+        for _, text in corpus.documents():
+            alphabet.update(text)
+        return CharacterTokenizer("".join(sorted(alphabet)), with_end=several)
+    if config.tokenizer == "byte":
+        return ByteTokenizer(with_end=several)
+    if config.tokenizer == "gpt2":
+        return fetch_gpt2()
+    assert config.vocabulary is not None
+    return train_bpe((text for split, _, text in _parts(corpus, config) if split == "train"), config.vocabulary)
+
+
+def _build(final: Path, config: TextConfig, corpus: Corpus, expected: dict[str, Any]) -> None:
+    """Write the store beside its name, then give it its name, unless another run has been quicker."""
+    tokenizer = _make_tokenizer(config, corpus)
+    if len(corpus.digests) > 1 and tokenizer.end is None:
+        raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} has no end marker for the {len(corpus.digests)} documents")
+    temporary = final.with_name(f"{TEMPORARY}{final.name}-{secrets.token_hex(4)}")
+    temporary.mkdir()
+    try:
+        _fill(temporary, config, corpus, tokenizer, expected)
+        if not final.exists():
+            commit_directory(temporary, final)
+    finally:
+        if temporary.exists():
+            delete(temporary)
+
+
+def _fill(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: Tokenizer, expected: dict[str, Any]) -> None:
+    dtype = "<u2" if tokenizer.size <= 1 << 16 else "<u4"
+    counts = _write_splits(folder, config, corpus, tokenizer, dtype)
+    content = {
+        "expected": expected,
+        "identity": identity(tokenizer),
+        "tokenizer": tokenizer.to_dict(),
+        "dtype": dtype,
+        "splits": {split: counts[split] | {"sha256": file_digest(folder / file)} for split, file in SPLITS.items()},
+    }
+    write_atomic(folder / FACTS, json.dumps(content, ensure_ascii=False) + "\n")
+
+
+def _write_splits(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> dict[str, dict[str, int]]:
+    counts = {split: {"documents": 0, "characters": 0, "bytes": 0, "tokens": 0} for split in SPLITS}
+    with open(folder / SPLITS["train"], "wb") as train, open(folder / SPLITS["validation"], "wb") as validation:
+        files: dict[str, BinaryIO] = {"train": train, "validation": validation}
+        for split, name, text in _parts(corpus, config):
+            try:
+                ids = tokenizer.encode(text)
+            except ConfigError as error:
+                raise ConfigError(f"data.tokenizer_file: in {name}, {error}") from None
+            if len(corpus.digests) > 1:
+                assert tokenizer.end is not None
+                ids = np.append(ids, tokenizer.end)
+            files[split].write(ids.astype(dtype).tobytes())
+            more = {"documents": 1, "characters": len(text), "bytes": len(text.encode()), "tokens": len(ids)}
+            counts[split] = {what: count + more[what] for what, count in counts[split].items()}
+    return counts
+
+
+def verify(store: Path, expected: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The content of store.json. Raises ConfigError, naming the store and what is wrong, where the store is not what it says, or not of
+    what is `expected`."""
+    facts = _read_facts(store)
+    for what, wanted in (expected or {}).items():
+        if facts["expected"].get(what) != wanted:
+            there, here = (json.dumps(value)[:80] for value in (facts["expected"].get(what), wanted))
+            raise ConfigError(f"the token store {store} is of another {what}: {there}, where this run has {here}; delete it")
+    if identity(tokenizer_from(facts["tokenizer"])) != facts["identity"]:
+        raise ConfigError(f"the token store {store} was made by the tokenizer {facts['identity']}, which is not the one in it; delete it")
+    for split, file in SPLITS.items():
+        if file_digest(store / file) != facts["splits"][split]["sha256"]:
+            raise ConfigError(f"the token store {store} is damaged: {file} is not what store.json says; delete it")
+    return facts
+
+
+def _read_facts(store: Path) -> dict[str, Any]:
+    try:
+        return json.loads((store / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the token store {store} cannot be read ({error}); delete it, or give a disk that all nodes share") from None
+
+
+def open_store(store: Path, notes: tuple[str, ...] = ()) -> TokenStore:
+    """A verified store, on any process."""
+    facts = _read_facts(store)
+    tokenizer, splits = tokenizer_from(facts["tokenizer"]), facts["splits"]
+    arrays = {split: TokenArray(store / file, facts["dtype"], splits[split]["tokens"]) for split, file in SPLITS.items()}
+    counts = ", ".join(
+        f"{splits[split]['tokens']:,} tokens to {verb}" for split, verb in (("train", "train on"), ("validation", "validate"))
+    )
+    return TokenStore(
+        **arrays,
+        size=tokenizer.size,
+        tokenizer=tokenizer,
+        lengths=tokenizer.byte_lengths(),
+        facts={key: value for key, value in facts.items() if key != "tokenizer"},
+        fingerprint=text_digest("".join([facts["identity"], *(splits[split]["sha256"] for split in SPLITS)]))[:32],
+        notes=(*notes, f"tokens: {facts['identity']}: {counts}"),
+    )
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Half-made stores of processes that were killed."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if time.time() - max((file.stat().st_mtime for file in path.iterdir()), default=path.stat().st_mtime) > ABANDONED:
+            delete(path)
+
+
+def check_tokens(path: Path, dtype: str, size: int) -> tuple[int, str]:
+    """(number of tokens, SHA-256) of a file of tokens. Raises ConfigError for what is no such file, or has ids of another vocabulary."""
+    width, digest, count = np.dtype(dtype).itemsize, hashlib.sha256(), 0
+    try:
+        with open(path, "rb") as file:
+            while content := file.read(1 << 24):
+                digest.update(content)
+                tokens = np.frombuffer(content[: len(content) // width * width], dtype)
+                wrong = np.flatnonzero(tokens >= size)
+                if len(wrong):
+                    where = count // width + wrong[0]
+                    raise ConfigError(f"data.path: {path} has token {tokens[wrong[0]]} at {where}, and the vocabulary has {size}")
+                count += len(content)
+    except OSError as error:
+        raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
+    if count % width:
+        raise ConfigError(f"data.path: {path} has {count} bytes, which is no whole number of tokens of {width} bytes")
+    return count // width, digest.hexdigest()

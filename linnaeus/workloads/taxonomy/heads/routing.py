@@ -1,0 +1,56 @@
+"""Hierarchical softmax with routing: what is believed of the coarser rank is handed down to the finer one.
+
+As in the conditional head every taxon is a softmax among its siblings, multiplied down the tree. Before a level is scored, each taxon of
+the rank above adds an embedding of itself to the feature, weighted by the routing distribution r over that rank, p its log-probabilities:
+
+    soft     r = softmax(p / temperature)
+    hard     r = the most probable taxon alone; its gradient is that of soft (straight through, Bengio et al. 2013)
+    gumbel   r = softmax((p + g) / temperature), g Gumbel noise (Jang et al. 2017); soft where it does not train
+
+Routing changes the features only: the probabilities reported stay products of conditionals, so they obey the tree. With hard
+routing the prediction is made the same way, the best child at a time.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linnaeus.workloads.taxonomy.heads.base import INIT_STD
+from linnaeus.workloads.taxonomy.heads.siblings import ConditionalHead, SiblingScores
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+class HierarchicalSoftmaxHead(ConditionalHead):
+    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, *, routing: str, temperature: float) -> None:
+        super().__init__(width, tree, null)
+        self.routing, self.temperature = routing, temperature
+        self.embeddings = nn.ParameterList(nn.Parameter(torch.empty(size, width)) for size in tree.sizes[:-1])
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        for embedding in self.embeddings:
+            nn.init.trunc_normal_(embedding, std=INIT_STD)
+
+    def forward(self, features: Tensor) -> SiblingScores:
+        logits: list[Tensor] = []
+        scores = SiblingScores(self.layout, logits, greedy=self.training or self.routing == "hard")
+        for number, (layer, feature) in enumerate(zip(self.levels, features.unbind(1), strict=True)):
+            if number:
+                route = self._route(scores.rank_log_probs(number - 1))
+                feature = feature + route.to(feature.dtype) @ self.embeddings[number - 1].to(feature.dtype)
+            scores.logits.append(layer(feature))
+        return scores
+
+    def _route(self, log_probs: Tensor) -> Tensor:
+        """[B, C]: the routing distribution over the classes of a rank."""
+        if self.routing == "gumbel" and self.training:
+            tiny = torch.finfo(log_probs.dtype).tiny  # an exponential draw of exactly 0 would be a noise of inf
+            noise = torch.empty_like(log_probs).exponential_().clamp_(min=tiny).log_().neg_()
+            return F.softmax((log_probs + noise) / self.temperature, 1)
+        soft = F.softmax(log_probs / self.temperature, 1)
+        if self.routing == "hard":
+            best = F.one_hot(log_probs.argmax(1), log_probs.shape[1]).to(soft.dtype)
+            return best + soft - soft.detach()
+        return soft

@@ -1,0 +1,153 @@
+"""Conditional heads: a softmax among siblings for every taxon, multiplied down the tree.
+
+p(taxon) = p(taxon | parent) p(parent), so the probabilities are one distribution on the tree whatever the raw scores are. The loss of a
+label needs the scores of its siblings and of its ancestors' siblings only (`at`); all probabilities (`log_probs`) are for validation
+and smoothed targets.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from linnaeus.workloads.taxonomy.heads.base import INIT_STD, Head, Priors, Scores, wide
+from linnaeus.workloads.taxonomy.heads.layout import Layout
+from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp
+from linnaeus.workloads.taxonomy.segments import group_logsumexp
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+class SiblingScores(Scores):
+    """`logits`: per level [B, n_l], in the places of `Layout`; a softmax over siblings makes them conditional probabilities.
+
+    `greedy`: predict by going down from the top, the best child at a time, which needs few of the scores; else the path to the most
+    probable leaf."""
+
+    consistent = True
+
+    def __init__(self, layout: Layout, logits: list[Tensor], greedy: bool) -> None:
+        self.layout, self.logits, self.greedy = layout, logits, greedy
+        self._levels: list[Tensor] = []
+        self._log_probs: tuple[Tensor, ...] | None = None
+
+    # -- of labels -------------------------------------------------------------------------------------------------------
+
+    def at(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        nodes = self.layout.nodes(label)
+        conditional = self._conditionals(nodes)
+        marginal, above = [], torch.zeros((), device=label.device)
+        for node, own in zip(nodes.unbind(1), conditional, strict=True):
+            marginal.append(torch.where(node >= 0, above + own, 0.0))
+            above = above + (torch.where(node < self.layout.taxa, own, 0.0) if self.layout.null else own)  # a null node has none below
+        if self.layout.null:
+            before = nodes.cummax(1).values[:, :-1]
+            repeated = (nodes[:, 1:] >= self.layout.taxa) & (nodes[:, 1:] == before)  # implied by a null label above
+            finer = [own.masked_fill(again, 0.0) for own, again in zip(conditional[1:], repeated.unbind(1), strict=True)]
+            conditional = [conditional[0], *finer]
+        return marginal, conditional
+
+    def _conditionals(self, nodes: Tensor) -> list[Tensor]:
+        """Per rank log p(node | parent) [B] of nodes [B, R], 0 where there is none."""
+        layout = self.layout
+        level = torch.where(nodes >= 0, layout.level[nodes], -1)
+        own, siblings = layout.place[nodes], layout.siblings[nodes]
+        total: list[Tensor] = [torch.zeros((), device=nodes.device)] * layout.ranks
+        for number, z in enumerate(self.logits):
+            columns = slice(number, number + 1) if layout.plain else slice(number, None)  # a level holds finer ranks below holes
+            here = level[:, columns] == number
+            place, group = own[:, columns], siblings[:, columns]
+            first = torch.where(here, torch.stack([place, group[..., 0]]), 0)
+            last = torch.where(here, torch.stack([place + 1, group[..., 1]]), 1)
+            score, normaliser = range_logsumexp(wide(z), torch.cat(list(first), 1), torch.cat(list(last), 1)).chunk(2, 1)
+            for r, part in enumerate(torch.where(here, score - normaliser, 0.0).unbind(1), start=number):
+                total[r] = total[r] + part
+        return total
+
+    # -- of all taxa -----------------------------------------------------------------------------------------------------
+
+    def level_log_probs(self, number: int) -> Tensor:
+        """[B, n_l]: log-probability of every node of a level; computed once, top down."""
+        layout = self.layout
+        while len(self._levels) <= number:
+            level = len(self._levels)
+            z, group = wide(self.logits[level]), layout.of("group", level)
+            conditional = z - group_logsumexp(z, group, layout.group_counts[level]).index_select(1, group)
+            if level:
+                above = self.rank_log_probs(level - 1).index_select(1, layout.of("above", level))
+                conditional = conditional + above.index_select(1, group)
+            self._levels.append(conditional)
+        return self._levels[number]
+
+    def rank_log_probs(self, rank: int) -> Tensor:
+        """[B, C_r]: log-probability of the classes of a rank."""
+        if self.layout.plain:
+            return self.level_log_probs(rank)
+        self.level_log_probs(rank)
+        return torch.cat(self._levels[: rank + 1], 1).index_select(1, self.layout.of("where", rank))
+
+    def log_probs(self) -> tuple[Tensor, ...]:
+        if self._log_probs is None:
+            ranks = [self.rank_log_probs(r) for r in range(self.layout.ranks)]
+            if self.layout.null:
+                everything = torch.cat(self._levels, 1)
+                null = [everything.index_select(1, self.layout.of("without", r)).logsumexp(1, keepdim=True) for r in range(len(ranks))]
+                ranks = [torch.cat(pair, 1) for pair in zip(ranks, null, strict=True)]
+            self._log_probs = tuple(ranks)
+        return self._log_probs
+
+    # -- predictions -----------------------------------------------------------------------------------------------------
+
+    def path(self) -> Tensor:
+        return self._greedy_path() if self.greedy else self._best_path()
+
+    def _best_path(self) -> Tensor:
+        layout = self.layout
+        if layout.plain:
+            return layout.path[layout.offsets[-1] + argmax(self.rank_log_probs(layout.ranks - 1))]
+        self.level_log_probs(layout.ranks - 1)
+        best = argmax(torch.cat(self._levels, 1).index_select(1, layout.taxon_leaf_places))
+        return layout.path[layout.node_at[layout.taxon_leaf_places[best]]]
+
+    def _greedy_path(self) -> Tensor:
+        """At each level the best child, among the places of the widest family there, of where the path has come to."""
+        layout = self.layout
+        node = torch.full_like(self.logits[0][:, 0], -1, dtype=torch.int64)
+        for number, z in enumerate(self.logits):
+            if not layout.widths[number]:
+                continue
+            first, last = layout.family[node].unbind(1)
+            place = first.unsqueeze(1) + torch.arange(layout.widths[number], device=z.device)
+            inside = place < last.unsqueeze(1)
+            best = z.gather(1, place.clamp(max=z.shape[1] - 1)).masked_fill(~inside, -torch.inf).argmax(1)
+            child = layout.node_at[layout.bounds[number] + (first + best).clamp(max=z.shape[1] - 1)]
+            here = (layout.next_level[node] == number) & (last > first)
+            node = torch.where(here, child, node)
+        return layout.path[node]
+
+    def adjusted(self, priors: Priors, strength: float) -> SiblingScores:
+        """Siblings share what is above them, so adding log p(taxon) adds log p(taxon | parent)."""
+        taxa = torch.cat([prior[:size] for prior, size in zip(priors.ranks, self.layout.rank_sizes, strict=True)])
+        prior = torch.cat([taxa, priors.null.index_select(0, self.layout.null_parent)]).index_select(0, self.layout.node_at)
+        bounds = self.layout.bounds
+        moved = [wide(z) + strength * prior[bounds[n] : bounds[n + 1]] for n, z in enumerate(self.logits)]
+        return SiblingScores(self.layout, moved, self.greedy)
+
+
+class ConditionalHead(Head):
+    """Every level reads the feature of its own rank."""
+
+    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
+        super().__init__()
+        self.layout = Layout(tree, null)
+        bounds = self.layout.bounds
+        self.levels = nn.ModuleList(nn.Linear(width, bounds[n + 1] - bounds[n]) for n in range(len(tree.ranks)))
+
+    def init_weights(self) -> None:
+        for layer in self.levels:
+            assert isinstance(layer, nn.Linear)
+            nn.init.trunc_normal_(layer.weight, std=INIT_STD)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, features: Tensor) -> SiblingScores:
+        logits = [layer(feature) for layer, feature in zip(self.levels, features.unbind(1), strict=True)]
+        return SiblingScores(self.layout, logits, greedy=self.training)

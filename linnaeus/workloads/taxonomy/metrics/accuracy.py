@@ -1,0 +1,73 @@
+"""Accuracy of each rank and of whole paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
+from linnaeus.workloads.taxonomy.metrics.counting import ratio, zeros
+from linnaeus.workloads.taxonomy.metrics.tables import TreeTables
+
+TOP_K = 5
+
+
+class Accuracy:
+    """`<rank>/top1`, `<rank>/top5`, and for hierarchical heads `<rank>/marginal_top1`."""
+
+    def __init__(self, tables: TreeTables, device: torch.device) -> None:
+        self.ranks = tables.ranks
+        self.counts = {name: zeros(device, len(tables.ranks)) for name in ("n", "top1", "top5", "marginal")}
+        self.counts["consistent"] = zeros(device)  # samples scored by a hierarchical head
+
+    def count(self, view: BatchView) -> None:
+        coarser = [places(log_p, view.label[:, r]) < TOP_K for r, log_p in enumerate(view.log_probs[:-1])]
+        finest = (view.decisions.likeliest[:, :TOP_K] == view.label[:, -1:]).any(1)
+        numbers = ~view.best_log_p.isnan()
+        among = torch.stack([*coarser, finest], 1) & numbers
+        self.counts["n"] += view.known.sum(0)
+        self.counts["top1"] += view.right.sum(0)
+        self.counts["top5"] += (among & view.known).sum(0)
+        self.counts["marginal"] += ((view.best == view.label) & view.known & numbers).sum(0)
+        if view.consistent:
+            self.counts["consistent"] += view.real.sum()
+
+    def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        shown = {"top1": "top1", "top5": "top5"} | ({"marginal_top1": "marginal"} if counts["consistent"] > 0 else {})
+        shares = {name: ratio(counts[key], counts["n"]).tolist() for name, key in shown.items()}
+        return {f"{rank}/{name}": share[r] for r, rank in enumerate(self.ranks) for name, share in shares.items()}
+
+
+class Paths:
+    """`chain`, `partial_chain`, and `inconsistent`: the nearest known ancestor of some predicted class is not the class predicted at
+    that ancestor's rank."""
+
+    def __init__(self, tables: TreeTables, device: torch.device) -> None:
+        self.tables = tables
+        self.counts = {name: zeros(device, 2) for name in ("chain", "partial_chain", "inconsistent")}  # hits, samples
+
+    def count(self, view: BatchView) -> None:
+        complete, labelled = view.known.all(1), view.known.any(1)
+        agrees = (view.right | ~view.known).all(1)
+        self.counts["chain"] += torch.stack([agrees & complete, complete]).sum(1)
+        self.counts["partial_chain"] += torch.stack([agrees & labelled, labelled]).sum(1)
+        self.counts["inconsistent"] += torch.stack([self._contradicts(view.path) & view.real, view.real]).sum(1)
+
+    def _contradicts(self, path: Tensor) -> Tensor:
+        nodes = self.tables.nodes(path)  # the virtual root where nothing is predicted
+        parent = self.tables.parent[nodes]
+        among = (parent.unsqueeze(2) == nodes.unsqueeze(1)).any(2)
+        return ~(among | (parent == self.tables.taxa)).all(1)
+
+    def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        return {name: ratio(*counts[name]).item() for name in ("chain", "partial_chain", "inconsistent")}
+
+
+def places(values: Tensor, label: Tensor) -> Tensor:
+    """int64 [B]: how many classes come before the label when sorted by falling value, then by index."""
+    index = label.clamp(min=0).unsqueeze(1)
+    own = values.gather(1, index)
+    earlier = torch.arange(values.shape[1], device=values.device) < index
+    return ((values > own) | ((values == own) & earlier)).sum(1)

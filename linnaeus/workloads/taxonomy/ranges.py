@@ -1,0 +1,129 @@
+"""Sums and log-sum-exps over contiguous ranges of the last dimension, differentiable, at the cost of one pass over it.
+
+Classes and leaves are numbered so that what lies below a taxon, and its siblings, are a range: all losses on the tree are made of these
+first two functions. A batch [B, C] is reduced in blocks of about sqrt(C / 2) once; a range is its whole blocks and two ends, so K
+ranges a sample cost O(K sqrt(C)) more, and nothing is ever the difference of two prefix sums.
+
+The gradient of log-sum-exps g_k at an element x of ranges k is sum_k g_k exp(x - lse_k) = exp(x - m) sum_k g_k exp(m - lse_k), m the
+least of these lse: a single exponential an element, every exponent at most 0, so that a label of any improbability has its gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def range_sum(x: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """[B, K]: sums of x [B, C] over first..last - 1, int64 [B, K]; 0 for an empty range."""
+    return cast(Tensor, _RangeSum.apply(x, first, last))
+
+
+def range_logsumexp(x: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """[B, K]: log of the sum of exp x [B, C] over first..last - 1, int64 [B, K]; -inf for an empty range. A range of one is x itself."""
+    return cast(Tensor, _RangeLogSumExp.apply(x, first, last))
+
+
+def argmax(x: Tensor) -> Tensor:
+    """int64 [B]: the first largest element of each row of x [B, C]; by blocks a quarter of the time of torch's own on a CPU."""
+    size = _block_size(x.shape[1])
+    whole = x.shape[1] // size * size
+    if whole < 2 * size:
+        return x.argmax(1)
+    blocks = x[:, :whole].unflatten(1, (-1, size))
+    block = blocks.amax(2).argmax(1)
+    inside = blocks[torch.arange(len(x), device=x.device), block]
+    best = inside.argmax(1) + block * size
+    rest = x[:, whole:]
+    if not rest.shape[1]:
+        return best
+    value, place = rest.max(1)
+    return torch.where(value > inside.amax(1), place + whole, best)
+
+
+def _block_size(classes: int) -> int:
+    """About sqrt(C / 2), which balances the ends of a range with its whole blocks; a power of 2, at least 8."""
+    return 1 << max(round(math.log2(max(classes / 2, 1)) / 2), 3)
+
+
+class _Blocks:
+    """Where ranges lie on the blocks of C elements: the whole blocks of each, and the elements of its two ends."""
+
+    def __init__(self, classes: int, first: Tensor, last: Tensor) -> None:
+        self.size = _block_size(classes)
+        self.count = classes // self.size
+        self.whole = self.count * self.size
+        begin, end = -(-first // self.size), last // self.size
+        block = torch.arange(self.count, device=first.device).view(-1, 1)
+        self.inside = (block >= begin.unsqueeze(1)) & (block < end.unsqueeze(1))  # [B, n, K]
+        steps = torch.arange(self.size, device=first.device)
+        left = first.unsqueeze(2) + steps
+        right = torch.maximum(end * self.size, first).unsqueeze(2) + steps
+        in_left = left < torch.minimum(begin * self.size, last).unsqueeze(2)
+        in_right = (right < last.unsqueeze(2)) & (begin <= end).unsqueeze(2)
+        self.in_ends = torch.cat([in_left, in_right], 2)  # [B, K, 2 size]
+        self.ends = torch.cat([left, right], 2).clamp_(max=max(classes - 1, 0))
+
+    def of(self, x: Tensor) -> Tensor:
+        """[B, n, size]: the whole blocks, without a copy."""
+        return x[:, : self.whole].unflatten(1, (self.count, self.size))
+
+    def at_ends(self, x: Tensor) -> Tensor:
+        """[B, K, 2 size] elements; those that are not `in_ends` mean nothing."""
+        return x.gather(1, self.ends.flatten(1)).view(self.ends.shape)
+
+    def add_ends(self, grad: Tensor, values: Tensor) -> None:
+        grad.scatter_add_(1, self.ends.flatten(1), values.flatten(1))
+
+
+class _RangeSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        blocks = ctx.blocks = _Blocks(x.shape[1], first, last)
+        ctx.shape = x.shape
+        whole = torch.where(blocks.inside, blocks.of(x).sum(2).unsqueeze(2), 0).sum(1)
+        return whole + torch.where(blocks.in_ends, blocks.at_ends(x), 0).sum(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        blocks, g = ctx.blocks, grads[0]
+        grad = g.new_zeros(ctx.shape)
+        blocks.of(grad).copy_(torch.where(blocks.inside, g.unsqueeze(1), 0).sum(2, keepdim=True).expand(-1, -1, blocks.size))
+        blocks.add_ends(grad, torch.where(blocks.in_ends, g.unsqueeze(2), 0))
+        return grad, None, None
+
+
+class _RangeLogSumExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        blocks = ctx.blocks = _Blocks(x.shape[1], first, last)
+        whole = torch.where(blocks.inside, torch.logsumexp(blocks.of(x), 2).unsqueeze(2), -math.inf)
+        ends = torch.where(blocks.in_ends, blocks.at_ends(x), -math.inf)
+        result = torch.logaddexp(_logsumexp(whole, 1), _logsumexp(ends, 2))
+        ctx.save_for_backward(x, result)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        blocks, g = ctx.blocks, grads[0]
+        x, lse = ctx.saved_tensors
+        least = torch.where(blocks.inside, lse.unsqueeze(1), math.inf).amin(2)  # inf where no range covers a block
+        factor = torch.where(blocks.inside, g.unsqueeze(1) * torch.exp(least.unsqueeze(2) - lse.unsqueeze(1)), 0).sum(2)
+        grad = torch.empty_like(x)
+        grad[:, blocks.whole :] = 0
+        torch.sub(blocks.of(x), least.unsqueeze(2), out=blocks.of(grad))
+        blocks.of(grad).exp_().mul_(factor.unsqueeze(2))
+        exponents = torch.where(blocks.in_ends, blocks.at_ends(x) - lse.unsqueeze(2), -math.inf)
+        blocks.add_ends(grad, g.unsqueeze(2) * exponents.exp())
+        return grad, None, None
+
+
+def _logsumexp(x: Tensor, dim: int) -> Tensor:
+    """Also over no elements at all."""
+    return torch.logsumexp(x, dim) if x.shape[dim] else x.sum(dim).sub(math.inf)

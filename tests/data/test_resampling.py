@@ -1,0 +1,201 @@
+"""Balanced sampling: quotas exact on average, classes gone round before anything repeats, slots of two, and still only (seed, epoch)."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from linnaeus.data.order import epoch_order
+from linnaeus.data.resampling import POWERS, Resampling
+from linnaeus.data.sampler import PositionSampler
+from linnaeus.randomness import permutation
+
+TAIL = np.array([400, 120, 37, 9, 4, 1, 1])  # samples of each class
+NULLS = 28
+
+
+def long_tailed(seed=0, nulls=NULLS):
+    """Class of each sample, in no order."""
+    classes = np.concatenate([np.repeat(np.arange(len(TAIL)), TAIL), np.full(nulls, -1)])
+    return classes[permutation(seed, len(classes))]
+
+
+def expectation(power):
+    """Positions of each class as a fraction: total x n^power / sum of n^power."""
+    weights = [Fraction(float(n) ** power) for n in TAIL]
+    return [TAIL.sum() * w / sum(weights) for w in weights]
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_quotas_are_exact_on_average_and_next_to_it_in_every_epoch(name):
+    resampling, wanted = Resampling(long_tailed(), POWERS[name], 3), expectation(POWERS[name])
+    assert resampling.expected == pytest.approx([float(w) for w in wanted], rel=1e-6)
+    quotas = np.array([resampling.quotas(epoch) for epoch in range(3000)])
+    assert (quotas.sum(1) == TAIL.sum()).all()
+    assert (np.abs(quotas - resampling.expected) < 1).all()
+    assert np.abs(quotas.mean(0) - resampling.expected).max() < 0.05  # five standard errors of a fair coin
+    always_up = np.array([float(w) % 1 for w in wanted]) > 0.5  # the negative control: rounding to the nearest is no expectation
+    assert np.abs(np.floor(resampling.expected) + always_up - resampling.expected).max() > 0.2
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_an_epoch_has_every_class_by_its_quota_and_null_labels_once(name):
+    classes = long_tailed()
+    resampling = Resampling(classes, POWERS[name], 3)
+    for epoch in range(5):
+        order = epoch_order(3, epoch, len(classes), None, resampling)
+        assert len(order) == len(classes)
+        assert np.array_equal(np.bincount(classes[order][classes[order] >= 0]), resampling.quotas(epoch))
+        counts = np.bincount(order, minlength=len(classes))
+        assert (counts[classes < 0] == 1).all()
+        for c in range(len(TAIL)):
+            assert np.ptp(counts[classes == c]) <= 1, "nothing twice before everything once"
+    assert resampling.draws.sum() == pytest.approx(len(classes))
+
+
+def test_class_balanced_gives_all_classes_the_same():
+    quotas = Resampling(long_tailed(), 0.0, 1).quotas(0)
+    assert np.ptp(quotas) <= 1 and quotas.sum() == TAIL.sum()
+
+
+def test_epochs_go_on_where_the_class_was_left():
+    """The class of 400 has about 82 positions an epoch: five epochs see it whole, but for one at each border. Draws that
+    forget would have left out a third."""
+    classes = long_tailed()
+    resampling = Resampling(classes, 0.0, 3)
+    seen = set(np.concatenate([resampling.multiset(epoch) for epoch in range(5)]))
+    assert sum(classes[s] == 0 for s in seen) >= 395
+    forgetful = set(np.concatenate([resampling.multiset(0)] + [Resampling(classes, 0.0, seed).multiset(0) for seed in range(4)]))
+    assert sum(classes[s] == 0 for s in forgetful) < 330
+
+
+def test_orders_differ_by_seed_and_epoch_and_not_by_what_was_asked_before():
+    classes = long_tailed()
+
+    def order(seed, epoch):
+        return epoch_order(seed, epoch, len(classes), None, Resampling(classes, 0.5, seed)).tolist()
+
+    fresh, used = order(1, 4), Resampling(classes, 0.5, 1)
+    for epoch in range(5):
+        last = epoch_order(1, epoch, len(classes), None, used).tolist()
+    assert last == fresh
+    assert len({tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
+
+
+def batches(world, micro, start=0, groups=None):
+    """step -> the (position, sample) pairs of its global batch, from all processes together."""
+    found: dict[int, list] = {}
+    classes = long_tailed()
+    for rank in range(world):
+        size = len(classes)
+        by_epoch = lambda epoch: groups
+        sampler = PositionSampler(size, 3, 64, micro, -(-size // 64), 1000, rank, world, by_epoch, Resampling(classes, 0.0, 3))
+        sampler.begin(2, start)
+        for indices in sampler:
+            found.setdefault(indices[0].global_step, []).extend((i.position, i.sample) for i in indices if i.real)
+    return {step: sorted(pairs) for step, pairs in found.items()}
+
+
+@pytest.mark.parametrize("groups", (None, long_tailed() // 2), ids=("plain", "slots"))
+def test_the_split_over_processes_and_steps_and_a_resume_change_nothing(groups):
+    whole = batches(1, 64, groups=groups)
+    assert all(batches(world, micro, groups=groups) == whole for world, micro in ((1, 8), (2, 8), (4, 16), (8, 2)))
+    first = min(whole)
+    assert batches(2, 8, start=4, groups=groups) == {step: pairs for step, pairs in whole.items() if step >= first + 4}
+    assert [p for pairs in whole.values() for p, _ in pairs] == list(range(len(long_tailed())))
+
+
+@pytest.mark.parametrize("name", POWERS)
+@pytest.mark.parametrize("seed", range(12))
+def test_slots_pair_as_many_different_samples_of_a_group_as_there_can_be(name, seed):
+    """Groups that are coarser than the classes, finer, or across them; of the T of a group with m copies of one, min(T / 2, T - m)."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 60))
+    classes = np.minimum(rng.integers(-1, 6, size), rng.integers(-1, 6, size))
+    groups = {0: classes // 2, 1: np.where(rng.random(size) < 0.5, classes, -1), 2: rng.integers(-1, 3, size)}[seed % 3]
+    groups = np.where(classes < 0, -1, groups) if seed % 3 == 0 else groups
+    resampling = Resampling(classes, POWERS[name], seed)
+    for epoch in range(6):
+        order = epoch_order(seed, epoch, size, groups, resampling)
+        assert sorted(order) == sorted(resampling.multiset(epoch))
+        slots = order[: size // 2 * 2].reshape(-1, 2)
+        one, two = slots.T
+        pairs = (groups[one] == groups[two]) & (groups[one] >= 0) & (one != two)
+        copies = [np.bincount(order[groups[order] == g]) for g in np.unique(groups[order]) if g >= 0]
+        assert pairs.sum() == sum(min(c.sum() // 2, c.sum() - c.max()) for c in copies)
+
+
+def test_pairing_that_knows_no_copies_would_pair_a_sample_with_itself():
+    """The negative control of the test above."""
+    from linnaeus.data.order import _pair_up
+
+    resampling = Resampling(np.array([0] * 50 + [1, 1]), 0.0, 0)
+    pairs, _ = _pair_up(resampling.multiset(0)[permutation(1, 52)], resampling.classes)
+    assert (pairs[:, 0] == pairs[:, 1]).any()
+
+
+def test_pairs_are_of_many_kinds():
+    """Three copies of each of ten: their partners differ, within an epoch and from one to the next."""
+    classes = np.concatenate([np.zeros(10, int), np.ones(50, int)])
+    resampling = Resampling(classes, 0.0, 0)
+    kinds = set()
+    for epoch in range(20):
+        slots = epoch_order(0, epoch, 60, classes, resampling).reshape(-1, 2)
+        kinds |= {tuple(sorted(slot)) for slot in slots.tolist() if max(slot) < 10}
+    assert len(kinds) > 40, "of 45"
+
+
+def test_where_every_class_has_one_sample_nothing_is_left_out():
+    for name in POWERS:
+        assert sorted(epoch_order(0, 1, 9, None, Resampling(np.arange(9), POWERS[name], 0))) == list(range(9))
+
+
+def test_no_class_at_all_is_natural_sampling_of_the_whole():
+    assert sorted(epoch_order(0, 1, 9, np.full(9, -1), Resampling(np.full(9, -1), 0.5, 0))) == list(range(9))
+
+
+def test_the_summary_counts():
+    resampling = Resampling(long_tailed(), 0.0, 3)
+    order = epoch_order(3, 0, 600, None, resampling)
+    times = np.bincount(order, minlength=600)
+    said = (
+        f"an epoch of 600 sees {(times > 0).sum()} different samples, leaves out {(times == 0).sum()}, one comes up to {times.max()} times"
+    )
+    assert resampling.summary().startswith(said)
+    assert "classes of 1 to 400 samples come 81 to 82 times" in resampling.summary()
+
+
+def test_a_million_rows_of_a_hundred_thousand_classes():
+    counts = np.maximum(1, (3e5 / np.arange(1, 100_001) ** 1.1).astype(np.int64))
+    classes = np.repeat(np.arange(len(counts)), counts)
+    for name in POWERS:
+        resampling = Resampling(classes, POWERS[name], 0)
+        quotas = resampling.quotas(7)
+        assert quotas.sum() == len(classes) and (np.abs(quotas - resampling.expected) < 1).all() and quotas.min() >= 1
+        exact = len(classes) * counts ** POWERS[name] / (counts ** POWERS[name]).sum()
+        assert resampling.expected == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_golden_order(name):
+    classes = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, -1])
+    orders = [
+        epoch_order(0, epoch, 12, groups, Resampling(classes, POWERS[name], 0)).tolist() for epoch in (0, 3) for groups in (None, classes)
+    ]
+    assert orders == GOLDEN[name]
+
+
+GOLDEN = {
+    "square_root": [
+        [5, 7, 1, 6, 3, 0, 9, 8, 6, 11, 10, 4],
+        [6, 8, 1, 3, 10, 9, 6, 7, 4, 11, 0, 5],
+        [7, 10, 9, 5, 4, 11, 3, 10, 6, 2, 0, 8],
+        [4, 2, 0, 3, 9, 10, 7, 6, 11, 10, 5, 8],
+    ],
+    "class_balanced": [
+        [5, 6, 1, 8, 7, 6, 9, 10, 9, 11, 10, 4],
+        [9, 10, 6, 7, 9, 10, 6, 8, 4, 11, 1, 5],
+        [6, 10, 9, 8, 2, 11, 1, 10, 9, 4, 5, 7],
+        [5, 2, 1, 4, 10, 9, 8, 7, 10, 9, 11, 6],
+    ],
+}

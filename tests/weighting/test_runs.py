@@ -1,0 +1,190 @@
+"""Every weighting in real runs: one override starts it, a kill does not show, two processes are one, measuring changes no gradient."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+from linnaeus.engine import build, epoch
+from tests import runs
+from tests.laws.test_factorisation import distance, gradients, losses, parameters
+
+SURGERY = {"surgery": ["weighting=surgery"]} if importlib.util.find_spec("torchjd") else {}
+WEIGHTINGS = {
+    **{name: [f"weighting={name}"] for name in ("gradnorm", "uncertainty", "dwa", "famo")},
+    "features": ["weighting=gradnorm", "weighting.place=features", "weighting.every=[3steps]"],
+    "trunk": ["weighting=gradnorm", "weighting.place=trunk", "weighting.every=[3steps]"],
+    **SURGERY,
+}
+LENGTH = ["trainer.length=12steps", "schedule.log=[5steps]", "schedule.validate=[]", "schedule.best_monitor=val/loss"]
+
+
+def settings(name: str, *more: str) -> list[str]:
+    """Accumulation of four, and of one for surgery."""
+    one = ["trainer.micro_batch=32"] if name == "surgery" else []
+    return [*LENGTH, *WEIGHTINGS[name], *one, "model.batch_norm=true", *more]
+
+
+def weights_of(run: Path) -> torch.Tensor:
+    return runs.newest(run).training_state["weighting"]["weights"]
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_a_killed_run_goes_on_bit_for_bit(tmp_path, name):
+    """Checkpoints between two rows, two intervals of dwa and two measurements of the conflict."""
+    options = settings(name, "schedule.checkpoint=[4steps]", "weighting.conflict=[3steps]")
+    whole = runs.run("vectors", tmp_path / "whole", *options)
+    for call in (6, 4):  # work is lost since step 4, then since step 8
+        with runs.killed(epoch, "train_one_step", call):
+            runs.start(runs.configuration("vectors", tmp_path / "cut", *options))
+    cut = runs.run("vectors", tmp_path / "cut", *options)
+    assert runs.differences(whole, cut) == []
+    assert len(list((cut / "launches").iterdir())) == 3
+    if name != "surgery":  # its weights are those of the last update alone
+        assert distance(weights_of(whole), torch.ones(2)) > 1e-5, "the weights have moved"
+    conflicts = [row["train/conflict/first/second"] for row in runs.rows(whole / "metrics.jsonl") if "train/conflict/first/second" in row]
+    assert len(conflicts) == 2 and all(-1 <= cosine <= 1 for cosine in conflicts)
+
+
+def test_negative_control_a_conflict_that_is_forgotten_is_missed(tmp_path):
+    """It is measured at step 3, saved at 4, said at 5."""
+    from linnaeus.weighting import Conflict
+
+    options = [*LENGTH, "schedule.checkpoint=[4steps]", "weighting.conflict=[3steps]"]
+    whole = runs.run("vectors", tmp_path / "whole", *options)
+    with runs.killed(epoch, "train_one_step", 5):
+        runs.start(runs.configuration("vectors", tmp_path / "cut", *options))
+    with mock.patch.object(Conflict, "load_state_dict", lambda self, state: None):
+        cut = runs.run("vectors", tmp_path / "cut", *options)
+    assert "metrics.jsonl" in runs.differences(whole, cut)
+
+
+# -- several processes ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory):
+    """root / <processes> / <name>, without the batch statistics that depend on the split. Alone surgery has one micro-batch of all."""
+    root = tmp_path_factory.mktemp("split")
+    for processes in (1, 2):
+        jobs = []
+        for name in WEIGHTINGS:
+            micro = 32 // processes if name == "surgery" else 8
+            still = ["model.batch_norm=false", "trainer.precision=float64", f"trainer.micro_batch={micro}", "weighting.conflict=[4steps]"]
+            still += ["model.dropout=0"] if name == "surgery" else []
+            folder = root / str(processes) / name
+            folder.mkdir(parents=True)
+            jobs.append(runs.job("vectors", folder, *settings(name, *still), watch=["first_gradients"]))
+        if processes == 1:
+            for one in jobs:
+                runs.run_job(one)
+        else:
+            runs.run_group(processes, jobs, root)
+    return root
+
+
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_two_processes_are_one(split, name):
+    one, two = split / "1" / name, split / "2" / name
+    assert distance(gradients(one), gradients(two)) < 1e-10
+    assert distance(parameters(one, "vectors"), parameters(two, "vectors")) < 1e-10
+    assert distance(losses(one, "vectors"), losses(two, "vectors")) < 1e-10
+    states = [runs.newest(folder / "vectors/run").training_state for folder in (one, two)]
+    for part in ("weighting", "conflict"):
+        for key, value in states[0][part].items():
+            if isinstance(value, torch.Tensor):
+                assert torch.allclose(value, states[1][part][key], rtol=1e-10, atol=1e-14, equal_nan=True), (part, key)
+    said = [[row.get("train/conflict/first/second") for row in runs.rows(folder / "vectors/run/metrics.jsonl")] for folder in (one, two)]
+    assert any(cosine is not None for cosine in said[0])
+    assert [c is None for c in said[0]] == [c is None for c in said[1]]
+    assert all(abs(a - b) < 1e-10 for a, b in zip(*said) if a is not None)
+
+
+def test_negative_control_every_weighting_has_weights_of_its_own(split):
+    """Weights that had nothing to do with the data would agree as well."""
+    found = {name: weights_of(split / "1" / name / "vectors/run") for name in WEIGHTINGS}
+    assert len({str(weights.tolist()) for weights in found.values()}) == len(found)
+    assert distance(found["gradnorm"], found["trunk"]) > 1e-6
+
+
+# -- what is measured changes nothing ------------------------------------------------------------------------------------------------
+
+MEASURED = {
+    "conflict": ["weighting.conflict=[1steps]"],
+    **{
+        place: ["weighting=gradnorm", f"weighting.place={place}", "weighting.every=[1steps]", "weighting.lr=1e-30"]
+        for place in ("shared", "features", "trunk")
+    },
+}
+
+
+def trained(root: Path, *options: str) -> tuple[dict, dict]:
+    found = runs.newest(runs.run("vectors", root, *LENGTH, "model.batch_norm=true", "weighting.conflict=[]", *options))
+    return found.model_state, found.training_state["optimizers"]
+
+
+@contextlib.contextmanager
+def compiled_without_inductor() -> Iterator[None]:
+    """Autograd as compiled, kernels as they are: inductor takes a minute. Backwards give memory away, torch's default."""
+    import torch._functorch.config as functorch
+
+    compile_part = nn.Module.compile
+    aot_eager = mock.patch.object(nn.Module, "compile", lambda part: compile_part(part, backend="aot_eager"))
+    with functorch.patch(donated_buffer=True), aot_eager:
+        yield
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_optimizer_sees_the_same_bits_with_and_without_measuring(tmp_path, plain, name):
+    """Over a run: weights, moments and batch statistics."""
+    assert runs.unequal(plain, trained(tmp_path, *MEASURED[name])) == []
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("plain"))
+
+
+def test_compiled_too(tmp_path):
+    with compiled_without_inductor():
+        plain = trained(tmp_path / "plain", "trainer.compile=true")
+        for name in ("conflict", "trunk"):
+            found = trained(tmp_path / name, "trainer.compile=true", *MEASURED[name])
+            assert runs.unequal(plain, found) == [], name
+
+
+def test_negative_control_a_compiled_backward_that_gives_its_memory_away_cannot_be_measured(tmp_path):
+    nothing = mock.patch.object(build, "keep_compiled_graphs", lambda: None)
+    with compiled_without_inductor(), nothing, pytest.raises(RuntimeError, match="donated"):
+        trained(tmp_path, "trainer.compile=true", *MEASURED["trunk"])
+
+
+def test_looking_at_the_losses_again_changes_no_buffer_and_has_the_same_dropout(tmp_path):
+    """Until the weights move, a run with FAMO is the run without it; and losses after no update are those before."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    original = epoch.sums_after
+
+    def sums_after(t, window, step):
+        found = original(t, window, step)
+        seen.append((t.weigher._sums.clone(), found))
+        return found
+
+    famo = ["weighting=famo", "weighting.warmup=6steps", "trainer.length=6steps", "weighting.conflict=[]"]
+    with mock.patch.object(epoch, "sums_after", sums_after):
+        measured = trained(tmp_path / "famo", *famo)
+        plain = trained(tmp_path / "plain", *famo[2:])
+        assert runs.unequal(plain, measured) == [], "it was looked at after the last update"
+        assert len(seen) == 1 and not torch.equal(*seen[0])
+        trained(tmp_path / "still", *famo, "weighting.warmup=0steps", "optimizer.lr=1e-30", "optimizer.weight_decay=0")
+    for before, after in seen[1:]:
+        torch.testing.assert_close(before, after, rtol=1e-6, atol=0)

@@ -1,0 +1,118 @@
+"""Gradient surgery: the weighted sum of losses has the gradient that surgery on the tasks' gradients themselves would give.
+
+The library is stood in for by a few lines where it is not installed, so that what is ours is tested anyway.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+
+import pytest
+import torch
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.weighting import Measured, Surgery
+from linnaeus.weighting import surgery as module
+
+INSTALLED = importlib.util.find_spec("torchjd") is not None
+
+
+class StandIn:
+    """PCGrad on a Gramian, orders from torch's global generator, as the library has it."""
+
+    def __call__(self, gramian):
+        assert gramian.isfinite().all() and gramian.device.type == "cpu"
+        tasks, rows = len(gramian), []
+        for task in range(tasks):
+            row = torch.eye(tasks, dtype=gramian.dtype)[task].clone()
+            for other in torch.randperm(tasks).tolist():
+                product = gramian[other] @ row
+                if other != task and product < 0:
+                    row[other] -= product / gramian[other, other]
+            rows.append(row)
+        return torch.stack(rows).sum(0)
+
+
+@pytest.fixture(params=["stand-in", *(["torchjd"] if INSTALLED else [])])
+def library(request, monkeypatch):
+    if request.param == "stand-in":
+        package = types.ModuleType("torchjd")
+        package.aggregation = types.ModuleType("torchjd.aggregation")
+        package.aggregation.PCGradWeighting = StandIn
+        monkeypatch.setitem(sys.modules, "torchjd", package)
+        monkeypatch.setitem(sys.modules, "torchjd.aggregation", package.aggregation)
+
+
+def shown(rows, update=1):
+    return Measured(update, True, gramian=rows @ rows.T)
+
+
+def vectors(*rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_the_weighted_sum_is_that_of_projected_gradients(library):
+    """Two tasks, so that the order does not matter: each loses its component along the other (Yu et al. 2020, algorithm 1)."""
+    g = vectors([1.0, 0.5, 0.0], [-2.0, 0.3, 1.0])
+    projected = [g[0] - (g[0] @ g[1]) / (g[1] @ g[1]) * g[1], g[1] - (g[0] @ g[1]) / (g[0] @ g[0]) * g[0]]
+    surgery = Surgery(torch.ones(2, dtype=torch.float64), "pcgrad", seed=0)
+    surgery.finish(shown(g))
+    ours, theirs = surgery.weights @ g, projected[0] + projected[1]
+    torch.testing.assert_close(ours / ours.norm(), theirs / theirs.norm())
+    assert (g @ ours >= -1e-12).all() and (g @ g.sum(0)).min() < 0, "no task gets worse, which with equal weights one would"
+    assert surgery.weights.sum().item() == pytest.approx(2.0)
+
+
+def test_configured_weights_scale_the_gradients_before_surgery(library):
+    g = vectors([1.0, 0.5], [-2.0, 0.3])
+    weighted, scaled = Surgery(torch.tensor([0.5, 1.5]).double(), "pcgrad", 0), Surgery(torch.ones(2).double(), "pcgrad", 0)
+    weighted.finish(shown(g))
+    scaled.finish(shown(g * torch.tensor([[0.5], [1.5]])))
+    a, b = weighted.weights @ g, scaled.weights @ (g * torch.tensor([[0.5], [1.5]]))
+    torch.testing.assert_close(a / a.norm(), b / b.norm())
+
+
+def test_without_conflict_or_gradient_weights_are_those_configured(library):
+    surgery = Surgery(torch.tensor([0.5, 1.5, 1.0]).double(), "pcgrad", 0)
+    surgery.finish(shown(vectors([-1.0, 0.5], [2.0, 0.3], [1.0, 1.0])))
+    assert surgery.weights.tolist() != [0.5, 1.5, 1.0]
+    for rows in (vectors([1.0, 0.5], [2.0, 0.3], [1.0, 1.0]), vectors([1.0, 0.5], [0.0, 0.0], [1.0, 1.0])):
+        surgery.finish(shown(rows))
+        assert surgery.weights.tolist() == pytest.approx([0.5, 1.5, 1.0])
+    surgery.finish(shown(vectors([1.0, 0.5], [torch.nan, 0.0], [-1.0, 1.0])))
+    assert surgery.weights[1] == 1.5 and surgery.weights.isfinite().all()
+
+
+def test_orders_follow_from_the_number_of_the_update_and_leave_the_generator_alone(library):
+    g = vectors([1.0, 0.2, 0.0], [-1.0, 1.0, 0.3], [-0.5, -2.0, 1.0], [0.3, -0.4, -1.0])
+    found = {}
+    for update in (*range(1, 40), *range(39, 0, -1)):
+        surgery = Surgery(torch.ones(4).double(), "pcgrad", seed=5)
+        torch.manual_seed(update)
+        expected = torch.rand(3)
+        torch.manual_seed(update)
+        surgery.finish(shown(g, update))
+        assert torch.equal(torch.rand(3), expected)
+        assert torch.equal(found.setdefault(update, surgery.weights), surgery.weights)
+    assert len({str(weights.tolist()) for weights in found.values()}) > 1, "the order matters here"
+
+
+def test_a_missing_library_is_one_line_that_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchjd", None)
+    with pytest.raises(ConfigError) as error:
+        Surgery(torch.ones(2), "pcgrad", 0)
+    assert "pip install -e '.[surgery]'" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(not INSTALLED, reason="torchjd is not installed")
+def test_every_method_is_one_the_library_has():
+    for method in module.METHODS:
+        try:
+            found = module.library_weighting(method)
+        except ConfigError as error:
+            assert "quadprog" in str(error) or "qpsolvers" in str(error)
+            continue
+        g = vectors([1.0, 0.5, 0.0], [-2.0, 0.3, 1.0])
+        assert (g @ (found(g @ g.T) @ g)).min() > -1e-3

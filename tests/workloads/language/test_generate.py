@@ -1,0 +1,147 @@
+"""The command: text of a run, the same each time, and one line for every mistake."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import main
+from linnaeus.checkpoint import list_checkpoints
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.load import compose
+from linnaeus.workloads.language import generate
+from linnaeus.workloads.language.trained import load_trained
+
+TEXT = "the cat sat on the mat and the dog lay on the log\n" * 40
+TINY = ["workload=language", "run.name=run", "run.experiment=text"]
+TINY += ["model.size=gpt_nano", "model.layers=1", "data.block=16", "trainer.global_batch=16", "trainer.micro_batch=16"]
+TINY += ["trainer.length=120steps", "trainer.threads=1", "trainer.workers=0", "trainer.device=cpu", "optimizer.lr=0.01"]
+TINY += ["lr_scheduler.warmup=0steps", "schedule.validate=[120steps]", "schedule.checkpoint=[60steps]", "schedule.keep_last=2"]
+TINY += ["schedule.log=[60steps]", "logger.report=false", "logger.console=quiet"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("language")
+    (folder / "text.txt").write_text(TEXT)
+    config = compose([*TINY, f"data.path={folder}/text.txt", f"run.root={folder}"])
+    assert main.run(config) == 0
+    return folder / "text" / "run"
+
+
+@pytest.fixture
+def say(run, capsys):
+    def command(*options, at=run):
+        assert generate.main([str(at), *options]) == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+@pytest.fixture
+def refused(run, capsys):
+    def command(*options, at=run):
+        with pytest.raises(SystemExit) as ended:
+            generate.main([str(at), *options])
+        line = capsys.readouterr().err
+        assert ended.value.code == 2 and line.startswith("error: ") and line.count("\n") == 1
+        return line
+
+    return command
+
+
+def test_what_it_says_was_learnt(say):
+    text = say("--prompt", "the cat sat", "--tokens", "60", "--temperature", "0")
+    assert text.startswith("the cat sat ") and len(text) == len("the cat sat") + 60 + 1
+    assert {word for word in text.split()[:-1]} <= set(TEXT.split()), "its words are words"
+
+
+def test_the_same_command_says_the_same(say):
+    assert say("--tokens", "40") == say("--tokens", "40") != say("--tokens", "40", "--seed", "1")
+
+
+def test_prompts_and_samples_are_what_each_is_alone(say, tmp_path):
+    (tmp_path / "prompt.txt").write_text("the dog")
+    both = say("--prompt", "the", "--prompt-file", str(tmp_path / "prompt.txt"), "--samples", "2", "--tokens", "20")
+    parts = [part.removesuffix("\n") for part in both.split(generate.RULE + "\n")[1:]]
+    assert len(parts) == 4 and parts[0] != parts[1] and parts[2].startswith("the dog")
+    assert [say("--prompt", "the", "--tokens", "20"), say("--prompt", "the dog", "--tokens", "20")] == [parts[0] + "\n", parts[2] + "\n"]
+
+
+def test_it_ends_before_a_stop(say):
+    text = say("--prompt", "the cat", "--tokens", "300")
+    assert "\n" in text[:-1] and " o" in text
+    assert say("--prompt", "the cat", "--tokens", "300", "--stop", "\n", "--stop", "zzz") == text[: text.index("\n")] + "\n"
+    assert say("--prompt", "the cat", "--tokens", "300", "--stop", " o") == text[: text.index(" o")] + "\n"
+
+
+def test_a_checkpoint_speaks_for_itself(run, say):
+    first, last = (path for _, path in list_checkpoints(run / "checkpoints"))
+    hot = ["--tokens", "60", "--temperature", "3"]
+    assert say(*hot) == say(*hot, at=last) != say(*hot, at=first)
+    assert load_trained(str(last / "model.safetensors")).source == str(last / "model.safetensors")
+
+
+def test_its_weights_are_the_checkpoints(run):
+    trained = load_trained(str(run))
+    assert not trained.model.training and trained.tokenizer.decode(trained.tokenizer.encode("the mat")) == "the mat"
+    with torch.no_grad():
+        tokens = torch.from_numpy(trained.tokenizer.encode(TEXT[:17]))[None]
+        found = trained.model({"input": tokens[:, :-1], "target": tokens[:, 1:]})["losses"].mean().item()
+    assert found < 2.0, "untrained it is 3"
+
+
+def test_mistakes(run, refused, tmp_path):
+    assert "is not there" in refused(at=tmp_path / "nothing")
+    assert "is no run" in refused(at=tmp_path)
+    assert "'Q'" in refused("--prompt", "Q")
+    assert "temperature is -1" in refused("--temperature", "-1")
+    assert "top_p is 2" in refused("--top-p", "2")
+    assert "--tokens is 0" in refused("--tokens", "0")
+    assert "--stop is an empty text" in refused("--stop", "")
+    assert "slide is 17" in refused("--slide", "17")
+    assert "prompt.txt cannot be read" in refused("--prompt-file", str(tmp_path / "prompt.txt"))
+    if not torch.cuda.is_available():
+        assert "no CUDA device" in refused("--device", "cuda")
+
+
+def copied(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "copy")
+
+
+def test_runs_that_cannot_speak(run, refused, tmp_path):
+    copy = copied(run, tmp_path)
+    (copy / "tokenizer.json").write_text("{}")
+    assert "tokenizer.json is damaged" in refused(at=copy)
+    (copy / "tokenizer.json").write_text('{"kind": "character", "alphabet": "abc", "end": false}')
+    assert re.search(r"token.weight \[\d+, 48\] in the file, \[3, 48\] here", refused(at=copy)), "another tokenizer"
+    (copy / "tokenizer.json").unlink()
+    assert "has no tokenizer.json" in refused(at=copy)
+    shutil.copy(run / "tokenizer.json", copy)
+    for _, checkpoint in list_checkpoints(copy / "checkpoints"):
+        (checkpoint / "model.safetensors").write_bytes(b"")
+    line = refused(at=copy)
+    assert "no checkpoint" in line and "run.init_from" not in line
+    (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace("name: language", "name: taxonomy"))
+    assert "workload=taxonomy" in refused(at=copy)
+
+
+def test_a_document_begins_behind_an_end_marker_or_on_a_new_line():
+    from linnaeus.workloads.language.tokenizers import ByteTokenizer
+
+    assert generate.encoded(ByteTokenizer(with_end=True), "") == [256]
+    assert generate.encoded(ByteTokenizer(with_end=False), "") == [ord("\n")]
+    with pytest.raises(ConfigError, match="--prompt: the character"):
+        from linnaeus.workloads.language.tokenizers import CharacterTokenizer
+
+        generate.encoded(CharacterTokenizer("abc", with_end=False), "")
+
+
+def test_the_module_is_a_command():
+    done = subprocess.run([sys.executable, "-m", generate.__name__, "--help"], capture_output=True, text=True, check=True)
+    assert "--prompt" in done.stdout and "RUN" in done.stdout

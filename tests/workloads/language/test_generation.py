@@ -1,0 +1,240 @@
+"""Generation: the cache against reading everything anew, batches against single prompts, windows, draws, stops, randomness."""
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.workloads.language import cache
+from linnaeus.workloads.language.config import GPTConfig
+from linnaeus.workloads.language.generation import Continuation, Reader, default_slide, generate, window_start
+from linnaeus.workloads.language.model import build_gpt
+from linnaeus.workloads.language.sampling import Sampling, draw, probabilities
+
+DEFAULTS = GPTConfig("gpt", "gpt_nano", 2, 2, 16, "learned", None, False, 0.0, 1)
+VOCABULARY, BLOCK = 21, 16
+GREEDY = Sampling(temperature=0)
+VARIANTS = [{"positions": positions, "bias": bias} for positions in ("learned", "rotary") for bias in (False, True)]
+PROMPTS = [[3], [1, 2, 3, 4, 5, 6, 7], [9] * 15, [8, 4] * 8, [5, 6, 7] * 9]  # the last is longer than a block
+
+
+def shaken(dtype=torch.float64, **changes):
+    """A small model with an opinion: its first guesses are far from uniform."""
+    model = build_gpt(dataclasses.replace(DEFAULTS, **changes), 0, VOCABULARY, BLOCK)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model.to(dtype)
+
+
+def anew(model, tokens, slide):
+    """Scores of the next token by reading the whole window with the model as it is trained."""
+    window = tokens[window_start(len(tokens), BLOCK, slide) :]
+    with torch.no_grad():
+        return model({"input": torch.tensor([window])})["logits"][0, -1, :VOCABULARY]
+
+
+@pytest.mark.parametrize("slide", [1, 5, BLOCK])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: f"{v['positions']}-{'bias' if v['bias'] else 'plain'}")
+def test_scores_with_the_cache_are_those_without(variant, slide, monkeypatch):
+    """Prompts of many lengths together, up to far beyond the block."""
+    monkeypatch.setattr(cache, "SPAN", 4)
+    model = shaken(vocabulary_multiple=8, **variant)
+    rows, choose = [list(p) for p in PROMPTS], random.Random(0)
+    reader = Reader(model, rows, 3 * BLOCK, slide)
+    for _ in range(2 * BLOCK + 3):
+        with torch.inference_mode():
+            scores = reader.scores()
+        for row, found in zip(rows, scores, strict=True):
+            assert (found - anew(model, row, slide)).abs().max() < 1e-10
+            row.append(choose.randrange(VOCABULARY))
+
+
+def test_a_damaged_cache_is_noticed():
+    """The negative control: what was kept does matter."""
+    model = shaken()
+    rows = [list(PROMPTS[1])]
+    reader = Reader(model, rows, BLOCK, 4)
+    with torch.inference_mode():
+        reader.scores()
+        reader.cache.values[0, 0, :, 2] += 0.1
+        rows[0].append(3)
+        assert (reader.scores()[0] - anew(model, rows[0], 4)).abs().max() > 1e-4
+
+
+def test_where_windows_begin():
+    assert [window_start(n, 8, 3) for n in range(1, 16)] == [0] * 8 + [3, 3, 3, 6, 6, 6, 9]
+    for block in (1, 2, 7, 64):
+        for slide in {1, default_slide(block), block}:
+            for n in range(1, 5 * block):
+                start = window_start(n, block, slide)
+                assert start % slide == 0 and n - start <= block and n - start >= min(n, block - slide + 1)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.8, 7, 0.9)], ids=["greedy", "all", "nucleus"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_a_prompt_goes_on_in_a_batch_as_it_does_alone(positions, dtype, sampling):
+    model = shaken(dtype, positions=positions)
+    together = generate(model, PROMPTS, 40, sampling, seed=3)
+    assert together == [generate(model, [prompt], 40, sampling, seed=3)[0] for prompt in PROMPTS]
+    assert together == generate(model, PROMPTS[::-1], 40, sampling, seed=3)[::-1]
+    assert all(len(found.tokens) == 40 and found.ended == "length" for found in together)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_what_neighbours_say_changes_no_bit(positions):
+    """Nor does the order of rows. (Another number of rows may, to rounding: a product of another shape adds in another order.)"""
+    model = shaken(torch.float32, positions=positions)
+
+    def scores(neighbour):
+        rows = [list(PROMPTS[1]), list(neighbour)]
+        reader, found = Reader(model, rows, 30, 4), []
+        for n in range(30):
+            with torch.inference_mode():
+                found.append(reader.scores()[0])
+            rows[0].append(n % VOCABULARY)
+            rows[1].append((n + neighbour[0]) % VOCABULARY)
+        return torch.stack(found)
+
+    assert torch.equal(scores([1, 2, 3, 4]), scores([7, 7, 7, 7]))
+    model.blocks[0].register_forward_hook(lambda block, given, x: x + 1e-3 * x.flip(0))  # the negative control: rows that do mix
+    assert not torch.equal(scores([1, 2, 3, 4]), scores([7, 7, 7, 7]))
+
+
+def test_generation_is_a_function_of_seed_prompt_and_copy():
+    model = shaken()
+    state = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    twice = generate(model, [[3], [3], [4]], 20, Sampling(), seed=1)
+    assert (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()) == (pytest.approx(state[0]), *state[1:])
+    assert twice[0] != twice[1], "copies of a prompt differ"
+    torch.manual_seed(99)
+    assert twice == generate(model, [[3], [3], [4]], 20, Sampling(), seed=1)
+    assert twice[:2] == generate(model, [[4], [3], [3]], 20, Sampling(), seed=1)[1:]
+    assert twice != generate(model, [[3], [3], [4]], 20, Sampling(), seed=2)
+    assert twice[0].tokens[:5] == generate(model, [[3]], 5, Sampling(), seed=1)[0].tokens, "a shorter one is the beginning of a longer"
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(training):
+    model = shaken(dropout=0.5).train(training)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert generate(model, [[1, 2]], 12, GREEDY) == generate(model.eval(), [[1, 2]], 12, GREEDY), "no dropout"
+    model.train(training)
+    with pytest.raises(KeyError):
+        generate(model, [[1, 2]], 3, GREEDY, stop_when=lambda tokens: {}["x"])
+    assert model.training == training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_stops():
+    model = shaken()
+    free = generate(model, PROMPTS[:3], 30, Sampling(), seed=5)
+    for row, whole in enumerate(free):
+        stop = whole.tokens[7]
+        first = whole.tokens.index(stop)
+        stopped = generate(model, PROMPTS[:3], 30, Sampling(), seed=5, stop_tokens=[stop])
+        assert stopped[row] == Continuation(whole.tokens[:first], "token")
+        for other, found in enumerate(stopped):
+            cut = free[other].tokens.index(stop) if stop in free[other].tokens else None
+            assert found.tokens == free[other].tokens[:cut], "the others go on as without it"
+        ended = generate(model, PROMPTS[:3], 30, Sampling(), seed=5, stop_when=lambda tokens: len(tokens) >= 4)
+        assert ended[row] == Continuation(whole.tokens[:4], "text")
+
+
+def test_nothing_is_read_after_all_have_ended():
+    model, calls = shaken(), []
+    model.blocks[0].register_forward_hook(lambda *_: calls.append(1))
+    generate(model, [[1], [2]], 30, GREEDY, stop_when=lambda tokens: len(tokens) == 3)
+    assert len(calls) == 3
+
+
+def test_rows_of_the_embedding_without_a_token_are_never_drawn():
+    model = shaken(vocabulary_multiple=64)
+    with torch.no_grad():
+        model.token.weight[VOCABULARY:] = 50 * model.token.weight[:1]
+    for sampling in (GREEDY, Sampling(temperature=5.0)):
+        assert max(t for found in generate(model, PROMPTS, 40, sampling) for t in found.tokens) < VOCABULARY
+
+
+@pytest.mark.parametrize(
+    ("prompts", "slide", "says"),
+    [
+        ([], 1, "prompt"),
+        ([[1], []], 1, "no token"),
+        ([[1, VOCABULARY]], 1, "token 21 is none of the model's 21"),
+        ([[1]], 17, "slide is 17"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(prompts, slide, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        generate(shaken(), prompts, 3, GREEDY, slide=slide)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [({"temperature": -1.0}, "temperature"), ({"top_k": 0}, "top_k"), ({"top_p": 0.0}, "top_p"), ({"top_p": 1.5}, "top_p")],
+)
+def test_impossible_sampling_is_refused(given, says):
+    with pytest.raises(ConfigError, match=says):
+        Sampling(**given)
+
+
+def slow_probabilities(scores, sampling):
+    """One row of scores, by the words of the definition."""
+    ranked = sorted(range(len(scores)), key=lambda token: -scores[token])
+    kept = ranked[: sampling.top_k]
+    weights = {token: np.exp((scores[token] - scores[ranked[0]]) / sampling.temperature) for token in kept}
+    total, share, nucleus = sum(weights.values()), 0.0, []
+    for token in kept:
+        if share >= (1.0 if sampling.top_p is None else sampling.top_p):
+            break
+        nucleus.append(token)
+        share += weights[token] / total
+    total = sum(weights[token] for token in nucleus)
+    return [weights[token] / total if token in nucleus else 0.0 for token in range(len(scores))]
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("top_k", [None, 1, 6, 500])
+@pytest.mark.parametrize("top_p", [None, 0.05, 0.7, 1.0])
+def test_probabilities_are_those_of_the_definition(temperature, top_k, top_p):
+    sampling = Sampling(temperature, top_k, top_p)
+    scores = torch.randn(4, 30, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 3
+    found = probabilities(scores, sampling)
+    for row in range(4):
+        assert found[row].tolist() == pytest.approx(slow_probabilities(scores[row].tolist(), sampling), abs=1e-12)
+
+
+def test_draws_follow_the_probabilities():
+    """Numbers spread evenly over [0, 1) draw every token as often as its probability says, and none that was left out."""
+    sampling, n = Sampling(0.9, 9, 0.95), 20_000
+    scores = torch.randn(1, 30, generator=torch.Generator().manual_seed(3)).expand(n, -1)
+    drawn = draw(scores, sampling, (torch.arange(n, dtype=torch.float64) + 0.5) / n)
+    wanted = probabilities(scores[:1], sampling)[0]
+    assert (torch.bincount(drawn, minlength=30) / n - wanted).abs().max() < 1.01 / n
+    edges = draw(scores[:2], sampling, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist()
+    assert edges == [int(wanted.nonzero()[0]), int(wanted.nonzero()[-1])]
+    tiny = draw(scores[:1], Sampling(temperature=1e-300), torch.tensor([0.5], dtype=torch.float64))
+    assert tiny.item() == scores[0].argmax().item() == draw(scores[:1], GREEDY, torch.tensor([0.9])).item()
+
+
+def test_trained_on_counting_it_counts_on():
+    """Beyond the block too; a model that learnt the token after the next would say 11, 13, 15."""
+    torch.manual_seed(0)
+    size, block = 24, 8
+    model = build_gpt(dataclasses.replace(DEFAULTS, width=32, positions="rotary"), 0, size, block)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        tokens = (torch.randint(size, (16, 1)) + torch.arange(block + 1)) % size
+        loss = model({"input": tokens[:, :-1], "target": tokens[:, 1:]})["losses"].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = generate(model, [[7, 8, 9], [20, 21]], 20, GREEDY)
+    assert found[0].tokens == [(10 + i) % size for i in range(20)] and found[1].tokens == [(22 + i) % size for i in range(20)]

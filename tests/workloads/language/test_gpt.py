@@ -1,0 +1,395 @@
+"""gpt: sizes, initialisation, the function itself, what the future may change, precision, compile."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.optim.groups import parameter_groups
+from linnaeus.workloads.language.config import GPT_SIZES, GPTConfig
+from linnaeus.workloads.language.model import attention, build_gpt
+from linnaeus.workloads.language.model.gpt import GPT
+from linnaeus.workloads.language.model.positions import rotary_table, rotate
+from linnaeus.workloads.language.model.sizes import SIZES
+
+DEFAULTS = GPTConfig("gpt", "gpt_nano", None, None, None, "learned", None, False, 0.0, 1)
+VOCABULARY, BLOCK = 37, 24
+VARIANTS = [{"positions": positions, "bias": bias} for positions in ("learned", "rotary") for bias in (False, True)]
+
+
+def config(**changes):
+    return dataclasses.replace(DEFAULTS, **changes)
+
+
+def build(seed=0, vocabulary=VOCABULARY, block=BLOCK, **changes):
+    return build_gpt(config(**changes), seed, vocabulary, block)
+
+
+def shaken(**changes):
+    """A model whose every parameter matters: norms and biases are not at their beginnings, weights are large."""
+    model, generator = build(**changes), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model
+
+
+def some_tokens(rows=3, length=BLOCK, seed=0):
+    return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def unbuilt(vocabulary, block, **changes):
+    with torch.device("meta"):
+        return GPT(config(**changes), vocabulary, block)
+
+
+def count(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("changes", "vocabulary", "block", "golden"),
+    [
+        ({"size": "gpt2"}, 50257, 1024, 124_337_664),  # learned positions counted, no biases
+        ({"size": "gpt_baby"}, 65, 256, 10_745_088),
+        ({"size": "gpt_micro"}, 65, 64, 804_096),
+        ({"size": "gpt_micro", "positions": "rotary"}, 65, 64, 804_096 - 64 * 128),
+        ({"size": "gpt2", "bias": True}, 50257, 1024, 124_439_808),  # as OpenAI published it
+        ({"size": "gpt2_medium", "bias": True}, 50257, 1024, 354_823_168),
+        ({"size": "gpt2_large", "bias": True}, 50257, 1024, 774_030_080),
+        ({"size": "gpt2_xl", "bias": True}, 50257, 1024, 1_557_611_200),
+        ({"size": "gpt2", "vocabulary_multiple": 64}, 50257, 1024, 124_337_664 + 47 * 768),
+        ({"size": "gpt2_xl", "layers": 2, "heads": 2, "width": 6}, 5, 3, 5 * 6 + 3 * 6 + 2 * (12 + 12 * 36) + 6),
+    ],
+)
+def test_golden_parameter_counts(changes, vocabulary, block, golden):
+    assert count(unbuilt(vocabulary, block, **changes)) == golden
+
+
+def test_the_sizes_of_the_schema_are_those_there_are():
+    assert tuple(SIZES) == GPT_SIZES
+
+
+def test_golden_operations():
+    assert unbuilt(50257, 1024, size="gpt2").flops_per_token(1024) * 1024 == 875_062_886_400
+    rotary = unbuilt(50257, 1024, size="gpt2", positions="rotary")
+    assert rotary.flops_per_token(1024) * 1024 == 875_062_886_400, "positions are looked up, not multiplied"
+    assert rotary.flops_per_token(512) == rotary.flops_per_token(1024) - 12 * 12 * 768 * 512
+
+
+def test_only_matrices_decay():
+    groups = parameter_groups(build(size="gpt_micro", vocabulary=65, block=64), [], 0.1)
+    assert {g.weight_decay: sum(t.numel() for t in g.tensors) for g in groups} == {0.1: 802_944, 0.0: 1_152}
+    model = build(bias=True)
+    assert model.no_decay == {name for name, p in model.named_parameters() if p.dim() == 1}
+
+
+def test_what_connectivity_may_mask():
+    model = build(bias=True)
+    named = dict(model.named_parameters())
+    maskable = model.maskable_parameters()
+    assert sum(named[name].numel() for name in maskable) == 3 * 12 * 48**2 and len(set(maskable)) == 3 * 4
+    assert set(named) - set(maskable) == {n for n, p in named.items() if p.dim() == 1} | {"token.weight", "position.weight"}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nothing_stays_uninitialised(variant):
+    model = build(**variant)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    turns = model.turns
+    with torch.no_grad():
+        for tensor in [*model.parameters(), *model.buffers()]:
+            tensor.fill_(torch.nan)
+    model.init_weights()
+    assert all(t.isfinite().all() for t in [*model.parameters(), *model.buffers()])
+    assert before.keys() == model.state_dict().keys() and "turns" not in before
+    assert (turns is None) == (variant["positions"] == "learned")
+
+
+def test_initial_weights_are_those_of_gpt2():
+    model = build(size="gpt_micro", bias=True, vocabulary=500, block=200)
+    narrow = 0.02 / math.sqrt(2 * 4)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            assert (parameter == (1.0 if "norm" in name and name.endswith("weight") else 0.0)).all(), name
+            continue
+        wanted = narrow if name.endswith(("attention.output.weight", "perceptron.down.weight")) else 0.02
+        assert parameter.std().item() == pytest.approx(wanted, rel=0.03), name
+        assert abs(parameter.mean().item()) < 4 * wanted / parameter.numel() ** 0.5, name
+        assert parameter.abs().max() > 3 * wanted, "normal, not truncated"
+
+
+def test_weights_are_a_function_of_the_seed_alone():
+    def weights(seed, noise):
+        torch.manual_seed(noise)
+        return torch.cat([p.flatten() for p in build(seed).parameters()])
+
+    assert torch.equal(weights(1, 5), weights(1, 6))
+    assert not torch.equal(weights(1, 5), weights(2, 5))
+
+
+def test_the_first_loss_is_that_of_ignorance():
+    tokens = some_tokens()
+    assert build()({"input": tokens, "target": tokens.roll(1)})["losses"].mean().item() == pytest.approx(math.log(VOCABULARY), abs=0.1)
+
+
+def obvious(model, tokens):
+    """Scores of one row of tokens, position by position and head by head."""
+    weights, heads = dict(model.state_dict()), model.size.heads
+    width = model.size.width // heads
+
+    def linear(x, name):
+        bias = weights.get(f"{name}.bias")
+        return weights[f"{name}.weight"] @ x + (0 if bias is None else bias)
+
+    def norm(x, name):
+        x = (x - x.mean()) / ((x - x.mean()).square().mean() + 1e-5).sqrt() * weights[f"{name}.weight"]
+        bias = weights.get(f"{name}.bias")
+        return x if bias is None else x + bias
+
+    def turned(x, position):
+        if model.position is not None:
+            return x
+        half, turned = width // 2, x.clone()
+        for i in range(half):
+            angle = position * 10000.0 ** (-2 * i / width)
+            turned[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
+            turned[i + half] = x[i] * math.sin(angle) + x[i + half] * math.cos(angle)
+        return turned
+
+    stream = [weights["token.weight"][t] for t in tokens]
+    if model.position is not None:
+        stream = [x + weights["position.weight"][i] for i, x in enumerate(stream)]
+    for layer in range(model.size.layers):
+        at = f"blocks.{layer}."
+        parts = [linear(norm(x, at + "norm1"), at + "attention.query_key_value").chunk(3) for x in stream]
+        for position in range(len(stream)):
+            answers = []
+            for head in range(heads):
+                here = slice(head * width, (head + 1) * width)
+                query = turned(parts[position][0][here], position)
+                meets = [query @ turned(parts[past][1][here], past) / math.sqrt(width) for past in range(position + 1)]
+                shares = torch.stack(meets).softmax(0)
+                answers.append(sum(share * parts[past][2][here] for past, share in enumerate(shares)))
+            stream[position] = stream[position] + linear(torch.cat(answers), at + "attention.output")
+        for position, x in enumerate(stream):
+            inner = linear(norm(x, at + "norm2"), at + "perceptron.up")
+            inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
+            stream[position] = x + linear(inner, at + "perceptron.down")
+    return torch.stack([weights["token.weight"] @ norm(x, "norm") for x in stream])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_function_is_the_one_written_out(variant):
+    model, tokens = shaken(**variant).double(), some_tokens(1, 7)
+    if model.turns is not None:
+        model.turns.copy_(rotary_table(BLOCK, 16, 10000.0))
+    with torch.no_grad():
+        assert (model({"input": tokens})["logits"][0] - obvious(model, tokens[0])).abs().max() < 1e-11
+
+
+def past_is_untouched(model, batch, t, seed=7):
+    """Whether no score before t has another bit when the tokens from t on are others; dropout has the same key both times."""
+
+    def scores(tokens):
+        torch.default_generator.manual_seed(seed)
+        with torch.no_grad():
+            return model({"input": tokens})["logits"]
+
+    other = batch.clone()
+    other[:, t:] = (other[:, t:] + torch.randint(1, VOCABULARY, other[:, t:].shape)) % VOCABULARY
+    a, b = scores(batch), scores(other)
+    assert not torch.equal(a[:, t:], b[:, t:]), "the probe changes what it may change"
+    return torch.equal(a[:, :t], b[:, :t])
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64, torch.bfloat16], ids=["float32", "float64", "bf16"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: f"{v['positions']}-{'bias' if v['bias'] else 'plain'}")
+def test_the_future_cannot_change_the_past(variant, dropout, precision):
+    model, batch = shaken(dropout=dropout, **variant), some_tokens()
+    if precision == torch.float64:
+        model = model.double()
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+        for training in (True, False):
+            model.train(training)
+            assert all(past_is_untouched(model, batch, t) for t in (1, 2, 11, BLOCK - 1)), training
+
+
+@pytest.mark.parametrize("broken", ["attention sees all", "a mean over all positions"])
+def test_the_probe_notices_a_look_ahead(broken, monkeypatch):
+    model, batch = shaken(), some_tokens()
+    assert past_is_untouched(model, batch, 11)
+    if broken == "attention sees all":
+        attend = F.scaled_dot_product_attention
+        monkeypatch.setattr(attention.F, "scaled_dot_product_attention", lambda q, k, v, is_causal, dropout_p: attend(q, k, v))
+    else:
+        model.blocks[1].register_forward_hook(lambda block, given, x: x + 1e-3 * x.mean(1, keepdim=True))
+    assert not past_is_untouched(model, batch, 11)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_parameter_gets_a_gradient(variant):
+    model, tokens = build(dropout=0.1, **variant), some_tokens()
+    model({"input": tokens, "target": tokens.roll(-1, 1)})["losses"].sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all() or not p.grad.any()] == []
+    assert all(p.grad.any() for p in model.shared_parameters()) and len(model.trunk_parameters()) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_the_order_of_what_was_read_matters(positions):
+    model, tokens = shaken(positions=positions), some_tokens(1)
+    swapped = tokens.clone()
+    swapped[:, [3, 9]] = tokens[:, [9, 3]]
+    difference = (model({"input": tokens})["logits"] - model({"input": swapped})["logits"])[0, -1].abs().max()
+    assert difference > 1e-3
+    with torch.no_grad():  # the negative control: without places the last position hears a set, in one layer
+        model.blocks = model.blocks[:1]
+        model.position.weight.zero_() if positions == "learned" else model.turns.copy_(model.turns[:, :1].expand_as(model.turns))
+    assert (model({"input": tokens})["logits"] - model({"input": swapped})["logits"])[0, -1].abs().max() < 1e-4
+
+
+def test_rotary_positions_meet_by_their_distance():
+    table = rotary_table(40, 16, 100.0)
+    q, k = torch.randn(2, 1, 1, 16, dtype=torch.float64)
+    meet = lambda i, j: (rotate(q, table[:, i : i + 1]) * rotate(k, table[:, j : j + 1])).sum().item()
+    assert meet(9, 4) == pytest.approx(meet(31, 26), abs=1e-12)
+    assert abs(meet(9, 4) - meet(9, 5)) > 1e-6
+
+
+def test_rows_are_independent():
+    model, batch = shaken(), some_tokens()
+    other = batch.clone()
+    other[1] = (other[1] + 1) % VOCABULARY
+    a, b = model({"input": batch})["logits"], model({"input": other})["logits"]
+    assert torch.equal(a[[0, 2]], b[[0, 2]]) and not torch.equal(a[1], b[1])
+
+
+def test_dropout_follows_the_global_generator():
+    model, batch = build(dropout=0.2), {"input": some_tokens()}
+
+    def scores(seed):
+        torch.default_generator.manual_seed(seed)
+        return model(batch)["logits"]
+
+    assert torch.equal(scores(1), scores(1)) and not torch.equal(scores(1), scores(2))
+    model.eval()
+    assert torch.equal(scores(1), scores(2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"heads": 5}, "model.heads is 5, which does not divide the width 48; give model.width=50"),
+        ({"width": 3, "positions": "rotary"}, "model.positions=rotary turns pairs"),
+        ({"rotary_base": 500.0}, "model.rotary_base=500 has no effect with model.positions=learned"),
+    ],
+)
+def test_impossible_models_are_refused_in_one_line(changes, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        unbuilt(VOCABULARY, BLOCK, **changes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": "gpt_micro"},
+        {"layers": 2},
+        {"heads": 2},
+        {"width": 96},
+        {"positions": "rotary"},
+        {"bias": True},
+        {"dropout": 0.1},
+        {"vocabulary_multiple": 64},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_setting_changes_the_function(change):
+    def scores(**changes):
+        model = shaken(**changes)
+        torch.manual_seed(0)
+        return model({"input": some_tokens(1, 5)})["logits"]
+
+    plain, changed = scores(), scores(**change)
+    assert torch.equal(plain, scores())
+    assert changed.shape != plain.shape or not torch.equal(changed, plain)
+
+
+def test_the_base_of_rotary_positions_changes_the_function():
+    scores = lambda base: shaken(positions="rotary", rotary_base=base)({"input": some_tokens(1, 5)})["logits"]
+    assert torch.equal(scores(None), scores(10000.0)) and not torch.equal(scores(None), scores(10.0))
+
+
+@pytest.mark.parametrize("variant", VARIANTS[:3:2])
+def test_bf16_is_near_and_its_loss_is_float32(variant):
+    model, tokens = build(**variant), some_tokens()
+    batch = {"input": tokens, "target": tokens.roll(-1, 1)}
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = model(batch)["losses"]
+    assert losses.dtype == torch.float32 and (losses - model(batch)["losses"]).abs().max() < 0.02
+    losses.sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    assert model.double()(batch)["losses"].dtype == torch.float64
+
+
+def test_the_model_with_its_loss_is_one_graph():
+    model, tokens = build(positions="rotary", bias=True), some_tokens()
+    batch = {"input": tokens, "target": tokens.roll(-1, 1)}
+    exact = model(batch)["losses"]
+    model.compile(backend="aot_eager", fullgraph=True)
+    losses = model(batch)["losses"]
+    assert torch.allclose(losses, exact, atol=1e-5)
+    losses.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_deterministic_step_twice():
+    """Forward and backward give the same bits again."""
+    model, tokens = build(dropout=0.1), some_tokens()
+
+    def gradients():
+        model.zero_grad()
+        torch.default_generator.manual_seed(3)
+        model({"input": tokens, "target": tokens.roll(-1, 1)})["losses"].sum().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(gradients(), gradients(), strict=True))
+
+
+def beats_ignorance(model, vocabulary=8, steps=80):
+    """Standard errors by which the loss on held-out uniform tokens is below ln V, after training on others."""
+    generator = torch.Generator().manual_seed(0)
+
+    def losses(rows):
+        tokens = torch.randint(vocabulary, (rows, BLOCK + 1), generator=generator)
+        return model({"input": tokens[:, :-1], "target": tokens[:, 1:]})["losses"]
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        losses(16).mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        held_out = losses(200).flatten()
+    return ((math.log(vocabulary) - held_out.mean()) / (held_out.std() / len(held_out) ** 0.5)).item()
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_what_cannot_be_known_is_not_predicted(positions):
+    small = {"vocabulary": 8, "layers": 2, "heads": 2, "width": 32, "positions": positions}
+    assert beats_ignorance(build(**small)) < 3
+    cheat = build(**small)
+    cheat.blocks[0].register_forward_hook(lambda block, given, x: x + x.roll(-1, 1))  # the negative control: the next token is in sight
+    assert beats_ignorance(cheat) > 100
+
+
+def test_the_likeliest_tokens_are_told_outside_of_training():
+    model, tokens = shaken(), some_tokens()
+    batch = {"input": tokens, "target": tokens.roll(-1, 1)}
+    assert set(model(batch)) == {"losses"}
+    found = model.eval()(batch)
+    assert set(found) == {"losses", "best"} and torch.equal(found["best"], model({"input": tokens})["logits"].argmax(-1))

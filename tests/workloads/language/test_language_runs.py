@@ -1,0 +1,180 @@
+"""Whole runs on text: what they report is so, whatever the split over processes; what can be learnt is, and what cannot is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from linnaeus.config.load import compose
+from linnaeus.engine import epoch
+from linnaeus.workloads import build_workload
+from tests import runs
+
+F64 = ["trainer.precision=float64", "schedule.validate=[10steps]", "schedule.checkpoint=[1steps]"]
+STILL = [*F64, "model.dropout=0", "data.validation_batch=4"]
+
+
+def rows(root: Path) -> list[dict]:
+    return runs.rows(root / "text/run/metrics.jsonl")
+
+
+def weights(root: Path) -> torch.Tensor:
+    state = runs.newest(root / "text/run").model_state
+    return torch.cat([tensor.reshape(-1).double() for _, tensor in sorted(state.items())])
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory):
+    """root / <name>: the same text through one process in 4 steps and 2 processes in 2, in both orders; and, without dropout, at once."""
+    root = tmp_path_factory.mktemp("language")
+    jobs = {order: [*F64, f"data.order={order}"] for order in ("windows", "random")}
+    for order, more in jobs.items():
+        runs.run_job(runs.job("language", root / f"one-{order}", *more))
+    runs.run_group(2, [runs.job("language", root / f"two-{order}", *more) for order, more in jobs.items()], root)
+    for micro in (8, 32):
+        runs.run_job(runs.job("language", root / f"still-{micro}", *STILL, f"trainer.micro_batch={micro}"))
+    return root
+
+
+@pytest.mark.parametrize("one, other", [("one-windows", "two-windows"), ("one-random", "two-random"), ("still-8", "still-32")])
+def test_in_float64_a_run_does_not_depend_on_the_split(split, one, other):
+    a, b = weights(split / one), weights(split / other)
+    assert ((a - b).abs().max() / a.abs().max()) < 1e-10
+    found = [rows(split / name) for name in (one, other)]
+    assert len(found[0]) == len(found[1]) > 9
+    for first, second in zip(*found):
+        assert first.keys() == second.keys()
+        for name, value in first.items():
+            exact = not isinstance(value, float) or name.endswith("top1")
+            assert value == (second[name] if exact else pytest.approx(second[name], rel=1e-10)), name
+
+
+def test_orders_and_dropout_matter(split):
+    """The negative control of the comparison above."""
+    assert not torch.allclose(weights(split / "one-windows"), weights(split / "one-random"))
+    assert not torch.allclose(weights(split / "one-windows"), weights(split / "still-8"))
+
+
+def test_a_store_is_made_by_one_process_and_opened_by_both(split):
+    (store,) = (split / "two-windows" / "token_stores").iterdir()
+    assert sorted(path.name for path in store.iterdir()) == ["store.json", "train.bin", "val.bin"]
+
+
+def test_what_is_reported_is_what_a_slow_reference_computes(split):
+    """float64, one token at a time, from the saved weights: loss, perplexity, bits per byte and accuracy of the whole validation part."""
+    root = split / "still-8"
+    config = runs.configuration("language", root, *STILL)
+    workload = build_workload(config)
+    model = workload.build_model().double().eval()
+    model.load_state_dict(runs.newest(root / "text/run").model_state)
+    text = (root / "text.txt").read_text()
+    part = text[int(len(text) * 0.9) :]
+    alphabet = sorted(set(text))
+    losses, right = [], 0
+    for i in range(1, len(part)):
+        context = part[(i - 1) // 8 * 8 : i]
+        with torch.inference_mode():
+            scores = model({"input": torch.tensor([[alphabet.index(c) for c in context]])})["logits"][0, -1]
+        losses.append(-F.log_softmax(scores, 0)[alphabet.index(part[i])].item())
+        right += int(scores.argmax()) == alphabet.index(part[i])
+    found = [row for row in rows(root) if "val/loss" in row][-1]
+    mean = sum(losses) / len(losses)
+    assert len(losses) == 75
+    assert found["val/loss"] == pytest.approx(mean, rel=1e-12)
+    assert found["val/perplexity"] == pytest.approx(math.exp(mean), rel=1e-12)
+    assert found["val/bits_per_byte"] == pytest.approx(sum(losses) / math.log(2) / len(part[1:].encode()), rel=1e-12)
+    assert found["val/top1"] == right / 75
+
+
+def test_training_rows_have_losses_of_all_three_kinds(split):
+    found = [row for row in rows(split / "one-windows") if "train/loss" in row]
+    assert [row["progress/samples_seen"] for row in found[:3]] == [32, 64, 85]
+    for row in found:
+        assert row["train/perplexity"] == pytest.approx(math.exp(row["train/loss"]))
+        assert row["train/bits_per_byte"] == pytest.approx(row["train/loss"] / math.log(2)), "each of these letters is a byte"
+    assert found[-1]["train/loss"] < found[0]["train/loss"]
+
+
+def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(split, tmp_path):
+    config = runs.configuration("language", tmp_path, *STILL, "data.validation_batch=4", "trainer.micro_batch=8")
+    with runs.killed(epoch, "train_one_step", 5):
+        runs.start(config)
+    assert runs.start(config) == 0
+    assert runs.differences(tmp_path / "text/run", split / "still-8" / "text/run") == []
+
+
+def test_the_run_says_what_it_was_trained_on_and_what_came_out(split):
+    run = split / "one-windows/text/run"
+    facts = json.loads((run / "dataset.json").read_text())
+    assert facts["splits"]["train"]["tokens"] == 681 and facts["splits"]["validation"]["bytes"] == 76
+    assert json.loads((run / "tokenizer.json").read_text())["kind"] == "character"
+    config = runs.configuration("language", split / "one-windows", *F64)
+    workload = build_workload(config)
+    assert workload.notes[1].endswith("681 tokens to train on, 76 tokens to validate")
+    summary = json.loads((run / "summary.json").read_text())
+    lines = workload.summary(summary["final"])
+    assert lines[0].split() == ["nats/token", "perplexity", "bits/byte", "top-1", "%"]
+    assert lines[1].split()[:2] == ["val", f"{summary['final']['val/loss']:.4f}"]
+    assert "val" in workload.report_sections(summary["final"])[0][1]
+
+
+# -- what can be learnt -----------------------------------------------------------------------------------------------------------
+
+
+def trained_on(tmp_path, train, validation, vocabulary, *more):
+    """(rows, model, workload) of a run on tokens."""
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    np.array(train, dtype="<u2").tofile(folder / "train.bin")
+    np.array(validation, dtype="<u2").tofile(folder / "val.bin")
+    tiny = ["trainer.threads=1", "trainer.device=cpu", "logger.report=false", "logger.console=quiet", "schedule.log=[50%]"]
+    tiny += ["workload=language", "data=tokens", f"data.path={folder}", f"data.vocabulary={vocabulary}", "data.block=16"]
+    tiny += ["model.size=gpt_nano", "trainer.global_batch=16", "trainer.micro_batch=16", "optimizer.lr=0.005", "schedule.validate=[100%]"]
+    config = compose([*tiny, f"run.root={tmp_path}", "run.name=run", "run.experiment=text", *more])
+    assert runs.start(config) == 0
+    workload = build_workload(config)
+    model = workload.build_model().eval()
+    model.load_state_dict(runs.newest(tmp_path / "text/run").model_state)
+    return rows(tmp_path), model, workload
+
+
+def test_trained_on_counting_it_continues_9_with_10_11_12(tmp_path):
+    """A target that is off by one place, which a loss does not show, continues 9 with 11, 13, 15."""
+    counting = np.arange(6000) % 50
+    found, model, _ = trained_on(tmp_path, counting, counting[:500], 50, "trainer.length=150steps")
+    said = [5, 6, 7, 8, 9]
+    for _ in range(3):
+        with torch.inference_mode():
+            said.append(int(model({"input": torch.tensor([said])})["logits"][0, -1].argmax()))
+    assert said[5:] == [10, 11, 12]
+    assert found[-1]["val/top1"] > 0.99
+    assert found[-1]["val/bits_per_byte"] is None, "nobody knows what these tokens stand for"
+
+
+def above_floor(workload, model, floor):
+    """How many standard errors the validation loss lies above `floor` nats."""
+    windows = workload.validation_set
+    batch = windows.__getitems__([(0, i, i, 0, True) for i in range(len(windows))])
+    with torch.inference_mode():
+        losses = model(batch)["losses"][batch["target"] >= 0].double()
+    return float((losses.mean() - floor) / (losses.std() / len(losses) ** 0.5))
+
+
+def test_on_uniform_tokens_it_does_not_beat_their_entropy(tmp_path):
+    """A model that sees what it predicts does."""
+    drawn = np.random.default_rng(0).integers(0, 8, 24000)
+    found, model, workload = trained_on(tmp_path, drawn[:12000], drawn[12000:], 8, "trainer.length=150steps")
+    assert found[-1]["val/loss"] == pytest.approx(math.log(8), abs=0.05)
+    assert above_floor(workload, model, math.log(8)) > -3
+
+
+def test_negative_control_tokens_that_come_twice_beat_it(tmp_path):
+    drawn = np.repeat(np.random.default_rng(0).integers(0, 8, 12000), 2)
+    _, model, workload = trained_on(tmp_path, drawn[:12000], drawn[12000:], 8, "trainer.length=150steps")
+    assert above_floor(workload, model, math.log(8)) < -30

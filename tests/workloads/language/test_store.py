@@ -1,0 +1,418 @@
+"""Texts, their split, and token stores: nothing lost, nothing mixed up, nothing run that a file brings along."""
+
+import dataclasses
+import json
+import os
+import pickle
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.workloads.language import store as stores
+from linnaeus.workloads.language.config import TextConfig, TokensConfig
+from linnaeus.workloads.language.ready_tokens import load_plain_pickle, open_tokens, survey_tokens
+from linnaeus.workloads.language.sources import held_out, survey
+from linnaeus.workloads.language.store import open_store, text_store, verify
+
+TEXT = TextConfig(
+    name="text",
+    last_batch="keep",
+    validation_batch=8,
+    max_bad_fraction=0.0,
+    block=8,
+    order="windows",
+    path=None,
+    files=None,
+    encoding="utf-8",
+    separator=None,
+    tokenizer="character",
+    tokenizer_file=None,
+    vocabulary=None,
+    validation_fraction=0.1,
+    split_seed=0,
+)
+TOKENS = TokensConfig("tokens", "keep", 8, 0.0, 8, "windows", path="", tokenizer_file=None, vocabulary=None)
+
+
+def text(path, **changes):
+    return dataclasses.replace(TEXT, path=None if path is None else str(path), **changes)
+
+
+def made(config, folder):
+    return open_store(folder / text_store(config, survey(config), folder))
+
+
+def decoded(array, tokenizer):
+    return tokenizer.decode(array.tokens.tolist())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Twelve documents over three levels, one of them twice, besides what is no document."""
+    root = tmp_path / "texts"
+    (root / "b" / "c").mkdir(parents=True)
+    for i in range(11):
+        (root / ["", "b", "b/c"][i % 3] / f"{i}.txt").write_text(f"document {i} " * (i + 3))
+    (root / "twin.txt").write_text("document 4 " * 7)
+    (root / "empty.txt").write_text(" \n")
+    (root / "notes.md").write_text("# notes")
+    (root / ".hidden.txt").write_text("not to be read")
+    return root
+
+
+# -- files and documents ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_read_in_the_order_of_names_and_what_is_left_out_is_counted(folder):
+    corpus = survey(text(folder))
+    names = [file.name for file in corpus.files]
+    assert names == sorted(names) and len(names) == 12 and "b/c/2.txt" in names
+    assert [name for name, _ in corpus.documents()] == names
+    assert dict(corpus.documents())["b/4.txt"] == "document 4 " * 7
+    assert corpus.notes[0].endswith(f"12 files, 12 documents, {sum(len(t) for _, t in corpus.documents()):,} characters")
+    assert corpus.notes[1:] == ("left out: 1 empty file",)
+    assert [file.name for file in survey(text(folder, files=["*.md", "b/*.txt"])).files] == [
+        "b/1.txt",
+        "b/10.txt",
+        "b/4.txt",
+        "b/7.txt",
+        "notes.md",
+    ]
+
+
+def test_what_is_not_in_the_encoding_is_named_by_file_and_offset(folder):
+    (folder / "b" / "bad.txt").write_bytes(b"caf\xe9 au lait")
+    with pytest.raises(ConfigError, match=r"data.encoding: .*b/bad.txt is not utf-8 at byte 3 .*data.max_bad_fraction=0.08 of the files"):
+        survey(text(folder))
+    corpus = survey(text(folder, max_bad_fraction=0.08))
+    assert len(corpus.files) == 12 and "b/bad.txt is not utf-8 at byte 3" in corpus.notes[1]
+    assert dict(survey(text(folder, encoding="latin-1")).documents())["b/bad.txt"] == "café au lait"
+    with pytest.raises(ConfigError, match=r"data.encoding=klingon is none that Python knows"):
+        survey(text(folder, encoding="klingon"))
+
+
+def test_a_separator_parts_the_documents_of_a_file(tmp_path):
+    path = tmp_path / "one.txt"
+    path.write_text("first<|endoftext|>second<|endoftext|>\n")
+    assert [t for _, t in survey(text(path, separator="<|endoftext|>")).documents()] == ["first", "second"]
+    assert [t for _, t in survey(text(path)).documents()] == [path.read_text()]
+    with pytest.raises(ConfigError, match=r"data.separator is empty"):
+        survey(text(path, separator=""))
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"path": "gone"}, "data.path: gone is not there"),
+        ({"files": ["*.py"]}, r"nothing in .* matches \['\*.py'\]; it has 14 of .txt, 1 of .md"),
+        ({"files": ["/etc/*"]}, r"data.files=\['/etc/\*'\]: .*give patterns such as"),
+        ({"path": None, "files": ["*.py"]}, "data.files has no effect without data.path"),
+        ({"path": "0.txt", "files": ["*"]}, "data.files has no effect where data.path=.*0.txt is a file"),
+    ],
+)
+def test_paths_that_say_nothing_are_refused(folder, monkeypatch, change, said):
+    monkeypatch.chdir(folder)
+    with pytest.raises(ConfigError, match=said):
+        survey(dataclasses.replace(text(folder), **change))
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(folder):
+    corpus = survey(text(folder))
+    (folder / "0.txt").write_text("something else")
+    with pytest.raises(ConfigError, match=r"0.txt has changed while it was being read"):
+        list(corpus.documents())
+
+
+def test_without_a_path_it_is_pythons_own_library():
+    corpus = survey(text(None))
+    names = [file.name for file in corpus.files]
+    assert {"bisect.py", "textwrap.py"} <= set(names) and not any("/" in name for name in names)
+    assert 500_000 < sum(corpus.characters) < 2_000_000, "minutes of a CPU"
+    assert "the modules of up to 24,000 bytes of Python" in corpus.notes[0]
+    assert survey(text(None)).digests.tolist() == corpus.digests.tolist()
+
+
+# -- the split -------------------------------------------------------------------------------------------------------------------
+
+
+def split_of(corpus, fraction=0.3, seed=0):
+    return {name: bool(side) for (name, _), side in zip(corpus.documents(), held_out(corpus, fraction, seed), strict=True)}
+
+
+def test_each_document_is_held_out_by_its_own_hash(folder):
+    before = split_of(survey(text(folder)))
+    assert set(before.values()) == {True, False}
+    assert before["b/4.txt"] == before["twin.txt"], "a text that is there twice is on one side"
+    for i in range(20):
+        (folder / f"new{i}.txt").write_text(f"another text {i}")
+    after = split_of(survey(text(folder)))
+    assert {name: after[name] for name in before} == before, "others do not move a document"
+    assert {name: side for name, side in split_of(survey(text(folder)), seed=1).items()} != after
+
+
+def test_the_share_held_out_is_as_asked_for_and_neither_side_is_empty(tmp_path):
+    (tmp_path / "many.txt").write_text("|".join(f"text {i}" for i in range(4000)))
+    corpus = survey(text(tmp_path / "many.txt", separator="|"))
+    assert held_out(corpus, 0.1, 0).mean() == pytest.approx(0.1, abs=4 * (0.09 / 4000) ** 0.5)
+    few = dataclasses.replace(corpus, digests=corpus.digests[:3])
+    assert held_out(few, 1e-9, 0).sum() == 1 and held_out(few, 1 - 1e-9, 0).sum() == 2
+
+
+def test_a_single_text_is_cut_by_position(tmp_path):
+    content = "".join(chr(97 + i * i % 26) for i in range(1115))
+    (tmp_path / "one.txt").write_text(content)
+    found = made(text(tmp_path / "one.txt"), tmp_path / "stores")
+    assert decoded(found.train, found.tokenizer) == content[:1003] and decoded(found.validation, found.tokenizer) == content[1003:]
+    assert found.tokenizer.end is None and found.size == len(set(content)), "no marker where there is one document"
+
+
+# -- stores ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_documents_are_followed_by_end_markers_and_none_is_lost(folder, tmp_path):
+    found = made(text(folder, validation_fraction=0.3), tmp_path / "stores")
+    sides = split_of(survey(text(folder)))
+    for array, side in ((found.train, False), (found.validation, True)):
+        ids, documents = array.tokens.tolist(), []
+        while ids:
+            end = ids.index(found.tokenizer.end)
+            documents.append(found.tokenizer.decode(ids[:end]))
+            ids = ids[end + 1 :]
+        assert documents == [content for name, content in survey(text(folder)).documents() if sides[name] == side]
+    counted = found.facts["splits"]["validation"]
+    assert counted["tokens"] == counted["characters"] + counted["documents"] == found.validation.size
+    assert found.lengths[found.validation.tokens].sum() == counted["bytes"]
+
+
+def test_the_numbers_are_as_wide_as_the_vocabulary_needs(tmp_path):
+    letters = "".join(map(chr, [*range(0x20, 0xD800), *range(0xE000, 0x14000)]))
+    assert len(letters) > 1 << 16
+    for content, dtype in ((letters, "<u4"), (letters[: 1 << 16], "<u2"), (letters[: (1 << 16) + 1], "<u4")):
+        (tmp_path / "one.txt").write_text(content, encoding="utf-8")
+        found = made(text(tmp_path / "one.txt"), tmp_path / "stores")
+        assert found.train.tokens.dtype == np.dtype(dtype)
+        assert decoded(found.train, found.tokenizer) + decoded(found.validation, found.tokenizer) == content
+
+
+def test_a_store_is_made_once_and_shared(folder, tmp_path, monkeypatch):
+    first = made(text(folder), tmp_path / "stores")
+    monkeypatch.setattr(stores, "_build", None)  # it would be called
+    again = made(text(folder), tmp_path / "stores")
+    assert again.fingerprint == first.fingerprint and again.train.path == first.train.path
+    assert not again.train.tokens.flags.writeable
+    assert pickle.loads(pickle.dumps(again.train)).tokens.tolist() == first.train.tokens.tolist()
+    assert len(pickle.dumps(again.train)) < 500, "the tokens do not travel"
+
+
+@pytest.mark.parametrize("change", ["text", "tokenizer", "fraction", "seed", "file"])
+def test_another_text_or_tokenizer_or_split_makes_another_store(folder, tmp_path, change):
+    first = made(text(folder), tmp_path / "stores")
+    if change == "text":
+        (folder / "0.txt").write_text("another document")
+    if change == "file":
+        (tmp_path / "tokenizer.json").write_text(json.dumps(first.tokenizer.to_dict() | {"alphabet": first.tokenizer.alphabet[::-1]}))
+    changes = {
+        "tokenizer": {"tokenizer": "byte"},
+        "fraction": {"validation_fraction": 0.5},
+        "seed": {"split_seed": 2, "validation_fraction": 0.5},
+        "file": {"tokenizer_file": str(tmp_path / "tokenizer.json")},
+    }
+    other = made(text(folder, **changes.get(change, {})), tmp_path / "stores")
+    assert other.fingerprint != first.fingerprint
+    assert len(list((tmp_path / "stores").iterdir())) == 2
+
+
+def test_a_store_that_is_not_what_its_name_says_is_refused_by_name(folder, tmp_path):
+    config, root = text(folder), tmp_path / "stores"
+    name = text_store(config, survey(config), root)
+    path = root / name
+    sound = {file: (path / file).read_bytes() for file in ("store.json", "train.bin", "val.bin")}
+
+    def refused(file, content, said):
+        (path / file).write_bytes(content)
+        with pytest.raises(ConfigError, match=f"token store {path} .*{said}"):
+            text_store(config, survey(config), root)
+        (path / file).write_bytes(sound[file])
+        assert text_store(config, survey(config), root) == name
+
+    flipped = bytearray(sound["val.bin"])
+    flipped[0] ^= 1
+    refused("val.bin", bytes(flipped), "is damaged: val.bin is not what store.json says")
+    refused("train.bin", sound["train.bin"][:-2], "is damaged: train.bin")
+    refused("store.json", b"{", "cannot be read")
+    facts = json.loads(sound["store.json"])
+    alphabet = facts["tokenizer"]["alphabet"]
+    facts["tokenizer"]["alphabet"] = alphabet[::-1]
+    refused("store.json", json.dumps(facts).encode(), "was made by the tokenizer character-.*, which is not the one in it")
+    facts["tokenizer"]["alphabet"] = alphabet
+    facts["expected"]["encoding"] = "latin-1"
+    refused("store.json", json.dumps(facts).encode(), 'is of another encoding: "latin-1", where this run has "utf-8"')
+    with pytest.raises(ConfigError, match="is of another split_seed: 0, where this run has 9"):
+        verify(path, facts["expected"] | {"encoding": "utf-8", "split_seed": 9})
+
+
+def test_half_a_store_is_none_and_an_old_one_is_cleared_away(folder, tmp_path, monkeypatch):
+    root, config = tmp_path / "stores", text(folder)
+
+    def is_refused(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "file_digest", is_refused)
+        with pytest.raises(ConfigError, match="No space left on device"):
+            made(config, root)
+    assert list(root.iterdir()) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "commit_directory", is_refused)
+        patch.setattr(stores, "delete", lambda path: None)  # killed
+        with pytest.raises(ConfigError):
+            made(config, root)
+    (left,) = root.iterdir()
+    made(config, root)
+    assert left.exists(), "it may be another process's"
+    long_ago = time.time() - 2 * stores.ABANDONED
+    for path in (*left.iterdir(), left):
+        os.utime(path, (long_ago, long_ago))
+    made(text(folder, tokenizer="byte"), root)
+    assert not left.exists() and len(list(root.iterdir())) == 2
+
+
+def test_of_two_runs_that_make_one_store_the_first_counts(folder, tmp_path, monkeypatch):
+    root, config = tmp_path / "stores", text(folder)
+    write = stores._write_splits
+
+    def slowly(*arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(stores, "_write_splits", write)
+            made(config, tmp_path / "elsewhere")
+        (place,) = (tmp_path / "elsewhere").iterdir()
+        if not (root / place.name).exists():
+            place.rename(root / place.name)
+        return write(*arguments)
+
+    monkeypatch.setattr(stores, "_write_splits", slowly)
+    found = made(config, root)
+    assert [path.name for path in root.iterdir()] == [found.train.path.parent.name]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(folder, tmp_path):
+    (tmp_path / "stores").write_text("a file")
+    with pytest.raises(ConfigError, match=r"run.root: the token store .* cannot be written or read"):
+        made(text(folder), tmp_path / "stores")
+
+
+def test_a_bpe_is_trained_on_the_training_text_alone(tmp_path):
+    pytest.importorskip("tokenizers")
+    (tmp_path / "one.txt").write_text("the cat sat on the mat. " * 90 + "xyzzy " * 40)
+    found = made(text(tmp_path / "one.txt", tokenizer="bpe", vocabulary=265), tmp_path / "stores")
+    assert found.size == 265
+    tokens = Counter(found.tokenizer.decode([i]) for i in range(found.size))
+    assert tokens[" the"] == 1 and not any("xy" in token for token in tokens)
+    whole = decoded(found.train, found.tokenizer) + decoded(found.validation, found.tokenizer)
+    assert whole == (tmp_path / "one.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"tokenizer": "bpe"}, "data.tokenizer=bpe needs data.vocabulary"),
+        ({"vocabulary": 300}, "data.vocabulary=300 has no effect"),
+        ({"tokenizer_file": "gone.json"}, "data.tokenizer_file: gone.json cannot be read"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(folder, tmp_path, changes, said):
+    with pytest.raises(ConfigError, match=said):
+        made(text(folder, **changes), tmp_path / "stores")
+
+
+def test_a_given_tokenizer_that_lacks_a_character_names_it_and_the_file(folder, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"kind": "character", "alphabet": "document 012345678", "end": True}))
+    with pytest.raises(ConfigError, match=r"data.tokenizer_file: in b/c/9.txt|in .*10.txt|in .*9.txt, the character '9' at character 9"):
+        made(text(folder, tokenizer_file=str(tmp_path / "tokenizer.json")), tmp_path / "stores")
+
+
+# -- tokens made elsewhere -------------------------------------------------------------------------------------------------------
+
+
+def write_tokens(folder, train, validation, meta=None):
+    folder.mkdir(exist_ok=True)
+    np.array(train, dtype="<u2").tofile(folder / "train.bin")
+    np.array(validation, dtype="<u2").tofile(folder / "val.bin")
+    if meta is not None:
+        (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+    return dataclasses.replace(TOKENS, path=str(folder))
+
+
+def letters_of(alphabet):
+    return {"vocab_size": len(alphabet), "itos": dict(enumerate(alphabet)), "stoi": {c: i for i, c in enumerate(alphabet)}}
+
+
+def test_nanogpts_layout_is_read_with_its_characters(tmp_path):
+    config = write_tokens(tmp_path, [2, 0, 1], [1, 1], letters_of("né!"))
+    found = open_tokens(config, survey_tokens(config))
+    assert decoded(found.train, found.tokenizer) == "!né" and decoded(found.validation, found.tokenizer) == "éé"
+    assert (found.size, found.lengths.tolist()) == (3, [1, 2, 1])
+    other = write_tokens(tmp_path, [2, 0, 0], [1, 1], letters_of("né!"))
+    assert open_tokens(other, survey_tokens(other)).fingerprint != found.fingerprint
+
+
+def test_without_characters_the_tokens_are_gpt2s_and_what_is_unknown_is_said(tmp_path):
+    config = write_tokens(tmp_path, [50256, 0, 1], [1, 1])
+    found = open_tokens(config, survey_tokens(config))
+    assert (found.size, found.tokenizer, found.lengths) == (50257, None, None)
+    assert "bits per byte: not known" in found.notes[1]
+    with pytest.raises(ConfigError, match=r"train.bin has token 50256 at 0, and the vocabulary has 300"):
+        survey_tokens(dataclasses.replace(config, vocabulary=300))
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_a_pickle_that_brings_a_program_is_refused_and_not_run(tmp_path):
+    config = write_tokens(tmp_path, [0, 1], [1, 1], {"itos": Evil(str(tmp_path / "evil"))})
+    with pytest.raises(ConfigError, match=r"meta.pkl is refused: it holds (posix|os).mkdir, which is no plain value"):
+        survey_tokens(config)
+    assert not (tmp_path / "evil").exists()
+    pickle.loads((tmp_path / "meta.pkl").read_bytes())
+    assert (tmp_path / "evil").exists(), "the negative control: any other loader runs it"
+    (tmp_path / "meta.pkl").write_bytes(b"\x80\x04.")
+    with pytest.raises(ConfigError, match=r"meta.pkl is refused"):
+        load_plain_pickle(tmp_path / "meta.pkl")
+
+
+@pytest.mark.parametrize(
+    "meta, said",
+    [
+        ([1], "has no itos"),
+        ({"itos": {0: "a", 2: "b"}}, "has no itos that gives each id a character"),
+        ({"itos": {0: "a", 1: "bc"}}, "has no itos that gives each id a character"),
+        ({"itos": {0: "a", 1: "a"}}, "has no itos that gives each id a character"),
+        ({"itos": {0: "a", 1: "b"}, "vocab_size": 3}, "has vocab_size 3 and 2 characters"),
+        ({"itos": {0: "a"}}, "train.bin has token 1 at 1, and the vocabulary has 1"),
+    ],
+)
+def test_a_table_of_characters_that_is_none_is_refused(tmp_path, meta, said):
+    with pytest.raises(ConfigError, match=said):
+        survey_tokens(write_tokens(tmp_path, [0, 1], [1, 1], meta))
+
+
+def test_files_that_are_no_tokens_are_refused(tmp_path):
+    config = write_tokens(tmp_path, [0, 1], [1, 1], letters_of("ab"))
+    with pytest.raises(ConfigError, match=r"data.vocabulary=5 has no effect"):
+        survey_tokens(dataclasses.replace(config, vocabulary=5))
+    with pytest.raises(ConfigError, match=r"data.tokenizer_file has no effect"):
+        survey_tokens(dataclasses.replace(config, tokenizer_file="x"))
+    (tmp_path / "val.bin").write_bytes(b"\0\0\1")
+    with pytest.raises(ConfigError, match=r"val.bin has 3 bytes, which is no whole number of tokens"):
+        survey_tokens(config)
+    (tmp_path / "val.bin").unlink()
+    with pytest.raises(ConfigError, match=r"has no val.bin"):
+        survey_tokens(config)

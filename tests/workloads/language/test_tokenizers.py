@@ -1,0 +1,173 @@
+"""Tokenizers: a text and back, bytes of every token, identities, and what is refused."""
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.workloads.language import tokenizers
+from linnaeus.workloads.language.tokenizers import (
+    END,
+    BPETokenizer,
+    ByteTokenizer,
+    CharacterTokenizer,
+    fetch_gpt2,
+    identity,
+    load_tokenizer,
+    tokenizer_from,
+    train_bpe,
+)
+
+TEXT = "To be, or not to be:\n\n  that is the café — naïve, 日本語, 🦋🦋.\r\n\tAnd then\nsome more, and then some more of that.\n\n\n"
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    pytest.importorskip("tokenizers")
+    return train_bpe([TEXT] * 3, 300)
+
+
+def every_kind(bpe):
+    alphabet = "".join(sorted(set(TEXT)))
+    return [CharacterTokenizer(alphabet, False), CharacterTokenizer(alphabet, True), ByteTokenizer(False), ByteTokenizer(True), bpe]
+
+
+def test_every_tokenizer_gives_the_text_back_and_knows_its_bytes(bpe):
+    for tokenizer in every_kind(bpe):
+        ids = tokenizer.encode(TEXT)
+        assert ids.dtype == np.int64 and ids.min() >= 0 and ids.max() < tokenizer.size
+        assert tokenizer.decode(ids.tolist()) == TEXT
+        lengths = tokenizer.byte_lengths()
+        assert lengths.shape == (tokenizer.size,)
+        assert lengths[ids].sum() == len(TEXT.encode()) != len(TEXT)
+        assert tokenizer.encode("").tolist() == []
+        if tokenizer.end is not None:
+            assert lengths[tokenizer.end] == 0
+            assert tokenizer.decode([*ids.tolist(), tokenizer.end]) == TEXT
+            assert tokenizer.end not in ids
+    assert len(bpe.encode(TEXT)) < len(TEXT), "pairs were joined"
+
+
+def test_characters_are_numbered_in_the_order_of_the_alphabet():
+    tokenizer = CharacterTokenizer("\n !ab", True)
+    assert tokenizer.encode("ab !\n").tolist() == [3, 4, 1, 2, 0]
+    assert (tokenizer.size, tokenizer.end) == (6, 5)
+    assert CharacterTokenizer("ba", False).encode("ab").tolist() == [1, 0], "any order, as another program's table may have"
+
+
+@pytest.mark.parametrize("text, name", [("abé", "'é' at character 2"), ("~", "'~' at character 0"), ("a🦋", "at character 1")])
+def test_a_character_without_a_token_is_named(text, name):
+    with pytest.raises(ConfigError, match=name):
+        CharacterTokenizer("ab|\u2014", False).encode(text)
+
+
+def test_bytes_that_are_no_text_are_shown_as_such():
+    assert ByteTokenizer(True).decode([0xC3, 0xA9, 0xC3, 256, 65]) == "é\ufffdA"
+
+
+def test_an_end_marker_written_in_a_text_is_text(bpe):
+    text = f"before{END}after"
+    ids = bpe.encode(text)
+    assert bpe.end not in ids
+    assert bpe.decode(ids.tolist()) == text
+    assert bpe.byte_lengths()[ids].sum() == len(text)
+
+
+def test_a_bpe_has_the_size_asked_for_and_can_write_anything(bpe):
+    assert bpe.size == 300
+    strange = "".join(chr(c) for c in (0, 7, 0x7F, 0x80, 0x3A9, 0xFFFF, 0x10FFFF))
+    assert bpe.decode(bpe.encode(strange).tolist()) == strange
+    with pytest.raises(ConfigError, match=r"data.vocabulary=9000: the text has pairs for \d+ tokens only"):
+        train_bpe([TEXT], 9000)
+
+
+def test_a_long_text_is_encoded_in_pieces_as_it_would_be_whole(bpe, monkeypatch):
+    words = ["to", "be", " ", "  ", "\n", "\n\n", " \n", "\n ", "that", ",", "\t", "\r\n"]
+    drawn = random.Random(0)
+    cut = 0
+    for _ in range(200):
+        text = "".join(drawn.choices(words, k=150))
+        monkeypatch.setattr(tokenizers, "AT_ONCE", 1 << 22)
+        whole = bpe.encode(text).tolist()
+        monkeypatch.setattr(tokenizers, "AT_ONCE", 7)
+        assert bpe.encode(text).tolist() == whole
+        pieces = list(tokenizers._pieces(text, 7))
+        assert "".join(pieces) == text
+        cut += len(pieces) - 1
+    assert cut > 200, "texts were cut"
+
+
+def test_negative_control_a_cut_at_any_line_break_is_seen(bpe):
+    text = "be\n\n\nto\n\n\nbe"
+    lines = text.splitlines(keepends=True)
+    assert list(itertools.chain(*(bpe.encode(line).tolist() for line in lines))) != bpe.encode(text).tolist()
+
+
+def test_identities_tell_tokenizers_apart_and_survive_a_file(bpe, tmp_path):
+    kinds = [*every_kind(bpe), CharacterTokenizer("ba", False), CharacterTokenizer("ab", False)]
+    names = [identity(tokenizer) for tokenizer in kinds]
+    assert len(set(names)) == len(names)
+    assert names[0].startswith(f"character-{kinds[0].size}-") and names[4].startswith("bpe-300-")
+    for tokenizer, name in zip(kinds, names):
+        path = tmp_path / "tokenizer.json"
+        path.write_text(json.dumps(tokenizer.to_dict()))
+        again = load_tokenizer(path, tokenizer.kind, "key")
+        assert identity(again) == name
+        assert identity(tokenizer_from(tokenizer.to_dict())) == name
+
+
+def test_training_a_bpe_twice_gives_the_same_one(bpe):
+    assert identity(train_bpe([TEXT] * 3, 300)) == identity(bpe)
+
+
+def test_a_tokenizer_of_the_librarys_own_format_is_read(bpe, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(bpe.content)
+    assert load_tokenizer(path, "bpe", "key").encode(TEXT).tolist() == bpe.encode(TEXT).tolist()
+
+
+def test_gpt2_is_read_from_vocab_and_merges(bpe, tmp_path):
+    """The format is GPT-2's; the merges here are those of a BPE that was trained."""
+    bpe._bpe.model.save(str(tmp_path))
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text())
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary | {END: bpe.end}))
+    found = load_tokenizer(tmp_path, "gpt2", "key")
+    assert isinstance(found, BPETokenizer) and (found.kind, found.size, found.end) == ("gpt2", 300, bpe.end)
+    assert found.encode(TEXT).tolist() == bpe.encode(TEXT).tolist()
+    assert found.encode(END).tolist() == bpe.encode(END).tolist()
+    assert found.decode(found.encode(TEXT).tolist()) == TEXT
+    assert found.byte_lengths().tolist() == bpe.byte_lengths().tolist()
+
+
+def test_gpt2_where_there_is_no_network_is_one_line_with_two_ways_out(monkeypatch):
+    pytest.importorskip("tokenizers")
+    import huggingface_hub
+
+    def unreachable(*_, **__):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("no network\nhere")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+    with pytest.raises(
+        ConfigError, match=r"data.tokenizer=gpt2: .* cannot be fetched .* data.tokenizer_file, .* data.tokenizer=bpe"
+    ) as told:
+        fetch_gpt2()
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_no_tokenizer_is_refused_by_name(bpe, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(ConfigError, match=r"key: .*tokenizer.json cannot be read"):
+        load_tokenizer(path, "bpe", "key")
+    for content in ("{", "[]", '{"kind": "words"}', '{"version": 1}'):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match="is no tokenizer"):
+            load_tokenizer(path, "bpe", "key")
+    path.write_text(json.dumps(ByteTokenizer(True).to_dict()))
+    with pytest.raises(ConfigError, match=r"holds the tokenizer byte-257-.*, not one of data.tokenizer=character"):
+        load_tokenizer(path, "character", "key")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"has no tokenizer.json, nor vocab.json and merges.txt"):
+        load_tokenizer(tmp_path / "empty", "gpt2", "key")

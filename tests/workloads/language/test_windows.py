@@ -1,0 +1,144 @@
+"""Windows of a text by position: nothing twice, nothing lost, and nothing that depends on more than (seed, epoch, position)."""
+
+import numpy as np
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.data.order import epoch_order
+from linnaeus.data.sampler import PositionSampler, validation_batches
+from linnaeus.workloads.base import SampleIndex
+from linnaeus.workloads.language.dataset import TextWindows
+from linnaeus.workloads.language.store import TokenArray
+
+SIZES = [(2, 8), (3, 1), (8, 8), (9, 8), (10, 8), (16, 8), (17, 8), (100, 8), (103, 7), (1000, 64)]
+
+
+def windows_of(folder, size, block, order, seed=0):
+    """A text whose token at each place is the place itself."""
+    path = folder / f"{size}.bin"
+    np.arange(size, dtype="<u2").tofile(path)
+    return TextWindows(TokenArray(path, "<u2", size), block, seed, order, "f")
+
+
+def epoch_of(windows, epoch, seed=0):
+    order = epoch_order(seed, epoch, len(windows))
+    return [SampleIndex(epoch, position, int(sample), 0) for position, sample in enumerate(order)]
+
+
+def targets(batch):
+    found = batch["target"].numpy()
+    return found[found >= 0]
+
+
+def check(batch):
+    """Every target is the token after its input: tokens are places."""
+    known = batch["target"] >= 0
+    assert ((batch["target"] == batch["input"] + 1) | ~known).all()
+    assert (batch["input"][:, 1:][known[:, 1:]] == batch["target"][:, :-1][known[:, 1:]]).all()
+    assert known.any(1).all(), "a window with nothing to predict"
+
+
+@pytest.mark.parametrize("size, block", SIZES)
+def test_validation_has_every_token_but_the_first_as_a_target_once(tmp_path, size, block):
+    windows = windows_of(tmp_path, size, block, None)
+    for batch_size in (1, 3, 64):
+        batches = [windows.__getitems__(indices) for indices in validation_batches(len(windows), batch_size)]
+        for batch in batches:
+            check(batch)
+        assert np.concatenate([targets(batch) for batch in batches]).tolist() == list(range(1, size))
+
+
+def test_two_processes_validate_the_same_windows_as_one(tmp_path):
+    windows = windows_of(tmp_path, 1000, 64, None)
+    found = [targets(windows.__getitems__(i)) for rank in range(2) for i in validation_batches(len(windows), 3, rank, 2)]
+    assert sorted(np.concatenate(found).tolist()) == list(range(1, 1000))
+
+
+@pytest.mark.parametrize("size, block", SIZES)
+def test_an_epoch_of_windows_has_no_target_twice_and_leaves_out_less_than_two_windows(tmp_path, size, block):
+    windows = windows_of(tmp_path, size, block, "windows")
+    assert len(windows) == max(1, (size - 1) // block)
+    seen = set()
+    for epoch in range(7 * block + 20):
+        batch = windows.__getitems__(epoch_of(windows, epoch))
+        check(batch)
+        found = targets(batch)
+        assert len(set(found.tolist())) == len(found)
+        assert size - 1 - len(found) < 2 * block
+        assert (np.sort(found) == np.arange(found.min(), found.max() + 1)).all()
+        seen |= set(found.tolist())
+    assert seen == set(range(1, size)), "what one epoch leaves out another has"
+
+
+def test_the_cuts_move_with_the_epoch_and_the_seed_alone(tmp_path):
+    windows = windows_of(tmp_path, 1000, 64, "windows")
+    shifts = [windows.shift(epoch) for epoch in range(400)]
+    assert set(shifts) == set(range(64))
+    assert np.bincount(shifts).max() < 25, "evenly"
+    again, other = (windows_of(tmp_path, 1000, 64, "windows", seed) for seed in (0, 1))
+    assert shifts == [again.shift(epoch) for epoch in range(400)]
+    assert shifts != [other.shift(epoch) for epoch in range(400)]
+
+
+@pytest.mark.parametrize("size, block", SIZES)
+def test_random_windows_begin_anywhere_and_end_with_the_text(tmp_path, size, block):
+    windows = windows_of(tmp_path, size, block, "random")
+    begins = windows.__getitems__([SampleIndex(epoch, position, 0, 0) for epoch in range(40) for position in range(250)])["input"][:, 0]
+    last = max(0, size - 1 - block)
+    counts = np.bincount(begins.numpy(), minlength=last + 1)
+    assert len(counts) == last + 1
+    expected = len(begins) / (last + 1)
+    if last < 100:
+        assert (abs(counts - expected) < 5 * expected**0.5 + 1).all()
+    else:
+        assert counts[:5].sum() > 0 and counts[-5:].sum() > 0
+
+
+@pytest.mark.parametrize("order", ["windows", "random"])
+def test_a_window_is_a_function_of_seed_epoch_and_position(tmp_path, order):
+    """However an epoch is cut into batches and dealt out, each position has the same window; another seed has others."""
+    windows = windows_of(tmp_path, 1000, 16, order)
+
+    def sequence(micro, world, seed=0):
+        found = {}
+        for rank in range(world):
+            dataset = windows_of(tmp_path, 1000, 16, order, seed)
+            sampler = PositionSampler(len(dataset), seed, 8, micro, -(-len(dataset) // 8), 20, rank, world)
+            for epoch in range(2):
+                sampler.begin(epoch)
+                for indices in sampler:
+                    for index, row in zip(indices, dataset.__getitems__(indices)["input"].tolist()):
+                        if index.real:
+                            assert found.setdefault((index.epoch, index.position), row) == row
+        return found
+
+    one = sequence(8, 1)
+    assert len(one) == 2 * len(windows)
+    assert one == sequence(2, 1) == sequence(2, 2) == sequence(4, 2)
+    assert one != sequence(8, 1, seed=1)
+    assert one[0, 5] != one[1, 5]
+
+
+def test_random_windows_leave_a_third_unseen_and_windows_do_not(tmp_path):
+    """The figure in the module's text, and why windows are the default."""
+    share = {}
+    for order in ("windows", "random"):
+        windows = windows_of(tmp_path, 8001, 1, order)
+        share[order] = len(set(targets(windows.__getitems__(epoch_of(windows, 0))).tolist())) / 8000
+    assert share["windows"] == 1
+    assert share["random"] == pytest.approx(1 - np.exp(-1), abs=0.02)
+
+
+def test_a_stand_in_teaches_nothing(tmp_path):
+    windows = windows_of(tmp_path, 100, 8, "windows")
+    batch = windows.__getitems__([SampleIndex(0, 0, 3, 0), SampleIndex(0, 0, 3, 0, False)])
+    assert (batch["target"][0] >= 0).all() and (batch["target"][1] == -1).all()
+    assert batch["weight"].tolist() == [1, 0] and batch["sample"].tolist() == [3, 3]
+    assert (batch["input"][1] == batch["input"][0]).all()
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_part_without_a_target_is_refused(tmp_path, size):
+    for order, name in ((None, "validation"), ("windows", "training")):
+        with pytest.raises(ConfigError, match=f"the {name} part has {size} tokens"):
+            windows_of(tmp_path, size, 8, order)

@@ -1,0 +1,405 @@
+"""Labels by id in a table of taxa: every format, truth at any rank, and each way in which a table can contradict itself."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.load import compose
+from linnaeus.workloads.taxonomy.manifest import build_source
+from linnaeus.workloads.taxonomy.manifest.taxa import cycles, depths
+from linnaeus.workloads.taxonomy.manifest.taxon_ranks import tree_ranks
+from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
+from linnaeus.workloads.taxonomy.record import load_dataset_metadata
+from tests.runs import run_path, start
+
+TAXA = [  # id, parent, rank, name; 007 is not 7
+    ("P", "", "kingdom", "Plantae"),
+    ("A", "", "kingdom", "Animalia"),
+    ("10", "P", "family", "Lamiaceae"),
+    ("11", "A", "family", "Prunellidae"),
+    ("12", "P", "family", "Rosaceae"),
+    ("t", "12", "tribe", "Roseae"),
+    ("20", "10", "genus", "Prunella"),
+    ("21", "11", "genus", "Prunella"),
+    ("22", "t", "genus", "Rosa"),
+    ("7", "20", "species", "Prunella vulgaris"),
+    ("007", "21", "species", "Prunella modularis"),
+    ("b0e2-4a", "22", "species", '"Rosa" "Peace"'),
+    ("c", "22", "clade", "Caninae"),
+    ("31", "c", "species", "Rosa canina"),
+    ("sub", "31", "subspecies", "Rosa canina hispida"),
+]
+IDS = ["7", "007", "b0e2-4a", "31", "22", "12", "sub", "c", "21", "P"]
+EXPECTED = [  # kingdom, family, genus, species
+    ("Plantae", "Lamiaceae", "Prunella", "Prunella vulgaris"),
+    ("Animalia", "Prunellidae", "Prunella", "Prunella modularis"),
+    ("Plantae", "Rosaceae", "Rosa", '"Rosa" "Peace"'),
+    ("Plantae", "Rosaceae", "Rosa", "Rosa canina"),
+    ("Plantae", "Rosaceae", "Rosa", None),
+    ("Plantae", "Rosaceae", None, None),
+    ("Plantae", "Rosaceae", "Rosa", "Rosa canina"),
+    ("Plantae", "Rosaceae", "Rosa", None),
+    ("Animalia", "Prunellidae", "Prunella", None),
+    ("Plantae", None, None, None),
+]
+LEVEL = {"kingdom": 70, "family": 30, "tribe": 25, "genus": 20, "species": 10, "subspecies": 5, "clade": 11}
+
+
+def lineage(taxon):
+    above = next(parent for i, parent, *_ in TAXA if i == taxon)
+    return [*lineage(above), above] if above else []
+
+
+def write_plain(path, taxa=TAXA, header=("id", "parent_id", "rank", "name")):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *taxa])
+    return path
+
+
+def write_darwin_core(path):
+    rows = [(i, "x", parent, rank.upper(), f"{name} L., 1753", name, "accepted") for i, parent, rank, name in TAXA]
+    header = ("dwc:taxonID", "datasetID", "dwc:parentNameUsageID", "taxonRank", "scientificName", "canonicalName", "taxonomicStatus")
+    path.write_text("\n".join("\t".join(row) for row in [header, *rows]), encoding="utf-8")
+    return path
+
+
+def write_ancestry(path, separator="/", rank="rank"):
+    header = ("taxon_id", "ancestry", "rank_level", rank, "name", "active")
+    rows = [(i, separator.join(lineage(i)), f"{LEVEL[r]:.1f}", r, name, "true") for i, _, r, name in TAXA]
+    path.write_text("\n".join("\t".join(row) for row in [header, *rows]), encoding="utf-8")
+    return path
+
+
+def write_parquet(path):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    columns = zip(*[[cell or None for cell in taxon] for taxon in TAXA], strict=True)
+    parquet.write_table(pyarrow.table(dict(zip(("id", "parent", "rank", "scientific_name"), map(list, columns), strict=True))), path)
+    return path
+
+
+FORMATS = {
+    "plain": lambda folder: write_plain(folder / "taxa.csv"),
+    "darwin_core": lambda folder: write_darwin_core(folder / "Taxon.tsv"),
+    "inaturalist": lambda folder: write_ancestry(folder / "taxa.tsv"),
+    "backslashes": lambda folder: write_ancestry(folder / "taxa.tsv", "\\"),
+    "levels": lambda folder: write_ancestry(folder / "taxa.tsv", rank="remark"),
+    "parquet": lambda folder: write_parquet(folder / "taxa.parquet"),
+}
+
+
+@pytest.fixture
+def build(tmp_path, write_manifest, manifest_config):
+    """The source of a manifest with these ids, four rows of each, and a table of taxa."""
+
+    def make(table=TAXA, ids=IDS, **keys):
+        table = table if not isinstance(table, list) else write_plain(tmp_path / "taxa.csv", table)
+        rows = [{"path": f"{i}.png", "taxon": taxon} for i, taxon in enumerate([t for t in ids for _ in range(4)])]
+        return build_source(manifest_config(write_manifest(rows), taxonomy=str(table), taxon_column="taxon", **keys))
+
+    return make
+
+
+def said(source, *parts):
+    return any(all(part in note for part in parts) for note in source.notes)
+
+
+def names(source):
+    """Per row: path and names, None where null."""
+    found = [
+        tuple(source.tree.names[r][c] if c >= 0 else None for r, c in enumerate(label)) for label in source.labels.tolist()
+    ]  # a list: names are compared in order
+    return dict(zip([int(p.removesuffix(".png")) for p in source.ids.tolist()], found, strict=True))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_gives_the_same_labels_at_every_rank(kind, build, tmp_path):
+    source = build(FORMATS[kind](tmp_path))
+    assert source.tree.ranks == ("kingdom", "family", "genus", "species") and source.tree.sizes == (2, 3, 3, 4)
+    assert names(source) == {i: EXPECTED[i // 4] for i in range(40)}
+    assert source.tree.is_path(source.labels).all()
+    assert said(source, "rows labelled down to kingdom 4, family 4, genus 12, species 20")
+    assert said(source, "genus: 1 name(s) under several parents, kept apart", "Prunella (4 rows)")
+    assert source.tree.keys[3] == tuple(
+        dict(zip([n for *_, n in EXPECTED], IDS, strict=True))[n].replace("sub", "31") for n in source.tree.names[3]
+    )
+
+
+def test_the_labels_of_ids_are_those_of_their_names(build, write_manifest, manifest_config):
+    by_id = build()
+    rows = [
+        {"path": path} | {rank: name or "" for rank, name in zip(by_id.tree.ranks, EXPECTED[i // 4], strict=True)}
+        for i, path in enumerate(f"{i}.png" for i in range(40))
+    ]
+    by_name = build_source(manifest_config(write_manifest(rows)))
+    assert by_name.tree.fingerprint() == by_id.tree.fingerprint() and by_name.fingerprint == by_id.fingerprint
+
+
+def test_ranks_in_between_are_chosen_by_name(build):
+    assert said(build(), "not predicted unless data.ranks names them", "tribe (1 taxa)", "clade (1 taxa)")
+    taxa = [*TAXA, ("t2", "12", "tribe", "Rubeae"), ("23", "t2", "genus", "Rubus")]
+    source = build(taxa, [*IDS, "23"], ranks=["family", "tribe", "genus"])
+    assert source.tree.ranks == ("family", "tribe", "genus") and source.tree.sizes == (3, 2, 4)
+    assert source.tree.ancestors("genus", np.arange(4), "tribe").tolist() == [-1, -1, 0, 1]
+    assert source.tree.lineage_id("genus", 3) == "Plantae|Rosaceae|Rubeae|Rubus"
+    with pytest.raises(
+        ConfigError, match=r"^data\.ranks: 'subtribe' is not a rank of the table of taxa; there are kingdom, family, tribe,"
+    ):
+        build(taxa, ranks=["family", "subtribe"])
+
+
+def test_ranks_of_unknown_order_stand_where_they_are_asked_for():
+    assert tree_ranks(("genus", "clade", "species", "tribe", ""), None) == ("genus", "species")
+    assert tree_ranks(("genus", "clade", "species"), ["genus", "clade"]) == ("genus", "clade", "species")
+    assert tree_ranks(("genus", "guild", "class", "species"), ["guild", "species"]) == ("class", "genus", "guild", "species")
+    assert tree_ranks(("low", "high"), ["high", "low"]) == ("high", "low")
+    with pytest.raises(ConfigError, match="name those to predict, coarse to fine: high, low"):
+        tree_ranks(("low", "high"), None)
+
+
+def test_unknown_ids_are_counted_and_named_up_to_a_limit(build):
+    ids = [*IDS * 2, "99"]
+    source = build(ids=ids, max_bad_fraction=0.05)
+    assert source.excluded == {"a 'taxon' that is not in the table of taxa ('99' (4 rows))": 4} and len(source.labels) == 80
+    with pytest.raises(
+        ConfigError, match=r"^data.max_bad_fraction: 4 of 84 rows have a 'taxon' .* 'taxa.csv', more than 0.01: '99' \(4 rows\)"
+    ):
+        build(ids=ids)
+    with pytest.raises(ConfigError, match=r"'7.0' \(4 rows\); '7' is; check data.taxon_column"):
+        build(ids=["7.0", "007"])
+    empty = build(ids=[*IDS, ""], max_bad_fraction=0)
+    assert empty.excluded == {"no 'taxon'": 4}
+
+
+CONFLICTS = {
+    "two parents": (
+        [*TAXA, ("31", "20", "species", "Rosa canina")],
+        r"id\(s\) with two parents: 31 'Rosa canina' is under 20 'Prunella' and c 'Caninae' \(8 rows\)",
+    ),
+    "a parent and none": (
+        [*TAXA, ("12", "", "family", "Rosaceae")],
+        r"id\(s\) with two parents: 12 'Rosaceae' is under no parent and P 'Plantae' \(24 rows\)",
+    ),
+    "a cycle": (
+        [("P", "22", "kingdom", "Plantae"), *TAXA[1:]],
+        r"cycle\(s\) of parents: P 'Plantae' > 22 'Rosa' > t 'Roseae' > 12 'Rosaceae' > P 'Plantae' \(32 rows\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONFLICTS)
+def test_conflicts_that_labels_use_are_errors_in_one_line(kind, build):
+    taxa, line = CONFLICTS[kind]
+    with pytest.raises(ConfigError, match=rf"^data.taxonomy: 'taxa.csv' has 1 {line}; \w+"):
+        build(taxa)
+
+
+def test_conflicts_that_no_label_uses_are_said(build):
+    taxa = [*TAXA, ("x", "y", "genus", "X"), ("y", "x", "family", "Y"), ("z", "A", "genus", "Z"), ("z", "P", "genus", "Z")]
+    source = build(taxa)
+    assert names(source) == names(build())
+    assert said(source, "1 cycle(s) of parents: x 'X' > y 'Y' > x 'X' (0 rows)")
+    assert said(source, "1 id(s) with two parents: z 'Z' is under P 'Plantae' and A 'Animalia' (0 rows)")
+    assert said(source, "1 rows repeat an id")
+
+
+def test_an_ancestry_that_contradicts_another(build, tmp_path):
+    table = write_ancestry(tmp_path / "taxa.tsv")
+    text = table.read_text().replace("P/12/t/22/c\t10.0", "P/10/t/22/c\t10.0")  # of 31: it says that t is under 10
+    table.write_text(text)
+    with pytest.raises(
+        ConfigError, match=r"1 id\(s\) with two parents: t 'Roseae' is under 12 by its own ancestry, 10 by that of others \(20 rows\)"
+    ):
+        build(table)
+    assert said(build(table, ids=["7", "007", "12"]), "t 'Roseae' is under 12", "(0 rows)")
+
+
+def test_parents_that_are_not_in_the_table(build, tmp_path):
+    known = [i for i in IDS if i != "12"]
+    source = build([t for t in TAXA if t[0] != "12"], known)
+    assert said(source, "1 parent(s) not in the table: 12, of t 'Roseae' (20 rows)")
+    assert names(source)[12] == (None, None, "Rosa", "Rosa canina")
+    table = write_ancestry(tmp_path / "taxa.tsv")
+    table.write_text("\n".join(line for line in table.read_text().split("\n") if not line.startswith("12\t")))
+    source = build(table, known)
+    assert said(source, "1 parent(s) not in the table: 12, of t 'Roseae', taken to be under P 'Plantae' (20 rows)")
+    assert names(source)[12] == ("Plantae", None, "Rosa", "Rosa canina")
+
+
+def test_a_rank_order_that_contradicts_is_said_and_passed_over(build):
+    source = build([*TAXA, ("50", "31", "genus", "Wrong"), ("51", "50", "species", "Wrong again")], [*IDS, "50", "51"])
+    assert said(source, "1 taxon(s) under one whose rank is not coarser", "genus 50 'Wrong' under species 31 'Rosa canina' (8 rows)")
+    assert names(source)[40] == ("Plantae", "Rosaceae", "Wrong", None) and names(source)[44][2:] == ("Wrong", "Wrong again")
+    assert not said(build(), "passed over")
+    through = build([*TAXA, ("v", "31", "clade", "Between"), ("50", "v", "genus", "Wrong")], [*IDS, "50"])
+    assert said(through, "genus 50 'Wrong' under species 31 'Rosa canina' (4 rows)")
+
+
+def test_ids_of_one_name_rank_and_parent_are_one_taxon(build):
+    source = build([*TAXA, ("32", "c", "species", "Rosa canina")], [*IDS, "32"])
+    assert names(source)[40] == EXPECTED[3] and source.tree.sizes == (2, 3, 3, 4)
+    assert said(source, "1 taxon(s) with several ids for one name, rank and parent, taken as one: 'Rosa canina' is 31, 32 (12 rows)")
+
+
+def test_homonyms_are_apart_even_where_the_ranks_that_tell_them_are_not_read(build):
+    source = build([*TAXA, ("u", "12", "tribe", "Other"), ("60", "u", "genus", "Rosa")], [*IDS, "60"])
+    assert names(source)[40][2] == "Rosa [60]" and names(source)[16][2] == "Rosa [22]"
+    assert said(source, "2 genus taxon(s) with the lineage of another but for ranks not read, kept apart by their ids")
+    assert len(set(source.tree.lineage_ids("genus"))) == source.tree.sizes[2]
+    moved = build([("60", "u", "genus", "Rosa"), *TAXA, ("u", "12", "tribe", "Other")], [*IDS, "60"])
+    assert moved.fingerprint == source.fingerprint
+
+
+def test_synonyms_stand_for_their_accepted_taxon(build, tmp_path):
+    rows = [(*taxon, "") for taxon in TAXA]
+    rows += [
+        ("s1", "20", "species", "Rosa lutetiana", "s2"),
+        ("s2", "0", "species", "Rosa dumalis", "31"),
+        ("s3", "22", "species", "R", "99"),
+        ("s1", "0", "species", "Rosa lutetiana", "s2"),
+        ("under", "s1", "subspecies", "Rosa dumalis alba", ""),
+    ]
+    table = write_plain(
+        tmp_path / "synonyms.csv", rows, ("taxonID", "parentNameUsageID", "taxonRank", "scientificName", "acceptedNameUsageID")
+    )
+    source = build(table, [*IDS, "s1", "s3", "under"])
+    assert not said(source, "two parents") and not said(source, "not in the table: 0")
+    assert names(source)[40] == names(source)[48] == EXPECTED[3] and names(source)[44] == (*EXPECTED[4][:3], "R")
+    assert said(source, "4 rows name a synonym") and said(source, "1 synonyms of taxa that are not in the table stand for themselves")
+    loop = [
+        *rows[: len(TAXA)],
+        ("s1", "22", "species", "S1", "s2"),
+        ("s2", "22", "species", "S2", "s1"),
+        ("s3", "22", "species", "S3", "s1"),
+    ]
+    source = build(write_plain(table, loop, ("id", "parent", "rank", "name", "accepted_id")), [*IDS, "s1", "s2"])
+    assert [names(source)[i][3] for i in (40, 44)] == ["S1", "S2"] and said(source, "synonyms of each other stand for themselves")
+
+
+def test_names_that_are_none(build):
+    taxa = [*TAXA[:-2], ("31", "c", "species", ""), ("33", "22", "species", "Rosa sp."), ("r", "r", "kingdom", "Root")]
+    source = build(taxa, [*IDS[:6], "33", "r"])
+    assert names(source)[12][3] == "31" and said(source, "1 taxa have no name and are called by their ids")
+    assert names(source)[24] == EXPECTED[4]
+    assert names(source)[28][0] == "Root" and said(source, "1 taxa are their own parents, taken as roots: r 'Root'")
+
+
+def test_the_order_of_the_table_does_not_matter(build):
+    order = np.random.default_rng(0).permutation(len(TAXA))
+    assert build([TAXA[i] for i in order]).fingerprint == build().fingerprint
+
+
+def test_the_fingerprint_sees_another_tree_under_the_same_labels(build):
+    first = build()
+    moved = [(i, "10" if i == "11" else parent, rank, name) for i, parent, rank, name in TAXA]  # a family in a family: passed over
+    hung = [(i, "12" if i == "20" else parent, rank, name) for i, parent, rank, name in TAXA]
+    renumbered = [tuple(cell.replace("20", "2000") if k < 2 else cell for k, cell in enumerate(taxon)) for taxon in TAXA]
+    ids = ["7", "007", "31"]
+    plain, other = build(ids=ids), build(hung, ids)
+    assert plain.labels[:, 3].tolist() == other.labels[:, 3].tolist() and plain.tree.names[3] == other.tree.names[3]
+    assert plain.fingerprint != other.fingerprint
+    assert build(moved).fingerprint != first.fingerprint == build(renumbered).fingerprint
+
+
+@pytest.mark.parametrize(
+    "header, message",
+    [
+        (("key", "parent_id", "rank", "name"), "has no column for id (taxonid, taxon_id, id)"),
+        (("id", "above", "rank", "name"), "has no column for parent ("),
+        (("id", "parent_id", "what", "name"), "has no column for rank ("),
+        (("id", "id", "rank", "parent"), "columns named 'id'"),
+    ],
+)
+def test_tables_without_what_is_needed(header, message, tmp_path):
+    with pytest.raises(ConfigError) as error:
+        read_taxa(write_plain(tmp_path / "taxa.csv", header=header))
+    assert str(error.value).startswith("data.taxonomy: ") and message in str(error.value)
+    with pytest.raises(ConfigError, match=r"^data\.taxonomy: .* is not there; give a CSV or Parquet table"):
+        read_taxa(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize(
+    "keys, message",
+    [
+        ({"taxonomy": "taxa.csv"}, "data.taxonomy and data.taxon_column go together"),
+        ({"taxon_column": "taxon"}, "data.taxonomy and data.taxon_column go together"),
+        ({"taxonomy": "taxa.csv", "taxon_column": "taxon", "rank_columns": {"genus": "taxon"}}, "data.rank_columns and data.taxonomy"),
+        ({"taxonomy": "taxa.csv", "taxon_column": "taxo"}, "data.taxon_column: the manifest has no column 'taxo' (did you mean 'taxon'?)"),
+    ],
+)
+def test_keys_that_do_not_go_together(keys, message, write_manifest, manifest_config):
+    with pytest.raises(ConfigError) as error:
+        build_source(manifest_config(write_manifest([{"path": "a.png", "taxon": "7"}]), **keys))
+    assert message in str(error.value)
+
+
+def test_depths_and_cycles_agree_with_a_walk():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        forest = np.array([rng.integers(-1, i) if i else -1 for i in range(50)])
+        walked = [0]
+        for i in range(1, 50):
+            walked.append(walked[forest[i]] + 1 if forest[i] >= 0 else 0)
+        assert depths(forest).tolist() == walked and cycles(forest) == []
+        parent = rng.integers(-1, 50, 50)
+        on_cycle = {i for i in range(50) if returns(parent, i)}
+        found = cycles(parent)
+        assert {t for cycle in found for t in cycle} == on_cycle and all(cycle[0] == min(cycle) for cycle in found)
+        assert all(parent[a] == b for cycle in found for a, b in zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+
+
+def returns(parent, start):
+    at = parent[start]
+    for _ in range(len(parent)):
+        if at < 0 or at == start:
+            break
+        at = parent[at]
+    return at == start
+
+
+def test_a_run_with_truth_at_mixed_ranks(tmp_path, write_manifest):
+    table = write_ancestry(tmp_path / "taxa.tsv")
+    manifest = write_manifest([{"path": f"{i}.png", "taxon": taxon} for i, taxon in enumerate([t for t in IDS for _ in range(4)])])
+    run = ["trainer.threads=1", "trainer.workers=0", "trainer.device=cpu", "trainer.global_batch=16", "trainer.micro_batch=8"]
+    run += ["trainer.length=4steps", "schedule.log=[1steps]", "schedule.validate=[100%]", "schedule.checkpoint=[]", "logger.report=false"]
+    run += ["logger.console=quiet", "model.size=micro", f"run.root={tmp_path / 'runs'}", "run.name=run", "augment=none"]
+    data = ["data=manifest", f"data.path={manifest}", f"data.taxonomy={table}", "data.taxon_column=taxon", "data.image_size=16"]
+    config = compose([*data, "data.components=[]", *run])
+    assert start(config) == 0
+    record = load_dataset_metadata(run_path(config))
+    assert record.tree.keys[0] == ("A", "P") and record.tree.ranks == ("kingdom", "family", "genus", "species")
+    assert any("rows labelled down to" in note for note in record.facts["notes"])
+    rows = [json.loads(line) for line in (run_path(config) / "metrics.jsonl").read_text().splitlines()]
+    losses = [value for row in rows for key, value in row.items() if key.endswith("loss")]
+    assert len(losses) > 8 and np.isfinite(losses).all()
+
+
+def test_real_photographs_by_id_are_those_by_name(shared_data, manifest_config, tmp_path):
+    """plants480 with an ancestor table made of its own columns: all sixteen species under the ids of nobody's catalogue."""
+    manifest = shared_data("plants480/manifest.csv")
+    with manifest.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    ranks = ("kingdom", "phylum", "class", "order", "family", "genus", "species")
+    number, taxa = {}, []
+    for row in rows:
+        above = ""
+        for rank in ranks:
+            path = (*(row[r] for r in ranks[: ranks.index(rank) + 1]),)
+            if path not in number:
+                number[path] = f"{len(number):05d}"
+                taxa.append((number[path], above, rank, row[rank]))
+            above = number[path]
+        row["id"] = above
+    with (tmp_path / "manifest.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, ("path", "id"), extrasaction="ignore")
+        table.writeheader()
+        table.writerows(rows)
+    keys = {"root": str(manifest.parent), "taxonomy": str(write_plain(tmp_path / "taxa.csv", taxa)), "taxon_column": "id"}
+    by_id = build_source(manifest_config(tmp_path / "manifest.csv", **keys))
+    by_name = build_source(manifest_config(manifest))
+    assert by_id.fingerprint == by_name.fingerprint and by_id.tree.sizes[-1] == 16 and not by_id.excluded
+    assert {i: name for i, _, rank, name in taxa if rank == "species"} == dict(zip(by_id.tree.keys[-1], by_id.tree.names[-1], strict=True))

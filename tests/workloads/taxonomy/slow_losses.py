@@ -1,0 +1,261 @@
+"""Losses as their papers write them: dense targets [C, C], trees walked from node to node, one sample and one label at a time, float64.
+
+Also random trees and labels to compare on, and `LeafScores`: scores that are one distribution on the tree, made by hand.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from linnaeus.workloads.taxonomy import config as settings
+from linnaeus.workloads.taxonomy.config import ConditionalConfig, MarginalConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
+from linnaeus.workloads.taxonomy.heads import Priors, Scores
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+RANKS = ("order", "family", "genus", "species")
+BALANCE = {"class_weights": "none", "effective_beta": None, "class_weight_cap": None, "logit_adjustment": 0.0}
+OWN = {  # schema, and what it has of its own
+    "cross_entropy": (settings.CrossEntropyConfig, {"label_smoothing": 0.0}),
+    "label_smoothing": (settings.CrossEntropyConfig, {"label_smoothing": 0.2}),
+    "taxonomic_smoothing": (TaxonomicSmoothingConfig, {"label_smoothing": 0.3, "beta": 0.4}),
+    "soft_labels": (SoftLabelsConfig, {"beta": 3.0}),
+    "conditional": (ConditionalConfig, {"alpha": 0.3}),
+    "marginal": (MarginalConfig, {}),
+}
+LOSSES = list(OWN)
+INVERSE = {"class_weights": "inverse", "class_weight_cap": 1.5, "logit_adjustment": 0.7}
+EFFECTIVE = {"class_weights": "effective", "effective_beta": 0.8}
+
+
+def loss_config(name, **balance):
+    schema, own = OWN[name]
+    return schema(**{"name": name, **BALANCE, **own, **balance})
+
+
+def random_tree(seed: int, rows: int = 60) -> tuple[TaxonomyTree, np.ndarray]:
+    """A tree with several roots, holes, homonyms and lineages that end early, and the labels of its `rows`, int64 [rows, R]."""
+    rng = np.random.default_rng(seed)
+    names = np.array([[f"{'ofgs'[r]}{rng.integers((2, 3, 3, 4)[r])}" for r in range(4)] for _ in range(rows)])
+    for i in range(rows):
+        if rng.random() < 0.25:
+            names[i, rng.integers(1, 4) :] = ""
+        if rng.random() < 0.25:
+            names[i, rng.integers(0, 3)] = ""
+    return TaxonomyTree.from_lineages(RANKS, names)
+
+
+def random_batch(tree, labels, seed=0, count=10, nulls=False, mixed=False):
+    """Labels of random rows, a few hidden, some turned into the null class, with stand-ins, weights and, if asked, pairs."""
+    rng = np.random.default_rng(seed)
+
+    def some():
+        label = labels[rng.integers(len(labels), size=count)].copy()
+        label[rng.random(label.shape) < 0.1] = -1
+        learnt = nulls & (label < 0) & (rng.random(label.shape) < 0.6)
+        return torch.from_numpy(np.where(learnt, np.array(tree.sizes), label))
+
+    weight = torch.from_numpy(rng.choice([0.0, 1.0, 1.0, 0.25], size=count)).float()
+    batch = {"label": some(), "weight": weight}
+    return batch | ({"label2": some(), "share": torch.from_numpy(rng.choice([1.0, 0.3, 0.8], size=count)).float()} if mixed else {})
+
+
+# ---- the tree, walked
+
+
+def chain(tree, node):
+    """The node and its ancestors, finest first."""
+    found = []
+    while node >= 0:
+        found.append(int(node))
+        node = tree.node_parent[node]
+    return found
+
+
+def height(tree, rank, a, b):
+    """Ranks between `rank` and the lowest ancestor that two of its classes have in common; one above the coarsest where there is none."""
+    above = chain(tree, tree.offsets[rank] + b)
+    for node in chain(tree, tree.offsets[rank] + a):
+        if node in above:
+            return rank - int(tree.node_rank[node])
+    return rank + 1
+
+
+def dense_target(config, tree, rank):
+    """float64 [C, C]: the target of each label."""
+    classes = tree.sizes[rank]
+    heights = [[height(tree, rank, y, c) for c in range(classes)] for y in range(classes)]
+    target = torch.zeros(classes, classes, dtype=torch.float64)
+    greatest = max(max(row) for row in heights) or 1
+    for y in range(classes):
+        for c in range(classes):
+            if isinstance(config, TaxonomicSmoothingConfig):
+                total = sum(math.exp(-config.beta * 2 * heights[y][o]) for o in range(classes) if o != y)
+                share = config.label_smoothing if classes > 1 else 0.0
+                target[y, c] = 1 - share if c == y else share * math.exp(-config.beta * 2 * heights[y][c]) / total
+            elif isinstance(config, SoftLabelsConfig):
+                total = sum(math.exp(-config.beta * h / greatest) for h in heights[y])
+                target[y, c] = math.exp(-config.beta * heights[y][c] / greatest) / total
+            else:
+                smoothing = getattr(config, "label_smoothing", 0.0)
+                target[y, c] = (1 - smoothing) * (c == y) + smoothing / classes
+    return target
+
+
+def slow_weights(config, counts):
+    """Class weights by bisection on their common factor."""
+    labels = sum(counts)
+    if config.class_weights == "none" or labels == 0:
+        return [1.0] * len(counts)
+    effective = lambda n: sum(config.effective_beta**i for i in range(n))
+    raw = [1 / max(n, 1) if config.class_weights == "inverse" else 1 / effective(max(n, 1)) for n in counts]
+    cap = config.class_weight_cap or math.inf
+    low, high = 0.0, 1e9
+    for _ in range(200):
+        middle = (low + high) / 2
+        too_much = sum(n * min(middle * w, cap) for n, w in zip(counts, raw, strict=True)) > labels
+        low, high = (low, middle) if too_much else (middle, high)
+    return [min(low * w, cap) for w in raw]
+
+
+# ---- scores of both kinds, slowly: log_p(b, r) [C_r or C_r + 1] and conditional(b, r, labels of the sample)
+
+
+class SlowLinear:
+    def __init__(self, tree, logits):
+        self.tree, self.logits = tree, logits
+
+    def log_p(self, b, r):
+        z = self.logits[r][b].double()
+        return z - (z - z.max()).exp().sum().log() - z.max()
+
+    def conditional(self, b, r, labels):
+        y, anchor = labels[r], self.tree.anchor[r]
+        z = self.logits[r][b].double()
+        among = [c for c in range(len(z)) if y == len(anchor) or (c < len(anchor) and anchor[c] == anchor[y])]
+        top = z[among].max()
+        return z[y] - top - sum((z[c] - top).exp() for c in among).log()
+
+
+def leaf_paths(tree, null):
+    """Classes on the way to each leaf; with `null`, one more leaf under every inner taxon, and one at the top."""
+    inner = set(tree.node_parent.tolist()) - {-1}
+    leaves = [n for n in range(tree.offsets[-1]) if n not in inner]
+    extra = [-1, *sorted(inner)] if null else []
+    return np.array([tree.paths[n] if n >= 0 else [-1] * len(tree.ranks) for n in (*leaves, *extra)])
+
+
+class SlowLeaves:
+    def __init__(self, tree, z, null):
+        self.tree, self.z, self.null, self.paths = tree, z, null, leaf_paths(tree, null)
+
+    def mass(self, b, keep):
+        z = self.z[b].double()
+        chosen = [z[i] - z.max() for i, path in enumerate(self.paths) if keep(path)]
+        return sum(x.exp() for x in chosen).log() + z.max() - (z - z.max()).exp().sum().log() - z.max()
+
+    def log_p(self, b, r):
+        classes = [self.mass(b, lambda path, c=c: path[r] == c) for c in range(self.tree.sizes[r])]
+        return torch.stack(classes + ([self.mass(b, lambda path: path[r] < 0)] if self.null else []))
+
+    def conditional(self, b, r, labels):
+        known = [q for q in range(r) if 0 <= labels[q] < self.tree.sizes[q]]
+        below = (lambda path: path[known[-1]] == labels[known[-1]]) if known else (lambda path: True)
+        own = -1 if labels[r] == self.tree.sizes[r] else labels[r]
+        return self.mass(b, lambda path: path[r] == own and below(path)) - self.mass(b, below)
+
+
+class LeafScores(Scores):
+    """A softmax over the leaves, with dense tables; the conditional is the quotient of two masses."""
+
+    consistent = True
+
+    def __init__(self, tree, z, null):
+        self.tree, self.z, self.null = tree, z, null
+        self.paths = torch.from_numpy(leaf_paths(tree, null))
+
+    def _mass(self, keep):
+        """log of the mass of the leaves `keep`, bool [B, L] or [L]."""
+        return torch.logsumexp(self.z.masked_fill(~keep, -math.inf), 1) - torch.logsumexp(self.z, 1)
+
+    def log_probs(self):
+        found = []
+        for r, size in enumerate(self.tree.sizes):
+            classes = [*range(size), *([-1] if self.null else [])]
+            found.append(torch.stack([self._mass(self.paths[:, r] == c) for c in classes], 1))
+        return tuple(found)
+
+    def at(self, label):
+        marginal, conditional = [], []
+        inside = torch.ones(len(label), len(self.paths), dtype=torch.bool)
+        for r, size in enumerate(self.tree.sizes):
+            y = label[:, r : r + 1]
+            own = self.paths[:, r] == torch.where(y == size, -1, torch.where(y < 0, self.paths[:, r], y))
+            own = own if self.null else own | (y < 0)
+            marginal.append(torch.where(y[:, 0] < 0, 0.0, self._mass(own)))
+            conditional.append(torch.where(y[:, 0] < 0, 0.0, self._mass(own & inside) - self._mass(inside)))
+            inside = torch.where((y >= 0) & (y < size), own, inside)
+        return marginal, conditional
+
+    def path(self):
+        return self.paths[self.z.argmax(1)]
+
+    def adjusted(self, priors, strength):
+        return LeafScores(self.tree, self.z + strength * leaf_priors(self.tree, self.null, priors), self.null)
+
+
+def leaf_priors(tree, null, priors):
+    """[L]: of taxa by their rank, of null leaves by what is known."""
+    found = []
+    for i, path in enumerate(paths := leaf_paths(tree, null)):
+        known = [r for r, c in enumerate(path) if c >= 0]
+        node = tree.offsets[known[-1]] + path[known[-1]] if known else tree.offsets[-1]
+        taxa = len(paths) - (1 + len(set(tree.node_parent.tolist()) - {-1})) if null else len(paths)
+        found.append(priors.null[node] if i >= taxa else priors.ranks[known[-1]][path[known[-1]]])
+    return torch.stack(found)
+
+
+# ---- the losses
+
+
+def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
+    """Sums [R], their parts by conditionals alone [R], and denominators [R]. `power`: of the class weights in the loss; other than 1 it is
+    wrong, for negative controls."""
+    counts = [[int((train_labels[:, r] == c).sum()) for c in range(size)] for r, size in enumerate(tree.sizes)]
+    missing = [int((train_labels[:, r] < 0).sum()) if nulls else 0 for r in range(len(tree.sizes))]
+    weights = [slow_weights(config, [*c, m]) for c, m in zip(counts, missing, strict=True)]
+    targets = [dense_target(config, tree, r) for r in range(len(tree.sizes))]
+    sums, own, denominators = (torch.zeros(len(tree.sizes), dtype=torch.float64) for _ in range(3))
+    pairs = [("label", batch.get("share"))] + ([("label2", 1 - batch["share"].double())] if "label2" in batch else [])
+    for key, share in pairs:
+        for b, labels in enumerate(batch[key].tolist()):
+            for r, y in enumerate(labels):
+                if y < 0 or (isinstance(config, MarginalConfig) and any(finer >= 0 for finer in labels[r + 1 :])):
+                    continue
+                weight = batch["weight"][b].double() * (1.0 if share is None else share[b].double())
+                factor = math.exp(-config.alpha * (len(tree.sizes) - 1 - r)) if isinstance(config, ConditionalConfig) else 1.0
+                log_p, conditional = scores.log_p(b, r), factor * scores.conditional(b, r, labels)
+                target = torch.zeros_like(log_p)
+                if y == tree.sizes[r]:
+                    target[y] = 1.0
+                else:
+                    target[: tree.sizes[r]] = targets[r][y]
+                loss = -conditional if isinstance(config, ConditionalConfig) else -(target * log_p).sum()
+                one = torch.zeros(len(tree.sizes), dtype=torch.float64)
+                one[r] = 1.0
+                sums = sums + one * weight * weights[r][y] ** power * loss
+                own = own - one * weight * weights[r][y] ** power * conditional
+                denominators = denominators + one * weight * weights[r][y]
+    return sums, own, denominators
+
+
+def slow_priors(tree, train_labels):
+    """Log shares by counting rows, as `Priors` has them."""
+    rows = len(train_labels)
+    log_share = lambda values: torch.tensor([math.log(max(n, 1) / rows) for n in values], dtype=torch.float64)
+    ranks = [[sum(row[r] == c for row in train_labels) for c in [*range(size), -1]] for r, size in enumerate(tree.sizes)]
+    finest = [0] * (tree.offsets[-1] + 1)
+    for row in train_labels:
+        known = [r for r, c in enumerate(row) if c >= 0]
+        finest[tree.offsets[known[-1]] + row[known[-1]] if known else -1] += 1
+    return Priors(tuple(log_share(values) for values in ranks), log_share(finest))

@@ -1,0 +1,123 @@
+"""Counts of training labels, class weights that act once, priors of logit adjustment."""
+
+import numpy as np
+import pytest
+import torch
+
+from linnaeus.workloads.taxonomy.heads import linear_scores
+from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, class_weights, weighted_hierarchical_loss
+from tests.workloads.taxonomy import slow_losses as slow
+
+
+def long_tail(seed, classes=12):
+    rng = np.random.default_rng(seed)
+    counts = (rng.pareto(0.7, classes) * 3).astype(np.int64)
+    counts[rng.integers(classes)] = 0
+    return counts
+
+
+@pytest.mark.parametrize("cap", [None, 1.2, 4.0])
+@pytest.mark.parametrize("kind, beta", [("inverse", None), ("effective", 0.9), ("none", None)])
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_have_the_mean_one_and_stay_below_the_cap(kind, beta, cap, seed):
+    counts = long_tail(seed)
+    found = class_weights(counts, kind, beta, cap)
+    config = slow.loss_config("cross_entropy", class_weights=kind, effective_beta=beta, class_weight_cap=cap)
+    seen = counts > 0
+    assert found[seen].tolist() == pytest.approx(np.array(slow.slow_weights(config, counts.tolist()))[seen].tolist(), rel=1e-9)
+    assert (counts * found).sum() / counts.sum() == pytest.approx(1, rel=1e-12)
+    assert cap is None or found.max() <= cap
+    assert (np.diff(found[np.argsort(counts)]) <= 1e-12).all(), "a rarer class never weighs less"
+
+
+def test_the_effective_number_runs_from_none_to_inverse():
+    counts = np.array([1, 10, 1000])
+    assert np.allclose(class_weights(counts, "effective", 1e-9, None), 1)
+    assert np.allclose(class_weights(counts, "effective", 1 - 1e-12, None), class_weights(counts, "inverse", None, None), rtol=1e-3)
+    weights = class_weights(counts, "effective", 0.99, None)
+    assert weights[0] / weights[2] == pytest.approx((1 - 0.99**1000) / 0.01)  # Cui et al. 2019, equation 2
+
+
+@pytest.mark.parametrize("counts", [[0, 0], [5], [5, 0], [0]])
+def test_classes_that_do_not_occur(counts):
+    for kind, beta in (("inverse", None), ("effective", 0.9)):
+        for cap in (None, 2.0):
+            found = class_weights(np.array(counts), kind, beta, cap)
+            assert np.isfinite(found).all() and (found > 0).all() and (found[np.array(counts) > 0] == pytest.approx(1))
+
+
+def world():
+    """Three classes of one rank with 1, 2 and 4 rows and one row without a label."""
+    tree, labels = slow.TaxonomyTree.from_lineages(("species",), np.array([["a"], *[["b"]] * 2, *[["c"]] * 4, [""]]))
+    return tree, labels, LabelCounts.of(tree, labels)
+
+
+def test_a_class_weight_acts_once():
+    """Twice the weight is twice the sample, in the loss and in what it is divided by."""
+    tree, _, counts = world()
+    loss = TaxonomyLoss(slow.loss_config("cross_entropy", class_weights="inverse"), tree, counts, dtype=torch.float64)
+    plain = TaxonomyLoss(slow.loss_config("cross_entropy"), tree, counts, dtype=torch.float64)
+    z = torch.randn(2, 3, dtype=torch.float64)
+    label = torch.tensor([[0], [2]])  # weights 7/3 and 7/12
+    by_class, by_sample = ({"label": label, "weight": torch.tensor(w)} for w in ([1.0, 1.0], [4.0, 1.0]))
+
+    def mean(loss, batch):
+        sums = loss.sums({"scores": linear_scores(tree, [z])}, batch)
+        return weighted_hierarchical_loss(sums, torch.ones(1), loss.valid_counts(batch)).item()
+
+    assert mean(loss, by_class) == pytest.approx(mean(plain, by_sample), rel=1e-12)
+    assert mean(loss, by_class) != pytest.approx(mean(plain, {"label": label, "weight": torch.tensor([16.0, 1.0])}), rel=1e-6)
+    assert loss.valid_counts(by_class).tolist() == pytest.approx([7 / 3 + 7 / 12])
+    alone = {key: value[:1] for key, value in by_class.items()}
+    assert mean(loss, alone) == pytest.approx(mean(plain, alone), rel=1e-12)
+
+
+def test_the_null_class_has_its_count_where_it_is_learnt():
+    tree, _, counts = world()
+    config, batch = slow.loss_config("cross_entropy", class_weights="inverse"), {"label": torch.tensor([[3], [2]]), "weight": torch.ones(2)}
+    learnt = TaxonomyLoss(config, tree, counts, nulls=True).valid_counts({**batch, "weight": torch.tensor([1.0, 0.0])})
+    assert learnt.tolist() == pytest.approx([8 / 4 / 1])
+    both = TaxonomyLoss(config, tree, counts, nulls=True).valid_counts(batch)
+    assert both.tolist() == pytest.approx([8 / 4 / 1 + 8 / 4 / 4])
+
+
+def test_counts_and_priors_are_those_of_the_rows():
+    tree, labels = slow.random_tree(2)
+    counts, priors = LabelCounts.of(tree, labels), slow.slow_priors(tree, labels)
+    found = counts.priors(torch.float64)
+    assert all(torch.allclose(a, b, rtol=1e-14) for a, b in zip(found.ranks, priors.ranks, strict=True))
+    assert torch.allclose(found.null, priors.null, rtol=1e-14)
+    assert int(counts.finest.sum()) == len(labels) == int(counts.ranks[0].sum())
+
+
+def test_rows_that_are_drawn_more_often_or_weigh_more_count_as_much():
+    """As many copies of them would; halves of a row too, of a class that has no whole one."""
+    tree, labels = slow.random_tree(2)
+    times = np.random.default_rng(0).integers(0, 4, len(labels))
+    counts, copies = LabelCounts.of(tree, labels, times.astype(float)), LabelCounts.of(tree, np.repeat(labels, times, axis=0))
+    for a, b in zip((*counts.ranks, counts.finest), (*copies.ranks, copies.finest), strict=True):
+        np.testing.assert_array_equal(a, b)
+    found, wanted = counts.priors(torch.float64), copies.priors(torch.float64)
+    assert all(torch.equal(a, b) for a, b in zip((*found.ranks, found.null), (*wanted.ranks, wanted.null), strict=True))
+    tree, labels, _ = world()
+    even = LabelCounts.of(tree, labels, np.array([0.5, 0.25, 0.25, 0.125, 0.125, 0.125, 0.125, 1.0]))
+    assert even.priors(torch.float64).ranks[0][:3].tolist() == pytest.approx([np.log(0.5 / 2.5)] * 3)
+    assert class_weights(even.ranks[0][:3], "inverse", None, None) == pytest.approx([1.0] * 3)
+
+
+def test_adjusted_logits_undo_the_frequencies():
+    """Scores that are the log of the classes' shares, which is what plain training ends at, have no loss to gain once these are added:
+    without adjustment they are the optimum, with it the balanced ones are."""
+    tree, labels, counts = world()
+    rows = labels[labels[:, 0] >= 0]
+    batch = {"label": torch.from_numpy(rows), "weight": torch.ones(7)}
+    shares = torch.log(torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64) / 7)
+
+    def gradient(tau, z):
+        z = z.clone().requires_grad_()
+        loss = TaxonomyLoss(slow.loss_config("cross_entropy", logit_adjustment=tau), tree, counts, dtype=torch.float64)
+        loss.sums({"scores": linear_scores(tree, [z.expand(7, -1)])}, batch).sum().backward()
+        return z.grad.abs().max().item()
+
+    assert gradient(0.0, shares) < 1e-12 and gradient(1.0, torch.zeros_like(shares)) < 1e-12
+    assert gradient(1.0, shares) > 0.1 and gradient(0.0, torch.zeros_like(shares)) > 0.1, "the negative control"

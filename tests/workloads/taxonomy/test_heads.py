@@ -1,0 +1,250 @@
+"""Every head against probabilities computed node by node in Python, in float64; the tree law; null labels; routing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from linnaeus.workloads.taxonomy.config import HierarchicalSoftmaxConfig, PlainHeadConfig
+from linnaeus.workloads.taxonomy.heads import Priors, build_head
+from tests.workloads.taxonomy.trees import KINDS, node_of, random_tree, with_null_labels
+
+WIDTH, ROWS = 8, 40
+CONFIGS = {
+    "linear": PlainHeadConfig("linear", "ignore"),
+    "conditional": PlainHeadConfig("conditional", "ignore"),
+    "marginal": PlainHeadConfig("marginal", "ignore"),
+    "soft": HierarchicalSoftmaxConfig("hierarchical_softmax", "ignore", "soft", 0.7),
+    "hard": HierarchicalSoftmaxConfig("hierarchical_softmax", "ignore", "hard", 1.0),
+    "gumbel": HierarchicalSoftmaxConfig("hierarchical_softmax", "ignore", "gumbel", 1.0),
+}
+TREES = [name for name in CONFIGS if name != "linear"]
+
+
+def build(name, tree, null=False, dtype=torch.float64, std=1.5):
+    config = CONFIGS[name]
+    head = build_head(type(config)(**{**vars(config), "nulls": "predict" if null else "ignore"}), WIDTH, tree).to(dtype)
+    torch.manual_seed(0)
+    head.init_weights()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=std)
+    return head
+
+
+def make(name, kind="plain", null=False, seed=0, **more):
+    tree, label = random_tree(seed, 4, ROWS, *KINDS[kind])
+    head = build(name, tree, null, **more)
+    features = torch.randn(ROWS, 4, WIDTH, dtype=next(head.parameters()).dtype)
+    return tree, with_null_labels(tree, label, seed) if null else label, head, features
+
+
+def children_of(tree):
+    found = {}
+    for node, parent in enumerate(tree.node_parent.tolist()):
+        found.setdefault(parent, []).append(node)
+    return found
+
+
+def node_probabilities(name, tree, head, scores):
+    """[B, T] from the raw scores of each node, one node at a time, and [B] of the null node under each taxon (-1: the top)."""
+    children, layout = children_of(tree), head.layout
+    null = {taxon: int(n) for taxon, n in zip([*range(layout.taxa), -1], layout.null_below.tolist(), strict=True) if n >= 0}
+    if name == "marginal":
+        leaf = {int(node): scores.logits[:, i] for i, node in enumerate(layout.leaf_node)}
+        top = torch.stack(list(leaf.values())).logsumexp(0)
+        below = lambda n: [n, *(m for c in children.get(n, []) for m in below(c)), *([null[n]] if n in null else [])]
+        found = {n: sum((leaf[m] - top).exp() for m in below(n) if m in leaf) for n in range(layout.taxa)}
+        return found, {n: (leaf[m] - top).exp() for n, m in null.items()}
+    raw = lambda n: scores.logits[int(layout.level[n])][:, int(layout.place[n])]
+    found, nulls = {-1: torch.ones(ROWS, dtype=torch.float64)}, {}
+    for parent in sorted(children):
+        members = [*children[parent], *([null[parent]] if parent in null else [])]
+        shares = torch.stack([raw(n) for n in members]).softmax(0)
+        for node, share in zip(members, shares, strict=True):
+            (found if node < layout.taxa else nulls)[node if node < layout.taxa else parent] = found[parent] * share
+    return found, nulls
+
+
+@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", TREES)
+@torch.no_grad()
+def test_probabilities_are_those_of_a_walk_down_the_tree(name, kind, null):
+    tree, label, head, features = make(name, kind, null)
+    scores = head(features)
+    nodes, nulls = node_probabilities(name, tree, head, scores)
+    marginal, conditional = (torch.stack(part, 1) for part in scores.at(label))
+    for r in range(4):
+        for cls in range(tree.sizes[r]):
+            assert torch.allclose(scores.log_probs()[r][:, cls].exp(), nodes[node_of(tree, r, cls)], rtol=1e-9)
+    for row in range(ROWS):
+        above, known, said = -1, torch.tensor(1.0, dtype=torch.float64), False
+        finest = max((r for r in range(4) if 0 <= label[row, r] < tree.sizes[r]), default=-1)
+        for r in range(4):
+            cls, expected, given = int(label[row, r]), 1.0, 1.0
+            if 0 <= cls < tree.sizes[r]:
+                above = node_of(tree, r, cls)
+                expected, given = nodes[above][row], nodes[above][row] / known
+                known = expected
+            elif cls == tree.sizes[r] and r > finest and above in nulls:
+                expected, given = nulls[above][row], (1.0 if said else nulls[above][row] / known)
+                said = True
+            assert float(marginal[row, r].exp()) == pytest.approx(float(expected), rel=1e-9)
+            assert float(conditional[row, r].exp()) == pytest.approx(float(given), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
+@torch.no_grad()
+def test_the_linear_head_is_a_softmax_per_rank_and_among_siblings(kind, null):
+    tree, label, head, features = make("linear", kind, null)
+    scores = head(features)
+    marginal, conditional = (torch.stack(part, 1) for part in scores.at(label))
+    for row in range(ROWS):
+        for r in range(4):
+            cls, z = int(label[row, r]), scores.logits[r][row]
+            expected = given = torch.zeros(())
+            if cls >= 0:
+                expected = given = z.log_softmax(0)[cls]
+            if 0 <= cls < tree.sizes[r]:
+                siblings = [c for c in range(tree.sizes[r]) if tree.anchor[r][c] == tree.anchor[r][cls]]
+                given = z[cls] - z[siblings].logsumexp(0)
+            assert float(marginal[row, r]) == pytest.approx(float(expected), abs=1e-9)
+            assert float(conditional[row, r]) == pytest.approx(float(given), abs=1e-9)
+    assert torch.equal(scores.path(), torch.stack([z[:, :n].argmax(1) for z, n in zip(scores.logits, tree.sizes, strict=True)], 1))
+
+
+@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_gradients_are_those_of_finite_differences(name, null):
+    _tree, label, head, features = make(name, "both", null, std=0.5)
+    head.eval()  # Gumbel noise would be drawn anew at each call
+    rows = label[:4]
+
+    def both(x):
+        scores = head(x)
+        marginal, conditional = scores.at(rows)
+        return (*marginal, *conditional, *(p.clamp(min=-1e6) for p in scores.log_probs()))
+
+    if name == "hard":  # its gradient is another one's by design
+        both = lambda x: head(x).at(rows)[0][0]
+    assert torch.autograd.gradcheck(both, features[:4].requires_grad_())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("kind", ["plain", "both"])
+@pytest.mark.parametrize("name", TREES)
+def test_a_parent_is_the_sum_of_its_children_to_a_relative_1e_5(name, kind, precision):
+    tree, _label, head, features = make(name, kind, dtype=torch.float32, std=4.0)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        scores = head(features)
+        found = torch.cat(scores.log_probs(), 1).double()
+    assert found.min() < -40, "improbable taxa are among them"
+    for parent, children in children_of(tree).items():
+        total, own = found[:, children].logsumexp(1), found[:, parent] if parent >= 0 else torch.zeros(ROWS)
+        there = own > math.log(torch.finfo(torch.float32).tiny)  # the others are 0 in float32
+        assert ((total - own)[there].abs() < 1e-5).all() and (total[~there] < -80).all()
+
+
+def test_a_linear_head_does_not_obey_the_tree():
+    tree, _label, head, features = make("linear")
+    found = torch.cat(head(features).log_probs(), 1)
+    children = children_of(tree)
+    assert max((found[:, children[p]].logsumexp(1) - found[:, p]).abs().max() for p in children if p >= 0) > 0.1
+    assert not tree.is_path(head(features).path().numpy()).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", TREES)
+def test_predictions_are_paths_from_the_top_to_a_leaf(name, training, null, kind):
+    tree, _label, head, features = make(name, kind, null)
+    head.train(training)
+    scores = head(features)
+    path = scores.path()
+    children, probabilities = children_of(tree), torch.cat([p[:, :n] for p, n in zip(scores.log_probs(), tree.sizes, strict=True)], 1)
+    greedy = name != "marginal" and (training or name == "hard")
+    leaves = [n for n in range(tree.offsets[-1]) if n not in children]
+    for row in range(ROWS):
+        node = -1
+        if greedy:
+            while node in children:
+                node = max(children[node], key=lambda n: float(probabilities[row, n]))
+        else:
+            node = max(leaves, key=lambda n: float(probabilities[row, n]))
+        assert path[row].tolist() == tree.paths[node].tolist()
+
+
+def test_the_layout_of_complete_lineages_is_the_numbering_of_the_classes():
+    """The short way through complete lineages and the long way through others are the same."""
+    tree, label, head, features = make("conditional")
+    assert head.layout.plain
+    short = head(features)
+    head.layout.plain = False
+    head.layout._irregular(*(tree.node_parent, head.layout.place.numpy(), head.layout.level.numpy()))
+    long = head(features)
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(short.log_probs(), long.log_probs(), strict=True))
+    for one, other in zip(short.at(label), long.at(label), strict=True):
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(one, other, strict=True))
+    head.eval()
+    assert torch.equal(head(features).path(), short.path()) or torch.equal(short.path(), long.path())
+
+
+def test_null_stays_predictable_at_every_rank():
+    """A few steps of gradient make the null label the most probable at each rank in turn."""
+    tree, _label, head, features = make("conditional", "short", null=True)
+    top = torch.tensor([[tree.sizes[0], *tree.sizes[1:]]])  # nothing known
+    rows = [top, *(torch.tensor([[*tree.paths[node_of(tree, r, 0)][: r + 1], *tree.sizes[r + 1 :]]]) for r in range(3))]
+    for name in TREES:
+        for row in rows:
+            head = build(name, tree, null=True, std=0.1)
+            optimizer = torch.optim.Adam(head.parameters(), 0.1)
+            for _ in range(60):
+                loss = -sum(head(features[:1]).at(row)[0]).sum()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            head.eval()
+            probabilities = [p[0].exp() for p in head(features[:1]).log_probs()]
+            for r in range(4):
+                assert probabilities[r][row[0, r]] > 0.9, (name, r)
+                assert float(probabilities[r].sum()) == pytest.approx(1.0)
+
+
+def test_gumbel_routing_draws_in_training_only_and_from_the_default_generator():
+    _tree, _label, head, features = make("gumbel")
+
+    def finest(seed):
+        torch.manual_seed(seed)
+        return head(features).log_probs()[-1]
+
+    head.train()
+    assert torch.equal(finest(1), finest(1)) and not torch.equal(finest(1), finest(2))
+    head.eval()
+    assert torch.equal(finest(1), finest(2))
+
+
+def test_hard_routing_passes_one_taxon_down_and_the_gradient_of_all():
+    tree, _label, head, features = make("hard")
+    route = head._route(torch.randn(3, tree.sizes[0], dtype=torch.float64).log_softmax(1).requires_grad_())
+    assert (
+        torch.allclose(route.detach().sort(1).values[:, -1], torch.ones(3, dtype=torch.float64)) and (route.detach().abs() > 0.5).sum() == 3
+    )
+    scores = head(features)
+    for r in range(1, 4):
+        assert (torch.autograd.grad(scores.logits[r].sum(), head.levels[0].weight, retain_graph=True)[0] != 0).any()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_adjustment_adds_log_priors_to_raw_scores(name):
+    """At strength 1, scores of 0 become the priors: of the labels for each rank, or of the path for a tree."""
+    tree, label, head, features = make(name, std=0.0)
+    counts = [torch.bincount(label[:, r], minlength=n).double() for r, n in enumerate(tree.sizes)]
+    priors = Priors(tuple(torch.cat([c, c.new_ones(1)]).log() for c in counts), torch.zeros(tree.offsets[-1] + 1, dtype=torch.float64))
+    scores = head(features).adjusted(priors, 1.0)
+    for r in range(4):
+        assert torch.allclose(scores.log_probs()[r][0].exp(), counts[r] / ROWS, atol=1e-9)
+    assert not torch.allclose(head(features).log_probs()[-1][0].exp(), counts[-1] / ROWS, atol=1e-3)

@@ -1,0 +1,77 @@
+"""Sums over ranges and groups against Python slices, values and gradients, at every size of a block."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
+from linnaeus.workloads.taxonomy.segments import group_logsumexp
+
+SIZES = [1, 7, 8, 9, 100, 1000, 1025]
+
+
+def case(size):
+    generator = torch.Generator().manual_seed(size)
+    x = (5 * torch.randn(6, size, dtype=torch.float64, generator=generator)).requires_grad_()
+    a, b = torch.randint(0, size + 1, (2, 6, 9), generator=generator)
+    first, last = torch.minimum(a, b), torch.maximum(a, b)
+    first[:, 0], last[:, 0] = 0, size
+    first[:, 1], last[:, 1] = size - 1, size
+    return x, first, last
+
+
+def slow(x, first, last, reduce):
+    return torch.stack([torch.stack([reduce(row[f:t]) for f, t in zip(*pair)]) for row, *pair in zip(x, first.tolist(), last.tolist())])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sums_and_their_gradients(size):
+    x, first, last = case(size)
+    ours, expected = range_sum(x, first, last), slow(x, first, last, torch.sum)
+    weight = torch.randn_like(ours)
+    assert torch.allclose(ours, expected, atol=1e-10)
+    assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (ours, expected)), atol=1e-10)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_log_sums_and_their_gradients(size):
+    x, first, last = case(size)
+    there = last > first
+    ours = range_logsumexp(x, first, last)
+    expected = slow(x, first, last, lambda part: part.logsumexp(0) if len(part) else part.new_tensor(-math.inf))
+    weight = torch.randn_like(ours)
+    assert torch.allclose(ours[there], expected[there], atol=1e-12) and (ours[~there] == -math.inf).all()
+    grads = (torch.autograd.grad((torch.where(there, y, 0) * weight).sum(), x)[0] for y in (ours, expected))
+    assert torch.allclose(*grads, atol=1e-12)
+
+
+def test_an_element_far_below_has_its_gradient():
+    """Probability-space sums lose it: this one would be 0 or nan."""
+    x = torch.zeros(1, 400)
+    x[0, 10] = -120.0
+    x.requires_grad_()
+    first, last = torch.tensor([[10, 0]]), torch.tensor([[11, 400]])
+    own, everything = range_logsumexp(x, first, last).unbind(1)
+    (own - everything).sum().backward()
+    assert x.grad[0, 10] == pytest.approx(1.0, abs=1e-6) and x.grad[0, 11] == pytest.approx(-1 / 399, rel=1e-5)
+
+
+def test_groups_and_their_gradients():
+    generator = torch.Generator().manual_seed(0)
+    group = torch.repeat_interleave(torch.arange(30), torch.randint(1, 9, (30,), generator=generator))
+    x = (20 * torch.randn(5, len(group), dtype=torch.float64, generator=generator)).requires_grad_()
+    ours = group_logsumexp(x, group, 30)
+    expected = torch.stack([x[:, group == g].logsumexp(1) for g in range(30)], 1)
+    weight = torch.randn_like(ours)
+    assert torch.allclose(ours, expected, atol=1e-12)
+    assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (ours, expected)), atol=1e-12)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_first_of_equal_elements_is_the_largest(size):
+    x = torch.randint(0, 5, (40, size), generator=torch.Generator().manual_seed(1)).float()
+    first = torch.tensor([row.index(max(row)) for row in x.tolist()])
+    assert torch.equal(argmax(x), first)

@@ -1,0 +1,79 @@
+"""Smoothed targets: shells against a tree that is walked, targets that are distributions, limits, and tables linear in the classes."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from linnaeus.workloads.taxonomy.losses.shells import ShellLoss, ranges_around, shell_losses, smoothing_target, soft_target
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from tests.workloads.taxonomy import slow_losses as slow
+
+SMOOTHED = ["label_smoothing", "taxonomic_smoothing", "soft_labels"]
+
+
+def target_of(loss: ShellLoss, label: int, columns: int) -> torch.Tensor:
+    """The target itself: the gradient of the loss by -log p."""
+    log_p = torch.zeros(1, columns, dtype=torch.float64, requires_grad=True)
+    loss(log_p, torch.tensor([[label]])).sum().backward()
+    return -log_p.grad[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranges_hold_the_classes_up_to_a_height(seed):
+    tree, _ = slow.random_tree(seed)
+    heights = set()
+    for r, size in enumerate(tree.sizes):
+        first, last = ranges_around(tree, r)
+        for y in range(size):
+            height = np.array([slow.height(tree, r, y, c) for c in range(size)])
+            heights |= {(r, int(h)) for h in height}
+            for k in range(r + 2):
+                assert np.flatnonzero(height <= k).tolist() == list(range(first[y, k], last[y, k]))
+    assert len(heights) == 2 + 3 + 4 + 5, "every height occurs at every rank, the root of all included"
+
+
+@pytest.mark.parametrize("name", SMOOTHED)
+@pytest.mark.parametrize("nulls", [False, True])
+def test_targets_are_the_distributions_of_the_definition(name, nulls):
+    tree, _ = slow.random_tree(5)
+    config = slow.loss_config(name)
+    other = dataclasses.replace(config, **({"beta": config.beta * 1.01} if name != "label_smoothing" else {"label_smoothing": 0.21}))
+    for r, loss in enumerate(shell_losses(config, tree)):
+        dense, control, size = slow.dense_target(config, tree, r), slow.dense_target(other, tree, r), tree.sizes[r]
+        found = torch.stack([target_of(loss, y, size + nulls) for y in range(size)])
+        assert torch.allclose(found[:, :size], dense, rtol=1e-12, atol=1e-15)
+        assert torch.allclose(found.sum(1), torch.ones(size, dtype=torch.float64), rtol=1e-12)
+        assert not found[:, size:].any(), "no label gives the null class any of its target"
+        assert size == 1 or r == 0 or not torch.allclose(control, dense, rtol=1e-4), "the negative control"
+        assert not target_of(loss, -1, size + nulls).any()
+        if nulls:
+            assert target_of(loss, size, size + 1).tolist() == [0.0] * size + [1.0], "the null class is learnt as it is"
+
+
+def test_limits():
+    """A large beta leaves the nearest relatives, or the label alone; beta 0 spreads evenly; a class alone keeps everything."""
+    count = np.array([[1, 2, 0, 3], [1, 0, 0, 5], [1, 0, 0, 0]])
+    assert np.allclose(smoothing_target(count, 0.1, 1e6) * count, [[0.9, 0.1, 0, 0], [0.9, 0, 0, 0.1], [1, 0, 0, 0]])
+    assert np.allclose(smoothing_target(count, 0.1, 0.0)[:2, 1:], np.where(count[:2, 1:] > 0, 0.1 / 5, 0))
+    assert np.allclose(soft_target(count, 1e6) * count, [[1, 0, 0, 0]] * 3)
+    assert np.allclose(soft_target(count, 0.0)[:2], np.where(count[:2] > 0, 1 / 6, 0)) and np.allclose(soft_target(count, 0.0)[2, 0], 1)
+    assert np.isclose(soft_target(count, 2.0)[1, 0] / soft_target(count, 2.0)[1, 3], math.exp(2)), "the greatest height counts 1"
+    assert np.allclose(soft_target(count[2:], 3.0) * count[2:], [[1, 0, 0, 0]])
+
+
+def test_tables_are_linear_in_the_classes():
+    """20,000 species: a few hundred bytes each, where a dense target would have 160,000."""
+    species = np.arange(20_000)
+    codes = np.stack([species // 4000, species // 300, species // 7, species], 1)
+    tree, _ = TaxonomyTree.from_codes(slow.RANKS, [np.array([f"t{i}" for i in range(column.max() + 1)]) for column in codes.T], codes)
+    losses = shell_losses(slow.loss_config("taxonomic_smoothing"), tree)
+    assert sum(b.numel() * b.element_size() for b in losses.buffers()) < 100 * tree.offsets[-1]
+    log_p = torch.log_softmax(torch.randn(4, 20_000), 1).requires_grad_()
+    loss = losses[3](log_p, torch.tensor([[0], [77], [19_999], [-1]]))
+    loss.sum().backward()
+    assert -log_p.grad[1].sum().item() == pytest.approx(1, abs=1e-4) and loss[3] == 0 and not log_p.grad[3].any()
+    dense = -(-log_p.grad[:3].double() * log_p[:3].detach().double()).sum(1)
+    assert loss[:3, 0].tolist() == pytest.approx(dense.tolist(), rel=1e-5)

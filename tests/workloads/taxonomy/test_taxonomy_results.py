@@ -1,0 +1,51 @@
+"""The tables at the end of a run."""
+
+import math
+
+from linnaeus.workloads.taxonomy.results import accuracy_table
+
+RANKS = ("genus", "species")
+FINAL = {
+    "val/genus/top1": 0.75,
+    "val/genus/top1_low": 0.7,
+    "val/genus/top1_high": 0.805,
+    "val/species/top1": 0.5,
+    "val/species/macro_top1": 0.25,
+    "val/species/ece": 0.123,
+    "val/chain": 0.5,
+    "val/inconsistent": 0.034,
+    "val/hd1": 0.8,
+    "val/hd5": 1.5,
+    "val/hd20": math.nan,
+    "val/severity": 1.6,
+    "val/crm_hd5": 1.25,
+    "val/aurc": 0.3,
+    "val_mask_SPATIAL/species/top1": 0.4,
+}
+
+
+def cells(line):
+    return line.replace("masked: ", "masked:").split()
+
+
+def test_ranks_and_whole_predictions():
+    lines = [cells(line) for line in accuracy_table(RANKS, ("SPATIAL",), FINAL, {})]
+    assert lines[1] == ["all", "species", "50.0", "25.0", "-"]
+    assert lines[2] == ["all", "genus", "75.0", "-", "70.0-80.5"]
+    assert lines[3] == ["masked:spatial", "species", "40.0", "-", "-"]
+    assert lines[6][1:] == ["chain", "incons.", "hd1", "hd5", "hd20", "severity", "crm", "hd5", "ece", "aurc"]
+    assert lines[7] == ["all", "50.0", "3.4", "0.80", "1.50", "-", "1.60", "1.25", "12.3", "30.0"]
+    assert lines[8] == ["masked:spatial", *"-" * 9]
+
+
+def test_beside_the_best_possible():
+    lines = [cells(line) for line in accuracy_table(RANKS, (), FINAL, {"with_meta/genus/top1": 0.8, "with_meta/genus/macro": 0.9})]
+    assert lines[3] == ["none", "genus", "75.0", "80.0", "94%", "-", "70.0-80.5"]
+
+
+def test_lines_fit_a_screen_and_columns_meet():
+    for ceilings in ({}, {"with_meta/genus/top1": 0.8}):
+        lines = accuracy_table(RANKS, ("SPATIAL",), FINAL, ceilings)
+        assert max(map(len, lines)) <= 110
+        assert len({len(line) for line in lines[:3]}) == 1 and len({len(line) for line in lines[-3:]}) == 1
+    assert accuracy_table(RANKS, (), {}, {}) == []

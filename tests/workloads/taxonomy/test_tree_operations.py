@@ -1,0 +1,131 @@
+"""Tree operations on tensors against plain walks over parents, on trees with holes, several roots and leaves at every rank."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from linnaeus.workloads.taxonomy.operations import TreeOperations
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+RANKS = ("phylum", "order", "family", "genus", "species")
+
+
+def random_tree(seed, rows=60, nulls=0.2):
+    rng = np.random.default_rng(seed)
+    names = rng.integers(0, [3, 3, 3, 4, 5], (rows, 5)).astype(str)
+    names[rng.random((rows, 5)) < nulls] = ""
+    names[np.arange(5) > rng.integers(1, 7, (rows, 1))] = ""  # known down to any rank
+    return TaxonomyTree.from_lineages(RANKS, names)[0]
+
+
+def chain(tree, node):
+    """The node and its ancestors, upwards."""
+    found = []
+    while node >= 0:
+        found.append(node)
+        node = int(tree.node_parent[node])
+    return found
+
+
+def below(tree):
+    """Per node, the nodes at or below it."""
+    found = [[] for _ in tree.node_parent]
+    for node in range(len(found)):
+        for above in chain(tree, node):
+            found[above].append(node)
+    return found
+
+
+@pytest.fixture(params=range(4))
+def tree(request):
+    tree = random_tree(request.param)
+    parents = tree.node_parent
+    leaves = np.setdiff1d(np.arange(len(parents)), parents)
+    assert (parents < 0).sum() > 3 and len(np.unique(tree.node_rank[leaves])) > 2
+    assert (tree.node_rank[parents >= 0] - tree.node_rank[parents[parents >= 0]]).max() > 1, "no holes to test"
+    return tree
+
+
+def test_common_ancestors_and_distances(tree):
+    operations = TreeOperations(tree)
+    count = len(tree.node_parent)
+    nodes = torch.arange(-1, count)
+    lca, distance = operations.lca(nodes[:, None], nodes), operations.distance(nodes[:, None], nodes)
+    depth, height = operations.depth(nodes), operations.height(nodes)
+    for i, a in enumerate(nodes.tolist()):
+        above = chain(tree, a)
+        assert depth[i] == (tree.node_rank[a] + 1 if a >= 0 else 0) and height[i] == 5 - depth[i]
+        for j, b in enumerate(nodes.tolist()):
+            common = next((n for n in above if n in chain(tree, b)), -1)
+            top = tree.node_rank[common] if common >= 0 else -1
+            assert lca[i, j] == common
+            assert distance[i, j] == sum(tree.node_rank[n] - top if n >= 0 else -1 - top for n in (a, b))
+    assert operations.lca(torch.zeros(0, 3, dtype=torch.long), nodes[:1]).shape == (0, 3)
+
+
+def test_ancestors_at_a_rank(tree):
+    operations = TreeOperations(tree)
+    nodes = torch.arange(len(tree.node_parent))
+    for rank in range(5):
+        for node, found in enumerate(operations.ancestor(nodes.view(1, -1), rank)[0].tolist()):
+            assert found == next((n for n in chain(tree, node) if tree.node_rank[n] == rank), -1)
+
+
+def test_sums_up_the_tree_in_float32(tree):
+    torch.manual_seed(0)
+    own = (torch.randn(2, 3, len(tree.node_parent)) * 8).exp()  # over many orders of magnitude
+    found = TreeOperations(tree).sums(own)
+    expected = np.stack([own.double().numpy()[..., nodes].sum(-1) for nodes in below(tree)], -1)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=3e-7)
+    assert found.dtype == torch.float32
+
+
+def test_a_sum_by_differences_of_prefix_sums_would_be_seen():
+    """The negative control of the tolerance: a rare family beside a common one."""
+    tree = TaxonomyTree.from_lineages(("family", "species"), np.array([["a", "x"], ["a", "y"], ["b", "z"]]))[0]
+    leaves = torch.tensor([0.5, 0.4999, 1e-9])
+    assert TreeOperations(tree).sums(torch.cat([torch.zeros(2), leaves]))[1] == leaves[2]
+    prefix = torch.cat([torch.zeros(1), leaves.cumsum(0)])
+    assert abs((prefix[3] - prefix[2]) / 1e-9 - 1) > 0.1
+
+
+def test_gradients_of_sums():
+    operations = TreeOperations(random_tree(1, rows=12))
+    own = torch.randn(2, operations.path.shape[0] - 1, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(operations.sums, (own,))
+
+
+def test_a_tree_of_one_rank_and_an_empty_one():
+    flat = TreeOperations(TaxonomyTree.from_lineages(("species",), np.array([["a"], ["b"]]))[0])
+    x = torch.tensor([[1.0, 2.0]])
+    assert torch.equal(flat.sums(x), x) and flat.lca(torch.tensor(0), torch.tensor(1)) == -1
+    empty = TreeOperations(TaxonomyTree.from_lineages(RANKS, np.empty((0, 5), dtype=str))[0])
+    assert empty.sums(torch.zeros(3, 0)).shape == (3, 0) and empty.lca(torch.tensor([-1]), torch.tensor([-1])).tolist() == [-1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_same_on_a_gpu_without_waiting_for_it():
+    tree = random_tree(2)
+    here = TreeOperations(tree)
+    there = TreeOperations(tree).cuda()
+    x = torch.randn(4, len(tree.node_parent))
+    a, b = torch.randint(-1, x.shape[1], (2, 50))
+    on_device = x.cuda(), a.cuda(), b.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = there.sums(on_device[0])
+        nodes = [there.lca(*on_device[1:]), there.distance(*on_device[1:]), there.ancestor(on_device[1], 1)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(found.cpu(), here.sums(x), rtol=1e-6, atol=1e-6)
+    for expected, tensor in zip([here.lca(a, b), here.distance(a, b), here.ancestor(a, 1)], nodes, strict=True):
+        assert torch.equal(tensor.cpu(), expected)
+
+
+def test_tables_move_with_the_module_and_are_not_saved():
+    operations = TreeOperations(random_tree(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not operations.state_dict() and operations.to("meta").path.device.type == "meta"

@@ -1,0 +1,37 @@
+"""Random trees with holes, several roots, taxa that end early and repeated names, and labels on them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+def random_tree(seed: int, ranks: int = 4, rows: int = 60, holes: float = 0.0, short: float = 0.0) -> tuple[TaxonomyTree, Tensor]:
+    """A tree and int64 [rows, ranks] labels. `holes`: share of the coarser cells left empty; `short`: share of rows that end early."""
+    rng = np.random.default_rng(seed)
+    names = np.full((rows, ranks), "", dtype=object)
+    for row in names:
+        path = rng.integers(0, 2 + np.arange(ranks))
+        for r in range(ranks):
+            if r == ranks - 1 or rng.random() >= holes:
+                row[r] = f"{'abcdefg'[r]}{path[r]}"  # names repeat under other parents
+        if rng.random() < short:
+            row[rng.integers(1, ranks) :] = ""
+    tree, labels = TaxonomyTree.from_lineages([f"rank{r}" for r in range(ranks)], names.astype(str))
+    return tree, torch.from_numpy(labels)
+
+
+def with_null_labels(tree: TaxonomyTree, label: Tensor, seed: int, share: float = 0.7) -> Tensor:
+    """Some of the missing labels turned into the null class of their rank."""
+    u = torch.from_numpy(np.random.default_rng(seed).random(tuple(label.shape)))
+    return torch.where((label < 0) & (u < share), torch.tensor(tree.sizes), label)
+
+
+def node_of(tree: TaxonomyTree, rank: int, cls: int) -> int:
+    return tree.offsets[rank] + cls
+
+
+KINDS = {"plain": (0.0, 0.0), "holes": (0.3, 0.0), "short": (0.0, 0.3), "both": (0.3, 0.3)}

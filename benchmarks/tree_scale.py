@@ -133,7 +133,7 @@ def _checked(key: tuple[str, ...], found: Ratio | Exponent, at_most: float, roun
     """The verdict on one bar, printed unless it is held with room to spare."""
     name = " + ".join(key)
     said = verdict(Ratio(**asdict(found)), Bar(name, peer, at_most), rounds)
-    if said != "held" or at_most == BEST:
+    if said.startswith(("MISSED", "open")) or at_most == BEST:
         print(f"  {name} / {peer}: {found.median:.3f} ({found.low:.3f} to {found.high:.3f}), bar {at_most:.2f}: {said}")
     return {"variant": name, "peer": peer, "at_most": at_most, **asdict(found), "verdict": said}
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import math
 import random
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    import torch
+
 # Streams: the second part of every key, so that two uses of the same seed never share bits.
-ORDER, AUGMENT, MIX, MASK, FORWARD, INIT, SPLIT, SYNTHETIC, RESAMPLE, BOOTSTRAP, GENERATION = range(1, 12)
+ORDER, AUGMENT, MIX, MASK, FORWARD, INIT, SPLIT, SYNTHETIC, RESAMPLE, BOOTSTRAP, GENERATION, CONNECTION = range(1, 13)
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -51,6 +55,23 @@ def hashes(stream: int, index: np.ndarray) -> np.ndarray:
 def uniforms(stream: int, index: np.ndarray) -> np.ndarray:
     """Uniform float64 in [0, 1) for each index of a stream (53 bits of its hash)."""
     return (hashes(stream, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def uniforms_on(device: torch.device, stream: int, count: int) -> torch.Tensor:
+    """`uniforms(stream, np.arange(count))`, float64 [count], the same bits, drawn on a device: torch's int64 wraps as our uint64 does,
+    but shifts in the sign."""
+    import torch
+
+    def signed(number: int) -> int:
+        return number - (1 << 64) if number >> 63 else number
+
+    def mixed(z: torch.Tensor, shift: int) -> torch.Tensor:
+        return z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))
+
+    z = torch.arange(count, device=device) * signed(_GOLDEN) + signed(stream)
+    for _ in range(2):
+        z = mixed(mixed(mixed(z, 30) * signed(_M1), 27) * signed(_M2), 31) + signed(stream)
+    return ((z >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
 
 
 def permutation(stream: int, n: int) -> np.ndarray:

@@ -205,3 +205,17 @@ def last_rank_hangs(folder: Path) -> Iterator[None]:
 def all_stopped_at_seven(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Every process gets SIGTERM in the seventh update of the run."""
     return stopped_at(7)
+
+
+@contextlib.contextmanager
+def masks_of_each_rank(folder: Path) -> Iterator[None]:
+    """`masks-rank<r>.pt`: the masks of growing connections of this process after each update."""
+    original, history = epoch.train_one_step, []
+
+    def train_one_step(t: Any, window: Any) -> None:
+        original(t, window)
+        history.append({m.name: m.mask.bool() for m in t.growth.masked})
+
+    with mock.patch.object(epoch, "train_one_step", train_one_step):
+        yield
+    torch.save(history, folder / f"masks-rank{get_rank_safely()}.pt")

@@ -21,7 +21,21 @@ from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, PlateauConfig, RunConfig
 from linnaeus.schedule.durations import Duration
 
-SMALLER_IS_BETTER = ("loss", "mse", "error", "inconsistent", "perplexity", "severity", "distance")
+SMALLER_IS_BETTER = (
+    "loss",
+    "mse",
+    "error",
+    "inconsistent",
+    "perplexity",
+    "byte",
+    "severity",
+    "distance",
+    "hd1",
+    "hd5",
+    "hd20",
+    "ece",
+    "aurc",
+)
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
@@ -85,7 +99,17 @@ def typed_config(tree: Any) -> Config:
             raise ConfigError(f"{group}: the {workload} workload has no such group; set {group}=null")
     config = settled(_build(Config, tree, "", variants))
     check_beginning(config.run)
+    check_sections(config.logger.report_sections)
     return config
+
+
+def check_sections(names: Sequence[str]) -> None:
+    """Raises `ConfigError` for a report of nothing, or of something twice."""
+    if not names:
+        raise ConfigError("logger.report_sections is [], which leaves nothing to report; schedule.report=[] is for no reports")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"logger.report_sections names {twice} twice; name it once")
 
 
 def check_beginning(run: RunConfig) -> None:
@@ -117,7 +141,8 @@ def direction(mode: str, metric: str) -> str:
     """`min` or `max`: as said, or by the last word of the metric's name."""
     if mode != "auto":
         return mode
-    return "min" if metric.split("/")[-1].split("_")[-1] in SMALLER_IS_BETTER else "max"
+    name = metric.removesuffix("_low").removesuffix("_high")
+    return "min" if name.split("/")[-1].split("_")[-1] in SMALLER_IS_BETTER else "max"
 
 
 def follow_the_average(config: Config) -> Config:
@@ -188,8 +213,9 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
         units = f"{value}s, {value}min or {value}h" if meta["duration"] == "clock" else f"{value}steps, {value}epochs or {value}%"
         raise ConfigError(f"{key} is {value}; it needs a unit: {units}")
     value = _coerce(key, value, annotation)
-    if meta["choices"] and value not in meta["choices"]:
-        raise ConfigError(f"{key} is {value!r}; it takes one of {', '.join(meta['choices'])}")
+    for one in value if isinstance(value, list) and meta["choices"] else [value]:
+        if meta["choices"] and one not in meta["choices"]:
+            raise ConfigError(f"{key} is {one!r}; it takes one of {', '.join(meta['choices'])}")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise ConfigError(f"{key} is {value}; it takes a finite number")

@@ -165,7 +165,7 @@ class EarlyStopConfig:
 @dataclass(frozen=True)
 class ScheduleConfig:
     log: Durations = setting("when a row of training metrics is written", duration="update")
-    report: Durations = setting("when a progress report is printed", duration="any")
+    report: Durations = setting("when a progress report is printed; besides at 0 % and at the last step, unless []", duration="any")
     validate: Durations = setting("when the normal validation pass runs", duration="update")
     validate_mask_meta: Durations = setting("when validation with all metadata masked runs", duration="update")
     validate_partial_mask_meta: Durations = setting("when validation with each listed combination masked runs", duration="update")
@@ -244,12 +244,39 @@ class SurgeryConfig(WeightingConfig):
 
 
 @dataclass(frozen=True)
+class GrowthConfig:
+    name: str = setting(
+        "none: every weight is there from the start; linear: the share of connected weights grows linearly", choices=("none", "linear")
+    )
+
+
+@dataclass(frozen=True)
+class LinearGrowthConfig(GrowthConfig):
+    start: float = setting("share of the weights that are connected at the start, of every matrix alike", above=0, below=1)
+    end: float = setting("share that is connected once the growth is over", above=0, high=1)
+    begin: str = setting("when the growth begins", duration="update")
+    until: str = setting("when it ends", duration="update")
+    every: Durations = setting("when weights are connected between these two, besides at the end", duration="update")
+    by: str = setting(
+        "which weights come next: those with the largest gradient in the update that connects them, or by a random order",
+        choices=("gradient", "random"),
+    )
+
+
+@dataclass(frozen=True)
 class LoggerConfig:
     console: str = setting("auto: live display on a terminal, plain lines otherwise", choices=("auto", "plain", "rich", "quiet"))
     wandb: str = setting("Weights & Biases", choices=("disabled", "offline", "online"))
     wandb_project: str = setting("W&B project")
     tensorboard: bool = setting("write TensorBoard event files")
     report: bool = setting("write report.html at the end")
+    report_sections: list[str] = setting(
+        "what a progress report tells, in this order; schedule.report says when",
+        choices=("progress", "loss", "tasks", "update", "time", "rates", "memory", "samples", "model", "growth", "phase", "workload"),
+    )
+    peak_tflops: float | None = setting(
+        "what one device can do at trainer.precision, TFLOP/s, for the MFU in reports; null: the maker's figure where it is known", above=0
+    )
 
 
 @dataclass(frozen=True)
@@ -339,6 +366,7 @@ class Config:
     optimizer: OptimizerConfig = setting("the optimizer")
     lr_scheduler: SchedulerConfig = setting("the learning rate over time")
     schedule: ScheduleConfig = setting("what happens when")
+    growth: GrowthConfig = setting("weights that are missing at first and connected while the model trains")
     trainer: TrainerConfig = setting("how an update is computed")
     logger: LoggerConfig = setting("where the numbers go")
     debug: DebugConfig = setting("what else is written down")
@@ -365,6 +393,7 @@ VARIANTS: dict[str, dict[str, type]] = {
         "famo": FAMOConfig,
         "surgery": SurgeryConfig,
     },
+    "growth": {"none": GrowthConfig, "linear": LinearGrowthConfig},
     "launch": {"process": LaunchConfig, "torchrun": TorchrunConfig, "slurm": SlurmConfig},
 }
 WORKLOAD_GROUPS = ("data", "model", "head", "loss", "augment")

@@ -22,9 +22,15 @@ def at_step_boundary(t: Training) -> None:
         stop_for_unreadable_data(t)
         return
     step = t.progress.global_step
+    if step == t.first_step + 1:
+        t.output.reports.first_update(t)
+    t.output.display.update(step)
     if t.ops.should_log_metrics(step):
         log_training(t)
     if t.ops.should_report(step):
+        if t.ops.resolved.report.due(step) and t.tracker.updates:  # by the clock only rank 0 reports, with the newest row
+            with t.output.reports.reporter.timed():
+                t.output.last_row |= training_row(t, look=True)
         t.output.report(t)
     for mark in FRACTIONS:
         if t.progress.is_fraction_point(mark):
@@ -42,20 +48,27 @@ def at_step_boundary(t: Training) -> None:
 
 
 def log_training(t: Training) -> None:
-    """The row of this step, to every sink; the one place on the step path that reads the device."""
+    """The row of this step, to every sink."""
     step = t.progress.global_step
-    base_lr = t.optimizers.base_lr * t.lr.scale(step - 1)
-    row = t.step_logger.row(base_lr, t.update.grad_norm, t.weighting.weights, t.update.skipped_updates)
-    row |= {
+    row = training_row(t) | {
         "progress/epoch": t.progress.global_step / t.sampler.steps_per_epoch,
         "progress/fraction": t.progress.get_progress_fraction(),
         "progress/samples_seen": t.progress.samples_seen,
         "progress/drift": t.checker.drift(step),
     }
     row |= t.conflict.row()
+    row |= t.growth.row() if t.growth is not None else {}
     t.output.row(t, row)
-    t.stop_reason = t.stop_reason or t.ops.should_stop_early(step, learning_rate=base_lr, grad_norm=row["train/grad_norm"])
+    rate, norm = row["train/lr"], row["train/grad_norm"]
+    t.stop_reason = t.stop_reason or t.ops.should_stop_early(step, learning_rate=rate, grad_norm=norm)
     stop_where_all_is_skipped(t)
+
+
+def training_row(t: Training, look: bool = False) -> dict[str, float]:
+    """Means since the last row and the state of the optimizer: the one place on the step path that reads the device. With `look`
+    the means go on, for a report between two rows."""
+    base_lr = t.optimizers.base_lr * t.lr.scale(t.progress.global_step - 1)
+    return t.step_logger.row(base_lr, t.update.grad_norm, t.weighting.weights, t.update.skipped_updates, look)
 
 
 def stop_where_all_is_skipped(t: Training) -> None:

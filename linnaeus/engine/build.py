@@ -22,7 +22,7 @@ from linnaeus.engine.batch_record import BatchRecord
 from linnaeus.engine.ema import EMA
 from linnaeus.engine.freezing import check_shared_layer, freeze
 from linnaeus.engine.outputs import Outputs
-from linnaeus.engine.parallel import batch_statistics, build_runner
+from linnaeus.engine.parallel import batch_statistics, build_runner, changing_buffers
 from linnaeus.engine.planning import Plan
 from linnaeus.engine.precision import Precision
 from linnaeus.engine.stopping import StopRequest
@@ -30,6 +30,7 @@ from linnaeus.engine.training import Training
 from linnaeus.engine.update import Update
 from linnaeus.engine.validation import validation_passes
 from linnaeus.engine.vitals import Vitals
+from linnaeus.growth import build_growth
 from linnaeus.logging import LogSinks, ProgressDisplay, attach_log_file
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import build_optimizer
@@ -77,7 +78,8 @@ def build_training(
     check_shared_layer(config.weighting, cast(Any, model).shared_parameters())
     warn_of_batch_statistics(model, context, plan)
     optimizers = build_optimizer(config.optimizer, model, config.trainer.global_batch, context.device)
-    for line in (*workload.notes, *frozen, *optimizers.notes):
+    growth = build_growth(config.growth, model, optimizers, plan.ops, config.seed)
+    for line in (*workload.notes, *frozen, *optimizers.notes, *(growth.notes if growth is not None else ())):
         if line not in plan.text:
             log.info(line)
     precision = Precision(config.trainer.precision, context.device)
@@ -105,9 +107,7 @@ def build_training(
         optimizers=optimizers,
         lr=plan.lr,
         precision=precision,
-        update=Update(
-            optimizers, config.trainer.clip_norm, precision.scaler, ema, list(model.buffers()) if batch_statistics(model) else []
-        ),
+        update=Update(optimizers, config.trainer.clip_norm, precision.scaler, ema, list(changing_buffers(model).values()), growth),
         ema=ema,
         weighting=weighting,
         conflict=conflict,
@@ -120,6 +120,7 @@ def build_training(
         step_logger=StepMetricsLogger(tracker, context.all_reduce, workload.total_loss),
         stop=stop or StopRequest(config.trainer.max_time),
         vitals=Vitals(context, seconds_of(config.trainer.timeout), seconds_of(config.trainer.startup_timeout)),
+        growth=growth,
     )
 
 

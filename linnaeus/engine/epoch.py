@@ -18,6 +18,7 @@ from linnaeus.data.loader import DevicePrefetcher
 from linnaeus.engine.agreement import UNREADABLE, agree, why_interrupted
 from linnaeus.engine.boundary import at_step_boundary
 from linnaeus.engine.freezing import set_training
+from linnaeus.engine.parallel import changing_buffers
 from linnaeus.engine.training import Training
 from linnaeus.randomness import seed_forward
 
@@ -89,7 +90,7 @@ def update_from(t: Training, window: Window, valid: Tensor) -> None:
     shares = shares.to(weights.device, non_blocking=True)
     t.weigher.begin(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.should_measure_conflict(step + 1))
     t.optimizers.zero_grad()
-    t.update.begin()
+    t.update.begin(step + 1)
     for number, (_, batch) in enumerate(window):
         key_forward(t, step, number)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
@@ -122,7 +123,8 @@ def run_micro_batch(t: Training, batch: dict[str, Tensor], shares: Tensor) -> No
 def sums_after(t: Training, window: Window, step: int) -> Tensor:
     """float64 [T]: this process's loss sums of the window that update `step` has just been made of, with its dropout; what a forward
     changes in the model (batch statistics) is put back."""
-    before = [buffer.clone() for buffer in t.model.buffers()]
+    statistics = list(changing_buffers(t.model).values())
+    before = [buffer.clone() for buffer in statistics]
     total = torch.zeros_like(t.weighting.weights, dtype=torch.float64)
     for number, (_, batch) in enumerate(window):
         key_forward(t, step, number)
@@ -130,6 +132,6 @@ def sums_after(t: Training, window: Window, step: int) -> Tensor:
         with t.precision.autocast():
             outputs = t.model(batch)
         total += t.workload.loss_sums(outputs, batch)
-    for buffer, kept in zip(t.model.buffers(), before, strict=True):
+    for buffer, kept in zip(statistics, before, strict=True):
         buffer.copy_(kept)
     return total

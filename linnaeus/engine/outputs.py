@@ -23,8 +23,8 @@ from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.engine.batch_record import BatchRecord
 from linnaeus.engine.results import ValidationResults
+from linnaeus.engine.run_reports import RunReports
 from linnaeus.logging import LogSinks, ProgressDisplay, write_report, write_summary
-from linnaeus.progress.report import eta_seconds, report_line
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.owed import read_summary
 
@@ -56,6 +56,7 @@ class Outputs:
         self.begun = False  # rows, results and checkpoints are cut back to where the run goes on
         self.results = ValidationResults(directory.validation)
         self.batches: BatchRecord | None = None  # with debug.batch_hashes
+        self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display.line)
 
     # -- rows and reports ------------------------------------------------------------------------------------------------
 
@@ -78,6 +79,7 @@ class Outputs:
             "time/training_seconds": seconds,
             "time/validation_seconds": t.clock.validating,
             "time/saving_seconds": t.clock.saving,
+            "time/reporting_seconds": self.reports.reporter.seconds,
             "time/wall_seconds": self.seconds_before + t.clock.wall(),
             "memory/host_MiB": _peak_host_mib(),
         }
@@ -86,22 +88,10 @@ class Outputs:
         return row
 
     def report(self, t: Training) -> None:
-        """The progress line every 1 % of the run, and the clocks behind it."""
-        self.timings(t)
-        if self.context.is_master:
-            self.display.line(report_line(self._report_numbers(t)))
-
-    def _report_numbers(self, t: Training) -> dict[str, float]:
-        clocks, row, p = self.throughput(t), self.last_row, t.progress
-        numbers: dict[str, float] = {"step": p.global_step, "total_steps": p.expected_total_steps, "epoch": p.current_epoch}
-        numbers["epochs"] = -(-p.expected_total_steps // p.steps_per_epoch)
-        numbers |= {name: row[f"train/{name}"] for name in ("loss", "smoothed_loss", "lr", "grad_norm") if f"train/{name}" in row}
-        numbers["samples_per_second"] = clocks["time/samples_per_second"]
-        numbers["step_ms"] = clocks["time/ms_per_step"]
-        numbers["wait_fraction"] = clocks["time/waiting_for_data"]
-        numbers["elapsed_seconds"] = clocks["time/wall_seconds"]
-        numbers["eta_seconds"] = eta_seconds(p.global_step, p.expected_total_steps, clocks["time/ms_per_step"] / 1000)
-        return numbers
+        """The progress report, every 1 % of the run, and the clocks behind it."""
+        with self.reports.reporter.timed():
+            clocks = self.reports.report(t, self.last_row, self.throughput(t))
+            self.sinks.log_timings(t.progress.global_step, clocks)
 
     # -- validation results ----------------------------------------------------------------------------------------------
 
@@ -123,6 +113,7 @@ class Outputs:
     def write_validation(self, step: int, key: str, metrics: dict[str, float], weights: str) -> None:
         """At once; while the disk refuses it is kept, and no checkpoint that builds on it is committed before it is written."""
         if self.context.is_master:
+            self.reports.passes += 1
             with told_if_unwritten(self.results.path(step, key)):
                 self.results.write(step, key, metrics, weights)
 
@@ -130,6 +121,7 @@ class Outputs:
         """In the writer's thread."""
         self.results.flush()
         self.sinks.sync()
+        self.reports.sync()
 
     def dump_metrics(self, t: Training) -> None:
         if self.context.is_master:
@@ -152,6 +144,7 @@ class Outputs:
                 self.batches.sync()
             per_rank = self.context.all_gather(t.tracker.rank_state_dict())
             if self.writer is not None:
+                self.reports.saves += 1
                 self.writer.save(
                     t.progress.global_step,
                     model_state=t.model.state_dict(),
@@ -173,7 +166,7 @@ class Outputs:
             "early_stop": dataclasses.asdict(self.config.schedule.early_stop),
             "progress": t.progress.state_dict(),
             "best": t.tracker.best,
-            "outputs": {"rows": self.sinks.state_dict(), "seconds": self.seconds_before + t.clock.wall()},
+            "outputs": {"rows": self.sinks.state_dict(), "reports": self.reports.rows, "seconds": self.seconds_before + t.clock.wall()},
             "run_id": self.directory.run_id,
             "world_size": self.context.world_size,
             "data_fingerprint": t.workload.fingerprint,
@@ -192,6 +185,7 @@ class Outputs:
                 log.warning("checkpoint %s lies beyond step %d and was set aside", name, step)
         for line in self.sinks.resume(outputs["rows"], step):
             log.warning(line)
+        self.reports.begin(t, outputs.get("reports", 0))
         if self.batches is not None:
             self.batches.begin(step)
         if self.context.is_master:
@@ -240,6 +234,7 @@ class Outputs:
         if self.writer is not None:
             self.writer.close()
         self.sinks.close()
+        self.reports.close()
         if self.batches is not None:
             self.batches.close()
 

@@ -32,12 +32,15 @@ def build_runner(config: Config, model: nn.Module, context: DistributedContext) 
             part.compile()
     if context.world_size == 1:
         return model, contextlib.nullcontext
+    changing = changing_buffers(model)
+    tables = [name for name, _ in model.named_buffers() if name not in changing]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, tables)  # or it would send them at each forward
     ddp = DistributedDataParallel(
         model,
         device_ids=[context.local_rank] if context.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
         # nothing but batch statistics changes in training, and it costs a collective a step
-        **cast(dict[str, Any], {_SYNC_BUFFERS: bool(batch_statistics(model))}),
+        **cast(dict[str, Any], {_SYNC_BUFFERS: bool(changing)}),
     )
     if context.world_size > 2 and not config.trainer.deterministic and context.is_master:
         log.warning(
@@ -53,6 +56,12 @@ def batch_statistics(model: nn.Module) -> list[str]:
     frozen = {id(module) for _, part in frozen_parts(model) for module in part.modules()}
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     return [name for name, module in layers if id(module) not in frozen]
+
+
+def changing_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that forward passes change, by name: batch statistics. All others are tables, the same on every process."""
+    layers = dict(model.named_modules())
+    return {f"{name}.{kind}": buffer for name in batch_statistics(model) for kind, buffer in layers[name].named_buffers(recurse=False)}
 
 
 def mean_in_rank_order(state: None, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings

@@ -18,10 +18,12 @@ from linnaeus.config.schema import Config
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.distributed import DistributedContext
 from linnaeus.engine.ema import EMA
+from linnaeus.engine.parallel import changing_buffers
 from linnaeus.engine.precision import Precision
 from linnaeus.engine.stopping import StopRequest
 from linnaeus.engine.update import Update
 from linnaeus.engine.vitals import Vitals
+from linnaeus.growth import Growth
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import LRSchedule, Optimizers
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
@@ -86,6 +88,7 @@ class Training:
     step_logger: StepMetricsLogger
     stop: StopRequest
     vitals: Vitals
+    growth: Growth | None = None  # of connections; None: every weight is there
     clock: Clock = field(default_factory=Clock)
     validation_loader: Any = None  # made at the first validation, kept
     first_step: int = 0  # where this launch began
@@ -119,6 +122,8 @@ class Training:
             "conflict": self.conflict,
             "tracker": self.tracker,
         }
+        if self.growth is not None:
+            parts["growth"] = self.growth
         if self.ema is not None:
             parts["ema"] = self.ema
         if self.early_stopping is not None:
@@ -130,7 +135,7 @@ class Training:
         if not self.context.is_distributed:
             return
         averages = self.ema.averaged() if self.ema is not None else {}
-        for name, buffer in self.model.named_buffers():
+        for name, buffer in changing_buffers(self.model).items():
             self.context.broadcast(buffer)
             if name in averages:
                 self.context.broadcast(averages[name])

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from linnaeus.engine.ema import EMA
 from linnaeus.engine.precision import GradScaler
+from linnaeus.growth import Growth
+from linnaeus.optim.newcomers import seed_second_moments
 from linnaeus.optim.optimizers import Optimizers
 
 
@@ -28,9 +30,12 @@ class Update:
         scaler: GradScaler | None = None,
         ema: EMA | None = None,
         statistics: Sequence[Tensor] = (),
+        growth: Growth | None = None,
     ) -> None:
-        """`statistics`: buffers that forward passes change (batch norm's); a skipped update leaves them as they were before it."""
+        """`statistics`: buffers that forward passes change (batch norm's); a skipped update leaves them as they were before it. What
+        `growth` connects stays connected even so."""
         self.optimizers, self.clip_norm, self.scaler, self.ema = optimizers, clip_norm, scaler, ema
+        self.growth, self._number = growth, 0
         self._statistics = list(statistics)
         self._before = [buffer.clone() for buffer in self._statistics]
         device = optimizers.params[0].device
@@ -40,8 +45,9 @@ class Update:
         self.skipped_updates, self.skipped_in_a_row = self._skipped.unbind()
 
     @torch.no_grad()
-    def begin(self) -> None:
-        """Call before the first forward of an update."""
+    def begin(self, number: int = 0) -> None:
+        """Call before the first forward of the update `number`, counted from 1; without growth it need not be known."""
+        self._number = number
         if self._statistics:
             torch._foreach_copy_(self._before, self._statistics)
 
@@ -51,10 +57,14 @@ class Update:
 
         Skipped where the norm is not finite: then parameters, moments, step counts and averages keep their bits."""
         grads = self.optimizers.gradients()
+        new = self.growth.connect(self._number, grads) if self.growth is not None else []
         norm = total_norm(grads)
         zero = norm - norm  # NaN where the norm is infinite or NaN, and NaN is not itself; a number would cost 3 us as an operand
         torch.ne(zero, zero, out=self.found_inf)
-        self.optimizers.step(self.found_inf, self._divisor(norm), grads)
+        divisor = self._divisor(norm)
+        if new:
+            seed_second_moments(self.optimizers, new, grads, divisor, self.found_inf)
+        self.optimizers.step(self.found_inf, divisor, grads)
         for buffer, before in zip(self._statistics, self._before, strict=True):
             buffer.copy_(torch.where(self.found_inf > 0, before, buffer))
         self.grad_norm = norm if self.scaler is None else norm / self.scaler.value

@@ -42,25 +42,29 @@ class MetricsTracker:
         self.valid += valid
         self.updates += 1
 
-    def training_row(self, all_reduce: Callable[[Tensor], Tensor], objective: Callable[[Tensor, Tensor], Tensor]) -> dict[str, float]:
-        """Means since the last row, over all processes; clears the sums. `objective(sums, denominators)`, both [T], is the weighted
-        loss. This reads the device: log boundaries only."""
+    def training_row(
+        self, all_reduce: Callable[[Tensor], Tensor], objective: Callable[[Tensor, Tensor], Tensor], look: bool = False
+    ) -> dict[str, float]:
+        """Means since the last row, over all processes; clears the sums, but for a mere `look`. `objective(sums, denominators)`, both
+        [T], is the weighted loss. This reads the device: log boundaries only."""
         totals = all_reduce(self.loss_sums.clone()).cpu()
         counts = {name: all_reduce(count.clone()) for name, count in self.training.counts.items()}
         results = self.training.compute(torch.cat([totals, self.valid]), {k: v.cpu() for k, v in counts.items()})
         row = {f"train/{name}": value for name, value in results.items()}
         row["train/weighted_loss"] = objective(totals, self.valid).item()
-        row["train/smoothed_loss"] = self._smooth(row["train/loss"])
-        self._clear()
+        smoothed, weight = self._smooth(row["train/loss"])
+        row["train/smoothed_loss"] = smoothed / weight if weight else math.nan
+        if not look:
+            self.smoothed, self.smoothed_weight = smoothed, weight
+            self._clear()
         return row
 
-    def _smooth(self, loss: float) -> float:
-        """Exponential average over updates, corrected for its start at 0."""
-        if math.isfinite(loss):
-            keep = SMOOTHING**self.updates
-            self.smoothed = keep * self.smoothed + (1 - keep) * loss
-            self.smoothed_weight = keep * self.smoothed_weight + (1 - keep)
-        return self.smoothed / self.smoothed_weight if self.smoothed_weight else math.nan
+    def _smooth(self, loss: float) -> tuple[float, float]:
+        """Exponential average over updates that has begun at 0, and what it is to be divided by for that."""
+        if not math.isfinite(loss):
+            return self.smoothed, self.smoothed_weight
+        keep = SMOOTHING**self.updates
+        return keep * self.smoothed + (1 - keep) * loss, keep * self.smoothed_weight + (1 - keep)
 
     def _clear(self) -> None:
         self.loss_sums.zero_()
@@ -145,9 +149,11 @@ class StepMetricsLogger:
         """`total_loss` is the workload's."""
         self.tracker, self.all_reduce, self.total_loss = tracker, all_reduce, total_loss
 
-    def row(self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, **more: float) -> dict[str, float]:
+    def row(
+        self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, look: bool = False, **more: float
+    ) -> dict[str, float]:
         weights = task_weights.to("cpu", torch.float64)
-        row = self.tracker.training_row(self.all_reduce, lambda sums, counts: self.total_loss(sums, weights, counts))
+        row = self.tracker.training_row(self.all_reduce, lambda sums, counts: self.total_loss(sums, weights, counts), look)
         row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": int(skipped_updates)}
         row |= {f"train/{task}/weight": w for task, w in zip(self.tracker.tasks, weights.tolist())}
         return row | more

@@ -67,7 +67,9 @@ def _adamw(config: AdamWConfig | MuonConfig, groups: Sequence[ParamGroup], lr: f
         step = torch.zeros((), device=p.device if on_device else "cpu")
         return {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
 
-    return Guarded("adamw", groups, lr, make, initial)
+    member = Guarded("adamw", groups, lr, make, initial)
+    member.beta2 = config.beta2
+    return member
 
 
 def _sgd(config: SGDConfig, groups: Sequence[ParamGroup], lr: float, fused: bool) -> Member:

@@ -25,6 +25,7 @@ class Member:
     """State by parameter name, and lists cut at the groups' borders. `native`: divides by `divisor` and heeds `found_inf` itself."""
 
     native = False
+    beta2: float | None = None  # decay of the second moment, where one is kept
 
     def __init__(self, kind: str, groups: Sequence[ParamGroup], lr: float) -> None:
         self.kind, self.groups = kind, list(groups)
@@ -48,7 +49,7 @@ class FusedAdamW(Member):
 
     def __init__(self, groups: Sequence[ParamGroup], lr: float, betas: tuple[float, float], eps: float) -> None:
         super().__init__("adamw", groups, lr)
-        self.betas, self.eps = betas, eps
+        self.betas, self.eps, self.beta2 = betas, eps, betas[1]
         self.steps = torch.zeros(len(self.params), device=self.params[0].device)
         self.step_views = list(self.steps.unbind())
         self.exp_avgs = [torch.zeros_like(p) for p in self.params]

@@ -57,6 +57,13 @@ class Optimizers:
         """The gradients as they stand, in the order of `params`."""
         return [p.grad for p in self.params]
 
+    def keeper(self, place: int) -> tuple[Member, dict[str, Tensor]]:
+        """The optimizer of `params[place]`, and what it keeps for it: the live tensors."""
+        for member, where in zip(self.optimizers, self._bounds, strict=True):
+            if where.start <= place < where.stop:
+                return member, member.state[member.names[place - where.start]]
+        raise IndexError(place)
+
     def zero_grad(self) -> None:
         for p in self.params:
             p.grad = None

@@ -1,9 +1,12 @@
-"""The line a person reads every 1 % of a run: where it is, how it goes, when it ends."""
+"""How a progress report reads: quantities as a person takes them in, and parts laid out as a few plain lines."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Sequence
+
+WIDTH = 130  # columns of a line, besides its time
+INDENT = " " * 8  # of a report's further lines: a percentage begins each report, and nothing stands under it
 
 
 def format_duration(seconds: float) -> str:
@@ -27,36 +30,28 @@ def format_rate(per_second: float) -> str:
     return f"{per_second:.3g}"
 
 
-# key of the numbers -> how it reads; the order of the line.
-_PARTS: dict[str, Callable[[float], str]] = {
-    "loss": lambda v: f"loss {v:.4f}",
-    "smoothed_loss": lambda v: f"smooth {v:.4f}",
-    "lr": lambda v: f"lr {v:.2e}",
-    "grad_norm": lambda v: f"grad {v:.3g}",
-    "samples_per_second": lambda v: f"{format_rate(v)} samples/s",
-    "step_ms": lambda v: f"{v:.3g} ms/step",
-    "wait_fraction": lambda v: f"data wait {100 * v:.0f}%",
-    "elapsed_seconds": lambda v: f"elapsed {format_duration(v)}",
-    "eta_seconds": lambda v: f"ETA {format_duration(v)}",
-}
+def format_memory(mebibytes: float) -> str:
+    """`812 MiB`, `13.2 GiB`."""
+    return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
 
 
-def report_line(numbers: Mapping[str, float]) -> str:
-    """One plain line of `numbers`: `step` and `total_steps`, `epoch` (0-based) and `epochs`, and any of `loss`, `smoothed_loss`,
-    `lr`, `grad_norm`, `samples_per_second`, `step_ms`, `wait_fraction` (0 to 1), `elapsed_seconds`, `eta_seconds`. Numbers it
-    does not know follow by their name."""
-    step, total = int(numbers["step"]), int(numbers["total_steps"])
-    head = f"{100 * step / total:5.1f}%  step {step:>{len(str(total))}}/{total}"
-    parts = [head]
-    if "epoch" in numbers:
-        of = f"/{int(numbers['epochs'])}" if "epochs" in numbers else ""
-        parts.append(f"epoch {int(numbers['epoch']) + 1}{of}")
-    parts += [show(numbers[key]) for key, show in _PARTS.items() if key in numbers]
-    known = {"step", "total_steps", "epoch", "epochs", *_PARTS}
-    parts += [f"{key} {value:.4g}" for key, value in numbers.items() if key not in known]
-    return "  ".join(parts)
+def format_value(value: float | int | str) -> str:
+    """Any value in few characters: texts as they are, whole numbers with separators, others in four digits."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def eta_seconds(step: int, total_steps: int, seconds_per_step: float, seconds_to_come: float = 0.0) -> float:
-    """Time left: updates at their mean pace so far in this launch, plus what else is to come (validation, saving)."""
-    return max(0, total_steps - step) * seconds_per_step + seconds_to_come
+def layout(sections: Iterable[Sequence[str]]) -> str:
+    """The texts of each section, two blanks apart, on lines of at most `WIDTH` columns where no text alone is longer; a section that
+    does not fit beside the one before it begins a line."""
+    lines = [""]
+    for texts in sections:
+        whole = "  ".join(texts)
+        for text in (whole,) if len(INDENT + whole) <= WIDTH else texts:
+            if not text:
+                continue
+            if lines[-1] and len(lines[-1]) + 2 + len(text) > WIDTH:
+                lines.append("")
+            lines[-1] += f"  {text}" if lines[-1].strip() else f"{INDENT}{text}" if len(lines) > 1 else text
+    return "\n".join(lines)

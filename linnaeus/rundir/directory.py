@@ -3,7 +3,7 @@
     config.yaml   the resolved configuration          run.json      what it ran on, ids, fingerprint of the data
     lock          who holds it (`lock.py`)            launches/<n>/ one per start: command, overrides, commit, configuration,
                                                                     changes, and what they move (`moved.txt`)
-    train.log  metrics.jsonl  timings.jsonl  schedule.txt  checkpoints/  validation/  report.html  summary.json
+    train.log  metrics.jsonl  reports.jsonl  timings.jsonl  schedule.txt  checkpoints/  validation/  report.html  summary.json
 
 `RunDirectory(...)` only looks: it finds the directory and refuses what cannot be continued. `start()` takes the lock and writes;
 call it once training really begins, so that a mistake or a plan leaves nothing behind. Only rank 0 looks and writes; the others

@@ -83,6 +83,10 @@ class OpsSchedule:
         """Whether the conflict between the tasks is measured in the update number `current_step`."""
         return self.resolved.conflict.due(current_step)
 
+    def should_grow(self, current_step: int) -> bool:
+        """Whether weights are connected in the update number `current_step`."""
+        return self.resolved.growth.due(current_step)
+
     def should_stop_early(
         self,
         current_step: int,
@@ -117,6 +121,11 @@ class OpsSchedule:
     def get_mixup_prob(self, current_step: int) -> float:
         """Probability that a pair of samples is mixed."""
         return self.resolved.mixing.at(current_step)
+
+    def get_connection_density(self, current_step: int) -> float:
+        """Share of the maskable weights that are connected in the state at `current_step`, if weights are connected in the update
+        that leads there or it is 0."""
+        return 1.0 if self.resolved.density is None else self.resolved.density.at(current_step)
 
     def get_mixup_group_level(self, epoch: int) -> str | None:
         """The taxonomic rank whose members are paired in a (0-based) epoch; None before the first entry: no pairs."""

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 from linnaeus.schedule.durations import first_step_at
-from linnaeus.schedule.resolved import ResolvedSchedule
+from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
 
 WIDTH, LEFT, RIGHT, TOP = 1040, 190, 150, 64
 CURVE_HEIGHT, RAMP_HEIGHT, ROW_HEIGHT, GAP = 170, 110, 24, 40
@@ -20,7 +20,7 @@ CURVE_HEIGHT, RAMP_HEIGHT, ROW_HEIGHT, GAP = 170, 110, 24, 40
 BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, INK, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#222222", "#8a8a8a",
 )  # fmt: skip
-RAMP_COLOURS = {"meta_mask": BLUE, "partial_meta_mask": SKY, "null_mask": VERMILION, "mixing": GREEN}
+RAMP_COLOURS = {"meta_mask": BLUE, "partial_meta_mask": SKY, "null_mask": VERMILION, "mixing": GREEN, DENSITY: PURPLE}
 LEVEL_COLOURS = ("#dcecf5", "#fbeccb", "#d6efe6", "#f6e2ed")
 
 

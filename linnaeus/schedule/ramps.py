@@ -1,11 +1,11 @@
-"""A probability over time: linear between two steps, constant outside them, a pure function of the step."""
+"""A probability or a share over time: linear between two steps, constant outside them, a pure function of the step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import RampConfig
+from linnaeus.config.schema import LinearGrowthConfig, RampConfig
 from linnaeus.schedule.durations import Duration
 
 
@@ -19,7 +19,7 @@ class Ramp:
     until_step: int
 
     @classmethod
-    def resolve(cls, config: RampConfig, key: str, total_steps: int, steps_per_epoch: int) -> Ramp:
+    def resolve(cls, config: RampConfig | LinearGrowthConfig, key: str, total_steps: int, steps_per_epoch: int) -> Ramp:
         """Raises `ConfigError` when it would end before it begins."""
         begin = Duration.parse(config.begin, f"{key}.begin").to_steps(total_steps, steps_per_epoch)
         until = Duration.parse(config.until, f"{key}.until").to_steps(total_steps, steps_per_epoch)
@@ -33,7 +33,7 @@ class Ramp:
         return self.start == self.end
 
     def at(self, step: int) -> float:
-        """The probability at `step`; `until_step` itself has `end`, so an empty ramp is a jump."""
+        """The value at `step`; `until_step` itself has `end`, so an empty ramp is a jump."""
         if step >= self.until_step:
             return self.end
         if step <= self.begin_step:

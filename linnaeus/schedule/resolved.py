@@ -12,6 +12,8 @@ from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import (
     Config,
     EarlyStopConfig,
+    GrowthConfig,
+    LinearGrowthConfig,
     MovingWeightsConfig,
     ScheduleConfig,
     SchedulerConfig,
@@ -27,6 +29,7 @@ from linnaeus.schedule.ramps import Ramp
 
 PARTIAL = "validate_partial_mask_meta"
 PASSES = ("validate", "validate_mask_meta", PARTIAL)
+DENSITY = "connected weights"
 RAMPS = ("meta_mask", "partial_meta_mask", "null_mask", "mixing")
 
 
@@ -48,6 +51,8 @@ class ResolvedSchedule:
     checkpoint: Every
     weighting: Every  # when the task weights are updated
     conflict: Every  # when the conflict between tasks is measured
+    growth: Every  # when weights are connected
+    density: Ramp | None  # of connected weights; None: all are, from the start
     combinations: tuple[Combination, ...]  # of masked components, by the index of their partial pass
     listed: int  # how many of them the config lists: the others run at the end only
     all_combinations_at_end: bool
@@ -76,12 +81,14 @@ class ResolvedSchedule:
             "checkpoint": self.checkpoint,
             "weighting": self.weighting,
             "conflict": self.conflict,
+            **({"growth": self.growth} if self.density is not None else {}),
             "report": self.report,
             "log": self.log,
         }
 
     def ramps(self) -> dict[str, Ramp]:
-        return {name: getattr(self, name) for name in RAMPS}
+        density = {DENSITY: self.density} if self.density is not None else {}
+        return {name: getattr(self, name) for name in RAMPS} | density
 
 
 def resolve_all_schedule_params(
@@ -102,6 +109,7 @@ def resolve_all_schedule_params(
         raise ConfigError("schedule.validate_partial_mask_meta needs schedule.partial_combinations, such as [[SPATIAL]]; or set it to []")
     events = _events(config, *lengths, last, {"validate": True, "validate_mask_meta": has_metadata, PARTIAL: bool(combinations)})
     events |= _weighting_events(config.weighting, *lengths, last, tasks)
+    events["growth"], density = _growth(config.growth, *lengths, last)
     ramps = {name: Ramp.resolve(getattr(schedule, name), f"schedule.{name}", *lengths) for name in RAMPS}
     levels = _mixing_levels(schedule, *lengths)
     warmup_end = Duration.parse(scheduler.warmup, "lr_scheduler.warmup").to_steps(*lengths)
@@ -119,6 +127,8 @@ def resolve_all_schedule_params(
         checkpoint=events["checkpoint"],
         weighting=events["weighting"],
         conflict=events["conflict"],
+        growth=events["growth"],
+        density=density,
         combinations=combinations,
         listed=len(listed),
         all_combinations_at_end=complete,
@@ -131,7 +141,7 @@ def resolve_all_schedule_params(
         warmup_end=warmup_end,
         lr_moments=_lr_moments(scheduler, warmup_end, *lengths),
         early_stop=schedule.early_stop,
-        notes=tuple(_notes(events, ramps, levels, warmup_end, last, steps_per_epoch)),
+        notes=tuple(_notes(events, ramps, density, levels, warmup_end, last, steps_per_epoch)),
     )
 
 
@@ -144,7 +154,7 @@ def _events(config: Config, total: int, per_epoch: int, last: int, possible: dic
         return Every.resolve(getattr(schedule, name), f"schedule.{name}", total, per_epoch, last, at_end=at_end, by_clock=by_clock)
 
     never = Every(first=1, last=last)
-    events = {"log": every("log"), "report": every("report", by_clock=True)}
+    events = {"log": every("log"), "report": every("report", bool(schedule.report), by_clock=True)}
     events["checkpoint"] = every("checkpoint", schedule.checkpoint_at_end, by_clock=True)
     for name in PASSES:
         once_more = schedule.validate_at_end and bool(getattr(schedule, name))
@@ -157,12 +167,33 @@ def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, la
     """When task weights are updated (surgery: always), and when the conflict is measured between tasks, of which it takes two."""
     moves = Every(first=1, last=last)
     if isinstance(weighting, MovingWeightsConfig):
+        if not weighting.every:
+            raise ConfigError(f"weighting.every=[] would never move the weights of weighting={weighting.name}; use weighting=fixed")
         begin = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)
         moves = Every.resolve(weighting.every, "weighting.every", total, per_epoch, last, first=max(1, begin))
     elif isinstance(weighting, SurgeryConfig):
         moves = Every.resolve(["1steps"], "weighting", total, per_epoch, last)
     cadence = [] if tasks == 1 else weighting.conflict
     return {"weighting": moves, "conflict": Every.resolve(cadence, "weighting.conflict", total, per_epoch, last)}
+
+
+def _growth(growth: GrowthConfig, total: int, per_epoch: int, last: int) -> tuple[Every, Ramp | None]:
+    """When weights are connected, the last time where the ramp ends; and the share of them that is."""
+    never = Every(first=1, last=last)
+    if not isinstance(growth, LinearGrowthConfig):
+        return never, None
+    if growth.end < growth.start:
+        raise ConfigError(f"growth.end={growth.end:g} is less than growth.start={growth.start:g}; connected weights stay, make it larger")
+    density = Ramp.resolve(growth, "growth", total, per_epoch)
+    if density.is_constant:
+        return never, density
+    if density.until_step == 0:
+        raise ConfigError(f"growth.until={growth.until} leaves no update to grow in; make it later")
+    if not growth.every:
+        raise ConfigError("growth.every=[]: nothing would ever be connected; say when, such as [1%]")
+    first, until = min(density.begin_step + 1, density.until_step), min(density.until_step, last)
+    whole = density.until_step <= last
+    return Every.resolve(growth.every, "growth.every", total, per_epoch, until, first=first, at_end=whole), density
 
 
 def _lr_moments(scheduler: SchedulerConfig, warmup_end: int, total: int, per_epoch: int) -> tuple[tuple[str, int], ...]:
@@ -213,7 +244,13 @@ def _check_monitor(schedule: ScheduleConfig) -> None:
 
 
 def _notes(
-    events: dict[str, Every], ramps: dict[str, Ramp], levels: tuple[tuple[int, str], ...], warmup_end: int, last: int, per_epoch: int
+    events: dict[str, Every],
+    ramps: dict[str, Ramp],
+    density: Ramp | None,
+    levels: tuple[tuple[int, str], ...],
+    warmup_end: int,
+    last: int,
+    per_epoch: int,
 ) -> list[str]:
     """What will not happen although the config says so, one line each."""
     notes = [
@@ -221,9 +258,10 @@ def _notes(
         for name, e in events.items()
         if e.cadences and not e.seconds and not e.happens
     ]
+    named = {f"schedule.{name}": ramp for name, ramp in ramps.items()} | ({"growth": density} if density is not None else {})
     notes += [
-        f"schedule.{name}: the ramp ends at step {r.until_step}, beyond the last step {last}, and stops at {r.at(last - 1):.4g}"
-        for name, r in ramps.items()
+        f"{name}: the ramp ends at step {r.until_step}, beyond the last step {last}, and stops at {r.at(last - 1):.4g}"
+        for name, r in named.items()
         if not r.is_constant and r.until_step > last
     ]
     notes += [f"schedule.mixing_level: {level} would begin after the last epoch" for epoch, level in levels if epoch * per_epoch >= last]

@@ -51,7 +51,9 @@ class Weigher:
             self._sums += sums.detach()
         if not self._gradients:
             return
-        wanted = sums if self.measured_sums is None else self.measured_sums(outputs, batch, sums)
+        # what acts at once combines the very gradients of this backward
+        own = self.measured_sums is None or self.weighting.needs.at_once
+        wanted = sums if own else self.measured_sums(outputs, batch, sums)  # type: ignore[misc]
         denominators = torch.where(self._valid > 0, self._valid, 1.0).to(sums, non_blocking=True)
         if isinstance(wanted, Tensor):
             losses: Sequence[Tensor] = (wanted / denominators).unbind()

@@ -91,6 +91,7 @@ class Workload(Protocol):
     train_size: int
     train_set: PositionedDataset  # these two after `build_datasets`
     validation_set: PositionedDataset
+    units: tuple[str, int]  # what a sample holds and how many, for reports: ("tokens", 1024); a workload of plain samples has none
     groups_of_two: bool  # samples are ordered in slots of two and micro-batches are even
     notes: tuple[str, ...]  # lines printed at start
     fingerprint: str  # of data and everything that numbers the classes
@@ -107,7 +108,10 @@ class Workload(Protocol):
         For two choices of `weighting.place` more is needed: `model.trunk_parameters()`, all parameters that all tasks share, for
         `trunk`, and outputs that are a mapping with `per_rank`, the features [B, ...] that the heads read, for `features`. With
         `trainer.compile` the layers up to there must be parts of their own (`model.compiled_parts()`), else measuring runs the whole
-        backward."""
+        backward.
+
+        For reports a model may say more of itself: `model.flops_per_sample()`, floating-point operations of forward and backward for one
+        sample, without which there is no MFU; `model.active_parameters()`, how many take part, by default all that are trained."""
         ...
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
@@ -146,6 +150,11 @@ class Workload(Protocol):
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
         """Lines printed at the end, such as accuracies beside their ceilings."""
+        ...
+
+    def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
+        """More of what a progress report tells, by name: what the configuration and the state at this step determine, no clocks. A row
+        `phase` with `phase/description`, and all `phase/...`, are shown together. Asked on rank 0, and not of a workload without it."""
         ...
 
     def save_record(self, directory: Path) -> None:

@@ -108,6 +108,7 @@ TIMM = "model=timm model.backbone=test_resnet"
 LONG = "trainer.length=20steps"
 FALLING = "schedule.validate=[1steps] optimizer.lr=0.003"
 CKPT = f"{FALLING} schedule.checkpoint=[1steps] schedule.keep_last=1"
+GROWTH = "experiment=vectors growth=linear growth.every=[1steps] growth.until=100% optimizer.lr=0.01"
 RAMP = "schedule.{0}.start=0 schedule.{0}.end=1 schedule.{0}.begin=0% schedule.{0}.until=67%"
 NONE = "schedule.meta_mask.start=0 schedule.meta_mask.end=0"
 NULLS = "head.nulls=phase_in data.train_samples=72 trainer.global_batch=24 trainer.micro_batch=24"
@@ -294,6 +295,13 @@ TABLE = {
     "schedule.early_stop.min_lr": Case("schedule.early_stop.min_lr=1", end),
     "schedule.early_stop.max_grad_norm": Case("schedule.early_stop.max_grad_norm=1e-6", end),
     "schedule.early_stop.max_steps": Case("schedule.early_stop.max_steps=2", end),
+    "growth.name@none": Case("growth=linear", see.updates, "experiment=vectors"),
+    "growth.start@linear": Case("growth.start=0.3", see.updates, GROWTH),
+    "growth.end@linear": Case("growth.end=0.5", see.updates, GROWTH),
+    "growth.begin@linear": Case("growth.begin=1steps", see.updates, GROWTH),
+    "growth.until@linear": Case("growth.until=1steps", see.updates, GROWTH),
+    "growth.every@linear": Case("growth.every=[2steps]", see.updates, GROWTH),
+    "growth.by@linear": Case("growth.by=random", see.updates, GROWTH),
     "trainer.global_batch": Case("trainer.global_batch=16", see.updates),
     "trainer.micro_batch": Case("trainer.micro_batch=8", built(lambda t: t.sampler.accumulation)),
     "trainer.length": Case("trainer.length=2steps", end),
@@ -320,6 +328,10 @@ TABLE = {
     "logger.wandb": Case("logger.wandb=offline", wandb),
     "logger.wandb_project": Case("logger.wandb_project=x", wandb, "logger.wandb=offline"),
     "logger.tensorboard": Case("logger.tensorboard=true", lambda c: any("tfevents" in name for name in see.ran(c).files)),
+    "logger.report_sections": Case(
+        "logger.report_sections=[progress]", lambda c: "samples" in see.ran(c).console, "schedule.report=[100%] logger.report=false"
+    ),
+    "logger.peak_tflops": Case("logger.peak_tflops=1", lambda c: "no effect" in see.ran(c).console),
     "logger.report": Case("logger.report=true", ran("files"), "run.name=x"),
     "debug.dump_metrics": Case("debug.dump_metrics=true", ran("files"), "run.name=x"),
     "debug.batch_hashes": Case("debug.batch_hashes=true", ran("files"), "run.name=x"),

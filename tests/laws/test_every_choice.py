@@ -22,6 +22,8 @@ def test_a_run_is_killed_and_goes_on(tmp_path, choice):
     if choice == ["weighting=surgery"]:
         pytest.importorskip("torchjd")
         more += ["trainer.micro_batch=32"]  # it needs an update of one micro-batch
+    if choice[0] in {f"weighting={name}" for name in ("gradnorm", "dwa", "famo", "uncertainty")}:
+        more += ["weighting.every=[1steps]"]
     whole = runs.run("biota", tmp_path / "whole", *more)
     broken = runs.configuration("biota", tmp_path / "broken", *more)
     with runs.killed(epoch, "train_one_step", 4):

@@ -21,7 +21,14 @@ from linnaeus.progress import TrainingStage
 from tests import runs, watching
 
 SETTINGS = {
-    "vectors": ["trainer.precision=fp16", "model.batch_norm=true", "lr_scheduler=plateau", "lr_scheduler.monitor=val_ema/loss"],
+    "vectors": [
+        "trainer.precision=fp16",
+        "model.batch_norm=true",
+        "lr_scheduler=plateau",
+        "lr_scheduler.monitor=val_ema/loss",
+        "growth=linear",
+        "growth.start=0.9",  # with batch norm: units without inputs would blow gradients up beyond fp16
+    ],
     "biota": ["optimizer=muon"],
 }
 COMMON = ["trainer.ema_decay=0.9", "weighting=gradnorm", "weighting.every=[1steps]", "schedule.best_monitor=val_ema/loss"]

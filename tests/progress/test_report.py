@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from linnaeus.progress import format_duration, report_line
-from linnaeus.progress.report import eta_seconds, format_rate
+from linnaeus.progress import format_duration
+from linnaeus.progress.report import INDENT, WIDTH, format_memory, format_rate, format_value, layout
 
 
 @pytest.mark.parametrize(
@@ -22,24 +22,19 @@ def test_rates(rate: float, text: str) -> None:
     assert format_rate(rate) == text
 
 
-def test_the_whole_line() -> None:
-    line = report_line(
-        {
-            "step": 120, "total_steps": 1000, "epoch": 1, "epochs": 10, "loss": 2.34567, "smoothed_loss": 2.5, "lr": 3e-4,
-            "samples_per_second": 812.3, "wait_fraction": 0.034, "elapsed_seconds": 61, "eta_seconds": 452, "species/top1": 0.4321,
-        }
-    )  # fmt: skip
-    assert line == (
-        " 12.0%  step  120/1000  epoch 2/10  loss 2.3457  smooth 2.5000  lr 3.00e-04  812 samples/s  data wait 3%  elapsed 1m01s"
-        "  ETA 7m32s  species/top1 0.4321"
-    )
+def test_memory_and_values() -> None:
+    assert [format_memory(m) for m in (812.4, 1024, 142_336)] == ["812 MiB", "1.0 GiB", "139.0 GiB"]
+    assert [format_value(v) for v in (1234567, 0.123456, "as it is", math.nan)] == ["1,234,567", "0.1235", "as it is", "nan"]
 
 
-def test_what_is_not_known_is_left_out() -> None:
-    assert report_line({"step": 7, "total_steps": 7}) == "100.0%  step 7/7"
-    assert "loss nan" in report_line({"step": 1, "total_steps": 7, "loss": math.nan})
+def test_a_report_of_few_parts_is_one_line() -> None:
+    assert layout([["12.0%", "step 12/100"], [], ["loss 2.0"]]) == "12.0%  step 12/100  loss 2.0"
+    assert layout([]) == layout([[], []]) == ""
 
 
-def test_time_left() -> None:
-    assert eta_seconds(25, 100, 0.1, 5.0) == pytest.approx(12.5)
-    assert eta_seconds(100, 100, 0.1) == 0.0
+def test_lines_break_between_sections_and_within_those_that_are_too_long() -> None:
+    first, second, third = ["a" * 60, "b" * 40], ["c" * 40], ["d" * 70, "e" * 70]
+    lines = layout([first, second, third]).split("\n")
+    assert lines == ["  ".join(first), INDENT + "c" * 40 + "  " + "d" * 70, INDENT + "e" * 70]
+    assert all(len(line) <= WIDTH for line in lines)
+    assert layout([["x" * 200], ["y"]]).split("\n") == ["x" * 200, INDENT + "y"], "one text alone is never cut"

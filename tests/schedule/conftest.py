@@ -13,6 +13,7 @@ from linnaeus.config.schema import (
     DebugConfig,
     EarlyStopConfig,
     GradNormConfig,
+    GrowthConfig,
     LoggerConfig,
     RampConfig,
     RunConfig,
@@ -43,6 +44,7 @@ def build(
     trainer: dict[str, Any] | None = None,
     early_stop: dict[str, Any] | None = None,
     scheduler: Any = None,
+    growth: Any = None,
     gradnorm: tuple[list[str], str] | None = None,
     conflict: tuple[str, ...] = (),
     last_batch: str = "keep",
@@ -58,8 +60,8 @@ def build(
         optimizer=SGDConfig("sgd", 0.1, "none", 8, 0.0, False, [], 0.9, False),
         lr_scheduler=scheduler or CosineConfig("cosine", "0steps", 0.0),
         schedule=replace(SCHEDULE, early_stop=replace(EARLY_STOP, **(early_stop or {})), **schedule),
-        trainer=replace(TRAINER, **(trainer or {})), logger=LoggerConfig("plain", "disabled", "x", False, False),
-        debug=DebugConfig(False, False), launch=None, sweep=None,
+        trainer=replace(TRAINER, **(trainer or {})), logger=LoggerConfig("plain", "disabled", "x", False, False, ["progress"], None),
+        debug=DebugConfig(False, False), growth=growth or GrowthConfig("none"), launch=None, sweep=None,
     )  # fmt: skip
 
 

@@ -77,6 +77,9 @@ class MLP(nn.Module):
     def trunk_parameters(self) -> list[nn.Parameter]:
         return [*self.trunk.parameters(), *self.shared.parameters()]
 
+    def maskable_parameters(self) -> list[str]:
+        return [name for name, parameter in self.named_parameters() if name.startswith("trunk.") and parameter.ndim == 2]
+
     def compiled_parts(self) -> list[nn.Module]:
         return [self.trunk]
 

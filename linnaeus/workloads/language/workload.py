@@ -42,6 +42,7 @@ class LanguageWorkload:
         self.store = build_store(config)
         self.fingerprint, self.notes = self.store.fingerprint, self.store.notes
         data = config.data
+        self.units = ("tokens", data.block)
         self.train_set = TextWindows(self.store.train, data.block, config.seed, data.order, f"{self.fingerprint}/train")
         self.validation_set = TextWindows(self.store.validation, data.block, config.seed, None, f"{self.fingerprint}/validation")
 

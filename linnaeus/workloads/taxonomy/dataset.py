@@ -80,7 +80,7 @@ class TaxonomyDataset:
         self._resampling = build_resampling(config, self.labels, self.ranks) if training else None
         self.weight = source.weight[self.rows] if training and source.weight is not None else None
         self.notes = (*masking_notes(config.schedule, self.components), *self._sampling_notes(config)) if training else ()
-        self.nulls = NullPolicy.of(config, source.tree.sizes) if training else None
+        self.nulls = NullPolicy.of(config, source.tree) if training else None
         self.fingerprint = _fingerprint(source.fingerprint, self.rows, self.components)
         self._groups: dict[str, np.ndarray] = {}
 

@@ -5,6 +5,9 @@
                probability 1 - `schedule.null_mask`, keyed by (seed, global_step, position), and is left out (-1) otherwise
     predict    the same, every null label at every step; `schedule.null_mask` has no say and must be left alone
 
+For the heads that are one distribution on the tree, "not known any further" is a child of every taxon that has children. A null label
+below a taxon without any, or one with a finer taxon known below it (a hole of the lineage), then says nothing and stays left out.
+
 Under the first a null label is a taxon that nobody named, under the others it is something to be learnt. Validation keeps its
 nulls in any case: accuracies are over the known labels and the real classes.
 """
@@ -12,7 +15,7 @@ nulls in any case: accuracies are over the known labels and the real classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,20 +23,24 @@ from linnaeus import randomness
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config
 from linnaeus.workloads.taxonomy.augment.draws import draws, sample_keys
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 PHASE_IN = 2  # the operation of these draws within the masking stream
 
 
 @dataclass(frozen=True)
 class NullPolicy:
-    """`null_class` int64 [R]: the number of the null class at each rank. `always`: no null label is left out."""
+    """`null_class` int64 [R]: the number of the null class at each rank. `always`: no null label is left out. For heads on the tree
+    `offsets` int64 [R] is the node of class 0 of each rank and `inner` bool [T + 1] says which nodes have children, last the top."""
 
     seed: int
     null_class: np.ndarray
     always: bool
+    offsets: np.ndarray | None = None
+    inner: np.ndarray | None = None
 
     @classmethod
-    def of(cls, config: Config, sizes: Sequence[int]) -> NullPolicy | None:
+    def of(cls, config: Config, tree: TaxonomyTree) -> NullPolicy | None:
         """None where nulls are ignored. Raises ConfigError where the schedule and the head contradict each other."""
         ramp, nulls = config.schedule.null_mask, config.head.nulls
         always_left_out = ramp.start == ramp.end == 1
@@ -45,12 +52,39 @@ class NullPolicy:
         if nulls != "phase_in" and not always_left_out:
             says = "lets null labels into the loss" if nulls == "ignore" else "leaves null labels out of the loss"
             raise ConfigError(f"schedule.null_mask {says}, but head.nulls={nulls} does not ask it; set head.nulls=phase_in")
-        return None if nulls == "ignore" else cls(config.seed, np.array(sizes, dtype=np.int64), nulls == "predict")
+        if nulls == "ignore":
+            return None
+        policy = cls(config.seed, np.array(tree.sizes, dtype=np.int64), nulls == "predict")
+        if config.head.name == "linear":
+            return policy
+        inner = np.zeros(tree.offsets[-1] + 1, dtype=bool)
+        inner[tree.node_parent] = True  # -1, the top, is the last
+        return replace(policy, offsets=np.array(tree.offsets[:-1]), inner=inner)
+
+    @staticmethod
+    def notes(nulls: str, ranks: Sequence[str], missing: Sequence[int]) -> tuple[str, ...]:
+        """What to say of `missing` null labels a rank among the training samples. Raises ConfigError where there is nothing to learn."""
+        if nulls == "ignore":
+            return ()
+        if not any(missing):
+            raise ConfigError(f"head.nulls={nulls}: no training sample lacks a label, so there is nothing to learn; set head.nulls=ignore")
+        without = [rank for rank, count in zip(ranks, missing, strict=True) if not count]
+        return (f"head.nulls={nulls}: no training sample lacks a label of {', '.join(without)}",) if without else ()
 
     def apply(self, steps: np.ndarray, positions: np.ndarray, label: np.ndarray, masked: np.ndarray, usable: np.ndarray) -> np.ndarray:
         """`label` int64 [B, R] with the nulls of `usable` [B] samples turned into the null class, some or all; `masked` float [B] is
         the probability that one is left out where that is scheduled."""
         taken = (label < 0) & usable[:, None]
+        if self.inner is not None:
+            taken &= self._below_inner(label)
         if not self.always:
             taken &= draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1]) >= masked[:, None]
         return np.where(taken, self.null_class, label)
+
+    def _below_inner(self, label: np.ndarray) -> np.ndarray:
+        """bool [B, R]: finer than the finest taxon known of a row, int64 [B, R], and that taxon has children."""
+        assert self.offsets is not None and self.inner is not None
+        nodes = np.where(label >= 0, label + self.offsets, -1)
+        finest = nodes.max(axis=1)  # finer taxa have larger numbers
+        rank = np.where(finest >= 0, nodes.argmax(axis=1), -1)
+        return (np.arange(label.shape[1]) > rank[:, None]) & self.inner[finest][:, None]

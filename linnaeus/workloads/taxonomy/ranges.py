@@ -11,6 +11,7 @@ least of these lse: a single exponential an element, every exponent at most 0, s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -51,9 +52,14 @@ def _block_size(classes: int) -> int:
 
 
 class _Blocks:
-    """Where ranges lie on the blocks of C elements: the whole blocks of each, and the elements of its two ends."""
+    """Where ranges lie on the blocks of x [B, C]: the whole blocks of each, and the elements of its two ends.
 
-    def __init__(self, classes: int, first: Tensor, last: Tensor) -> None:
+    x lies in memory by samples or, being the transpose of [C, B], by classes; reductions over the wrong one of the two take ten times
+    as long, so blocks are [B, n, size] or [n, size, B]."""
+
+    def __init__(self, x: Tensor, first: Tensor, last: Tensor) -> None:
+        classes = x.shape[1]
+        self.by_class = not x.is_contiguous() and x.t().is_contiguous()
         self.size = _block_size(classes)
         self.count = classes // self.size
         self.whole = self.count * self.size
@@ -69,8 +75,19 @@ class _Blocks:
         self.ends = torch.cat([left, right], 2).clamp_(max=max(classes - 1, 0))
 
     def of(self, x: Tensor) -> Tensor:
-        """[B, n, size]: the whole blocks, without a copy."""
+        """The whole blocks, without a copy."""
+        if self.by_class:
+            return x.t()[: self.whole].unflatten(0, (self.count, self.size))
         return x[:, : self.whole].unflatten(1, (self.count, self.size))
+
+    def reduced(self, x: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """[B, n, 1]: each block reduced."""
+        found = reduce(self.of(x), 1).t() if self.by_class else reduce(self.of(x), 2)
+        return found.unsqueeze(2)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """[B, n], one of each block, to go with its elements."""
+        return values.t().unsqueeze(1) if self.by_class else values.unsqueeze(2)
 
     def at_ends(self, x: Tensor) -> Tensor:
         """[B, K, 2 size] elements; those that are not `in_ends` mean nothing."""
@@ -83,17 +100,19 @@ class _Blocks:
 class _RangeSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
-        blocks = ctx.blocks = _Blocks(x.shape[1], first, last)
+        blocks = ctx.blocks = _Blocks(x, first, last)
         ctx.shape = x.shape
-        whole = torch.where(blocks.inside, blocks.of(x).sum(2).unsqueeze(2), 0).sum(1)
+        whole = torch.where(blocks.inside, blocks.reduced(x, torch.sum), 0).sum(1)
         return whole + torch.where(blocks.in_ends, blocks.at_ends(x), 0).sum(2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         blocks, g = ctx.blocks, grads[0]
-        grad = g.new_zeros(ctx.shape)
-        blocks.of(grad).copy_(torch.where(blocks.inside, g.unsqueeze(1), 0).sum(2, keepdim=True).expand(-1, -1, blocks.size))
+        samples, classes = ctx.shape
+        grad = g.new_empty(classes, samples).t() if blocks.by_class else g.new_empty(samples, classes)
+        grad[:, blocks.whole :] = 0
+        blocks.of(grad).copy_(blocks.spread(torch.where(blocks.inside, g.unsqueeze(1), 0).sum(2)))
         blocks.add_ends(grad, torch.where(blocks.in_ends, g.unsqueeze(2), 0))
         return grad, None, None
 
@@ -101,8 +120,8 @@ class _RangeSum(torch.autograd.Function):
 class _RangeLogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
-        blocks = ctx.blocks = _Blocks(x.shape[1], first, last)
-        whole = torch.where(blocks.inside, torch.logsumexp(blocks.of(x), 2).unsqueeze(2), -math.inf)
+        blocks = ctx.blocks = _Blocks(x, first, last)
+        whole = torch.where(blocks.inside, blocks.reduced(x, torch.logsumexp), -math.inf)
         ends = torch.where(blocks.in_ends, blocks.at_ends(x), -math.inf)
         result = torch.logaddexp(_logsumexp(whole, 1), _logsumexp(ends, 2))
         ctx.save_for_backward(x, result)
@@ -115,10 +134,10 @@ class _RangeLogSumExp(torch.autograd.Function):
         x, lse = ctx.saved_tensors
         least = torch.where(blocks.inside, lse.unsqueeze(1), math.inf).amin(2)  # inf where no range covers a block
         factor = torch.where(blocks.inside, g.unsqueeze(1) * torch.exp(least.unsqueeze(2) - lse.unsqueeze(1)), 0).sum(2)
-        grad = torch.empty_like(x)
+        grad = torch.empty_like(x)  # of the same layout
         grad[:, blocks.whole :] = 0
-        torch.sub(blocks.of(x), least.unsqueeze(2), out=blocks.of(grad))
-        blocks.of(grad).exp_().mul_(factor.unsqueeze(2))
+        torch.sub(blocks.of(x), blocks.spread(least), out=blocks.of(grad))
+        blocks.of(grad).exp_().mul_(blocks.spread(factor))
         exponents = torch.where(blocks.in_ends, blocks.at_ends(x) - lse.unsqueeze(2), -math.inf)
         blocks.add_ends(grad, g.unsqueeze(2) * exponents.exp())
         return grad, None, None

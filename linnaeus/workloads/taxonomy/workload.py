@@ -23,6 +23,7 @@ from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.masking import ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
 from linnaeus.workloads.taxonomy.models import build_classifier
+from linnaeus.workloads.taxonomy.nulls import NullPolicy
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 from linnaeus.workloads.taxonomy.record import process_and_save_dataset_metadata
@@ -43,7 +44,6 @@ class TaxonomyWorkload:
         self.inputs = tuple(config.data.components)  # of the network
         known = encode(self.source.metadata, self.inputs)[1].any()
         self.components = self.inputs if known else ()  # that validation passes can mask
-        self.notes = self.source.notes
         self.fingerprint = self.source.fingerprint
         self.groups_of_two = ramp_used(config.schedule.mixing)
         self.train_rows = np.flatnonzero(self.source.split == TRAIN)
@@ -51,6 +51,7 @@ class TaxonomyWorkload:
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
         labels = self.source.labels[self.train_rows]
         self.counts = LabelCounts.of(self.source.tree, labels)
+        self.notes = self.source.notes
         counts = LabelCounts.of(self.source.tree, labels, label_mass(config, self.source, self.train_rows))
         chained = config.head.name in ("conditional", "hierarchical_softmax")
         self.loss = TaxonomyLoss(config.loss, self.source.tree, counts, config.head.nulls != "ignore", chained, dtype)
@@ -66,7 +67,9 @@ class TaxonomyWorkload:
         bad = self.quarantine.samples
         self.train_set = TaxonomyDataset(self.source, self.train_rows, self.config, schedule, True, bad)
         self.validation_set = TaxonomyDataset(self.source, self.validation_rows, self.config, schedule, False, bad)
-        self.notes = (*self.source.notes, *self.train_set.notes)
+        missing = [int(rank[-1]) for rank in self.counts.ranks]
+        nulls = NullPolicy.notes(self.config.head.nulls, self.tasks, missing)
+        self.notes = (*self.source.notes, *self.train_set.notes, *nulls)
 
     def build_model(self) -> nn.Module:
         return build_classifier(self.config, self.source.tree, self.inputs)
@@ -94,7 +97,8 @@ class TaxonomyWorkload:
             return TrainingMetrics(self.source.tree, device, self.components)
         groups = None if self.source.group is None else self.source.group[self.validation_rows]
         classes = [rank[:-1] for rank in self.counts.ranks]
-        return TaxonomyMetrics(self.source.tree, device, classes, groups, len(self.validation_rows))
+        consistent = self.config.head.name != "linear"
+        return TaxonomyMetrics(self.source.tree, device, classes, groups, len(self.validation_rows), consistent)
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Stable names of training samples by dataset index."""

@@ -11,13 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linnaeus.config.errors import ConfigError
 from linnaeus.config.load import compose
 from linnaeus.engine import epoch
 from linnaeus.workloads import build_workload
 from tests import runs
 
-F64 = ["trainer.precision=float64", "schedule.validate=[10steps]", "schedule.checkpoint=[1steps]"]
-STILL = [*F64, "model.dropout=0", "data.validation_batch=4"]
+F64 = ["trainer.precision=float64"]
+STILL = [*F64, "schedule.checkpoint=[3steps]", "model.dropout=0", "data.validation_batch=4"]
 
 
 def rows(root: Path) -> list[dict]:
@@ -102,7 +103,7 @@ def test_training_rows_have_losses_of_all_three_kinds(split):
 
 
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(split, tmp_path):
-    config = runs.configuration("language", tmp_path, *STILL, "data.validation_batch=4", "trainer.micro_batch=8")
+    config = runs.configuration("language", tmp_path, *STILL)
     with runs.killed(epoch, "train_one_step", 5):
         runs.start(config)
     assert runs.start(config) == 0
@@ -122,6 +123,15 @@ def test_the_run_says_what_it_was_trained_on_and_what_came_out(split):
     assert lines[0].split() == ["nats/token", "perplexity", "bits/byte", "top-1", "%"]
     assert lines[1].split()[:2] == ["val", f"{summary['final']['val/loss']:.4f}"]
     assert "val" in workload.report_sections(summary["final"])[0][1]
+
+
+def test_an_experiment_on_one_text_takes_no_other(tmp_path, monkeypatch):
+    """Without data.path the source of Python would be a text as well."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("shakespeare_char_cpu", "shakespeare_char"):
+        config = compose([f"experiment={name}", f"run.root={tmp_path}"])
+        with pytest.raises(ConfigError, match=r"data.path: tinyshakespeare.txt is not there"):
+            build_workload(config)
 
 
 # -- what can be learnt -----------------------------------------------------------------------------------------------------------

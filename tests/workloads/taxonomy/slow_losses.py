@@ -130,11 +130,7 @@ class SlowLinear:
         return z - (z - z.max()).exp().sum().log() - z.max()
 
     def conditional(self, b, r, labels):
-        y, anchor = labels[r], self.tree.anchor[r]
-        z = self.logits[r][b].double()
-        among = [c for c in range(len(z)) if y == len(anchor) or (c < len(anchor) and anchor[c] == anchor[y])]
-        top = z[among].max()
-        return z[y] - top - sum((z[c] - top).exp() for c in among).log()
+        return self.log_p(b, r)[labels[r]]
 
 
 def leaf_paths(tree, null):

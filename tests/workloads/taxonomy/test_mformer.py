@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from linnaeus.engine.parallel import batch_statistics
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.heads import HEADS
 from linnaeus.workloads.taxonomy.models import build_classifier
@@ -54,7 +55,7 @@ def test_shapes(tree, make_config, make_batch, size, image_size):
         outputs = model(make_batch(3, side))
         assert [tuple(z.shape) for z in outputs["scores"].logits] == [(3, c) for c in tree.sizes]
         assert outputs["features"].shape == (3, model.trunk.width)
-    assert not model.has_batch_statistics
+    assert not batch_statistics(model)
 
 
 def test_nothing_stays_uninitialised(micro):

@@ -13,9 +13,10 @@ from linnaeus.workloads.taxonomy.segments import group_logsumexp
 SIZES = [1, 7, 8, 9, 100, 1000, 1025]
 
 
-def case(size):
+def case(size, by_class):
     generator = torch.Generator().manual_seed(size)
-    x = (5 * torch.randn(6, size, dtype=torch.float64, generator=generator)).requires_grad_()
+    x = 5 * torch.randn(6, size, dtype=torch.float64, generator=generator)
+    x = (x.t().contiguous().t() if by_class else x).requires_grad_()
     a, b = torch.randint(0, size + 1, (2, 6, 9), generator=generator)
     first, last = torch.minimum(a, b), torch.maximum(a, b)
     first[:, 0], last[:, 0] = 0, size
@@ -27,18 +28,20 @@ def slow(x, first, last, reduce):
     return torch.stack([torch.stack([reduce(row[f:t]) for f, t in zip(*pair)]) for row, *pair in zip(x, first.tolist(), last.tolist())])
 
 
+@pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("size", SIZES)
-def test_sums_and_their_gradients(size):
-    x, first, last = case(size)
+def test_sums_and_their_gradients(size, by_class):
+    x, first, last = case(size, by_class)
     ours, expected = range_sum(x, first, last), slow(x, first, last, torch.sum)
     weight = torch.randn_like(ours)
     assert torch.allclose(ours, expected, atol=1e-10)
     assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (ours, expected)), atol=1e-10)
 
 
+@pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("size", SIZES)
-def test_log_sums_and_their_gradients(size):
-    x, first, last = case(size)
+def test_log_sums_and_their_gradients(size, by_class):
+    x, first, last = case(size, by_class)
     there = last > first
     ours = range_logsumexp(x, first, last)
     expected = slow(x, first, last, lambda part: part.logsumexp(0) if len(part) else part.new_tensor(-math.inf))
@@ -62,9 +65,9 @@ def test_an_element_far_below_has_its_gradient():
 def test_groups_and_their_gradients():
     generator = torch.Generator().manual_seed(0)
     group = torch.repeat_interleave(torch.arange(30), torch.randint(1, 9, (30,), generator=generator))
-    x = (20 * torch.randn(5, len(group), dtype=torch.float64, generator=generator)).requires_grad_()
+    x = (20 * torch.randn(len(group), 5, dtype=torch.float64, generator=generator)).requires_grad_()
     ours = group_logsumexp(x, group, 30)
-    expected = torch.stack([x[:, group == g].logsumexp(1) for g in range(30)], 1)
+    expected = torch.stack([x[group == g].logsumexp(0) for g in range(30)])
     weight = torch.randn_like(ours)
     assert torch.allclose(ours, expected, atol=1e-12)
     assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (ours, expected)), atol=1e-12)

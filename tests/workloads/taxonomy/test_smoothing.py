@@ -50,7 +50,7 @@ def test_targets_are_the_distributions_of_the_definition(name, nulls):
         assert size == 1 or r == 0 or not torch.allclose(control, dense, rtol=1e-4), "the negative control"
         assert not target_of(loss, -1, size + nulls).any()
         if nulls:
-            assert target_of(loss, size, size + 1).tolist() == [0.0] * size + [1.0], "the null class is learnt as it is"
+            assert not target_of(loss, size, size + 1).any(), "the null class is not smoothed"
 
 
 def test_limits():

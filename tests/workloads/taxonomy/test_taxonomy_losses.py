@@ -176,15 +176,15 @@ def test_confidently_wrong_still_learns(name, kind):
 
 
 def test_of_equal_scores_the_loss_is_the_log_of_the_classes():
-    """Whatever the targets, for they sum to 1; the conditional one counts siblings, the marginal one the finest rank alone."""
+    """Whatever the targets, for they sum to 1; the conditional one weighs ranks, the marginal one counts the finest alone."""
     tree, labels = WORLDS[1]
     row = labels[(labels >= 0).all(1)][:1]
     batch, logs = {"label": torch.from_numpy(row), "weight": ALONE}, [math.log(size) for size in tree.sizes]
-    siblings = [math.log((tree.anchor[r] == tree.anchor[r][row[0, r]]).sum()) * math.exp(-0.3 * (3 - r)) for r in range(4)]
+    weighted = [log * math.exp(-0.3 * (3 - r)) for r, log in enumerate(logs)]
     for name in slow.LOSSES:
         scores = linear_scores(tree, [torch.zeros(1, size, dtype=torch.float64) for size in tree.sizes])
         sums = loss_of(slow.loss_config(name), tree, labels, False).sums({"scores": scores}, batch)
-        expected = {"conditional": siblings, "marginal": [0, 0, 0, logs[3]]}.get(name, logs)
+        expected = {"conditional": weighted, "marginal": [0, 0, 0, logs[3]]}.get(name, logs)
         assert sums.tolist() == pytest.approx(expected, abs=1e-12)
 
 

@@ -86,8 +86,8 @@ def training_counts(tree, seed=0):
     return [rng.choice([0, 19, 20, 60, 100, 101, 500], size=size) for size in tree.sizes]
 
 
-def fresh(tree, groups=None, size=N):
-    return TaxonomyMetrics(tree, CPU, training_counts(tree), groups, size)
+def fresh(tree, groups=None, size=N, consistent=False):
+    return TaxonomyMetrics(tree, CPU, training_counts(tree), groups, size, consistent)
 
 
 def feed(metrics, scores, batch, cuts=((0, N),)):
@@ -100,7 +100,7 @@ def feed(metrics, scores, batch, cuts=((0, N),)):
 
 
 def run(tree, scores, batch, cuts=((0, N),), groups=None):
-    metrics = fresh(tree, groups)
+    metrics = fresh(tree, groups, consistent=scores.consistent)
     return metrics.compute(feed(metrics, scores, batch, cuts), metrics.counts)
 
 

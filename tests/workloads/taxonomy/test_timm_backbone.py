@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from linnaeus.config.errors import ConfigError
+from linnaeus.engine.parallel import batch_statistics
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.timm_backbone import _rescaling
@@ -27,7 +28,7 @@ def total(outputs):
 def test_a_family_builds_fuses_steps_and_resumes(tree, make_config, make_batch, name):
     config = make_config(backbone=name, image_size=32, drop_path=0.1)
     model = build_classifier(config, tree, COMPONENTS)
-    assert model.has_batch_statistics == FAMILIES[name]
+    assert bool(batch_statistics(model)) == FAMILIES[name]
     assert model.no_decay <= {n for n, _ in model.named_parameters()} and "trunk.metadata.missing" in model.no_decay
     batch = make_batch(4, 32)
     batch["present"][:2], batch["present"][2:] = True, False

@@ -118,6 +118,10 @@ class GPT(nn.Module):
         weights -= self.position.weight.numel() if self.position is not None else 0
         return 6 * weights + 12 * self.size.layers * self.size.width * length
 
+    def flops_per_sample(self) -> int:
+        """Of a whole window, which is a sample."""
+        return self.block * self.flops_per_token(self.block)
+
 
 def _rotary_base(config: GPTConfig, head_width: int) -> float | None:
     """None for learned positions. ConfigError for a base without effect, and for heads that have no pairs of channels."""

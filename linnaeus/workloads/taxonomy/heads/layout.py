@@ -95,10 +95,10 @@ class Layout(nn.Module):
         for number in range(len(tree.ranks)):
             nodes = order[self.bounds[number] : self.bounds[number + 1]]
             first = np.flatnonzero(np.diff(parent[nodes], prepend=-2))
-            last = np.append(first[1:], len(nodes))
+            last = np.append(first[1:], len(nodes))[: len(first)]  # a level may be empty: nobody at the rank above has children
             group = np.repeat(np.arange(len(first)), last - first)
             siblings[nodes] = np.stack([first[group], last[group]], 1)
-            known = last - (nodes[last - 1] >= taxa) if len(first) else last
+            known = last - (nodes[last - 1] >= taxa)
             above = parent[nodes[first]]
             children[above] = np.stack([first, known], 1)  # -1, the top, is the last
             widths.append(int((known - first).max(initial=0)))
@@ -123,7 +123,7 @@ class Layout(nn.Module):
         for own in nodes:
             before = np.cumsum(count[own]) - count[own]
             begins = np.flatnonzero(np.diff(parent[own], prepend=-2))
-            group = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(own))))
+            group = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(own)))[: len(begins)])
             above = parent[own]
             first[own] = before - before[begins][group] + np.where(above >= 0, first[above], 0)
         leaf_node = np.flatnonzero(~inner)

@@ -48,16 +48,17 @@ class MarginalScores(Scores):
         return self._log_probs
 
     def _up_the_tree(self, leaves: Tensor) -> tuple[Tensor, ...]:
-        ranks = [leaves]
-        for level in range(self.layout.ranks - 1, 0, -1):
-            ranks.insert(0, group_logsumexp(ranks[0], self.layout.of("group", level), self.layout.group_counts[level]))
+        layout, ranks, found = self.layout, [leaves], leaves.t().contiguous()
+        for level in range(layout.ranks - 1, 0, -1):
+            found = group_logsumexp(found, layout.of("group", level), layout.group_counts[level])
+            ranks.insert(0, found.t())
         return tuple(ranks)
 
     def _of_each_rank(self, leaves: Tensor) -> tuple[Tensor, ...]:
         """The leaves that have no class at a rank are its null label."""
-        ranks = []
+        ranks, by_leaf = [], leaves.t().contiguous()
         for r, size in enumerate(self.layout.rank_sizes):
-            found = group_logsumexp(leaves, self.layout.of("class", r), size + 1)
+            found = group_logsumexp(by_leaf, self.layout.of("class", r), size + 1).t()
             ranks.append(found if self.layout.null else found[:, :size])
         return tuple(ranks)
 

@@ -39,18 +39,18 @@ class HierarchicalSoftmaxHead(ConditionalHead):
         for number, (layer, feature) in enumerate(zip(self.levels, features.unbind(1), strict=True)):
             if number:
                 route = self._route(scores.rank_log_probs(number - 1))
-                feature = feature + route.to(feature.dtype) @ self.embeddings[number - 1].to(feature.dtype)
-            scores.logits.append(layer(feature))
+                feature = feature + route.to(feature.dtype).t() @ self.embeddings[number - 1].to(feature.dtype)
+            logits.append(layer(feature))
         return scores
 
     def _route(self, log_probs: Tensor) -> Tensor:
-        """[B, C]: the routing distribution over the classes of a rank."""
+        """[C, B]: the routing distribution over the classes of a rank."""
         if self.routing == "gumbel" and self.training:
             tiny = torch.finfo(log_probs.dtype).tiny  # an exponential draw of exactly 0 would be a noise of inf
-            noise = torch.empty_like(log_probs).exponential_().clamp_(min=tiny).log_().neg_()
-            return F.softmax((log_probs + noise) / self.temperature, 1)
-        soft = F.softmax(log_probs / self.temperature, 1)
+            noise = torch.empty_like(log_probs).exponential_().clamp_(min=tiny).log_()
+            return F.softmax((log_probs - noise) / self.temperature, 0)
+        soft = F.softmax(log_probs / self.temperature, 0)
         if self.routing == "hard":
-            best = F.one_hot(log_probs.argmax(1), log_probs.shape[1]).to(soft.dtype)
+            best = torch.zeros_like(soft).scatter_(0, log_probs.argmax(0, keepdim=True), 1.0)
             return best + soft - soft.detach()
         return soft

@@ -2,7 +2,7 @@
 
 p(taxon) = p(taxon | parent) p(parent), so the probabilities are one distribution on the tree whatever the raw scores are. The loss of a
 label needs the scores of its siblings and of its ancestors' siblings only (`at`); all probabilities (`log_probs`) are for validation
-and smoothed targets.
+and smoothed targets, and are computed with nodes first, [n, B]; see `segments.py`.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class SiblingScores(Scores):
         own, siblings = layout.place[nodes], layout.siblings[nodes]
         total: list[Tensor] = [torch.zeros((), device=nodes.device)] * layout.ranks
         for number, z in enumerate(self.logits):
+            if not z.shape[1]:
+                continue
             columns = slice(number, number + 1) if layout.plain else slice(number, None)  # a level holds finer ranks below holes
             here = level[:, columns] == number
             place, group = own[:, columns], siblings[:, columns]
@@ -65,34 +67,32 @@ class SiblingScores(Scores):
 
     # -- of all taxa -----------------------------------------------------------------------------------------------------
 
-    def level_log_probs(self, number: int) -> Tensor:
-        """[B, n_l]: log-probability of every node of a level; computed once, top down."""
+    def _level_log_probs(self, number: int) -> Tensor:
+        """[n_l, B]: log-probability of every node of a level; computed once, top down."""
         layout = self.layout
         while len(self._levels) <= number:
             level = len(self._levels)
-            z, group = wide(self.logits[level]), layout.of("group", level)
-            conditional = z - group_logsumexp(z, group, layout.group_counts[level]).index_select(1, group)
-            if level:
-                above = self.rank_log_probs(level - 1).index_select(1, layout.of("above", level))
-                conditional = conditional + above.index_select(1, group)
-            self._levels.append(conditional)
+            z, group = wide(self.logits[level]).t().contiguous(), layout.of("group", level)
+            found = z - group_logsumexp(z, group, layout.group_counts[level]).index_select(0, group)
+            if level:  # added last: far down the tree it is large, and is to be rounded once
+                above = self.rank_log_probs(level - 1).index_select(0, layout.of("above", level))
+                found = found + above.index_select(0, group)
+            self._levels.append(found)
         return self._levels[number]
 
     def rank_log_probs(self, rank: int) -> Tensor:
-        """[B, C_r]: log-probability of the classes of a rank."""
-        if self.layout.plain:
-            return self.level_log_probs(rank)
-        self.level_log_probs(rank)
-        return torch.cat(self._levels[: rank + 1], 1).index_select(1, self.layout.of("where", rank))
+        """[C_r, B]: log-probability of the classes of a rank."""
+        found = self._level_log_probs(rank)
+        return found if self.layout.plain else torch.cat(self._levels[: rank + 1]).index_select(0, self.layout.of("where", rank))
 
     def log_probs(self) -> tuple[Tensor, ...]:
         if self._log_probs is None:
             ranks = [self.rank_log_probs(r) for r in range(self.layout.ranks)]
             if self.layout.null:
-                everything = torch.cat(self._levels, 1)
-                null = [everything.index_select(1, self.layout.of("without", r)).logsumexp(1, keepdim=True) for r in range(len(ranks))]
-                ranks = [torch.cat(pair, 1) for pair in zip(ranks, null, strict=True)]
-            self._log_probs = tuple(ranks)
+                everything = torch.cat(self._levels)
+                null = [everything.index_select(0, self.layout.of("without", r)).logsumexp(0, keepdim=True) for r in range(len(ranks))]
+                ranks = [torch.cat(pair) for pair in zip(ranks, null, strict=True)]
+            self._log_probs = tuple(found.t() for found in ranks)
         return self._log_probs
 
     # -- predictions -----------------------------------------------------------------------------------------------------
@@ -103,9 +103,9 @@ class SiblingScores(Scores):
     def _best_path(self) -> Tensor:
         layout = self.layout
         if layout.plain:
-            return layout.path[layout.offsets[-1] + argmax(self.rank_log_probs(layout.ranks - 1))]
-        self.level_log_probs(layout.ranks - 1)
-        best = argmax(torch.cat(self._levels, 1).index_select(1, layout.taxon_leaf_places))
+            return layout.path[layout.offsets[-1] + argmax(self.log_probs()[-1].contiguous())]
+        self._level_log_probs(layout.ranks - 1)
+        best = argmax(torch.cat(self._levels).index_select(0, layout.taxon_leaf_places).t().contiguous())
         return layout.path[layout.node_at[layout.taxon_leaf_places[best]]]
 
     def _greedy_path(self) -> Tensor:
@@ -117,8 +117,8 @@ class SiblingScores(Scores):
                 continue
             first, last = layout.family[node].unbind(1)
             place = first.unsqueeze(1) + torch.arange(layout.widths[number], device=z.device)
-            inside = place < last.unsqueeze(1)
-            best = z.gather(1, place.clamp(max=z.shape[1] - 1)).masked_fill(~inside, -torch.inf).argmax(1)
+            found = z.gather(1, place.clamp(max=z.shape[1] - 1))
+            best = found.masked_fill(place >= last.unsqueeze(1), -torch.inf).argmax(1)
             child = layout.node_at[layout.bounds[number] + (first + best).clamp(max=z.shape[1] - 1)]
             here = (layout.next_level[node] == number) & (last > first)
             node = torch.where(here, child, node)
@@ -128,9 +128,8 @@ class SiblingScores(Scores):
         """Siblings share what is above them, so adding log p(taxon) adds log p(taxon | parent)."""
         taxa = torch.cat([prior[:size] for prior, size in zip(priors.ranks, self.layout.rank_sizes, strict=True)])
         prior = torch.cat([taxa, priors.null.index_select(0, self.layout.null_parent)]).index_select(0, self.layout.node_at)
-        bounds = self.layout.bounds
-        moved = [wide(z) + strength * prior[bounds[n] : bounds[n + 1]] for n, z in enumerate(self.logits)]
-        return SiblingScores(self.layout, moved, self.greedy)
+        parts = prior.mul(strength).split([z.shape[1] for z in self.logits])
+        return SiblingScores(self.layout, [wide(z) + part for z, part in zip(self.logits, parts, strict=True)], self.greedy)
 
 
 class ConditionalHead(Head):

@@ -25,7 +25,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class ShellLoss(nn.Module):
-    """The loss of one rank. Rows of the tables: its C_r classes, the null class, whose target is itself, and "no label" (nothing)."""
+    """The loss of one rank. Rows of the tables: its C_r classes, the null class and "no label", which add nothing here."""
 
     first: Tensor  # int32 [C_r + 2, K]: ranges, each within the next
     last: Tensor  # int32 [C_r + 2, K]
@@ -36,12 +36,11 @@ class ShellLoss(nn.Module):
         super().__init__()
         classes, shells = target.shape
         self.classes = classes
-        null, one = np.zeros((2, shells), np.int64), np.zeros((2, shells))
-        null[0, 0], one[0, 0] = classes, 1.0
+        nothing = np.zeros((2, shells), np.int64)
         coefficient = target - np.append(target[:, 1:], np.zeros((classes, 1)), 1)
-        self._keep("first", np.concatenate([first, null]).astype(np.int32))
-        self._keep("last", np.concatenate([last, null + (one > 0)]).astype(np.int32))
-        self._keep("coefficient", np.concatenate([coefficient, one]))
+        self._keep("first", np.concatenate([first, nothing]).astype(np.int32))
+        self._keep("last", np.concatenate([last, nothing]).astype(np.int32))
+        self._keep("coefficient", np.concatenate([coefficient, nothing]))
 
     def _keep(self, name: str, table: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(table), persistent=False)

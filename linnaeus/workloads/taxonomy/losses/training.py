@@ -15,7 +15,7 @@ from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig, Ma
 from linnaeus.workloads.taxonomy.heads import Priors, Scores
 from linnaeus.workloads.taxonomy.losses.balance import LabelCounts, class_weights
 from linnaeus.workloads.taxonomy.losses.labels import LabelWeights
-from linnaeus.workloads.taxonomy.losses.shells import shell_losses
+from linnaeus.workloads.taxonomy.losses.shells import ShellLoss, shell_losses
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -36,7 +36,7 @@ class TaxonomyLoss:
         in the scores of all coarser ones. `dtype`: of the scores. Raises ConfigError for settings that contradict each other."""
         check(config, nulls)
         self.conditional = isinstance(config, ConditionalConfig)
-        self.strength, self.chained, self.dtype = config.logit_adjustment, chained, dtype
+        self.strength, self.nulls, self.chained, self.dtype = config.logit_adjustment, nulls, chained, dtype
         self._host = _Tables(config, tree, counts, nulls)
         self._placed: dict[torch.device, _Tables] = {}
 
@@ -51,7 +51,7 @@ class TaxonomyLoss:
         scores = self._scores(outputs, tables)
         parts = tables.labels(batch)
         if tables.shells is not None:
-            losses = _shell_losses(tables.shells, scores, parts)
+            losses = _shell_losses(tables.shells, scores, parts, self.nulls)
         else:
             losses, outputs["conditional_losses"] = _label_losses(scores, parts, tables.factors)
             if self.conditional:
@@ -116,11 +116,19 @@ def _label_losses(scores: Scores, parts: list[tuple[Tensor, Tensor]], factors: T
     return cast(list[Tensor], marginal), conditional
 
 
-def _shell_losses(shells: nn.ModuleList, scores: Scores, parts: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Per rank [], the sum of weight x the loss of the labels' smoothed targets."""
+def _shell_losses(shells: nn.ModuleList, scores: Scores, parts: list[tuple[Tensor, Tensor]], nulls: bool) -> list[Tensor]:
+    """Per rank [], the sum of weight x the loss of the labels' smoothed targets; of null labels, which are never smoothed, the same
+    loss as without smoothing."""
     label = torch.stack([label for label, _ in parts], 2)  # [B, R, 1 or 2]
     weight = torch.stack([weight for _, weight in parts], 2)
-    return [(weight[:, r] * loss(scores.log_probs()[r], label[:, r])).sum() for r, loss in enumerate(shells)]
+    exact = [torch.stack(column, 1) for column in zip(*(scores.at(label)[0] for label, _ in parts), strict=True)] if nulls else []
+    losses = []
+    for r, loss in enumerate(shells):
+        found = loss(scores.log_probs()[r], label[:, r])
+        if nulls:
+            found = torch.where(label[:, r] == cast(ShellLoss, loss).classes, -exact[r], found)
+        losses.append((weight[:, r] * found).sum())
+    return losses
 
 
 def _label_weights(config: LossConfig, counts: LabelCounts, nulls: bool) -> list[np.ndarray]:

@@ -17,10 +17,11 @@ TOP_K = 5
 class Accuracy:
     """`<rank>/top1`, `<rank>/top5`, and for hierarchical heads `<rank>/marginal_top1`."""
 
-    def __init__(self, tables: TreeTables, device: torch.device) -> None:
+    def __init__(self, tables: TreeTables, device: torch.device, consistent: bool) -> None:
+        """`consistent`: the head is hierarchical."""
         self.ranks = tables.ranks
+        self.shown = {"top1": "top1", "top5": "top5"} | ({"marginal_top1": "marginal"} if consistent else {})
         self.counts = {name: zeros(device, len(tables.ranks)) for name in ("n", "top1", "top5", "marginal")}
-        self.counts["consistent"] = zeros(device)  # samples scored by a hierarchical head
 
     def count(self, view: BatchView) -> None:
         coarser = [places(log_p, view.label[:, r]) < TOP_K for r, log_p in enumerate(view.log_probs[:-1])]
@@ -31,12 +32,9 @@ class Accuracy:
         self.counts["top1"] += view.right.sum(0)
         self.counts["top5"] += (among & view.known).sum(0)
         self.counts["marginal"] += ((view.best == view.label) & view.known & numbers).sum(0)
-        if view.consistent:
-            self.counts["consistent"] += view.real.sum()
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        shown = {"top1": "top1", "top5": "top5"} | ({"marginal_top1": "marginal"} if counts["consistent"] > 0 else {})
-        shares = {name: ratio(counts[key], counts["n"]).tolist() for name, key in shown.items()}
+        shares = {name: ratio(counts[key], counts["n"]).tolist() for name, key in self.shown.items()}
         return {f"{rank}/{name}": share[r] for r, rank in enumerate(self.ranks) for name, share in shares.items()}
 
 
@@ -53,7 +51,8 @@ class Paths:
         agrees = (view.right | ~view.known).all(1)
         self.counts["chain"] += torch.stack([agrees & complete, complete]).sum(1)
         self.counts["partial_chain"] += torch.stack([agrees & labelled, labelled]).sum(1)
-        self.counts["inconsistent"] += torch.stack([self._contradicts(view.path) & view.real, view.real]).sum(1)
+        scored = view.real & ~view.best_log_p.isnan().any(1)
+        self.counts["inconsistent"] += torch.stack([self._contradicts(view.path) & scored, scored]).sum(1)
 
     def _contradicts(self, path: Tensor) -> Tensor:
         nodes = self.tables.nodes(path)  # the virtual root where nothing is predicted

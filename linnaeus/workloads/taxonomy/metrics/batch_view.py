@@ -56,11 +56,6 @@ class BatchView:
         """int64 [B]: node of the deepest label, T where there is none."""
         return self.tables.deepest(self.label)
 
-    @cached_property
-    def truth_path(self) -> Tensor:
-        """int64 [B, R]: the classes above `truth`, itself included; also those that were not among the labels."""
-        return self.tables.paths[self.truth]
-
     @property
     def finest_known(self) -> Tensor:
         """bool [B]"""
@@ -94,7 +89,7 @@ def _given_a_class(scores: Scores, sizes: tuple[int, ...]) -> list[Tensor]:
     """Per rank [B, C_r]. A softmax over the classes of a rank already is."""
     parts = []
     for log_p, size in zip(scores.log_probs(), sizes, strict=True):
-        classes = log_p[:, :size]
+        classes = log_p[:, :size].contiguous()  # by samples, as reductions over classes want it
         normalised = not scores.consistent and log_p.shape[1] == size
         parts.append(classes if normalised else classes - classes.logsumexp(1, keepdim=True))
     return parts

@@ -51,10 +51,12 @@ def _fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.nda
 def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper ends [m] of m fractions, given their sums over each group, [G, m]. NaN where fewer than two groups count."""
     columns = numerator.shape[1]
+    few = (denominator > 0).sum(0) < 2
+    if few.all():
+        return np.full(columns, np.nan), np.full(columns, np.nan)
     sums = resampled_sums(np.concatenate([numerator, denominator], 1).astype(np.float64))
     with np.errstate(invalid="ignore", divide="ignore"):
         values = np.where(sums[:, columns:] > 0, sums[:, :columns] / sums[:, columns:], np.nan)
-    few = (denominator > 0).sum(0) < 2
     values[:, few] = 0.0  # `nanquantile` warns of columns without a number
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)

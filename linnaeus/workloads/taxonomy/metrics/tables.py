@@ -41,6 +41,6 @@ class TreeTables:
         return torch.where(nodes >= 0, nodes, self.taxa)
 
     def height(self, node: Tensor, other: Tensor) -> Tensor:
-        """int64: height of the lowest common ancestor of two nodes (T: the virtual root): 0 for a taxon of the finest rank, one more for each
-        coarser rank, R for the virtual root."""
+        """int64 [...]: height of the lowest common ancestor of two nodes (T: the virtual root): 0 for a taxon of the finest rank, one
+        more for each coarser rank, R for the virtual root."""
         return self.operations.height(self.operations.lca(node, other))

@@ -29,14 +29,20 @@ class TaxonomyMetrics:
     """See the package for the metrics. Implements `base.Metrics`; `outputs["scores"]` are the head's `Scores`."""
 
     def __init__(
-        self, tree: TaxonomyTree, device: torch.device, training_counts: Sequence[np.ndarray], groups: np.ndarray | None, size: int
+        self,
+        tree: TaxonomyTree,
+        device: torch.device,
+        training_counts: Sequence[np.ndarray],
+        groups: np.ndarray | None,
+        size: int,
+        consistent: bool = False,
     ) -> None:
         """`training_counts`: per rank int64 [C_r], training labels of each class. `size`: samples of the validation set; `groups`
-        int64 [size]: which of them belong together, None: none do."""
+        int64 [size]: which of them belong together, None: none do. `consistent`: the head's scores are one distribution on the tree."""
         self.tables = TreeTables(tree, device)
         self.width = 2 * len(tree.ranks)
         self.parts: list[Part] = [
-            Accuracy(self.tables, device),
+            Accuracy(self.tables, device, consistent),
             ClassAccuracy(self.tables, device, training_counts),
             Paths(self.tables, device),
             Distance(self.tables, device),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from linnaeus.workloads.base import Batch
 from linnaeus.workloads.taxonomy.heads import Head
@@ -69,8 +68,3 @@ class Classifier(nn.Module):
         """Names of norms, biases, scales (all of one dimension) and tokens: never decayed."""
         tokens = {f"trunk.{name}" for name in self.trunk.no_decay}
         return {name for name, parameter in self.named_parameters() if parameter.dim() <= 1 or name in tokens}
-
-    @property
-    def has_batch_statistics(self) -> bool:
-        """Batch normalisation anywhere: such a model's updates depend on how a global batch is split."""
-        return any(isinstance(module, _BatchNorm) for module in self.modules())

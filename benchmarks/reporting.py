@@ -1,0 +1,64 @@
+"""What the reports cost: the time inside the reporter over that of a whole run, from its own timings.
+
+    python -m benchmarks.reporting                   a report every 1 %, every section; about a minute
+    python -m benchmarks.reporting --updates 200     a look
+
+One real run of the ViT of `benchmarks.loop_overhead` (about 55 ms an update). The bar is 0.1 % of the run. A report costs the same whatever
+the model, so it is also said how long a run has to be to stay under the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import main as program
+from benchmarks.loop_overhead import CONF, MODELS
+from benchmarks.machine import describe_machine
+from linnaeus.config.load import compose
+from linnaeus.logging.rows import read_rows
+
+BAR = 0.001  # of the run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=1400, help="updates of the run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = measure(options.updates)
+    each = found["reporting_seconds"] / found["reports"]
+    said = "held" if found["share"] <= BAR else "MISSED"
+    print(f"{found['reports']} reports of {each * 1e6:.0f} us, {found['reporting_seconds']:.3f} s in a run of {found['run_seconds']:.1f} s")
+    print(f"  share of the run: {100 * found['share']:.3f} %, bar {100 * BAR:.1f} %: {said}")
+    print(f"  101 reports stay under it in runs of {101 * each / BAR:.0f} s and more")
+    machine = describe_machine()
+    print("\n" + ", ".join(f"{key} {value}" for key, value in machine.items()))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"machine": machine, **found}, indent=1) + "\n")
+    return int(said == "MISSED")
+
+
+def measure(updates: int) -> dict[str, Any]:
+    """Make the run in a directory of its own."""
+    batch, _, overrides = MODELS["vit"]
+    sizes = [f"trainer.global_batch={batch}", f"trainer.micro_batch={batch}", f"data.samples={16 * batch}"]
+    with tempfile.TemporaryDirectory() as root:
+        chosen = [*overrides, *sizes, f"trainer.length={updates}steps", f"run.root={root}", "run.name=run", "schedule.report=[1%]"]
+        assert program.run(compose(["experiment=loop", *chosen], CONF)) == program.EXIT_FINISHED
+        directory = Path(root) / "loop" / "run"
+        timings = json.loads((directory / "summary.json").read_text())["timings"]
+        reports = len(read_rows(directory / "reports.jsonl"))
+    seconds, whole = timings["time/reporting_seconds"], timings["time/wall_seconds"]
+    return {"updates": updates, "reports": reports, "reporting_seconds": seconds, "run_seconds": whole, "share": seconds / whole}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

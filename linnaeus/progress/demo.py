@@ -1,0 +1,112 @@
+"""Progress reports without a model: the real sections, pace and schedule over an imagined run on an imagined clock.
+
+    python -m linnaeus.progress.demo --max-iters 100
+    python -m linnaeus.progress.demo --max-iters 50000 --every 5% --sections progress,loss,time,rates
+
+Reports come at 0 %, then as `--every` says (a value of `schedule.report`), and at the last iteration: 101 of them for 100 iterations or
+more by default. The clock is imagined too, 0.1 s an iteration, with a slow first one and a validation every 25 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from linnaeus.config.errors import ConfigError, user_errors
+from linnaeus.progress.pace import Mark, Pace, seconds_to_come
+from linnaeus.progress.reporter import Reporter
+from linnaeus.progress.sections import SECTIONS
+from linnaeus.progress.standing import Standing
+from linnaeus.schedule.durations import Duration
+from linnaeus.schedule.every import Every
+
+SECONDS, FIRST, VALIDATION = 0.1, 4.0, 3.0  # of an iteration, of the first one besides, of a validation
+MICRO_BATCH, ACCUMULATION, TOKENS, PARAMETERS = 12, 4, 64, 804_096
+PHASES = [("warm-up", "the learning rate rises"), ("descent", "most is learnt here"), ("refinement", "small steps at a falling rate")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--max-iters", "--max_iters", type=int, default=100, help="iterations of the imagined run")
+    parser.add_argument("--every", default="1%", help="when a report is made: 1%%, 500steps")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="what it tells, in this order")
+    options = parser.parse_args(arguments)
+    with user_errors(2):
+        imagine(options.max_iters, options.every, options.sections.split(","))
+    return 0
+
+
+def imagine(total: int, every: str, sections: Sequence[str]) -> int:
+    """Print the reports of a run of `total` iterations; returns how many. `ConfigError` for what cannot be."""
+    unknown = [name for name in sections if name not in SECTIONS]
+    if unknown:
+        raise ConfigError(f"--sections: {unknown[0]} is none of {', '.join(SECTIONS)}")
+    if total < 1:
+        raise ConfigError(f"--max-iters is {total}; it takes 1 or more")
+    if Duration.parse(every, "--every").is_time:
+        raise ConfigError(f"--every is {every}; an imagined clock asks for steps or %, such as 1%")
+    due = Every.resolve([every], "--every", total, total, total, at_end=True)
+    reporter = Reporter(sections, print, lambda step, row: None)
+    reporter.report(_standing(0, total, {}), keep=True)
+    pace = Pace()
+    for step in range(1, total + 1):
+        if step == 1:
+            pace.restart(_mark(step))
+        if due.due(step):
+            pace.take(_mark(step))
+            reporter.report(_standing(step, total, _clocks(step, total, pace)), keep=True)
+    return reporter.count
+
+
+def _mark(step: int) -> Mark:
+    return Mark(FIRST + SECONDS * step, 0.002 * step, step, step * MICRO_BATCH * ACCUMULATION)
+
+
+def _clocks(step: int, total: int, pace: Pace) -> dict[str, float]:
+    validations = sorted({math.ceil(total * k / 4) for k in range(1, 5)})
+    done = sum(s < step for s in validations)
+    clocks = {f"recent/{name}": value for name, value in pace.rates().items()}
+    clocks |= {"time/wall_seconds": _mark(step).seconds + done * VALIDATION}
+    clocks["time/eta_seconds"] = (total - step) * clocks.get("recent/ms_per_step", 1000 * SECONDS) / 1000
+    validation = seconds_to_come(validations, step, done * VALIDATION, done)
+    if validation is not None:
+        clocks["time/eta_validation_seconds"] = validation
+        clocks["time/eta_seconds"] += validation
+    return clocks
+
+
+def _standing(step: int, total: int, clocks: dict[str, float]) -> Standing:
+    share = step / total
+    name, description = PHASES[min(2, int(3 * share))]
+    loss = 1.5 + 2.7 * math.exp(-5 * share) + 0.05 * math.sin(12.9 * step)
+    row: dict[str, float] = {"train/lr": 1e-3 * min(1.0, 10 * (step + 1) / total) * (1 + math.cos(math.pi * share)) / 2}
+    if step:
+        row |= {
+            "train/loss": loss,
+            "train/smoothed_loss": 1.5 + 2.7 * math.exp(-5 * share),
+            "train/grad_norm": 0.4 + 2 * math.exp(-8 * share),
+        }
+    density = 0.1 + 0.9 * min(1.0, 2 * share)
+    more: dict[str, Any] = {"phase": name, "phase/description": description, "growth/density": density}
+    return Standing(
+        step=step,
+        total_steps=total,
+        steps_per_epoch=total,
+        tasks=("tokens",),
+        row=row,
+        samples=step * MICRO_BATCH * ACCUMULATION,
+        units=("tokens", TOKENS),
+        batch=(MICRO_BATCH, ACCUMULATION, 1),
+        global_batch=MICRO_BATCH * ACCUMULATION,
+        parameters=PARAMETERS,
+        active_parameters=round(PARAMETERS * density),
+        more=more,
+        clocks=clocks,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

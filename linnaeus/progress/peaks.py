@@ -1,0 +1,43 @@
+"""What devices can do at most, for the model FLOPs utilisation (MFU): used over possible floating-point operations.
+
+Figures are the makers' own for dense matrices, from the data sheets of each device: tensor cores with sums in float32 for bf16 and fp16,
+plain float32 for float32. A device that is not listed, a part of one (MIG) or another precision has no figure here, and then no MFU
+is reported unless `logger.peak_tflops` gives one. A power limit below the maker's shows as a lower MFU.
+"""
+
+from __future__ import annotations
+
+import re
+
+# name as the driver says it -> TFLOP/s at (bf16, fp16, float32); None: it has no such units
+_PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
+    r"NVIDIA B200": (2250.0, 2250.0, None),
+    r"NVIDIA H200": (989.4, 989.4, 66.9),
+    r"NVIDIA H100 80GB HBM3": (989.4, 989.4, 66.9),
+    r"NVIDIA H100 PCIe": (756.5, 756.5, 51.2),
+    r"NVIDIA A100.*": (312.0, 312.0, 19.5),
+    r"NVIDIA A30": (165.0, 165.0, 10.3),
+    r"NVIDIA A10": (125.0, 125.0, 31.2),
+    r"NVIDIA L40S": (362.05, 362.05, 91.6),
+    r"NVIDIA L4": (121.0, 121.0, 30.3),
+    r"Tesla V100-SXM2.*": (None, 125.0, 15.7),
+    r"Tesla T4": (None, 65.0, 8.1),
+    r"NVIDIA GeForce RTX 4090": (165.2, 165.2, 82.6),
+    r"NVIDIA GeForce RTX 3090": (71.0, 71.0, 35.6),
+}
+
+
+def peak_flops(device: str, precision: str) -> float | None:
+    """FLOP/s of one device by its name at `trainer.precision`; None where it is not known."""
+    if precision not in ("bf16", "fp16", "float32") or "MIG" in device:
+        return None
+    for pattern, figures in _PEAKS.items():
+        if re.fullmatch(pattern, device):
+            figure = figures[("bf16", "fp16", "float32").index(precision)]
+            return None if figure is None else figure * 1e12
+    return None
+
+
+def utilisation(flops_per_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
+    """MFU, 0 to 1: operations the model needs for what all `devices` process together, over `peak` FLOP/s of each."""
+    return flops_per_sample * samples_per_second / (peak * devices)

@@ -1,0 +1,31 @@
+"""`Standing`: everything a report may tell of one moment of a run, as plain values. The engine fills it in, sections read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Standing:
+    """All fields but `clocks` are determined by the configuration, the number of processes and `step`.
+
+    `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first. `units`: what a sample
+    holds and how many of it (`("tokens", 1024)`). `batch`: samples of a micro-batch, micro-batches of an update on one process,
+    processes. `more`: rows of the workload. `clocks`: `time/...` (means and sums of this launch; wall_seconds of all), `recent/...`
+    (over the last reports) and `memory/...`, those that are known.
+    """
+
+    step: int
+    total_steps: int
+    steps_per_epoch: int
+    tasks: tuple[str, ...] = ()
+    row: Mapping[str, float] = field(default_factory=dict)
+    samples: int = 0
+    units: tuple[str, int] | None = None
+    batch: tuple[int, int, int] = (1, 1, 1)
+    global_batch: int = 1
+    parameters: int = 0
+    active_parameters: int = 0
+    more: Mapping[str, float | int | str] = field(default_factory=dict)
+    clocks: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,107 @@
+"""A small matrix that grows under the program's own update, for tests that choose the gradients themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnaeus.config.schema import AdamWConfig, LinearGrowthConfig, MuonConfig, OptimizerConfig, SGDConfig
+from linnaeus.engine.ema import EMA
+from linnaeus.engine.precision import GradScaler
+from linnaeus.engine.update import Update
+from linnaeus.growth import Growth, build_growth
+from linnaeus.optim import Optimizers, build_optimizer
+
+LR = 0.01
+COMMON: dict[str, Any] = {"lr": LR, "lr_scaling": "none", "lr_reference_batch": 1, "groups": []}
+GROWTH = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], "random")
+
+
+class Net(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(40, 30, dtype=dtype)
+        self.out = nn.Linear(30, 3, dtype=dtype)
+
+    def maskable_parameters(self) -> list[str]:
+        return ["hidden.weight"]
+
+
+class Steps:
+    """A schedule that has `counts[s]` of `size` weights connected after the updates s, and grows at these alone."""
+
+    def __init__(self, size: int, counts: dict[int, int]) -> None:
+        self.size, self.counts = size, counts
+
+    def should_grow(self, step: int) -> bool:
+        return step in self.counts
+
+    def get_connection_density(self, step: int) -> float:
+        return self.counts[step] / self.size
+
+
+def optimizer(name: str, weight_decay: float = 0.1, beta2: float = 0.999) -> OptimizerConfig:
+    fused, common = not name.endswith("unfused"), {**COMMON, "weight_decay": weight_decay}
+    if name.startswith("adamw"):
+        return AdamWConfig(name="adamw", fused=fused, beta1=0.9, beta2=beta2, eps=1e-12, **common)
+    if name == "muon":
+        return MuonConfig(name="muon", fused=fused, momentum=0.95, adamw_lr_scale=0.1, beta1=0.9, beta2=beta2, eps=1e-8, **common)
+    return SGDConfig(name="sgd", fused=fused, momentum=0.0 if "plain" in name else 0.9, nesterov="nesterov" in name, **common)
+
+
+class Growing:
+    """`net` with everything that an update consists of."""
+
+    def __init__(
+        self,
+        name: str,
+        counts: dict[int, int],
+        by: str = "random",
+        dtype: torch.dtype = torch.float32,
+        clip: float | None = None,
+        scaled: bool = False,
+        **options: Any,
+    ) -> None:
+        torch.manual_seed(0)
+        self.net = Net(dtype)
+        self.optimizers: Optimizers = build_optimizer(optimizer(name, **options), self.net, 1, torch.device("cpu"))
+        config = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], by)
+        growth = build_growth(config, self.net, self.optimizers, Steps(1200, counts), 0)  # type: ignore[arg-type]
+        assert growth is not None
+        self.growth: Growth = growth
+        self.ema = EMA(self.net, 0.9)
+        self.scaler = GradScaler(torch.device("cpu")) if scaled else None
+        self.update = Update(self.optimizers, clip, self.scaler, self.ema, (), growth)
+        self.number = 0
+
+    @property
+    def weight(self) -> Tensor:
+        return self.net.hidden.weight.detach()
+
+    @property
+    def connected(self) -> Tensor:
+        """bool [30, 40]."""
+        return self.growth.masked[0].mask.bool()
+
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        """What the optimizer keeps for the matrix."""
+        return self.optimizers.state_dict()["state"]["hidden.weight"]
+
+    def step(self, gradient: Tensor, rest: float = 0.1) -> Tensor:
+        """One update in which the matrix has `gradient` [30, 40] and everything else `rest`; how far each weight has moved."""
+        before, scale = self.weight.clone(), 1.0 if self.scaler is None else float(self.scaler.value)
+        self.number += 1
+        for parameter in self.net.parameters():
+            parameter.grad = torch.full_like(parameter, rest * scale)
+        self.net.hidden.weight.grad = gradient.to(before.dtype) * scale
+        self.update.begin(self.number)
+        self.update()
+        return self.weight - before
+
+
+def signs(seed: int, size: float = 1.0) -> Tensor:
+    """[30, 40] of plus or minus `size`."""
+    return size * (torch.randint(0, 2, (30, 40), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1)

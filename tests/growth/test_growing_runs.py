@@ -1,0 +1,258 @@
+"""Whole runs whose connections grow: the invariants after every update, what is chosen, kills, the rows, several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.engine import epoch, outputs
+from linnaeus.growth import Growth
+from linnaeus.growth.selection import unpack
+from tests import runs, watching
+
+GROWING = ["growth=linear", "growth.start=0.1", "growth.end=0.9", "growth.begin=2steps", "growth.until=10steps", "growth.every=[3steps]"]
+GROWING += ["trainer.length=12steps", "trainer.clip_norm=0.5", "trainer.ema_decay=0.9", "schedule.best_monitor=val_ema/loss"]
+GROWING += ["optimizer.weight_decay=0.5", "schedule.checkpoint=[2steps]", "schedule.validate=[6steps]", "lr_scheduler.warmup=0steps"]
+F64 = ["trainer.precision=float64", "trainer.deterministic=true"]
+SIZES = {"vectors": {"trunk.0.weight": 192, "trunk.3.weight": 1024}}
+
+
+def wanted(size: int, step: int) -> int:
+    """The schedule again: cadence of 3 steps, from 0.1 at step 2 to 0.9 at step 10, which itself is a growth."""
+    grown = 10 if step >= 10 else step // 3 * 3
+    return round((0.1 + 0.8 * min(max(grown - 2, 0) / 8, 1)) * size)
+
+
+@contextlib.contextmanager
+def looked_at(look: Any) -> Iterator[list[Any]]:
+    """`look(training)` after every update."""
+    original, found = epoch.train_one_step, []
+
+    def train_one_step(t: Any, window: Any) -> None:
+        original(t, window)
+        found.append(look(t))
+
+    with mock.patch.object(epoch, "train_one_step", train_one_step):
+        yield found
+
+
+def invariants(t: Any) -> dict[str, float]:
+    """Checks them; returns what a row is to say."""
+    parameters, state, averages = dict(t.model.named_parameters()), t.optimizers.state_dict()["state"], t.ema.averaged()
+    assert [m.name for m in t.growth.masked] == t.model.maskable_parameters()
+    connected = 0
+    for m in t.growth.masked:
+        mask, p = m.mask.bool(), parameters[m.name]
+        assert int(mask.sum()) == wanted(p.numel(), t.progress.global_step), m.name
+        connected += int(mask.sum())
+        for tensor in (p, p.grad, averages[m.name], *(kept for kept in state[m.name].values() if kept.dim())):
+            assert tensor.shape == p.shape and (tensor[~mask] == 0).all(), m.name
+    total, size = sum(p.numel() for p in parameters.values()), sum(m.mask.numel() for m in t.growth.masked)
+    return {
+        "growth/density": connected / size,
+        "growth/active_parameters": total - size + connected,
+        "growth/connected_now": connected,
+    }
+
+
+@pytest.mark.parametrize("workload", ["vectors", "language"])
+@pytest.mark.parametrize("by", ["gradient", "random"])
+@pytest.mark.parametrize("optimizer", [["optimizer=adamw"], ["optimizer=adamw", "optimizer.fused=false"], ["optimizer=sgd"]], ids=" ".join)
+def test_what_holds_after_every_update_and_is_told(tmp_path, workload, by, optimizer):
+    with looked_at(invariants) as found:
+        run = runs.run(workload, tmp_path, *GROWING, f"growth.by={by}", *optimizer)
+    rows = {row["global_step"]: row for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row}
+    assert [{name: rows[step][name] for name in found[0]} for step in range(1, 13)] == found
+    densities = [row["growth/density"] for row in found]
+    assert densities[0] == pytest.approx(0.1, abs=1e-3) and densities[-1] == pytest.approx(0.9, abs=1e-3)
+    assert sorted(set(densities)) == list(dict.fromkeys(densities)) and len(set(densities)) == 5, "3, 6, 9 and 10"
+    checkpoint = runs.newest(run)
+    for name, packed in checkpoint.training_state["growth"]["masks"].items():
+        weights = checkpoint.model_state[name]
+        mask = unpack(packed, weights.shape)
+        assert packed.numel() == -(-weights.numel() // 8) and int(mask.sum()) == wanted(weights.numel(), 12)
+        assert (weights[~mask] == 0).all() and (checkpoint.ema_state[name][~mask] == 0).all()
+
+
+def test_a_run_without_growth_says_nothing_of_it(tmp_path):
+    run = runs.run("vectors", tmp_path, "trainer.length=2steps")
+    assert not any(name.startswith("growth") for row in runs.rows(run / "metrics.jsonl") for name in row)
+    assert "growth" not in runs.newest(run).training_state
+
+
+@pytest.mark.parametrize("workload", ["vectors", "language"])
+def test_the_largest_gradients_of_the_very_update_are_connected(tmp_path, workload):
+    """Slowly, by sorting; the gradient is that of all weights, missing ones too, before anything is masked or clipped."""
+    original, checked = Growth.connect, 0
+
+    def connect(self: Growth, number: int, grads: Any) -> Any:
+        nonlocal checked
+        before = {m.name: m.mask.bool().reshape(-1) for m in self.masked}
+        dense = {m.name: grads[m.place].clone().reshape(-1) for m in self.masked}
+        result = original(self, number, grads)
+        for m in self.masked:
+            new = m.mask.bool().reshape(-1) & ~before[m.name]
+            missing = (~before[m.name]).nonzero().flatten().tolist()
+            magnitudes = dense[m.name].abs().tolist()
+            order = sorted(missing, key=lambda i: (-magnitudes[i], i))
+            assert new.nonzero().flatten().tolist() == sorted(order[: int(new.sum())])
+            checked += bool(new.any())
+            assert number > 3 or float(dense[m.name][missing].abs().max()) > 0, "what is missing has a gradient"
+        return result
+
+    with mock.patch.object(Growth, "connect", connect):
+        runs.run(workload, tmp_path, *GROWING, "schedule.validate=[]")
+    assert checked >= 8
+
+
+def test_random_masks_do_not_depend_on_the_cadence(tmp_path):
+    states = []
+    for every in ("1steps", "5steps", "90%"):
+        run = runs.run("vectors", tmp_path / every, *GROWING, "growth.by=random", f"growth.every=[{every}]", "schedule.validate=[]")
+        states.append(runs.newest(run).training_state["growth"])
+    assert runs.unequal(states[0], states[1]) == runs.unequal(states[0], states[2]) == []
+    other = runs.run("vectors", tmp_path / "seed", *GROWING, "growth.by=random", "seed=1", "schedule.validate=[]")
+    assert runs.unequal(states[0], runs.newest(other).training_state["growth"])
+
+
+# -- kills -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return {name: runs.run(name, tmp_path_factory.mktemp(name), *GROWING) for name in ("vectors", "language")}
+
+
+@pytest.mark.parametrize("workload, call", [("vectors", 3), ("vectors", 4), ("vectors", 10), ("vectors", 12), ("language", 8)])
+def test_killed_and_continued_bit_for_bit(uninterrupted, tmp_path, workload, call):
+    config = runs.configuration(workload, tmp_path, *GROWING)
+    with runs.killed(epoch, "train_one_step", call):
+        runs.start(config)
+    assert runs.start(config) == 0
+    assert runs.differences(uninterrupted[workload], runs.run_path(config)) == []
+
+
+def test_killed_in_the_middle_of_a_growth(uninterrupted, tmp_path):
+    """After the masks have changed and before the update is made."""
+    config = runs.configuration("vectors", tmp_path, *GROWING)
+    with runs.killed(Growth, "connect", 6, after=True):
+        runs.start(config)
+    with runs.killed(outputs.Outputs, "save", 2):
+        runs.start(config)
+    assert runs.start(config) == 0
+    assert runs.differences(uninterrupted["vectors"], runs.run_path(config)) == []
+
+
+def test_negative_control_the_comparison_sees_forgotten_masks(uninterrupted, tmp_path):
+    config = runs.configuration("vectors", tmp_path, *GROWING)
+    with watching.stopped_at(7):
+        assert runs.start(config) == 75
+    with mock.patch.object(Growth, "load_state_dict", lambda self, state: None):
+        assert runs.start(config) == 0
+    assert "model_state.trunk.3.weight" in runs.differences(uninterrupted["vectors"], runs.run_path(config))
+
+
+def test_a_new_run_from_dense_weights_begins_sparse(tmp_path):
+    dense = runs.run("vectors", tmp_path / "dense", "trainer.length=2steps")
+    with looked_at(invariants) as found:
+        runs.run("vectors", tmp_path / "sparse", *GROWING, f"run.init_from={dense}")
+    assert len(found) == 12
+
+
+def test_a_longer_growth_of_a_continued_run_takes_nothing_away(tmp_path):
+    """`run.allow=[growth]`: where the new ramp has fewer weights connected, those there are stay until it has more."""
+    config = runs.configuration("vectors", tmp_path, *GROWING)
+    with watching.stopped_at(6):
+        assert runs.start(config) == 75
+    look = looked_at(lambda t: t.growth.row()["growth/density"])
+    with look as densities:
+        slower = ["growth.until=12steps", "growth.start=0.05", "growth.every=[1steps]", "run.allow=[growth]"]
+        assert runs.start(runs.configuration("vectors", tmp_path, *GROWING, *slower)) == 0
+    assert len(densities) == 6 and densities == sorted(densities) and densities[-1] == pytest.approx(0.9, abs=1e-3)
+
+
+# -- several processes -----------------------------------------------------------------------------------------------------------
+
+JOBS = {
+    "vectors": [*GROWING, *F64, "trainer.global_batch=16", "trainer.micro_batch=4"],
+    "random": [*GROWING, *F64, "growth.by=random", "optimizer=sgd"],
+    "language": [*GROWING, *F64],
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """root / <processes> / <job>."""
+    root = tmp_path_factory.mktemp("processes")
+    for processes in (1, 2):
+        jobs = []
+        for name, more in JOBS.items():
+            folder = root / str(processes) / name
+            folder.mkdir(parents=True)
+            jobs.append(runs.job("language" if name == "language" else "vectors", folder, *more, watch=["masks_of_each_rank"]))
+        if processes == 1:
+            for one in jobs:
+                runs.run_job(one)
+        else:
+            runs.run_group(processes, jobs, root)
+    torch.use_deterministic_algorithms(False)
+    return root
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_two_processes_grow_as_one_does(results, name):
+    folder = "language/text" if name == "language" else "vectors"
+    histories = [torch.load(path) for path in sorted(results.glob(f"*/{name}/masks-rank*.pt"))]
+    assert len(histories) == 3 and len(histories[0]) == 12
+    assert runs.unequal(histories[0], histories[1]) == runs.unequal(histories[0], histories[2]) == []
+    one, two = (runs.newest(next((results / processes / name).glob("*/run"))) for processes in "12")
+    for part in ("model_state", "ema_state"):
+        for key, tensor in getattr(one, part).items():
+            distance = (tensor - getattr(two, part)[key]).abs().max() / tensor.abs().max()
+            assert tensor.dtype == torch.float64 and float(distance) < 1e-10, (folder, key)
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "workload, more, said",
+    [
+        ("vectors", ["growth.end=1.5"], "growth.end is 1.5; it must be at most 1"),
+        ("vectors", ["growth.start=1"], "growth.start is 1.0; it must be less than 1"),
+        ("vectors", ["growth.start=0"], "growth.start is 0.0; it must be more than 0"),
+        ("vectors", ["growth.start=0.5", "growth.end=0.2"], "growth.end=0.2 is less than growth.start=0.5; connected weights stay"),
+        ("vectors", ["growth.begin=50%", "growth.until=10%"], "growth.until=10% (step 2) comes before growth.begin=50% (step 6)"),
+        ("vectors", ["growth.begin=0%", "growth.until=0%"], "growth.until=0% leaves no update to grow in"),
+        ("vectors", ["growth.every=[]"], "growth.every=[]: nothing would ever be connected"),
+        ("vectors", ["growth.every=[5min]"], "growth.every is 5min; minutes do not say at which update"),
+        ("vectors", ["growth.start=0.0001"], "growth.start=0.0001 leaves trunk.0.weight without any of its 192 weights"),
+        ("vectors", ["optimizer=muon"], "Muon moves a matrix such as trunk.0.weight as a whole"),
+        ("biota", [], "growth=linear: this model names no weights that may be missing"),
+    ],
+)
+def test_what_cannot_be_is_one_line(tmp_path, workload, more, said):
+    with pytest.raises(ConfigError) as caught:
+        runs.start(runs.configuration(workload, tmp_path, "growth=linear", "trainer.length=12steps", "schedule.validate=[]", *more))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("config.yaml")), "nothing was begun"
+
+
+def test_the_plan_says_when_and_how_much(tmp_path):
+    run = runs.run("vectors", tmp_path, *GROWING, "schedule.validate=[]")
+    text = (run / "schedule.txt").read_text()
+    assert "4 times: 3, 6, 9, 10  (every 3steps)" in text and "0.1 -> 0.9, from step 2 to step 10" in text
+    assert "connected weights" in (run / "schedule.svg").read_text()
+    assert "1,216 weights of 2 matrices, 121 of them connected at the start" in (run / "train.log").read_text()
+    shutil.rmtree(run)
+    short = runs.run("vectors", tmp_path, *GROWING, "schedule.validate=[]", "schedule.early_stop.max_steps=7")
+    assert "growth: the ramp ends at step 10, beyond the last step 7, and stops at 0.5" in (short / "schedule.txt").read_text()
+    assert json.loads((short / "summary.json").read_text())["global_step"] == 7

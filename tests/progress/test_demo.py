@@ -1,0 +1,45 @@
+"""`python -m linnaeus.progress.demo`: reports without a model, by the same code as those of a run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from linnaeus.progress.demo import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def shown(capsys: pytest.CaptureFixture, *arguments: str) -> list[tuple[str, str]]:
+    """(percentage, step) of each report."""
+    assert main(arguments) == 0
+    return re.findall(r"^ *([\d.]+)%  step +([\d,]+)/", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize("total, reports", [(100, 101), (2000, 101), (137, 101), (7, 8), (1, 2)])
+def test_a_report_every_percent_from_0_to_100(capsys: pytest.CaptureFixture, total: int, reports: int) -> None:
+    found = shown(capsys, "--max-iters", str(total))
+    assert len(found) == reports and len(set(found)) == reports
+    assert found[0] == ("0.0", "0") and found[-1] == ("100.0", f"{total:,}")
+
+
+def test_the_cadence_and_the_sections_are_those_asked_for(capsys: pytest.CaptureFixture) -> None:
+    assert [step for _, step in shown(capsys, "--max_iters", "10", "--every", "4steps")] == ["0", "4", "8", "10"]
+    main(["--max-iters", "3", "--sections", "samples"])
+    assert capsys.readouterr().out.splitlines()[-1] == "144 samples  9,216 tokens  batch 12 x 4 x 1 = 48"
+
+
+@pytest.mark.parametrize("wrong", [["--sections", "loss,x"], ["--max-iters", "0"], ["--every", "5min"], ["--every", "5"]])
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture, wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(wrong)
+    assert ended.value.code == 2 and len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, linnaeus.progress.demo as demo; demo.main(['--max-iters', '2']); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("%  step") == 3

@@ -1,0 +1,77 @@
+"""Speed and time left on an imagined clock, and how much of a device is used."""
+
+import pytest
+
+from linnaeus.progress.pace import Mark, Pace, seconds_to_come
+from linnaeus.progress.peaks import peak_flops, utilisation
+
+
+def test_the_pace_is_that_of_the_last_reports() -> None:
+    pace = Pace(reports=2)
+    for seconds, waiting, step in ((0, 0, 0), (100, 50, 10), (110, 51, 20), (130, 52, 30)):
+        pace.take(Mark(seconds, waiting, step, 8 * step))
+    found = pace.rates()
+    assert found == {"steps_per_second": 20 / 30, "ms_per_step": 1500.0, "samples_per_second": 160 / 30, "waiting_for_data": 2 / 30}
+
+
+def test_no_update_no_pace() -> None:
+    pace = Pace()
+    assert pace.rates() == {}
+    pace.restart(Mark(1.0, 0.0, 5, 40))
+    pace.take(Mark(3.0, 0.0, 5, 40))
+    assert pace.rates() == {}
+    pace.take(Mark(4.0, 0.0, 6, 48))
+    assert pace.rates()["ms_per_step"] == 3000.0, "from the mark where it began"
+
+
+def test_time_to_come_of_events() -> None:
+    happens = [25, 50, 75, 100]
+    assert seconds_to_come(happens, 50, 3.0, 1) == 9.0, "the one at this step comes after its report"
+    assert seconds_to_come(happens, 51, 6.0, 2) == 6.0
+    assert seconds_to_come(happens, 10, 0.0, 0) is None
+    assert seconds_to_come(happens, 101, 12.0, 4) == 0.0 == seconds_to_come([], 1, 0.0, 0)
+
+
+@pytest.mark.parametrize("first", [0, 400])
+def test_the_estimate_is_within_a_tenth_of_the_truth_after_a_start_and_a_restart(first: int) -> None:
+    """0.1 s an update, 20 s more for the first of a launch, 5 s for a validation each 100 of 1000: a launch from `first` on."""
+    total, happens, pace, training, wall = 1000, list(range(100, 1001, 100)), Pace(), 0.0, 0.0
+    estimates: list[tuple[float, float]] = []
+    done = 0
+    pace.restart(Mark(0.0, 0.0, first, 0))
+    for step in range(first + 1, total + 1):
+        spent = 0.1 + (20.0 if step == first + 1 else 0.0)
+        training, wall = training + spent, wall + spent
+        if step == first + 1:
+            pace.restart(Mark(training, 0.0, step, 0))
+        if step % 10 == 0:
+            pace.take(Mark(training, 0.0, step, 0))
+            validating = seconds_to_come(happens, step, 5.0 * done, done)
+            if validating is not None:
+                estimates.append((wall, (total - step) * pace.rates()["ms_per_step"] / 1000 + validating))
+        if step in happens:
+            wall, done = wall + 5.0, done + 1
+    assert len(estimates) > 40
+    for at, eta in estimates:
+        assert eta == pytest.approx(wall - at, rel=0.1)
+    naive = training / (total - first)  # seconds of an update with the first one in it: what the pace is not
+    assert naive > 1.15 * 0.1
+
+
+def test_utilisation_is_the_published_one() -> None:
+    """nanoGPT's GPT-2 124M on one A100: 100 sequences of 875,062,886,400 operations in 0.755 s are 37.15 % of 312 TFLOP/s."""
+    peak = peak_flops("NVIDIA A100-SXM4-40GB", "bf16")
+    assert peak == 312e12
+    assert utilisation(875_062_886_400, 100 / 0.755, peak, 1) == pytest.approx(0.3715, abs=5e-5)
+    assert utilisation(875_062_886_400, 800 / 0.755, peak, 8) == pytest.approx(0.3715, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    "device, precision",
+    [
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16"), ("NVIDIA A10G", "bf16"), ("NVIDIA H200 NVL", "bf16"), ("Tesla T4", "bf16"),
+        ("NVIDIA H200", "float64"), ("cpu", "float32"), ("", "bf16"),
+    ],
+)  # fmt: skip
+def test_no_peak_is_guessed(device: str, precision: str) -> None:
+    assert peak_flops(device, precision) is None

@@ -1,0 +1,273 @@
+"""reports.jsonl of real runs: how many reports there are, that each is there once whatever happens, and that they tell the truth."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from linnaeus.checkpoint import CheckpointWriter
+from linnaeus.engine import epoch as loop
+from linnaeus.progress.sections import SECTIONS
+from tests import runs
+from tests.vectors.workload import VectorsWorkload
+
+SETTINGS = ["schedule.report=[1%]", "schedule.validate=[25%]", "schedule.checkpoint=[10steps]"]
+
+
+def reports(path: Path) -> list[dict[str, Any]]:
+    return runs.rows(path / "reports.jsonl")
+
+
+def lines(path: Path) -> list[str]:
+    return [line for line in (path / "train.log").read_text().splitlines() if "%  step " in line]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """130 steps, 1 % being 1.3 of them."""
+    return runs.run("vectors", tmp_path_factory.mktemp("whole"), *SETTINGS, "trainer.length=130steps")
+
+
+def test_a_report_every_percent_from_0_to_100(whole: Path) -> None:
+    found = reports(whole)
+    assert [row["global_step"] for row in found] == [math.ceil(1.3 * k - 1e-6) for k in range(101)]
+    assert len(lines(whole)) == 101
+    assert found[0]["progress/percent"] == 0.0 and found[-1]["progress/percent"] == 100.0
+    assert [math.floor(row["progress/percent"]) for row in found] == list(range(101)), "each percent once"
+
+
+@pytest.mark.parametrize(
+    "length, cadence, steps", [("9steps", "1%", list(range(10))), ("9steps", "4steps", [0, 4, 8, 9]), ("3steps", "", [])]
+)
+def test_short_runs_and_other_cadences(tmp_path: Path, length: str, cadence: str, steps: list[int]) -> None:
+    run = runs.run("vectors", tmp_path, f"trainer.length={length}", f"schedule.report=[{cadence}]")
+    found = reports(run) if steps else []
+    assert [row["global_step"] for row in found] == steps and (run / "reports.jsonl").exists() == bool(steps)
+
+
+def test_reports_by_the_clock_are_shown_and_not_kept(tmp_path: Path) -> None:
+    run = runs.run("vectors", tmp_path, "trainer.length=20steps", "schedule.report=[0.000001s]")
+    assert [row["global_step"] for row in reports(run)] == [0, 20], "these two are due by steps"
+    assert len(lines(run)) == 21
+
+
+# -- what they tell ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_numbers_are_those_of_the_rows_and_of_the_saved_state(whole: Path) -> None:
+    rows = {row["global_step"]: row for row in runs.rows(whole / "metrics.jsonl") if "train/loss" in row}
+    for report in reports(whole)[1:]:
+        row = rows[report["global_step"]]
+        same = [name for name in report if name in row]
+        assert {"train/loss", "train/smoothed_loss", "train/lr", "train/first/weight", "progress/samples_seen"} <= set(same)
+        assert all(report[name] == row[name] for name in same)
+    state, last = runs.newest(whole).state, reports(whole)[-1]
+    assert last["progress/samples_seen"] == state["progress"]["samples_seen"]
+    assert last["progress/total_steps"] == state["global_step"] == 130
+    weights = sum(tensor.numel() for tensor in runs.newest(whole).model_state.values())
+    assert last["model/parameters"] == last["model/active_parameters"] == weights
+    assert [last[f"batch/{name}"] for name in ("micro_batch", "accumulation", "processes", "global_batch")] == [8, 4, 1, 32]
+
+
+def test_clocks_are_in_timings_and_reporting_is_one_of_them(whole: Path) -> None:
+    assert not [name for row in reports(whole) for name in row if name.startswith(("time/", "recent/", "memory/"))]
+    timings = {row["global_step"]: row for row in runs.rows(whole / "timings.jsonl")}
+    assert set(timings) == {row["global_step"] for row in reports(whole)[1:]}
+    last = timings[130]
+    assert 0 < last["time/reporting_seconds"] < 101 * 0.02, "a report takes less than a millisecond on an idle machine"
+    assert timings[65]["recent/ms_per_step"] > 0 and timings[65]["time/eta_seconds"] > timings[65]["time/eta_validation_seconds"] > 0
+    assert "recent/mfu" not in last, "nobody said what this model computes"
+
+
+class Additions:
+    """What a workload and a model may add."""
+
+    units = ("numbers", 8)
+
+    @staticmethod
+    def report_rows(self: Any, model: Any, global_step: int) -> dict[str, Any]:
+        return {"phase": "late" if global_step > 5 else "early", "phase/description": "as it goes", "root/length": 0.5 * global_step}
+
+
+@contextmanager
+def added() -> Iterator[None]:
+    with (
+        mock.patch.object(VectorsWorkload, "units", Additions.units, create=True),
+        mock.patch.object(VectorsWorkload, "report_rows", Additions.report_rows, create=True),
+        mock.patch("tests.vectors.workload.MLP.active_parameters", lambda model: 11, create=True),
+        mock.patch("tests.vectors.workload.MLP.flops_per_sample", lambda model: 5000, create=True),
+    ):
+        yield
+
+
+def test_a_workload_and_a_model_add_to_it(tmp_path: Path) -> None:
+    with added():
+        run = runs.run("vectors", tmp_path, "trainer.length=10steps", "schedule.report=[1%]", "logger.peak_tflops=0.001")
+    found = reports(run)
+    assert [row["phase"] for row in found] == ["early"] * 6 + ["late"] * 5
+    assert [row["root/length"] for row in found] == [0.5 * step for step in range(11)]
+    assert [row["progress/numbers_seen"] for row in found] == [8 * row["progress/samples_seen"] for row in found]
+    assert {row["model/active_parameters"] for row in found} == {11}
+    clocks = runs.rows(run / "timings.jsonl")[5]
+    assert clocks["recent/mfu"] == pytest.approx(5000 * clocks["recent/samples_per_second"] / 1e9)
+    assert clocks["recent/numbers_per_second"] == pytest.approx(8 * clocks["recent/samples_per_second"])
+    text = (run / "train.log").read_text()
+    assert "phase late: as it goes" in text and "root/length 5" in text and "11 of 1,410 parameters active" in text and "MFU" in text
+
+
+def test_a_peak_given_in_vain_is_said(tmp_path: Path) -> None:
+    run = runs.run("vectors", tmp_path, "trainer.length=3steps", "logger.peak_tflops=1")
+    assert "logger.peak_tflops has no effect" in (run / "train.log").read_text()
+
+
+def test_frozen_parameters_are_not_active(tmp_path: Path) -> None:
+    run = runs.run("vectors", tmp_path, "trainer.length=3steps", "trainer.freeze=[trunk]")
+    last, weights = reports(run)[-1], runs.newest(run).model_state
+    assert last["model/active_parameters"] == sum(w.numel() for name, w in weights.items() if not name.startswith("trunk."))
+    assert last["model/parameters"] == sum(w.numel() for w in weights.values())
+
+
+def test_the_language_workload_counts_tokens(tmp_path: Path) -> None:
+    run = runs.run("language", tmp_path, "trainer.length=4steps", "schedule.report=[25%]", "logger.peak_tflops=1")
+    assert [row["progress/tokens_seen"] for row in reports(run)] == [8 * row["progress/samples_seen"] for row in reports(run)]
+    assert reports(run)[-1]["progress/tokens_seen"] > 0 and "recent/mfu" in runs.rows(run / "timings.jsonl")[2]
+
+
+# -- a constant loss -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def a_loss_of(value: float) -> Iterator[None]:
+    """Every label's loss is `value`, and the gradient 0."""
+
+    def loss_sums(self: Any, outputs: dict[str, Any], batch: dict[str, Any]) -> Any:
+        return ((0 * outputs["y"] + value) * batch["known"]).sum(0)
+
+    with mock.patch.object(VectorsWorkload, "loss_sums", loss_sums):
+        yield
+
+
+@pytest.mark.parametrize("log", ["1steps", "7steps", "100%", ""])
+@pytest.mark.parametrize("micro_batch", [32, 8])
+def test_a_constant_loss_of_2_is_reported_as_2(tmp_path: Path, micro_batch: int, log: str) -> None:
+    """For any accumulation and log interval, in the first report as in the last, smoothed too; 85 samples: partial windows."""
+    with a_loss_of(2.0):
+        run = runs.run(
+            "vectors",
+            tmp_path,
+            "trainer.length=25steps",
+            "schedule.report=[1steps]",
+            f"schedule.log=[{log}]",
+            f"trainer.micro_batch={micro_batch}",
+        )
+    found = reports(run)
+    assert len(found) == 26 and "train/loss" not in found[0]
+    for row in found[1:]:
+        assert row["train/loss"] == row["train/first/loss"] == row["train/second/loss"] == 2.0
+        assert row["train/smoothed_loss"] == pytest.approx(2.0, abs=1e-12)
+    assert all("loss 2.0000  smooth 2.0000" in line for line in lines(run)[1:])
+
+
+def test_a_report_between_two_rows_changes_neither(tmp_path: Path) -> None:
+    often, never = (
+        runs.run("vectors", tmp_path / name, "trainer.length=25steps", "schedule.log=[7steps]", f"schedule.report=[{cadence}]")
+        for name, cadence in (("often", "1steps"), ("never", ""))
+    )
+    assert (often / "metrics.jsonl").read_bytes() == (never / "metrics.jsonl").read_bytes()
+    found = {row["global_step"]: row for row in reports(often)}
+    assert found[8]["train/loss"] != found[7]["train/loss"] and found[8]["train/smoothed_loss"] != found[7]["train/smoothed_loss"]
+
+
+# -- kills and processes -------------------------------------------------------------------------------------------------------
+
+KILLS = {
+    "before the first checkpoint": (loop, "train_one_step", 4, False),
+    "between checkpoints": (loop, "train_one_step", 58, False),
+    "before a checkpoint is begun": (CheckpointWriter, "save", 5, False),
+    "in a report, before its row": (SECTIONS, "loss", 44, False),
+}
+
+
+@pytest.mark.parametrize("when", [*KILLS])
+def test_each_report_is_there_once_across_a_kill(tmp_path: Path, whole: Path, when: str) -> None:
+    """And the file of the killed run is that of the run that never was, to the byte."""
+    owner, name, call, after = KILLS[when]
+    config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
+    if owner is SECTIONS:
+        kill = killed_section(name, call)
+    else:
+        kill = runs.killed(owner, name, call, after)
+    with kill:
+        runs.start(config)
+    path = runs.run_path(config)
+    assert 1 < len(reports(path)) < 101
+    assert runs.start(config) == 0
+    assert (path / "reports.jsonl").read_bytes() == (whole / "reports.jsonl").read_bytes()
+
+
+@contextmanager
+def killed_section(name: str, call: int) -> Iterator[None]:
+    original, calls = SECTIONS[name], 0
+
+    def dying(standing: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise runs.Killed
+        return original(standing)
+
+    with mock.patch.dict(SECTIONS, {name: dying}), mock.patch("linnaeus.engine.record_failure", lambda training, error: None):
+        try:
+            yield
+        except runs.Killed:
+            return
+    raise AssertionError("the run was not killed")
+
+
+def test_negative_control_without_the_cut_reports_are_there_twice(tmp_path: Path, whole: Path) -> None:
+    config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
+    with runs.killed(loop, "train_one_step", 58):
+        runs.start(config)
+    with mock.patch("linnaeus.logging.rows.RowWriter.truncate", lambda self, rows: 0):
+        assert runs.start(config) == 0
+    assert len(reports(runs.run_path(config))) > 101
+
+
+def test_rows_that_were_lost_are_said(tmp_path: Path) -> None:
+    config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
+    with runs.killed(loop, "train_one_step", 58):
+        runs.start(config)
+    path = runs.run_path(config)
+    (path / "reports.jsonl").write_text("".join((path / "reports.jsonl").read_text().splitlines(keepends=True)[:5]))
+    assert runs.start(config) == 0
+    assert "reports.jsonl lacks" in (path / "train.log").read_text()
+
+
+def test_two_processes_report_once_and_the_same(tmp_path: Path, whole: Path) -> None:
+    """What differs from one process is how the batch is split, and the last digits of sums."""
+    more = [*SETTINGS, "trainer.length=20steps"]
+    runs.run_group(2, [runs.job("vectors", tmp_path / "two", *more)], tmp_path)
+    one = reports(runs.run("vectors", tmp_path / "one", *more))
+    two = reports(runs.run_path(runs.configuration("vectors", tmp_path / "two", *more)))
+    assert [row["global_step"] for row in two] == list(range(21))
+    for a, b in zip(one, two, strict=True):
+        split = ("batch/accumulation", "batch/processes")
+        assert [b[name] for name in split] == [2, 2] and [a[name] for name in split] == [4, 1]
+        assert {k: v for k, v in b.items() if k not in split} == pytest.approx({k: v for k, v in a.items() if k not in split}, rel=1e-4)
+
+
+def test_the_sections_may_change_from_one_start_to_the_next(tmp_path: Path) -> None:
+    config = runs.configuration("vectors", tmp_path, "trainer.length=12steps", "schedule.report=[1%]", "schedule.checkpoint=[3steps]")
+    with runs.killed(loop, "train_one_step", 9):
+        runs.start(config)
+    fewer = dataclasses.replace(config, logger=dataclasses.replace(config.logger, report_sections=["loss"]))
+    assert runs.start(fewer) == 0
+    found = reports(runs.run_path(config))
+    assert [row["global_step"] for row in found] == list(range(13))
+    assert list(json.loads(json.dumps(found[-1]))) == ["global_step", "train/loss", "train/smoothed_loss"]

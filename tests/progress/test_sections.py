@@ -1,0 +1,111 @@
+"""Every section against values worked out by hand, and the choice among them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from linnaeus.config import CONF, ConfigError, compose
+from linnaeus.progress import Reporter, Standing
+from linnaeus.progress.sections import SECTIONS
+
+STANDING = Standing(
+    step=120,
+    total_steps=1000,
+    steps_per_epoch=100,
+    tasks=("genus", "species"),
+    row={
+        "train/loss": 2.34567, "train/smoothed_loss": 2.5, "train/lr": 3e-4, "train/grad_norm": 0.81234, "train/skipped_updates": 0,
+        "train/genus/loss": 1.5, "train/genus/weight": 0.75, "train/species/loss": 3.25, "train/species/weight": 1.25, "val/loss": 9.0,
+    },
+    samples=3840,
+    units=("tokens", 1024),
+    batch=(8, 2, 2),
+    global_batch=32,
+    parameters=804_096,
+    active_parameters=512_000,
+    more={
+        "growth/density": 0.625, "growth/connected_now": 5, "phase": "roots", "phase/description": "what comes first",
+        "phase/weight": 0.5, "humus": 7,
+    },
+    clocks={
+        "time/wall_seconds": 61.0, "time/eta_seconds": 452.0, "time/eta_validation_seconds": 12.0, "time/eta_saving_seconds": 0.1,
+        "recent/steps_per_second": 25.0, "recent/ms_per_step": 40.0, "recent/samples_per_second": 800.0,
+        "recent/tokens_per_second": 819_200.0, "recent/waiting_for_data": 0.034, "recent/mfu": 0.3715, "memory/host_now_MiB": 812.0,
+        "memory/host_MiB": 900.0, "memory/device_now_MiB": 2048.0, "memory/device_MiB": 3072.0, "memory/device_total_MiB": 142_336.0,
+    },
+)  # fmt: skip
+READS = {
+    "progress": [" 12.0%", "step   120/1,000", "epoch 2/10"],
+    "loss": ["loss 2.3457", "smooth 2.5000"],
+    "tasks": ["genus 1.5 x 0.75", "species 3.25 x 1.25"],
+    "update": ["lr 3.00e-04", "grad 0.812"],
+    "time": ["elapsed 1m01s", "ETA 7m32s (validation 12s)"],
+    "rates": ["25 steps/s", "40 ms/step", "800 samples/s", "819k tokens/s", "data wait 3%", "MFU 37.1%"],
+    "memory": ["host 812 MiB", "device 2.0 GiB, at most 3.0 GiB of 139.0 GiB"],
+    "samples": ["3,840 samples", "3,932,160 tokens", "batch 8 x 2 x 2 = 32"],
+    "model": ["512,000 of 804,096 parameters active"],
+    "growth": ["62.50% connected"],
+    "phase": ["phase roots: what comes first", "weight 0.5"],
+    "workload": ["humus 7"],
+}
+ROW = {
+    "progress/percent": 12.0, "progress/total_steps": 1000, "progress/epoch": 1.2, "train/loss": 2.34567, "train/smoothed_loss": 2.5,
+    "train/genus/loss": 1.5, "train/genus/weight": 0.75, "train/species/loss": 3.25, "train/species/weight": 1.25, "train/lr": 3e-4,
+    "train/grad_norm": 0.81234, "train/skipped_updates": 0, "progress/samples_seen": 3840, "progress/tokens_seen": 3_932_160,
+    "batch/micro_batch": 8, "batch/accumulation": 2, "batch/processes": 2, "batch/global_batch": 32, "model/parameters": 804_096,
+    "model/active_parameters": 512_000, "growth/density": 0.625, "growth/connected_now": 5, "phase": "roots",
+    "phase/description": "what comes first", "phase/weight": 0.5, "humus": 7,
+}  # fmt: skip
+
+
+def told(standing: Standing, *sections: str) -> tuple[str, list[tuple[int, dict]]]:
+    lines: list[str] = []
+    rows: list[tuple[int, dict]] = []
+    Reporter(sections or list(SECTIONS), lines.append, lambda step, row: rows.append((step, dict(row)))).report(standing, keep=True)
+    return "\n".join(lines), rows
+
+
+@pytest.mark.parametrize("name", list(SECTIONS))
+def test_a_section_reads(name: str) -> None:
+    assert [part.text for part in SECTIONS[name](STANDING) if part.text] == READS[name]
+
+
+def test_the_row_holds_what_the_configuration_determines_and_no_clock() -> None:
+    assert told(STANDING)[1] == [(120, ROW)]
+    assert told(replace(STANDING, clocks={}))[1] == [(120, ROW)]
+
+
+def test_sections_come_in_the_order_they_are_named() -> None:
+    text, rows = told(STANDING, "model", "loss")
+    assert text == "512,000 of 804,096 parameters active  loss 2.3457  smooth 2.5000"
+    assert list(rows[0][1]) == ["model/parameters", "model/active_parameters", "train/loss", "train/smoothed_loss"]
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    text, rows = told(Standing(7, 7, 7, parameters=3, active_parameters=3))
+    assert text == "100.0%  step 7/7  epoch 1/1  0 samples  batch 1 x 1 x 1 = 1  3 parameters"
+    assert not [name for name in rows[0][1] if name.startswith(("train", "phase", "growth"))]
+    assert told(replace(STANDING, row={"train/loss": math.nan}), "loss")[0] == "loss nan"
+    unknown = replace(STANDING, clocks={"time/eta_seconds": 30.0})
+    assert told(unknown, "time")[0] == "ETA 30s + validation", "none was seen yet, so it is not in it"
+
+
+def test_one_task_is_the_loss_and_skipped_updates_are_said() -> None:
+    assert told(replace(STANDING, tasks=("species",)), "tasks") == ("", [(120, {})])
+    assert told(replace(STANDING, row={"train/skipped_updates": 3}), "update")[0] == "3 skipped"
+
+
+def test_every_section_can_be_chosen_and_all_are_by_default() -> None:
+    assert tuple(compose().logger.report_sections) == tuple(SECTIONS)
+    assert "report_sections" in (CONF / "logger" / "default.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "sections, says",
+    [("[loss,los]", "'los'; it takes one of progress, loss,"), ("[]", "schedule.report=[]"), ("[loss,time,loss]", "names loss twice")],
+)
+def test_a_wrong_choice_is_one_line(sections: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=r"logger\.report_sections") as error:
+        compose([f"logger.report_sections={sections}"])
+    assert says in str(error.value) and "\n" not in str(error.value)

@@ -167,8 +167,6 @@ def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, la
     """When task weights are updated (surgery: always), and when the conflict is measured between tasks, of which it takes two."""
     moves = Every(first=1, last=last)
     if isinstance(weighting, MovingWeightsConfig):
-        if not weighting.every:
-            raise ConfigError(f"weighting.every=[] would never move the weights of weighting={weighting.name}; use weighting=fixed")
         begin = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)
         moves = Every.resolve(weighting.every, "weighting.every", total, per_epoch, last, first=max(1, begin))
     elif isinstance(weighting, SurgeryConfig):

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import torch
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import DWAConfig, FAMOConfig, GradNormConfig, SurgeryConfig, UncertaintyConfig, WeightingConfig
+from linnaeus.config.schema import (
+    DWAConfig,
+    FAMOConfig,
+    GradNormConfig,
+    MovingWeightsConfig,
+    SurgeryConfig,
+    UncertaintyConfig,
+    WeightingConfig,
+)
 from linnaeus.weighting.base import Measured, Needs, TaskWeighting, initial_weights
 from linnaeus.weighting.conflict import Conflict
 from linnaeus.weighting.dwa import DynamicWeightAverage
@@ -52,6 +60,8 @@ def build_weighting(
         return FixedWeighting(weights)
     if len(tasks) < 2:
         raise ConfigError(f"weighting.name={config.name}: there is one task only ({tasks[0]}), nothing to balance; use weighting=fixed")
+    if isinstance(config, MovingWeightsConfig) and not config.every:
+        raise ConfigError(f"weighting.every=[] would never move the weights of weighting={config.name}; use weighting=fixed")
     for task in tasks:
         if config.weights.get(task) == 0:
             raise ConfigError(

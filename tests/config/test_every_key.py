@@ -179,7 +179,7 @@ TABLE = {
     "head.name": Case("head.name=marginal", see.parameters),
     "head.routing@hierarchical_softmax": Case("head.routing=hard", see.updates, "head=hierarchical_softmax"),
     "head.temperature@hierarchical_softmax": Case("head.temperature=0.1", see.updates, "head=hierarchical_softmax"),
-    "head.nulls": Case("head.nulls=predict", see.parameters),
+    "head.nulls": Case("head.nulls=predict", see.parameters, "data.train_samples=72 trainer.global_batch=24 trainer.micro_batch=24"),
     "loss.name": Case("loss=marginal", see.updates),
     "loss.class_weights": Case("loss.class_weights=inverse", see.updates),
     "loss.effective_beta": Case("loss.effective_beta=0.9", see.updates, "loss=class_balanced"),

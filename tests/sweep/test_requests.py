@@ -50,7 +50,7 @@ def test_values_in_the_grammar_of_the_command_line(text, choices):
 
 
 def test_a_folder_of_groups_joins_those_a_pattern_is_matched_with():
-    assert parameter(parse("model=glob(*)"), str(VECTORS)).choices == ("mformer", "mlp", "timm")
+    assert parameter(parse("model=glob(*)"), str(VECTORS)).choices == ("gpt", "mformer", "mlp", "timm")
 
 
 REFUSED = {

@@ -1,4 +1,4 @@
-"""Log-sum-exp over all groups of neighbours at once (siblings under each taxon), in log space, differentiable, linear in [n, B].
+"""Log-sum-exps and softmaxes over all groups of neighbours at once (siblings under each taxon), differentiable, linear in [n, B].
 
 Nodes come first and samples last, [n, B]: rows are then added and taken whole, which is half the time of the same on [B, n].
 Where few groups of each sample are asked for, `ranges.py` is many times cheaper.
@@ -20,12 +20,21 @@ def group_logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
     return cast(Tensor, _GroupLogSumExp.apply(x, group, groups))
 
 
+def sibling_log_softmax(x: Tensor, above: Tensor | None, group: Tensor, groups: int) -> Tensor:
+    """[n, B]: log of the softmax of x [n, B] within each group, plus `above` [G, B], the log-probability of the group's parent."""
+    return cast(Tensor, _SiblingLogSoftmax.apply(x, above, group, groups))
+
+
+def _logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
+    largest = x.new_full((groups, x.shape[1]), -math.inf).scatter_reduce_(0, group.unsqueeze(1).expand_as(x), x, "amax")
+    total = torch.zeros_like(largest).index_add_(0, group, (x - largest.index_select(0, group)).exp_())
+    return total.log_().add_(largest)
+
+
 class _GroupLogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Tensor, groups: int) -> Tensor:
-        largest = x.new_full((groups, x.shape[1]), -math.inf).scatter_reduce_(0, group.unsqueeze(1).expand_as(x), x, "amax")
-        total = torch.zeros_like(largest).index_add_(0, group, (x - largest.index_select(0, group)).exp_())
-        result = total.log_().add_(largest)
+        result = _logsumexp(x, group, groups)
         ctx.save_for_backward(x, group, result)
         return result
 
@@ -35,3 +44,24 @@ class _GroupLogSumExp(torch.autograd.Function):
         x, group, result = ctx.saved_tensors
         share = (x - result.index_select(0, group)).exp_()
         return share.mul_(grads[0].index_select(0, group)), None, None
+
+
+class _SiblingLogSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, above: Tensor | None, group: Tensor, groups: int) -> Tensor:
+        normaliser = _logsumexp(x, group, groups)
+        ctx.groups, ctx.below = groups, above is not None
+        ctx.save_for_backward(x, group, normaliser)
+        result = x - normaliser.index_select(0, group)
+        # added last: far down the tree it is large, and is to be rounded once
+        return result if above is None else result.add_(above.index_select(0, group))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, group, normaliser = ctx.saved_tensors
+        g = grads[0].contiguous()
+        total = g.new_zeros(ctx.groups, g.shape[1]).index_add_(0, group, g)
+        share = (x - normaliser.index_select(0, group)).exp_()
+        grad = torch.addcmul(g, share, total.index_select(0, group), value=-1)
+        return grad, total if ctx.below else None, None, None

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
-from linnaeus.workloads.taxonomy.segments import group_logsumexp
+from linnaeus.workloads.taxonomy.segments import group_logsumexp, sibling_log_softmax
 
 SIZES = [1, 7, 8, 9, 100, 1000, 1025]
 
@@ -71,6 +71,20 @@ def test_groups_and_their_gradients():
     weight = torch.randn_like(ours)
     assert torch.allclose(ours, expected, atol=1e-12)
     assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (ours, expected)), atol=1e-12)
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_softmaxes_within_groups_and_their_gradients(root):
+    generator = torch.Generator().manual_seed(1)
+    group = torch.repeat_interleave(torch.arange(30), torch.randint(1, 9, (30,), generator=generator))
+    x = (20 * torch.randn(len(group), 5, dtype=torch.float64, generator=generator)).requires_grad_()
+    above = None if root else torch.randn(30, 5, dtype=torch.float64, generator=generator).requires_grad_()
+    ours = sibling_log_softmax(x, above, group, 30)
+    parts = [x[group == g].log_softmax(0) + (0 if above is None else above[g]) for g in range(30)]
+    weight, inputs = torch.randn_like(ours), [x] if above is None else [x, above]
+    assert torch.allclose(ours, torch.cat(parts), atol=1e-12)
+    grads = (torch.autograd.grad((y * weight).sum(), inputs) for y in (ours, torch.cat(parts)))
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*grads, strict=True))
 
 
 @pytest.mark.parametrize("size", SIZES)

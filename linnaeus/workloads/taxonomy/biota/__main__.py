@@ -64,6 +64,8 @@ def _config(arguments: argparse.Namespace) -> BiotaConfig:
         max_bad_fraction=0.0,
         ranks=None,
         components=["SPATIAL", "TEMPORAL", "ELEVATION"],
+        sampling="natural",
+        sampling_rank=None,
         image_size=getattr(arguments, "size", 64),
         train_samples=arguments.train,
         validation_samples=arguments.validation,

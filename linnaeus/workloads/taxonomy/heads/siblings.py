@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from linnaeus.workloads.taxonomy.heads.base import INIT_STD, Head, Priors, Scores, wide
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp
-from linnaeus.workloads.taxonomy.segments import group_logsumexp
+from linnaeus.workloads.taxonomy.segments import sibling_log_softmax
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -73,11 +73,8 @@ class SiblingScores(Scores):
         while len(self._levels) <= number:
             level = len(self._levels)
             z, group = wide(self.logits[level]).t().contiguous(), layout.of("group", level)
-            found = z - group_logsumexp(z, group, layout.group_counts[level]).index_select(0, group)
-            if level:  # added last: far down the tree it is large, and is to be rounded once
-                above = self.rank_log_probs(level - 1).index_select(0, layout.of("above", level))
-                found = found + above.index_select(0, group)
-            self._levels.append(found)
+            above = self.rank_log_probs(level - 1).index_select(0, layout.of("above", level)) if level else None
+            self._levels.append(sibling_log_softmax(z, above, group, layout.group_counts[level]))
         return self._levels[number]
 
     def rank_log_probs(self, rank: int) -> Tensor:

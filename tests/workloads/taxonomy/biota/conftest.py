@@ -15,6 +15,8 @@ def _config(train_samples: int = 300, validation_samples: int = 100, image_size:
         max_bad_fraction=0.0,
         ranks=None,
         components=["SPATIAL", "TEMPORAL", "ELEVATION"],
+        sampling="natural",
+        sampling_rank=None,
         image_size=image_size,
         train_samples=train_samples,
         validation_samples=validation_samples,

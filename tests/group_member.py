@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from unittest import mock
 from tests.runs import run_job
 
 if __name__ == "__main__":
+    faulthandler.enable()
     for one in json.loads(Path(sys.argv[1]).read_text()):
         os.environ["MASTER_PORT"] = str(one["port"])
         with mock.patch("os.fsync", lambda descriptor: None):  # the disk is not what these tests are about

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
+import signal
 import socket
 import subprocess
 import sys
@@ -176,12 +178,20 @@ def job(workload: str, root: Path, *more: str, watch: Sequence[str] = (), status
     return {"workload": workload, "root": str(root), "more": list(more), "watch": list(watch), "status": status}
 
 
+def free_port() -> int:
+    """A port nobody listens at, below those the system gives out by itself: it may be used seconds later, and gloo of other tests takes
+    one of those at every moment."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> None:
     """Run jobs one after the other in a group of processes, which start up once: seconds each. As under a launcher."""
     for one in jobs:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            one["port"] = probe.getsockname()[1]
+        one["port"] = free_port()
     path = folder / f"jobs-{processes}.json"
     path.write_text(json.dumps(list(jobs)))
     members = []
@@ -192,6 +202,11 @@ def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> N
         members.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     try:
         texts = [member.communicate(timeout=240)[0] for member in members]
+    except subprocess.TimeoutExpired:
+        for member in members:
+            member.send_signal(signal.SIGABRT)  # leaves the stacks of all threads, see `tests.group_member`
+        stacks = [f"process {rank}:\n{member.communicate()[0][-9000:]}" for rank, member in enumerate(members)]
+        raise AssertionError("a group of processes hangs\n" + "\n".join(stacks)) from None
     finally:
         for member in members:
             member.kill()

@@ -51,7 +51,7 @@ def left_in_shared_memory() -> set[str]:
     return {name for name in names if name.startswith("torch_") and not Path("/proc", name.split("_")[1]).exists()}
 
 
-def wait_until(what, seconds: float = 60) -> None:
+def wait_until(what, seconds: float = 180) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it did not happen"

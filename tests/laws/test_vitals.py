@@ -29,9 +29,7 @@ SCRIPT = (
 
 def group(root: Path, *more: str, watch: str = "", grace: float = 1.0) -> list[subprocess.Popen]:
     """Two processes of one run without a launcher, which would end the second when the first is gone."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = runs.free_port()
     command = [sys.executable, "-c", SCRIPT.format(watch=watch, grace=grace), "--config-dir", str(runs.VECTORS)]
     command += runs.overrides("vectors", root, *LONG, *more)
     members = []

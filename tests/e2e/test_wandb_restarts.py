@@ -16,7 +16,7 @@ from tests import runs
 from tests.e2e.test_launches import TORCHRUN, begin, marked, wait_until
 from tests.e2e.test_launches import mark as mark  # the fixture
 
-SETTINGS = ["trainer.length=900steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[20steps]"]
+SETTINGS = ["trainer.length=2000steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[20steps]"]
 SETTINGS += ["logger.wandb=offline", "schedule.validate=[100%]", "logger.report=false"]
 
 BLOCK = 32768
@@ -86,4 +86,4 @@ def test_three_restarts_make_one_run(tmp_path, mark):
     # W&B writes in a process of its own: rows on their way when all was killed may be lost there (metrics.jsonl has them), none later
     resumed = int(lines[-1].split("continuing at step ")[1].split()[0])
     sent_before = max(row for row in metrics if row <= resumed + 100)
-    assert [row for row in metrics if row > sent_before] == list(range(sent_before + 5, 901, 5)) and resumed < 900
+    assert [row for row in metrics if row > sent_before] == list(range(sent_before + 5, 2001, 5)) and resumed < 2000

@@ -7,11 +7,15 @@ Where few groups of each sample are asked for, `ranges.py` is many times cheaper
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+
+PART_BYTES = 1 << 18
 
 
 def group_logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
@@ -27,8 +31,17 @@ def sibling_log_softmax(x: Tensor, above: Tensor | None, group: Tensor, groups: 
 
 def _logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
     largest = x.new_full((groups, x.shape[1]), -math.inf).scatter_reduce_(0, group.unsqueeze(1).expand_as(x), x, "amax")
-    total = torch.zeros_like(largest).index_add_(0, group, (x - largest.index_select(0, group)).exp_())
+    total = torch.zeros_like(largest)
+    for part in _parts(x):
+        total.index_add_(0, group[part], (x[part] - largest.index_select(0, group[part])).exp_())
     return total.log_().add_(largest)
+
+
+def _parts(x: Tensor) -> Iterator[slice]:
+    """Rows of x [n, B] in parts that stay in a CPU's cache while they are worked on, an eighth of a training step at 100,000
+    leaves; on other devices all at once."""
+    rows = max(PART_BYTES // (x.shape[1] * x.element_size()), 1) if x.device.type == "cpu" else len(x)
+    return (slice(first, first + rows) for first in range(0, len(x), max(rows, 1)))
 
 
 class _GroupLogSumExp(torch.autograd.Function):
@@ -42,8 +55,11 @@ class _GroupLogSumExp(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, group, result = ctx.saved_tensors
-        share = (x - result.index_select(0, group)).exp_()
-        return share.mul_(grads[0].index_select(0, group)), None, None
+        grad = torch.empty_like(x)
+        for part in _parts(x):
+            share = torch.sub(x[part], result.index_select(0, group[part]), out=grad[part]).exp_()
+            share.mul_(grads[0].index_select(0, group[part]))
+        return grad, None, None
 
 
 class _SiblingLogSoftmax(torch.autograd.Function):
@@ -52,9 +68,12 @@ class _SiblingLogSoftmax(torch.autograd.Function):
         normaliser = _logsumexp(x, group, groups)
         ctx.groups, ctx.below = groups, above is not None
         ctx.save_for_backward(x, group, normaliser)
-        result = x - normaliser.index_select(0, group)
-        # added last: far down the tree it is large, and is to be rounded once
-        return result if above is None else result.add_(above.index_select(0, group))
+        result = torch.empty_like(x)
+        for part in _parts(x):
+            torch.sub(x[part], normaliser.index_select(0, group[part]), out=result[part])
+            if above is not None:  # added last: far down the tree it is large, and is to be rounded once
+                result[part].add_(above.index_select(0, group[part]))
+        return result
 
     @staticmethod
     @once_differentiable
@@ -62,6 +81,8 @@ class _SiblingLogSoftmax(torch.autograd.Function):
         x, group, normaliser = ctx.saved_tensors
         g = grads[0].contiguous()
         total = g.new_zeros(ctx.groups, g.shape[1]).index_add_(0, group, g)
-        share = (x - normaliser.index_select(0, group)).exp_()
-        grad = torch.addcmul(g, share, total.index_select(0, group), value=-1)
+        grad = torch.empty_like(x)
+        for part in _parts(x):
+            share = (x[part] - normaliser.index_select(0, group[part])).exp_()
+            torch.addcmul(g[part], share, total.index_select(0, group[part]), value=-1, out=grad[part])
         return grad, total if ctx.below else None, None, None

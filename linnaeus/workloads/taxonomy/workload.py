@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from linnaeus.config.schema import Config
 from linnaeus.schedule import OpsSchedule
+from linnaeus.schedule.resolved import RAMPS
 from linnaeus.workloads.base import Batch, Metrics
 from linnaeus.workloads.taxonomy.components import column_slices, encode
 from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset, label_mass
@@ -34,6 +35,8 @@ log = logging.getLogger("linnaeus")
 
 class TaxonomyWorkload:
     """Source, datasets, model, losses and metrics of one configuration."""
+
+    probabilities = RAMPS
 
     def __init__(self, config: Config) -> None:
         self.config = config

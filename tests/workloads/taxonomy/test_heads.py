@@ -209,7 +209,7 @@ def test_null_stays_predictable_at_every_rank():
             probabilities = [p[0].exp() for p in head(features[:1]).log_probs()]
             for r in range(4):
                 assert probabilities[r][row[0, r]] > 0.9, (name, r)
-                assert float(probabilities[r].sum()) == pytest.approx(1.0)
+                assert float(probabilities[r].detach().sum()) == pytest.approx(1.0)
 
 
 def test_gumbel_routing_draws_in_training_only_and_from_the_default_generator():
@@ -227,8 +227,15 @@ def test_gumbel_routing_draws_in_training_only_and_from_the_default_generator():
 
 def test_hard_routing_passes_one_taxon_down_and_the_gradient_of_all():
     tree, _label, head, features = make("hard")
-    route = head._route(torch.randn(tree.sizes[0], 3, dtype=torch.float64).log_softmax(0).requires_grad_())
-    assert torch.allclose(route.detach().amax(0), torch.ones(3, dtype=torch.float64)) and (route.detach().abs() > 0.5).sum() == 3
+    log_p = torch.randn(tree.sizes[0], 3, dtype=torch.float64).log_softmax(0).requires_grad_()
+    embedding = torch.randn(tree.sizes[0], 5, dtype=torch.float64, requires_grad=True)
+    handed, weights = head._handed_down(log_p, embedding), torch.randn(3, 5, dtype=torch.float64)
+    assert torch.equal(handed, embedding[log_p.argmax(0)])
+    by_log_p, by_embedding = torch.autograd.grad((handed * weights).sum(), [log_p, embedding])
+    one_hot = torch.nn.functional.one_hot(log_p.argmax(0), tree.sizes[0]).double()
+    assert torch.allclose(by_embedding, one_hot.t() @ weights)
+    soft = (log_p / head.temperature).softmax(0).t() @ embedding
+    assert torch.allclose(by_log_p, torch.autograd.grad((soft * weights).sum(), log_p)[0]) and by_log_p.abs().max() > 1e-3
     scores = head(features)
     for r in range(1, 4):
         assert (torch.autograd.grad(scores.logits[r].sum(), head.levels[0].weight, retain_graph=True)[0] != 0).any()

@@ -63,18 +63,20 @@ def train(config: Config, stop: StopRequest, config_dir: str | None) -> int:
 
     # -- the schedule: durations become steps, once ------------------------------------------------------------------------
     plan = engine.resolve_schedule(config, workload, context)
-    if config.plan:
-        plan.save(directory.path, context)
-        log.info("%s\nschedule: %s", plan.text, directory.path / "schedule.svg")
-        return EXIT_FINISHED
 
     # -- model, optimizer, loop state --------------------------------------------------------------------------------------
     training = engine.build_training(config, context, workload, plan, directory.path, stop)
     engine.check_named_checkpoint(training, directory)
     weights = engine.find_initial_weights(training, directory)
+    record = engine.run_record(context, workload, weights)
     log.info(plan.text)
+    if config.plan:  # by now all has been asked that may refuse a run
+        directory.check(**record)
+        plan.save(directory.path, context)
+        log.info("schedule: %s", directory.path / "schedule.svg")
+        return EXIT_FINISHED
     try:
-        directory.start(**engine.run_record(context, workload, weights))
+        directory.start(**record)
         training.output = engine.open_outputs(config, context, directory, training)
         plan.save(directory.path, context)
         training.vitals.start(training.output.fail)

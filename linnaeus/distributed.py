@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import json
 import os
 import signal
@@ -153,6 +154,9 @@ class DistributedContext:
     def _join(self, cuda: bool, timeout: timedelta) -> None:
         import torch.distributed as dist
 
+        # default arguments of this module are the group there is when it is first imported (by DDP), and would keep it to the very end
+        import torch.distributed.nn.functional  # noqa: F401
+
         self.store  # noqa: B018 (reached)
         dist.init_process_group(
             backend="cpu:gloo,cuda:nccl" if cuda else "gloo",
@@ -240,7 +244,10 @@ class DistributedContext:
 
     def shutdown(self, in_order: bool = True) -> None:
         """Leave the group and forget the singleton's state, so that another run may follow in this process. Unless the others leave
-        too (`in_order`), nothing that is queued on a GPU is waited for: it may wait for them."""
+        too (`in_order`), nothing that is queued on a GPU is waited for: it may wait for them.
+
+        The threads of gloo and of the store end with the last reference to them, and what a run leaves in cycles may hold some: one that
+        lets go of a tensor while the interpreter ends would abort the process."""
         if self._joined:
             import torch.distributed as dist
 
@@ -248,7 +255,10 @@ class DistributedContext:
                 dist.destroy_process_group()
             else:
                 dist.distributed_c10d._abort_process_group()
+        joined, self._joined, self._store = self._joined, False, None
         DistributedContext._instance = None
+        if joined:
+            gc.collect()
 
 
 def _of_this_attempt(store: Any) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 # Streams: the second part of every key, so that two uses of the same seed never share bits.
-ORDER, AUGMENT, MIX, MASK, FORWARD, INIT, SPLIT, SYNTHETIC, RESAMPLE, BOOTSTRAP, GENERATION, CONNECTION = range(1, 13)
+ORDER, AUGMENT, MIX, MASK, FORWARD, INIT, SPLIT, SYNTHETIC, RESAMPLE, BOOTSTRAP, GENERATION, CONNECTION, MIXTURE = range(1, 14)
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

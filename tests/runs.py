@@ -2,7 +2,7 @@
 
 `configuration("biota", root, ...)` is the taxonomy workload with dropout, drop-path, mixing, masking, null labels and label smoothing
 on; `"vectors"` the second workload; `"language"` a text of letters, dropout on. 85 samples in global batches of 32 make a partial last
-window, whose fourth micro-batch of 8 is empty.
+window, whose fourth micro-batch of 8 is empty. `"nanecho"` is that experiment on four small sources: phases, dimensions, growth.
 """
 
 from __future__ import annotations
@@ -45,12 +45,18 @@ WORKLOADS = {
         *["workload=language", "model.size=gpt_nano", "model.dropout=0.1", "data.block=8"],
         *["trainer.length=3epochs", "schedule.validate=[100%]"],
     ],
+    "nanecho": [
+        *["experiment=nanecho_folder", "model.size=gpt_nano", "model.width=24", "model.dropout=0.1", "data.block=16"],
+        *["trainer.global_batch=8", "trainer.micro_batch=4", "trainer.length=40steps", "schedule.validate=[10steps]"],
+        *["growth.every=[4steps]", "lr_scheduler.warmup=4steps", "schedule.phases.adaptive_mastery.dimensions={dynamic: 3}"],
+    ],
 }
 
 
 def overrides(workload: str, root: Path, *more: str) -> list[str]:
     """Later ones win, as the same key given twice."""
-    sized = SAMPLES if workload != "language" else [f"data.path={write_text(root)}"]
+    texts = {"language": write_text, "nanecho": write_sources}
+    sized = [f"data.path={texts[workload](root)}"] if workload in texts else SAMPLES
     merged = {text.split("=", 1)[0]: text for text in [*TINY, *sized, *WORKLOADS[workload], *more]}
     first = [text for key, text in merged.items() if "." not in key]  # groups before values
     return [*first, *(text for key, text in merged.items() if "." in key), f"run.root={root}", "run.name=run"]
@@ -63,6 +69,17 @@ def write_text(root: Path) -> Path:
     if not path.exists():
         path.write_text("".join("abcdefghijklmnopqrstuvwxyz .\n"[i * i * (i % 7) % 29] for i in range(757)))
     return path
+
+
+def write_sources(root: Path) -> Path:
+    """A folder with texts of the four sources of `experiment=nanecho_folder`, each in letters of its own: 348 windows of 16 to train on."""
+    folder = root / "texts"
+    for source, letters in {"basics": "abc", "introspection": "defg", "structures": "hijkl", "systems": "mnopqr"}.items():
+        (folder / source).mkdir(parents=True, exist_ok=True)
+        for i in range(20):
+            text = "".join(letters[(n * n * (n % 7) + i * n) % len(letters)] for n in range(80))
+            (folder / source / f"{i}.txt").write_text(f"{i} {text}\n")
+    return folder
 
 
 def configuration(workload: str, root: Path, *more: str) -> Config:

@@ -61,20 +61,20 @@ def check_fit(weights: InitialWeights, model: nn.Module, allow: Sequence[str] = 
     everything = model.state_dict()
     _refuse_idle("run.init_allow", allow, [*everything, *weights.state])
     _refuse_idle("run.init_skip", skip, list(everything))
-    skipped = [name for name in everything if _covers(skip, name)]
-    own, state = ({name: tensor for name, tensor in names.items() if not _covers(skip, name)} for names in (everything, weights.state))
+    skipped = [name for name in everything if covers(skip, name)]
+    own, state = ({name: tensor for name, tensor in names.items() if not covers(skip, name)} for names in (everything, weights.state))
     twins = _twins(everything)
     _refuse_torn(twins, skipped)
     matched = [name for name in own if name in state and not _unlike(state[name], own[name])]
     reshaped = {name: _unlike(state[name], own[name]) for name in own if name in state and name not in set(matched)}
     fresh = [name for name in own if name not in state and not any(twin in matched for twin in twins[name])]
     unused = [name for name in state if name not in own]
-    wrong = [[name for name in names if not _covers(allow, name)] for names in (fresh, unused, list(reshaped))]
+    wrong = [[name for name in names if not covers(allow, name)] for names in (fresh, unused, list(reshaped))]
     if not matched or any(wrong):
         raise ConfigError(_misfit(weights.source, len(own), matched, wrong, reshaped))
     _refuse_bad_values(weights, model, matched, twins)
     counted = {_id_of(own[name]): own[name].numel() for name in matched}
-    taken_though = [name for name in matched if _covers(allow, name)]
+    taken_though = [name for name in matched if covers(allow, name)]
     notes = [f"under run.init_allow, but of the model's own shape, and taken: {some(taken_though)}"] if taken_though else []
     return Report(
         weights.source,
@@ -120,12 +120,13 @@ def _unlike(theirs: Tensor, ours: Tensor) -> str:
     return "" if kinds[0] == kinds[1] else f"{theirs.dtype} in the file, {ours.dtype} here"
 
 
-def _covers(allow: Iterable[str], name: str) -> bool:
+def covers(allow: Iterable[str], name: str) -> bool:
+    """Whether a weight's name begins with one of `allow`, whole words between dots."""
     return any(name == begin.rstrip(".") or name.startswith(begin.rstrip(".") + ".") for begin in allow)
 
 
 def _refuse_idle(key: str, begins: Sequence[str], names: Sequence[str]) -> None:
-    idle = [begin for begin in begins if not any(_covers([begin], name) for name in names)]
+    idle = [begin for begin in begins if not any(covers([begin], name) for name in names)]
     if idle:
         parts = sorted({name.partition(".")[0] for name in names})
         raise ConfigError(f"{key}: no weight begins with {', '.join(idle)}; they begin with {', '.join(parts[:12])}")

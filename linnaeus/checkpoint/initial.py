@@ -1,7 +1,8 @@
 """`run.init_from=PATH`: the weights alone, for a new run to begin with. Continuing a run with everything else is `resume.py`.
 
-PATH is a checkpoint directory, a run directory (its newest checkpoint that verifies), a safetensors file, or a torch file: a bare
-state dict, or one under `model_state_dict`, `model` or `state_dict`. Names of wrappers in front (`module.`, `_orig_mod.`) go.
+PATH is a checkpoint directory, a run directory (its newest checkpoint that verifies), a safetensors file, a folder of one as models are
+published (`config.json` and `model.safetensors`), or a torch file: a bare state dict, or one under `model_state_dict`, `model` or
+`state_dict`. Names of wrappers in front (`module.`, `_orig_mod.`) go.
 What begins with a name of `run.init_skip` is not taken. Of the rest nothing is taken by halves: every weight of the model must be
 there with its shape and nothing may be left over, but for the names that `run.init_allow` begins; and all of it is checked before
 the model or a file is touched.
@@ -28,6 +29,7 @@ from linnaeus.config.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+PUBLISHED = "config.json"  # beside published weights; no checkpoint of ours has one, so none is read unverified
 INSIDE = ("model_state_dict", "model", "state_dict")  # where plain files keep the state dict, in this order
 
 
@@ -76,6 +78,8 @@ def _of_directory(path: Path) -> InitialWeights:
                 skipped.append(f"checkpoint {damage.path} was skipped: {damage.reason}")
         if skipped:
             raise ConfigError(f"run.init_from: no checkpoint in {folder} verifies; the newest: {skipped[0]}")
+    if (path / PUBLISHED).is_file() and (path / MODEL).is_file():
+        return _of_file(path / MODEL)
     raise ConfigError(f"run.init_from: {path} holds no checkpoint; give a run directory, a step-... directory, or a file of weights")
 
 

@@ -16,7 +16,7 @@ from linnaeus.config.errors import ConfigError
 _KEY = re.compile(r"\s*(\+\+|\+|~)?\s*([^=\s]+?)\s*=")
 _SWEEP = re.compile(r"\s*\+{0,2}sweep(\.\w+)*\s*=")
 _HYDRA = re.compile(r"\s*[+~]{0,2}hydra[./](?!searchpath)")
-_MAPPING = re.compile(r"[\w.]+\.\w+=\s*\{")
+_MAPPING = re.compile(r"[\w.]+\.\w+=\s*\{|schedule\.phases\.\w")
 
 
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
@@ -53,8 +53,8 @@ def for_hydra(arguments: Sequence[str], parsed: argparse.Namespace) -> list[str]
 
 
 def with_open_mappings(overrides: Sequence[str]) -> list[str]:
-    """Hydra lets `weighting.weights={species: 2}` add no keys to a mapping unless it is written `++weighting.weights=...`; what may
-    be in there is ours to check."""
+    """Hydra lets `weighting.weights={species: 2}` add no keys to a mapping unless it is written `++weighting.weights=...`, nor
+    `schedule.phases.late.lr=2` where that phase has none yet; what may be in there is ours to check."""
     return [f"++{text}" if _MAPPING.match(text) else text for text in overrides]
 
 

@@ -10,13 +10,14 @@ import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from linnaeus.config.load import CONF, compose
+from linnaeus.config.load import CONF, compose, entry_schema
 from linnaeus.config.repeat import FROM, FROM_MEANING
 from linnaeus.config.schema import Config
 
 
 def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
-    """(key, type, value, meaning) of every key of a composed config, depth first, `run.from` at the head of its group."""
+    """(key, type, value, meaning) of every key of a composed config, depth first, `run.from` at the head of its group; the keys of a
+    mapping's entries after it, of NAME where there is no entry."""
     for row in _walk(config, ""):
         if row[0] == "run.name":
             yield FROM, "str or null", "null", FROM_MEANING
@@ -30,9 +31,29 @@ def _walk(node: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
         if dataclasses.is_dataclass(value):
             yield from _walk(value, key + ".")
             continue
-        meta = field.metadata
-        kind = "|".join(meta["choices"]) if meta["choices"] else "duration" if meta["duration"] else _type_name(hints[field.name])
-        yield key, kind, _shown(value), meta["meaning"]
+        entry = entry_schema(hints[field.name])
+        if entry is None:
+            yield _row(key, field, hints[field.name], _shown(value))
+        else:
+            yield key, "mapping from names to such keys, or null", ", ".join(value or ()) or "{}", field.metadata["meaning"]
+            for name, one in (value or {}).items():
+                yield from _walk(one, f"{key}.{name}.")
+            if not value:
+                yield from _of_an_entry(entry, f"{key}.NAME.")
+
+
+def _of_an_entry(cls: type, prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    """The keys that an entry of a mapping may have, at their defaults."""
+    for field in dataclasses.fields(cls):
+        needed = field.default_factory is dataclasses.MISSING
+        value = "?" if needed else _shown(typing.cast(Any, field.default_factory)())
+        yield _row(f"{prefix}{field.name}", field, typing.get_type_hints(cls)[field.name], value)
+
+
+def _row(key: str, field: dataclasses.Field, annotation: Any, value: str) -> tuple[str, str, str, str]:
+    meta = field.metadata
+    kind = "|".join(meta["choices"]) if meta["choices"] else "duration" if meta["duration"] else _type_name(annotation)
+    return key, kind, value, meta["meaning"]
 
 
 def _type_name(annotation: Any) -> str:

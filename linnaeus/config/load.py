@@ -171,6 +171,14 @@ def schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str
     return annotation if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) else None
 
 
+def entry_schema(annotation: Any) -> type | None:
+    """The dataclass of a mapping's entries, as in `dict[str, PhaseConfig] | None`; None for a mapping of plain values and all else."""
+    for one in (annotation, *typing.get_args(annotation)):
+        if typing.get_origin(one) is dict and dataclasses.is_dataclass(entry := typing.get_args(one)[1]):
+            return cast(type, entry)
+    return None
+
+
 def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type]]) -> Any:
     if not isinstance(tree, dict):
         raise ConfigError(f"{prefix or 'config'} is {tree!r}; it takes a group of keys")
@@ -184,6 +192,8 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
         key = _join(prefix, name)
         if prefix == "" and name in WORKLOAD_GROUPS and name not in variants:
             values[name] = None
+            continue
+        if name not in tree and f.default_factory is not dataclasses.MISSING:
             continue
         if name not in tree:
             raise ConfigError(f"{key} is missing ({f.metadata['meaning']})")
@@ -216,17 +226,8 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     for one in value if isinstance(value, list) and meta["choices"] else [value]:
         if meta["choices"] and one not in meta["choices"]:
             raise ConfigError(f"{key} is {one!r}; it takes one of {', '.join(meta['choices'])}")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise ConfigError(f"{key} is {value}; it takes a finite number")
-        if meta["low"] is not None and value < meta["low"]:
-            raise ConfigError(f"{key} is {value}; it must be at least {meta['low']}")
-        if meta["high"] is not None and value > meta["high"]:
-            raise ConfigError(f"{key} is {value}; it must be at most {meta['high']}")
-        if meta["above"] is not None and value <= meta["above"]:
-            raise ConfigError(f"{key} is {value}; it must be more than {meta['above']}")
-        if meta["below"] is not None and value >= meta["below"]:
-            raise ConfigError(f"{key} is {value}; it must be less than {meta['below']}")
+    for name, one in value.items() if isinstance(value, dict) else [("", value)]:
+        _check_limits(f"{key}.{name}" if name else key, one, meta)
     if meta["duration"] and value is not None:
         for text in value if isinstance(value, list) else [value]:
             duration = Duration.parse(text, key)
@@ -235,6 +236,21 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
             if meta["duration"] == "clock" and (not duration.is_time or duration.amount == 0):
                 raise ConfigError(f"{key} is {text}; it takes a time of the clock: 90s, 30min or 23h")
     return value
+
+
+def _check_limits(key: str, value: Any, meta: Any) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return
+    if not math.isfinite(value):
+        raise ConfigError(f"{key} is {value}; it takes a finite number")
+    if meta["low"] is not None and value < meta["low"]:
+        raise ConfigError(f"{key} is {value}; it must be at least {meta['low']}")
+    if meta["high"] is not None and value > meta["high"]:
+        raise ConfigError(f"{key} is {value}; it must be at most {meta['high']}")
+    if meta["above"] is not None and value <= meta["above"]:
+        raise ConfigError(f"{key} is {value}; it must be more than {meta['above']}")
+    if meta["below"] is not None and value >= meta["below"]:
+        raise ConfigError(f"{key} is {value}; it must be less than {meta['below']}")
 
 
 def _coerce(key: str, value: Any, annotation: Any) -> Any:
@@ -256,6 +272,8 @@ def _coerce(key: str, value: Any, annotation: Any) -> Any:
         return {str(k): _coerce(f"{key}.{k}", v, args[1]) for k, v in value.items()}
     if annotation is Any:
         return value
+    if dataclasses.is_dataclass(annotation):
+        return _build(cast(type, annotation), value, key, {})
     if annotation is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, annotation) or (isinstance(value, bool) and annotation is not bool):

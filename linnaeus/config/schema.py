@@ -149,6 +149,22 @@ class RampConfig:
 
 
 @dataclass(frozen=True)
+class PhaseConfig:
+    """An entry of `schedule.phases`; what it leaves out has the default here."""
+
+    start: str = setting("when the phase begins", duration="update")
+    end: str = setting("when it is over; until then it fades into a phase that has begun before", duration="update")
+    description: str = setting("what it is for, in reports", default="")
+    lr: float = setting("what the learning rate is multiplied by", above=0, default=1.0)
+    data: dict[str, float] = setting(
+        "weight of each source of the data that samples are drawn from, {news: 2, prose: 1}; empty: all, by their size", low=0, default={}
+    )
+    dimensions: dict[str, float] = setting(
+        "weight of dimensions of the model, scaled to sum to 1; one that is not named weighs 1", low=0, default={}
+    )
+
+
+@dataclass(frozen=True)
 class EarlyStopConfig:
     monitor: str = setting("validation metric to watch, such as val/loss")
     mode: str = setting("whether smaller or larger is better; auto: by the metric's name", choices=("auto", "min", "max"))
@@ -188,6 +204,10 @@ class ScheduleConfig:
     mixing: RampConfig = setting("probability that a pair of samples is mixed")
     mixing_level: list[dict[str, str]] = setting(
         "taxonomic rank whose members are paired, from each moment on: [{from: 0%, level: genus}]; takes effect at epoch starts"
+    )
+    phases: dict[str, PhaseConfig] | None = setting(
+        "a curriculum, in order of start: {first: {start: 0%, end: 40%, lr: 1.2}, second: {start: 30%, end: 100%}}; two that overlap are "
+        "cross-faded; null or {}: none"
     )
     early_stop: EarlyStopConfig = setting("when training stops before its length")
 
@@ -272,7 +292,10 @@ class LoggerConfig:
     report: bool = setting("write report.html at the end")
     report_sections: list[str] = setting(
         "what a progress report tells, in this order; schedule.report says when",
-        choices=("progress", "loss", "tasks", "update", "time", "rates", "memory", "samples", "model", "growth", "phase", "workload"),
+        choices=(
+            *("progress", "loss", "validation", "tasks", "update", "time", "rates", "memory"),
+            *("samples", "model", "growth", "phase", "workload"),
+        ),
     )
     peak_tflops: float | None = setting(
         "what one device can do at trainer.precision, TFLOP/s, for the MFU in reports; null: the maker's figure where it is known", above=0

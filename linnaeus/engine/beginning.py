@@ -29,6 +29,8 @@ def _read_alike(t: Training, path: str) -> InitialWeights:
     weights, said = None, ""
     try:
         weights = read_initial(path)
+        adopt = getattr(t.workload, "adopt", None)
+        weights = adopt(weights, t.model) if adopt is not None else weights
         check_fit(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
     except ConfigError as error:
         said = str(error)
@@ -70,6 +72,7 @@ def tell_what_moves(t: Training) -> None:
     directory = t.output.directory
     if t.context.is_master and directory.altered:
         sizes = t.workload.train_size, t.workload.components
-        text = what_moves(directory.previous, t.config, *sizes, t.progress.global_step, directory.record.get("train_size"))
+        step, old_size = t.progress.global_step, directory.record.get("train_size")
+        text = what_moves(directory.previous, t.config, *sizes, step, old_size, t.ops.resolved.probabilities)
         log.info(text)
         directory.keep("moved.txt", text)

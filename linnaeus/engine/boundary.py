@@ -56,6 +56,9 @@ def log_training(t: Training) -> None:
         "progress/samples_seen": t.progress.samples_seen,
         "progress/drift": t.checker.drift(step),
     }
+    if t.units is not None:
+        name, each = t.units
+        row[f"progress/{name}_seen"] = each * t.progress.samples_seen
     row |= t.conflict.row()
     row |= t.growth.row() if t.growth is not None else {}
     t.output.row(t, row)

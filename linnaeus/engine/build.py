@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import socket
 import sys
@@ -38,7 +39,7 @@ from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.rundir import RunDirectory
 from linnaeus.schedule import EarlyStopping
 from linnaeus.schedule.durations import Duration
-from linnaeus.weighting import Conflict, TaskGradients, TaskWeighting, Weigher, build_weighting
+from linnaeus.weighting import Conflict, TaskGradients, TaskWeighting, Weigher, build_weighting, weighting_notes
 from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
@@ -79,14 +80,15 @@ def build_training(
     warn_of_batch_statistics(model, context, plan)
     optimizers = build_optimizer(config.optimizer, model, config.trainer.global_batch, context.device)
     growth = build_growth(config.growth, model, optimizers, plan.ops, config.seed)
-    for line in (*workload.notes, *frozen, *optimizers.notes, *(growth.notes if growth is not None else ())):
-        if line not in plan.text:
-            log.info(line)
     precision = Precision(config.trainer.precision, context.device)
     ema = EMA(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None
     weighting = build_weighting(config.weighting, workload.tasks, context.device, precision.dtype, plan.accumulation, config.seed)
     conflict = Conflict(workload.tasks, context.device)
     weigher = build_weigher(config, context, workload, model, weighting, conflict)
+    parts = (workload.notes, frozen, optimizers.notes, weighting_notes(config.weighting), growth.notes if growth is not None else ())
+    for line in itertools.chain(*parts):
+        if line not in plan.text:
+            log.info(line)
     if config.trainer.compile and (weighting.needs.gradients or plan.resolved.conflict.happens):
         keep_compiled_graphs()
     runner, no_sync = build_runner(config, model, context)

@@ -83,6 +83,9 @@ class Outputs:
             "time/wall_seconds": self.seconds_before + t.clock.wall(),
             "memory/host_MiB": _peak_host_mib(),
         }
+        if t.units is not None:
+            name, each = t.units
+            row[f"time/{name}_per_second"] = each * samples / seconds
         if t.device.type == "cuda":
             row["memory/device_MiB"] = torch.cuda.max_memory_allocated(t.device) / 2**20
         return row

@@ -58,9 +58,13 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
     accumulation = accumulation_steps(config, context.world_size)
     if workload.groups_of_two and config.trainer.micro_batch % 2:
         raise ConfigError(f"trainer.micro_batch={config.trainer.micro_batch} would tear mixed pairs apart; make it even")
-    resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, workload.components, len(workload.tasks))
+    sizes = (length.total_steps, length.steps_per_epoch)
+    asked = getattr(workload, "probabilities", ())
+    resolved = resolve_all_schedule_params(config, *sizes, workload.components, len(workload.tasks), asked)
+    if resolved.phases is not None:
+        resolved.phases.check_names(getattr(workload, "sources", ()), getattr(workload, "dimensions", ()))
     check_monitors(config, resolved, workload)
-    lr = build_scheduler(config.lr_scheduler, length.total_steps, length.steps_per_epoch)
+    lr = build_scheduler(config.lr_scheduler, *sizes, resolved.phases)
     text = schedule_summary(resolved, config, context.world_size)
     base_lr, note = scaled_lr(config.optimizer, config.trainer.global_batch)
     return Plan(length, accumulation, resolved, OpsSchedule(resolved), lr, base_lr, f"{text}\n{note}")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from linnaeus.config.schema import Config
@@ -103,6 +104,8 @@ class RunReports:
             samples=t.progress.samples_seen,
             row=row,
             clocks=clocks,
+            validated=t.tracker.last_step,
+            validation=_validation(t),
             more=more,
             **(self._constant | {"active_parameters": more.pop("growth/active_parameters", None) or active()}),
         )
@@ -145,7 +148,7 @@ def _constants(t: Training) -> dict[str, Any]:
         "total_steps": t.progress.expected_total_steps,
         "steps_per_epoch": t.progress.steps_per_epoch,
         "tasks": t.workload.tasks,
-        "units": getattr(t.workload, "units", None),
+        "units": t.units,
         "batch": (trainer.micro_batch, t.sampler.accumulation, t.context.world_size),
         "global_batch": trainer.global_batch,
         "parameters": sum(p.numel() for p in parameters),
@@ -156,8 +159,31 @@ def _constants(t: Training) -> dict[str, Any]:
 def _more(t: Training) -> dict[str, Any]:
     """Rows of parts that only some runs have."""
     rows = getattr(t.workload, "report_rows", None)
-    more = dict(rows(t.model, t.progress.global_step)) if rows is not None else {}
+    more = _phase(t) | (dict(rows(t.model, t.progress.global_step)) if rows is not None else {})
     return more | (t.growth.row() if t.growth is not None else {})
+
+
+def _phase(t: Training) -> dict[str, Any]:
+    """Where the curriculum stood in the update made last, whose learning rate is reported too; before the first, where it begins."""
+    step = max(0, t.progress.global_step - 1)
+    found = t.ops.get_phase(step)
+    if found is None:
+        return {}
+    rows: dict[str, Any] = {"phase": found[0], "phase/description": found[1], "phase/lr_multiplier": t.ops.get_lr_multiplier(step)}
+    sources, dimensions = getattr(t.workload, "sources", ()), getattr(t.workload, "dimensions", ())
+    if sources:
+        mixture = t.ops.get_mixture(np.array([step]), sources, t.workload.source_sizes)[0]
+        rows |= {f"phase/mixture/{name}": share for name, share in zip(sources, mixture.tolist(), strict=True)}
+    if dimensions:
+        weights = t.ops.get_dimension_weights(np.array([step]), dimensions)[0]
+        rows |= {f"phase/dimension/{name}": weight for name, weight in zip(dimensions, weights.tolist(), strict=True)}
+    return rows
+
+
+def _validation(t: Training) -> dict[str, float]:
+    """The newest loss of each validation pass, and of the metrics that the workload wants to be seen beside it."""
+    wanted = {"loss", *getattr(t.workload, "report_metrics", ())}
+    return {name: value for name, value in t.tracker.final.items() if name.partition("/")[2] in wanted}
 
 
 def _work(t: Training) -> tuple[float, float] | None:

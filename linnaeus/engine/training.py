@@ -104,6 +104,11 @@ class Training:
         return self.context.device
 
     @property
+    def units(self) -> tuple[str, int] | None:
+        """What a sample holds and how many, where it is more than a sample."""
+        return getattr(self.workload, "units", None)
+
+    @property
     def pin_memory(self) -> bool:
         return self.config.trainer.pin_memory and self.device.type == "cuda"
 

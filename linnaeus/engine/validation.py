@@ -154,7 +154,17 @@ def _run_batches(t: Training, mine: list[Any], masked: tuple[str, ...]) -> dict[
     total = torch.zeros(metrics.width, dtype=torch.float64)
     for slot in slots:  # in order, one by one: torch's own sum may split its work by the number of threads
         total += slot
-    return metrics.compute(total, counts)
+    results = metrics.compute(total, counts)
+    more = getattr(metrics, "at_end", None)
+    return results | more(counts) if more is not None and may_be_last(t) else results
+
+
+def may_be_last(t: Training) -> bool:
+    """Whether no validation need follow: at the end, or where the results of this one may bring it. The same again after a resume, for
+    a step is validated from the state it was saved in."""
+    stop, patience = t.config.schedule.early_stop, t.early_stopping
+    at_end = t.stop_reason is not None or t.progress.global_step >= t.ops.resolved.last_step
+    return at_end or stop.metric_bound is not None or (patience is not None and patience.counter + 1 >= patience.patience)
 
 
 def _cut_off(t: Training, trouble: OSError | None) -> None:

@@ -24,14 +24,17 @@ from linnaeus.checkpoint.files import sync_directory
 
 log = logging.getLogger("linnaeus")
 
+PLAIN = {int, float, str, bool, type(None)}
 MOST_WAITING = 64 << 20  # bytes of rows held in memory per file, about 100,000 rows; past it the run fails
 
 
 def format_row(global_step: int, row: Mapping[str, Any]) -> str:
     """One line of JSON without its newline. Values: numbers, texts, booleans, None, lists of texts; a tensor is refused, reading it
     would wait for the device."""
-    items = [("global_step", global_step), *sorted((k, v) for k, v in row.items() if k != "global_step")]
-    return "{" + ", ".join(f"{json.dumps(key)}: {_value(key, value)}" for key, value in items) + "}"
+    items = {"global_step": global_step} | {key: row[key] for key in sorted(row) if key != "global_step"}
+    if all(type(value) in PLAIN and (type(value) is not float or math.isfinite(value)) for value in items.values()):
+        return json.dumps(items)  # the same text in half the time
+    return "{" + ", ".join(f"{json.dumps(key)}: {_value(key, value)}" for key, value in items.items()) + "}"
 
 
 def _value(key: str, value: Any) -> str:

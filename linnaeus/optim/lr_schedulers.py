@@ -2,7 +2,8 @@
 
 Warm-up of W steps is (s + 1) / W, so no update has a learning rate of 0 and the first has 1 / W of the peak; then comes the
 shape, measured from the end of the warm-up, at its peak at step W and one step short of its end at the last update: with
-`final_scale` 0 the last update still moves. Only `plateau` holds anything: what it has multiplied by so far, and its patience.
+`final_scale` 0 the last update still moves. The phases of a curriculum multiply all of it, the warm-up too. Only `plateau` holds anything:
+what it has multiplied by so far, and its patience.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from linnaeus.config.schema import (
     WSDConfig,
 )
 from linnaeus.schedule.durations import Duration
+from linnaeus.schedule.phases import Phases
 
 Shape = Callable[[int], float]
 # How far a decay has come down, 1 to 0, at fraction x of its length. sqrt: "1-sqrt" of Hägele et al. 2024, the best of those they tried.
@@ -34,14 +36,15 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 class LRSchedule:
-    """A warm-up, then a shape."""
+    """A warm-up, then a shape, times what `phases` say."""
 
-    def __init__(self, name: str, warmup: int, shape: Shape) -> None:
-        self.name, self.warmup, self.shape = name, warmup, shape
+    def __init__(self, name: str, warmup: int, shape: Shape, phases: Phases | None = None) -> None:
+        self.name, self.warmup, self.shape, self.phases = name, warmup, shape, phases
 
     def scale(self, step: int) -> float:
         """What the update that takes `global_step` from `step` to `step + 1` multiplies the learning rate by."""
-        return (step + 1) / self.warmup if step < self.warmup else self.shape(step)
+        scale = (step + 1) / self.warmup if step < self.warmup else self.shape(step)
+        return scale if self.phases is None else scale * self.phases.lr_multiplier(step)
 
     def observe(self, metrics: Mapping[str, float]) -> bool:
         """Take the validation results of a step; True if the learning rate changes. Only `plateau` ever does."""
@@ -59,8 +62,8 @@ class Plateau(LRSchedule):
     """Constant after warm-up, multiplied by `factor` after more than `patience` results in a row that did not improve by more
     than `min_delta` (NaN is no improvement)."""
 
-    def __init__(self, config: PlateauConfig, warmup: int) -> None:
-        super().__init__(config.name, warmup, lambda step: 1.0)
+    def __init__(self, config: PlateauConfig, warmup: int, phases: Phases | None = None) -> None:
+        super().__init__(config.name, warmup, lambda step: 1.0, phases)
         self.config = config
         self.reduced, self.waited = 1.0, 0
         self.best: float | None = None
@@ -96,8 +99,9 @@ class Plateau(LRSchedule):
         self.reduced, self.best, self.waited = state["reduced"], state["best"], state["waited"]
 
 
-def build_scheduler(config: SchedulerConfig, total_steps: int, steps_per_epoch: int) -> LRSchedule:
-    """The schedule of a run of `total_steps` updates. Raises ConfigError for one that does not fit into the run."""
+def build_scheduler(config: SchedulerConfig, total_steps: int, steps_per_epoch: int, phases: Phases | None = None) -> LRSchedule:
+    """The schedule of a run of `total_steps` updates, with the `phases` of its curriculum. Raises ConfigError for one that does not fit
+    into the run."""
 
     def steps(text: str, key: str) -> int:
         return Duration.parse(text, f"lr_scheduler.{key}").to_steps(total_steps, steps_per_epoch)
@@ -106,8 +110,8 @@ def build_scheduler(config: SchedulerConfig, total_steps: int, steps_per_epoch: 
     if warmup > total_steps:
         raise ConfigError(f"lr_scheduler.warmup={config.warmup}: {warmup} steps, longer than the training of {total_steps}; shorten it")
     if isinstance(config, PlateauConfig):
-        return Plateau(config, warmup)
-    return LRSchedule(config.name, warmup, _shape(config, warmup, total_steps, steps))
+        return Plateau(config, warmup, phases)
+    return LRSchedule(config.name, warmup, _shape(config, warmup, total_steps, steps), phases)
 
 
 def _shape(config: SchedulerConfig, warmup: int, total: int, steps: Callable[[str, str], int]) -> Shape:

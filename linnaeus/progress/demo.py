@@ -66,7 +66,7 @@ def _mark(step: int) -> Mark:
 
 
 def _clocks(step: int, total: int, pace: Pace) -> dict[str, float]:
-    validations = sorted({math.ceil(total * k / 4) for k in range(1, 5)})
+    validations = _validations(total)
     done = sum(s < step for s in validations)
     clocks = {f"recent/{name}": value for name, value in pace.rates().items()}
     clocks |= {"time/wall_seconds": _mark(step).seconds + done * VALIDATION}
@@ -76,6 +76,10 @@ def _clocks(step: int, total: int, pace: Pace) -> dict[str, float]:
         clocks["time/eta_validation_seconds"] = validation
         clocks["time/eta_seconds"] += validation
     return clocks
+
+
+def _validations(total: int) -> list[int]:
+    return sorted({math.ceil(total * k / 4) for k in range(1, 5)})
 
 
 def _standing(step: int, total: int, clocks: dict[str, float]) -> Standing:
@@ -89,6 +93,7 @@ def _standing(step: int, total: int, clocks: dict[str, float]) -> Standing:
             "train/smoothed_loss": 1.5 + 2.7 * math.exp(-5 * share),
             "train/grad_norm": 0.4 + 2 * math.exp(-8 * share),
         }
+    validated = max((s for s in _validations(total) if s < step), default=-1)
     density = 0.1 + 0.9 * min(1.0, 2 * share)
     more: dict[str, Any] = {"phase": name, "phase/description": description, "growth/density": density}
     return Standing(
@@ -103,6 +108,8 @@ def _standing(step: int, total: int, clocks: dict[str, float]) -> Standing:
         global_batch=MICRO_BATCH * ACCUMULATION,
         parameters=PARAMETERS,
         active_parameters=round(PARAMETERS * density),
+        validated=validated,
+        validation={"val/loss": 1.6 + 2.7 * math.exp(-5 * validated / total)} if validated > 0 else {},
         more=more,
         clocks=clocks,
     )

@@ -1,26 +1,30 @@
 """What devices can do at most, for the model FLOPs utilisation (MFU): used over possible floating-point operations.
 
-Figures are the makers' own for dense matrices, from the data sheets of each device: tensor cores with sums in float32 for bf16 and fp16,
-plain float32 for float32. A device that is not listed, a part of one (MIG) or another precision has no figure here, and then no MFU
-is reported unless `logger.peak_tflops` gives one. A power limit below the maker's shows as a lower MFU.
+Figures are the makers' own for dense matrices, without the structured sparsity that data sheets often count in (twice as much): tensor
+cores with sums in float32 for bf16 and fp16, plain float32 for float32. A device that is not listed, a part of one (MIG) or another
+precision has no figure here, and then no MFU is reported unless `logger.peak_tflops` gives one. A power limit below the maker's shows as a
+lower MFU.
 """
 
 from __future__ import annotations
 
 import re
 
-# name as the driver says it -> TFLOP/s at (bf16, fp16, float32); None: it has no such units
+# name as the driver says it -> dense TFLOP/s at (bf16, fp16, float32); None: it has no such units, or the maker has given several figures.
+# Compared in Nov 2026 with what others quote of the makers' tables: B200 at 1,000 W (sparse 4,500; float32 is 75 in one and 80 in another);
+# H100 and H200 (sparse 1,979 SXM, 1,513 PCIe); A100, A10, L40S, L4, V100 and T4; GeForce with sums in float32. A30 also by its clock: 56
+# processors x 1,024 multiply-adds x 1.44 GHz.
 _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
     r"NVIDIA B200": (2250.0, 2250.0, None),
-    r"NVIDIA H200": (989.4, 989.4, 66.9),
+    r"NVIDIA H200": (989.4, 989.4, 66.9),  # SXM; the H200 NVL is another one
     r"NVIDIA H100 80GB HBM3": (989.4, 989.4, 66.9),
     r"NVIDIA H100 PCIe": (756.5, 756.5, 51.2),
-    r"NVIDIA A100.*": (312.0, 312.0, 19.5),
+    r"NVIDIA A100(-SXM4-40GB|-SXM4-80GB|-PCIE-40GB| 80GB PCIe)": (312.0, 312.0, 19.5),
     r"NVIDIA A30": (165.0, 165.0, 10.3),
     r"NVIDIA A10": (125.0, 125.0, 31.2),
     r"NVIDIA L40S": (362.05, 362.05, 91.6),
     r"NVIDIA L4": (121.0, 121.0, 30.3),
-    r"Tesla V100-SXM2.*": (None, 125.0, 15.7),
+    r"Tesla V100-SXM2-(16|32)GB": (None, 125.0, 15.7),
     r"Tesla T4": (None, 65.0, 8.1),
     r"NVIDIA GeForce RTX 4090": (165.2, 165.2, 82.6),
     r"NVIDIA GeForce RTX 3090": (71.0, 71.0, 35.6),

@@ -39,6 +39,22 @@ def loss(s: Standing) -> list[Part]:
     return [Part(name, s.row[name], f"{word} {s.row[name]:.4f}") for name, word in names.items() if name in s.row]
 
 
+def validation(s: Standing) -> list[Part]:
+    """The newest results: the loss of each pass, and what the workload names besides; those of one kind (`val/part/.../score`) read
+    as one."""
+    if not s.validation:
+        return []
+    parts, kinds = [], dict[str, list[str]]()
+    for name, value in s.validation.items():
+        text = f"{value:.4f}" if name.endswith("/loss") else format_value(value)
+        words = name.split("/")
+        if len(words) == 4:
+            kinds.setdefault(f"{words[0]}/{words[1]}/{words[3]}", []).append(f"{words[2]} {text}")
+        parts.append(Part(name, value, "" if len(words) == 4 else f"{name} {text}"))
+    parts += [Part("", text=f"{kind} {', '.join(items)}") for kind, items in kinds.items()]
+    return [*parts, Part("validation/step", s.validated, f"at step {s.validated:,}")]
+
+
 def tasks(s: Standing) -> list[Part]:
     """Loss x weight of each task, where there are several."""
     parts = []
@@ -119,12 +135,19 @@ def model(s: Standing) -> list[Part]:
 
 
 def phase(s: Standing) -> list[Part]:
-    """What a curriculum says: its row `phase`, with `phase/description`, and all other rows `phase/...`."""
+    """What a curriculum says: its row `phase`, with `phase/description`, and all other rows `phase/...`; those of one kind
+    (`phase/mixture/...`) read as one."""
     rows = {name: value for name, value in s.more.items() if name.partition("/")[0] == "phase"}
-    texts = {name: f"{name.removeprefix('phase/')} {format_value(value)}" for name, value in rows.items()}
-    if "phase" in rows and "phase/description" in rows:
-        texts |= {"phase": f"{texts['phase']}: {rows['phase/description']}", "phase/description": ""}
-    return [Part(name, value, texts[name]) for name, value in rows.items()]
+    parts, kinds = [], dict[str, list[str]]()
+    for name, value in rows.items():
+        kind, _, item = name.removeprefix("phase/").rpartition("/")
+        text = f"{name.removeprefix('phase/')} {format_value(value)}"
+        if name == "phase" and rows.get("phase/description"):
+            text += f": {rows['phase/description']}"
+        if kind:
+            kinds.setdefault(kind, []).append(f"{item} {format_value(value)}")
+        parts.append(Part(name, value, "" if kind or name == "phase/description" else text))
+    return parts + [Part("", text=f"{kind} {', '.join(items)}") for kind, items in kinds.items()]
 
 
 def growth(s: Standing) -> list[Part]:
@@ -144,5 +167,6 @@ def workload(s: Standing) -> list[Part]:
 
 
 SECTIONS: dict[str, Callable[[Standing], list[Part]]] = {
-    section.__name__: section for section in (progress, loss, tasks, update, time, rates, memory, samples, model, growth, phase, workload)
+    section.__name__: section
+    for section in (progress, loss, validation, tasks, update, time, rates, memory, samples, model, growth, phase, workload)
 }

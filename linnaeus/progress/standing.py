@@ -12,7 +12,8 @@ class Standing:
 
     `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first. `units`: what a sample
     holds and how many of it (`("tokens", 1024)`). `batch`: samples of a micro-batch, micro-batches of an update on one process,
-    processes. `more`: rows of the workload. `clocks`: `time/...` (means and sums of this launch; wall_seconds of all), `recent/...`
+    processes. `validation`: the newest results of the passes made so far (`val/loss`), the last of them at step `validated`. `more`: rows
+    of the curriculum, growth and workload. `clocks`: `time/...` (means and sums of this launch; wall_seconds of all), `recent/...`
     (over the last reports) and `memory/...`, those that are known.
     """
 
@@ -27,5 +28,7 @@ class Standing:
     global_batch: int = 1
     parameters: int = 0
     active_parameters: int = 0
+    validated: int = -1
+    validation: Mapping[str, float] = field(default_factory=dict)
     more: Mapping[str, float | int | str] = field(default_factory=dict)
     clocks: Mapping[str, float] = field(default_factory=dict)

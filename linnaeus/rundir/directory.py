@@ -95,6 +95,10 @@ class RunDirectory:
         (`initial_weights`, their digest) are not those it began with."""
         self._together(lambda: self._start(record))
 
+    def check(self, **record: Any) -> None:
+        """Raise what `start` would find wrong with the record; nothing is written."""
+        self._together(lambda: self._check_fingerprint(self.record, record))
+
     def release(self) -> None:
         """Let the next process have the run."""
         if self._lock is not None:

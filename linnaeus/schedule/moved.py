@@ -17,8 +17,8 @@ from linnaeus.schedule.durations import Duration, first_step_at
 from linnaeus.schedule.every import Every
 from linnaeus.schedule.length import training_length
 from linnaeus.schedule.ramps import Ramp
-from linnaeus.schedule.resolved import ResolvedSchedule, resolve_all_schedule_params
-from linnaeus.schedule.summary import describe_ramp
+from linnaeus.schedule.resolved import RAMPS, ResolvedSchedule, resolve_all_schedule_params
+from linnaeus.schedule.summary import describe_phases, describe_ramp
 
 MARKS = (25, 50, 75, 100)  # percent of the new length at which learning rates are compared
 
@@ -39,21 +39,24 @@ def what_moves(
     components: Sequence[str] | None,
     step: int,
     old_train_size: int | None = None,
+    probabilities: Sequence[str] = RAMPS,
 ) -> str:
     """The table for a run that goes on at `step` (updates made) with `new` instead of `old`, a saved configuration.
 
-    `train_size` and `components` are those of the data now; `old_train_size` where they were others. Rank 0 alone needs it."""
+    `train_size`, `components` and the `probabilities` it asks for are those of the data now; `old_train_size` where it was another. Rank 0
+    alone needs it."""
     before, now = _tree(old), dataclasses.asdict(new)
     lines = [f"what moves from step {step} on, with {_altering(before, now)}"]
     try:
-        was = _planned(_typed(old), old_train_size or train_size, components, old_plan=True)
+        was = _planned(_typed(old), old_train_size or train_size, components, probabilities, old_plan=True)
     except ConfigError as error:
         return "\n".join([*lines, f"  unknown: the configuration before is none for this version of the program ({error})"])
-    will = _planned(new, train_size, components)
+    will = _planned(new, train_size, components, probabilities)
     sections = {
         "length": _length(was, will, step),
         f"events after step {step}": _events(was.resolved, will.resolved, step),
         "probabilities": _ramps(was.resolved, will.resolved, step),
+        "phases": _phases(was.resolved, will.resolved, step),
         "learning rate of the update": _learning_rates(was, will, step),
     }
     lines += _table(sections)
@@ -78,7 +81,9 @@ def _altering(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join(config_difference(before, now).refused(())[0]) or "no key that alters updates"
 
 
-def _planned(config: Config, train_size: int, components: Sequence[str] | None, old_plan: bool = False) -> _Plan:
+def _planned(
+    config: Config, train_size: int, components: Sequence[str] | None, probabilities: Sequence[str], old_plan: bool = False
+) -> _Plan:
     """`components` of the data now may not be those the old plan names; then its own are taken as they are written."""
     from linnaeus.optim.build import scaled_lr
     from linnaeus.optim.lr_schedulers import build_scheduler
@@ -86,13 +91,13 @@ def _planned(config: Config, train_size: int, components: Sequence[str] | None, 
     length = training_length(config, train_size)
     sizes = (length.total_steps, length.steps_per_epoch)
     try:
-        resolved = resolve_all_schedule_params(config, *sizes, components)
+        resolved = resolve_all_schedule_params(config, *sizes, components, probabilities=probabilities)
     except ConfigError:
         if not old_plan:
             raise
-        resolved = resolve_all_schedule_params(config, *sizes, None)
+        resolved = resolve_all_schedule_params(config, *sizes, None, probabilities=probabilities)
     base, _ = scaled_lr(config.optimizer, config.trainer.global_batch)
-    scheduler = build_scheduler(config.lr_scheduler, *sizes)
+    scheduler = build_scheduler(config.lr_scheduler, *sizes, resolved.phases)
     return _Plan(resolved, lambda at: base * scheduler.scale(at), config)
 
 
@@ -136,13 +141,27 @@ def _ramps(was: ResolvedSchedule, will: ResolvedSchedule, step: int) -> Rows:
     def rows(resolved: ResolvedSchedule) -> dict[str, str]:
         found = {name: _ramp(ramp, step) for name, ramp in resolved.ramps().items()}
         levels = (f"{level} from epoch {epoch + 1}" for epoch, level in resolved.mixing_levels)
-        return found | {"mixing level": ", ".join(levels) or "none"}
+        return found | ({"mixing level": ", ".join(levels) or "none"} if "mixing" in found else {})
 
     return _paired(rows(was), rows(will))
 
 
 def _ramp(ramp: Ramp, step: int) -> str:
     return describe_ramp(ramp) if ramp.is_constant else f"{ramp.at(step):.4g} now: {describe_ramp(ramp)}"
+
+
+def _phases(was: ResolvedSchedule, will: ResolvedSchedule, step: int) -> Rows:
+    """The one the next update is in, and each that has updates still to come."""
+
+    def rows(resolved: ResolvedSchedule) -> dict[str, str]:
+        if resolved.phases is None:
+            return {}
+        rows = {f"phase at step {step} (now)": resolved.phases.at(step)[0]} if step < resolved.last_step else {}
+        for phase, texts in zip(resolved.phases.phases, describe_phases(resolved.phases).values(), strict=True):
+            rows |= {f"{what} of {phase.name}": text for what, text in texts.items() if phase.end > step}
+        return rows
+
+    return _paired(rows(was), rows(will))
 
 
 def _learning_rates(was: _Plan, will: _Plan, step: int) -> Rows:
@@ -173,6 +192,8 @@ def _table(sections: Mapping[str, Rows]) -> list[str]:
 
     lines = [row("", "before", "after")] if moved else []
     for title, rows in sections.items():
+        if not rows:
+            continue
         still = [name for name, (before, after) in rows.items() if before == after]
         lines += [title, *(row(f"  {name}", *pair) for name, pair in rows.items() if pair[0] != pair[1])]
         lines += [f"  as before: {', '.join(still)}"] if still else []

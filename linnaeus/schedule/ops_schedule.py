@@ -8,11 +8,14 @@ it is done, from 1); `get_...` take `global_step` before the update that uses th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from linnaeus.progress.stages import TrainingStage
 from linnaeus.schedule.early_stopping import StopConditions
 from linnaeus.schedule.every import TimeTrigger
+from linnaeus.schedule.phases import shares_of_sizes
 from linnaeus.schedule.resolved import PARTIAL, ResolvedSchedule
 
 
@@ -134,3 +137,31 @@ class OpsSchedule:
             if begins <= epoch:
                 level = name
         return level
+
+    # ---- where the curriculum stands; without phases every answer is the plain one
+
+    def get_phase(self, current_step: int) -> tuple[str, str] | None:
+        """(name, description) of the phase with the largest share in the update at `current_step`; None without phases."""
+        phases = self.resolved.phases
+        return None if phases is None else phases.at(current_step)
+
+    def get_lr_multiplier(self, current_step: int) -> float:
+        """What phases multiply the learning rate by, which the learning-rate schedule does itself."""
+        phases = self.resolved.phases
+        return 1.0 if phases is None else phases.lr_multiplier(current_step)
+
+    def get_mixture(self, steps: np.ndarray, sources: Sequence[str], sizes: Sequence[int]) -> np.ndarray:
+        """float64 [n, S]: the probability that a sample of the update at each of `steps` (int [n]) comes from each of `sources`; without
+        phases in proportion to their `sizes`."""
+        phases = self.resolved.phases
+        if phases is None:
+            return np.tile(shares_of_sizes(sizes), (len(steps), 1))
+        return phases.mixture(steps, sources, sizes)
+
+    def get_dimension_weights(self, steps: np.ndarray, dimensions: Sequence[str]) -> np.ndarray:
+        """float64 [n, D]: the weight of each of `dimensions` in the update at each of `steps` (int [n]); rows sum to 1, and without
+        phases all weights are equal. The weights at the end of the run are those at `resolved.total_steps`."""
+        phases = self.resolved.phases
+        if phases is None:
+            return np.full((len(steps), len(dimensions)), 1.0 / max(1, len(dimensions)))
+        return phases.dimension_weights(steps, dimensions)

@@ -1,7 +1,7 @@
 """The schedule as one picture (SVG, written by hand: a plotting library would cost a second of every start).
 
-From the top: the learning rate, the probabilities that change, a row of ticks for each kind of event, the mixing levels; epochs
-above, steps below, the 25, 50 and 75 % marks through all of it.
+From the top: the learning rate, the phases of a curriculum, the probabilities that change, a row of ticks for each kind of event, the
+mixing levels; epochs above, steps below, the 25, 50 and 75 % marks through all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from linnaeus.schedule.durations import first_step_at
 from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
 
 WIDTH, LEFT, RIGHT, TOP = 1040, 190, 150, 64
-CURVE_HEIGHT, RAMP_HEIGHT, ROW_HEIGHT, GAP = 170, 110, 24, 40
+CURVE_HEIGHT, RAMP_HEIGHT, PHASE_HEIGHT, ROW_HEIGHT, GAP = 170, 110, 46, 24, 40
 # Okabe and Ito's palette, told apart by the colour-blind as well.
 BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, INK, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#222222", "#8a8a8a",
@@ -39,6 +39,7 @@ class _Picture:
 
     def svg(self) -> str:
         self._learning_rate()
+        self._phases()
         self._probabilities()
         self._events()
         self._mixing_levels()
@@ -59,6 +60,7 @@ class _Picture:
 
     def _learning_rate(self) -> None:
         top, bottom = self.y + 14, self.y + 14 + CURVE_HEIGHT
+        of_phases = self.r.phases.lr_moments(self.r.total_steps) if self.r.phases is not None else []
         steps = _sampled(self.r.total_steps, [step for _, step in self.r.lr_moments])
         rates = [self.lr_at(step) for step in steps]
         peak = max(rates) or 1.0
@@ -72,12 +74,34 @@ class _Picture:
         last = -math.inf
         for what, step in self.r.lr_moments:
             x = self._x(step)
-            if x - last > 110:  # under the zero line, where no curve is
+            if x - last > 110 and (what, step) not in of_phases:  # under the zero line, where no curve is
                 late = x > WIDTH - RIGHT - 110
                 self._line(x, bottom, x, bottom + 5, GREY)
                 self._text(x - 4 if late else x + 4, bottom + 14, f"{what}, {step:,}", "end" if late else "start", GREY)
                 last = x
         self.y = bottom + GAP
+
+    def _phases(self) -> None:
+        """Each phase as high as its share: where two overlap, the border between them rises as the new one takes over."""
+        if self.r.phases is None:
+            return
+        total, width, height = self.r.total_steps, WIDTH - LEFT - RIGHT, PHASE_HEIGHT
+        borders = [(0, 0), *self.r.phases.fades(), (total, total)]
+        self._text(LEFT - 10, self.y + height / 2 + 4, "phases", "end")
+        self.parts.append(f'<svg x="{LEFT}" y="{self.y}" width="{width}" height="{height}">')  # which cuts off what is beyond
+        for number, phase in enumerate(self.r.phases.phases):
+            left, right = ([self._x(step) - LEFT for step in borders[i]] for i in (number, number + 1))
+            corners = f"{left[0]:.1f},{height} {left[1]:.1f},0 {right[1]:.1f},0 {right[0]:.1f},{height}"
+            about = escape(": ".join(filter(None, (phase.name, phase.description))))
+            self.parts.append(f'<polygon points="{corners}" fill="{LEVEL_COLOURS[number % 4]}"><title>{about}</title></polygon>')
+            room, middle = sum(right) - sum(left), (sum(right) + sum(left)) / 4
+            letters = int(room / 2 / 6.5)
+            if letters > 3:
+                name = phase.name if len(phase.name) <= letters else phase.name[: letters - 1] + "…"
+                self._text(middle, height / 2 - 3, name, "middle")
+                self._text(middle, height / 2 + 14, f"x {phase.lr:g}", "middle", GREY)
+        self.parts.append("</svg>")
+        self.y += height + GAP - 12
 
     def _probabilities(self) -> None:
         ramps = {name: ramp for name, ramp in self.r.ramps().items() if ramp.start or ramp.end}

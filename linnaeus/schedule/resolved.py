@@ -25,6 +25,7 @@ from linnaeus.config.schema import (
 from linnaeus.schedule.combinations import Combination, all_combinations, listed_combinations
 from linnaeus.schedule.durations import Duration
 from linnaeus.schedule.every import Every
+from linnaeus.schedule.phases import Phases
 from linnaeus.schedule.ramps import Ramp
 
 PARTIAL = "validate_partial_mask_meta"
@@ -57,6 +58,8 @@ class ResolvedSchedule:
     listed: int  # how many of them the config lists: the others run at the end only
     all_combinations_at_end: bool
     at_end: tuple[str, ...]  # the validation passes that belong to the last step, wherever that turns out to be
+    can_mask: bool  # whether there are metadata, as far as is known, that a validation pass could mask
+    probabilities: tuple[str, ...]  # those of RAMPS that the data ask for
     meta_mask: Ramp
     partial_meta_mask: Ramp
     null_mask: Ramp
@@ -64,6 +67,7 @@ class ResolvedSchedule:
     mixing_levels: tuple[tuple[int, str], ...]  # (0-based epoch from which on, taxonomic rank)
     warmup_end: int
     lr_moments: tuple[tuple[str, int], ...]  # (what happens to the learning rate, step)
+    phases: Phases | None  # the curriculum
     early_stop: EarlyStopConfig
     notes: tuple[str, ...]  # what the user asked for that will not happen
 
@@ -74,10 +78,10 @@ class ResolvedSchedule:
 
     def events(self) -> dict[str, Every]:
         """Everything that happens at steps, by its name in the plan."""
+        masking = {"validate_mask_meta": self.validate_mask_meta, PARTIAL: self.validate_partial_mask_meta} if self.can_mask else {}
         return {
             "validate": self.validate,
-            "validate_mask_meta": self.validate_mask_meta,
-            "validate_partial_mask_meta": self.validate_partial_mask_meta,
+            **masking,
             "checkpoint": self.checkpoint,
             "weighting": self.weighting,
             "conflict": self.conflict,
@@ -87,15 +91,22 @@ class ResolvedSchedule:
         }
 
     def ramps(self) -> dict[str, Ramp]:
+        """What moves or stands between 0 and 1 in this run, by its name in the plan."""
         density = {DENSITY: self.density} if self.density is not None else {}
-        return {name: getattr(self, name) for name in RAMPS} | density
+        return {name: getattr(self, name) for name in self.probabilities} | density
 
 
 def resolve_all_schedule_params(
-    config: Config, total_steps: int, steps_per_epoch: int, components: Sequence[str] | None = None, tasks: int | None = None
+    config: Config,
+    total_steps: int,
+    steps_per_epoch: int,
+    components: Sequence[str] | None = None,
+    tasks: int | None = None,
+    probabilities: Sequence[str] = RAMPS,
 ) -> ResolvedSchedule:
     """Every duration in steps. `components` are the metadata components of the data: () for none, None where they are not
-    known yet, as are the number of `tasks`. Raises `ConfigError`, one line, for what cannot be."""
+    known yet, as are the number of `tasks`; `probabilities` are those of `RAMPS` that the data ask for. Raises `ConfigError`, one line, for
+    what cannot be."""
     assert total_steps > 0 and steps_per_epoch > 0
     schedule, scheduler = config.schedule, config.lr_scheduler
     _check_monitor(schedule)
@@ -111,7 +122,11 @@ def resolve_all_schedule_params(
     events |= _weighting_events(config.weighting, *lengths, last, tasks)
     events["growth"], density = _growth(config.growth, *lengths, last)
     ramps = {name: Ramp.resolve(getattr(schedule, name), f"schedule.{name}", *lengths) for name in RAMPS}
+    acting = tuple(name for name in RAMPS if name in probabilities and (has_metadata or not name.endswith("meta_mask")))
+    _check_acting(schedule, acting)
     levels = _mixing_levels(schedule, *lengths)
+    levels = levels if "mixing" in acting else ()
+    phases = Phases.resolve(schedule.phases or {}, *lengths)
     warmup_end = Duration.parse(scheduler.warmup, "lr_scheduler.warmup").to_steps(*lengths)
     return ResolvedSchedule(
         total_steps=total_steps,
@@ -133,15 +148,18 @@ def resolve_all_schedule_params(
         listed=len(listed),
         all_combinations_at_end=complete,
         at_end=_passes_at_end(schedule, events, complete),
+        can_mask=has_metadata,
+        probabilities=acting,
         meta_mask=ramps["meta_mask"],
         partial_meta_mask=ramps["partial_meta_mask"],
         null_mask=ramps["null_mask"],
         mixing=ramps["mixing"],
         mixing_levels=levels,
         warmup_end=warmup_end,
-        lr_moments=_lr_moments(scheduler, warmup_end, *lengths),
+        lr_moments=_lr_moments(scheduler, warmup_end, phases, *lengths),
+        phases=phases,
         early_stop=schedule.early_stop,
-        notes=tuple(_notes(events, ramps, density, levels, warmup_end, last, steps_per_epoch)),
+        notes=tuple(_notes(events, {name: ramps[name] for name in acting}, density, levels, phases, warmup_end, last, steps_per_epoch)),
     )
 
 
@@ -194,7 +212,9 @@ def _growth(growth: GrowthConfig, total: int, per_epoch: int, last: int) -> tupl
     return Every.resolve(growth.every, "growth.every", total, per_epoch, until, first=first, at_end=whole), density
 
 
-def _lr_moments(scheduler: SchedulerConfig, warmup_end: int, total: int, per_epoch: int) -> tuple[tuple[str, int], ...]:
+def _lr_moments(
+    scheduler: SchedulerConfig, warmup_end: int, phases: Phases | None, total: int, per_epoch: int
+) -> tuple[tuple[str, int], ...]:
     """The corners of the learning rate, for the plan; the curve itself is the scheduler's."""
     moments = [("warm-up ends", warmup_end)] if warmup_end else []
     if isinstance(scheduler, StepConfig):
@@ -202,7 +222,8 @@ def _lr_moments(scheduler: SchedulerConfig, warmup_end: int, total: int, per_epo
         moments += [(f"x {scheduler.factor:g}", step) for step in at]
     if isinstance(scheduler, WSDConfig):
         moments.append(("decay begins", max(0, total - Duration.parse(scheduler.decay, "lr_scheduler.decay").to_steps(total, per_epoch))))
-    return tuple(moments)
+    moments += phases.lr_moments(total) if phases is not None else []
+    return tuple(sorted(moments, key=lambda moment: moment[1]))
 
 
 def _passes_at_end(schedule: ScheduleConfig, events: dict[str, Every], complete: bool) -> tuple[str, ...]:
@@ -228,6 +249,15 @@ def _mixing_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tupl
     return tuple(levels.items())
 
 
+def _check_acting(schedule: ScheduleConfig, acting: Sequence[str]) -> None:
+    """Raises `ConfigError` for pairs to be mixed or null labels to be taught where the data know neither. How much metadata is masked
+    has a default above 0, so what a user asked for cannot be told from it."""
+    for name, without in (("mixing", 0.0), ("null_mask", 1.0)):
+        ramp = getattr(schedule, name)
+        if name not in acting and (ramp.start, ramp.end) != (without, without):
+            raise ConfigError(f"schedule.{name} has no effect on this data; leave its start and end at {without:g}")
+
+
 def _check_monitor(schedule: ScheduleConfig) -> None:
     """Early stopping on a validation metric has no effect without the pass that measures it."""
     stop = schedule.early_stop
@@ -246,6 +276,7 @@ def _notes(
     ramps: dict[str, Ramp],
     density: Ramp | None,
     levels: tuple[tuple[int, str], ...],
+    phases: Phases | None,
     warmup_end: int,
     last: int,
     per_epoch: int,
@@ -263,6 +294,7 @@ def _notes(
         if not r.is_constant and r.until_step > last
     ]
     notes += [f"schedule.mixing_level: {level} would begin after the last epoch" for epoch, level in levels if epoch * per_epoch >= last]
+    notes += phases.without_updates(last) if phases is not None else []
     if warmup_end >= last:
         notes.append(
             f"lr_scheduler.warmup: ends at step {warmup_end}, so the learning rate of the run ({last} steps) never reaches its peak"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from linnaeus.schedule.durations import first_step_at
 from linnaeus.schedule.every import Every
+from linnaeus.schedule.phases import Phases
 from linnaeus.schedule.ramps import Ramp
 from linnaeus.schedule.resolved import PARTIAL, ResolvedSchedule
 
@@ -26,16 +27,19 @@ def schedule_summary(resolved: ResolvedSchedule, config: object = None, world_si
     marks = (f"{p}% step {first_step_at(resolved.total_steps * p / 100)}" for p in (25, 50, 75, 100))
     lines += _line("marks", ", ".join(marks))
     lines += _line("learning rate", ", ".join(f"{what} at step {step}" for what, step in resolved.lr_moments) or "no warm-up")
+    if resolved.phases is not None:
+        lines += _phases(resolved.phases)
     lines += ["events"]
     for name, every in resolved.events().items():
         lines += _line(name, describe_event(every))
         if name == PARTIAL:
             lines += _combinations(resolved)
-    lines += ["probabilities"]
-    for name, ramp in resolved.ramps().items():
+    ramps = resolved.ramps()
+    lines += ["probabilities"] if ramps else []
+    for name, ramp in ramps.items():
         lines += _line(name, describe_ramp(ramp))
-    levels = (f"{level} from epoch {epoch + 1} (step {epoch * resolved.steps_per_epoch})" for epoch, level in resolved.mixing_levels)
-    lines += _line("mixing level", ", ".join(levels) or "none")
+    if "mixing" in ramps:
+        lines += _line("mixing level", _levels(resolved))
     lines += _line("early stop", _early_stop(resolved))
     lines += [f"  note: {note}" for note in resolved.notes]
     return "\n".join(lines)
@@ -82,6 +86,32 @@ def describe_ramp(ramp: Ramp) -> str:
     if ramp.begin_step == ramp.until_step:
         return f"{ramp.start:g}, from step {ramp.until_step} on {ramp.end:g}"
     return f"{ramp.start:g} -> {ramp.end:g}, from step {ramp.begin_step} to step {ramp.until_step}"
+
+
+def describe_phases(phases: Phases) -> dict[str, dict[str, str]]:
+    """name -> what it says of the steps (`from step 15 to step 50, whole at step 20, learning rate x 1`), of its data and of dimensions
+    (`cognitive 2`), each where it says anything."""
+    found = {}
+    for phase, (begin, whole) in zip(phases.phases, [(0, 0), *phases.fades()], strict=True):
+        faded = f", whole at step {whole}" if begin < whole else ""
+        texts = {"steps": f"from step {phase.start} to step {phase.end}{faded}, learning rate x {phase.lr:g}"}
+        for what, weights in (("data", phase.data), ("dimensions", phase.dimensions)):
+            texts |= {what: " ".join(f"{name} {weight:g}" for name, weight in weights)} if weights else {}
+        found[phase.name] = texts
+    return found
+
+
+def _phases(phases: Phases) -> list[str]:
+    lines = ["phases"]
+    for phase, texts in zip(phases.phases, describe_phases(phases).values(), strict=True):
+        weights = (f", {what} {text}" for what, text in texts.items() if what != "steps")
+        lines += _line(phase.name, texts["steps"] + "".join(weights) + (f": {phase.description}" if phase.description else ""))
+    return lines
+
+
+def _levels(resolved: ResolvedSchedule) -> str:
+    levels = (f"{level} from epoch {epoch + 1} (step {epoch * resolved.steps_per_epoch})" for epoch, level in resolved.mixing_levels)
+    return ", ".join(levels) or "none"
 
 
 def _combinations(resolved: ResolvedSchedule) -> list[str]:

@@ -41,7 +41,14 @@ __all__ = [
     "UncertaintyWeighting",
     "Weigher",
     "build_weighting",
+    "weighting_notes",
 ]
+
+
+def weighting_notes(config: WeightingConfig) -> tuple[str, ...]:
+    """What to say of the configured weights at the start."""
+    idle = [task for task, weight in config.weights.items() if weight == 0]
+    return (f"weighting.weights: the loss of {', '.join(idle)} has weight 0, it is measured and trains nothing",) if idle else ()
 
 
 def build_weighting(

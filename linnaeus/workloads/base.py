@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from torch import Tensor, nn
 
 from linnaeus.data.resampling import Resampling
 from linnaeus.schedule import OpsSchedule
+
+if TYPE_CHECKING:
+    from linnaeus.checkpoint.initial import InitialWeights
 
 Batch = dict[str, Tensor]
 
@@ -66,7 +69,10 @@ class ValidationPass(NamedTuple):
 
 class Metrics(Protocol):
     """Streaming metrics. Order-sensitive float sums are returned per batch and added in batch order by the caller; integer
-    counts are added in place, which is exact in any order, and are all-reduced by the caller."""
+    counts are added in place, which is exact in any order, and are all-reduced by the caller.
+
+    Those of validation may have more to say, `at_end(counts)`, named results that are worth their time in the last validations of a run
+    alone (confidence intervals). `compute` is asked first; nothing of them can be monitored."""
 
     width: int  # K
     counts: dict[str, Tensor]  # int64 on the device
@@ -92,6 +98,11 @@ class Workload(Protocol):
     train_set: PositionedDataset  # these two after `build_datasets`
     validation_set: PositionedDataset
     units: tuple[str, int]  # what a sample holds and how many, for reports: ("tokens", 1024); a workload of plain samples has none
+    probabilities: tuple[str, ...]  # those of `linnaeus.schedule.resolved.RAMPS` its data ask for, as meta_mask; a workload without: none
+    sources: tuple[str, ...]  # named sources its training samples come from, that `schedule.phases` may mix; a workload without: none
+    source_sizes: tuple[int, ...]  # how large each of them is, in samples or what they are made of
+    dimensions: tuple[str, ...]  # named parts of its model that `schedule.phases` may weigh; a workload without has none
+    report_metrics: tuple[str, ...]  # validation metrics that reports show beside the loss, without the name of the pass ("r2")
     groups_of_two: bool  # samples are ordered in slots of two and micro-batches are even
     notes: tuple[str, ...]  # lines printed at start
     fingerprint: str  # of data and everything that numbers the classes
@@ -112,6 +123,11 @@ class Workload(Protocol):
 
         For reports a model may say more of itself: `model.flops_per_sample()`, floating-point operations of forward and backward for one
         sample, without which there is no MFU; `model.active_parameters()`, how many take part, by default all that are trained."""
+        ...
+
+    def adopt(self, weights: InitialWeights, model: nn.Module) -> InitialWeights:
+        """What `run.init_from` gives, before it is compared with the model: a workload may refuse weights that do not belong to its data
+        (ConfigError), and give those of a published layout the names of its model. One without this method takes them as they are."""
         ...
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:

@@ -158,6 +158,35 @@ def test_one_line_and_nothing_written(typed, start, folder, tmp_path):
     assert list(tmp_path.rglob("*")) == [] and sorted(folder.rglob("*")) == before
 
 
+BUILDING = {  # what nothing but building the parts of a run finds
+    "head.nulls=predict": "there is nothing to learn; set head.nulls=ignore",
+    "head=marginal loss=marginal head.nulls=predict": "a null class would never be learnt",
+    "schedule.mixing.end=0.5 schedule.mixing_level=[]": "schedule.mixing_level is empty",
+    "optimizer.groups=[{filter:{name:nope},lr_scale:0}]": "takes no parameter",
+    "trainer.freeze=[nose]": "no weight begins with nose",
+    "weighting=dwa weighting.weights={genus:0}": "dwa only moves positive weights",
+    "model=timm model.backbone=nope": "model.backbone",
+}
+
+
+@pytest.mark.parametrize("typed", BUILDING)
+def test_a_plan_refuses_what_a_run_refuses(typed, start, tmp_path):
+    lines = [start("plan=" + plan, *typed.split(), *SMALL.split()) for plan in ("true", "false")]
+    assert lines[0] == lines[1] and lines[0][0] == 2 and BUILDING[typed] in lines[0][2], lines
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_plan_reads_no_photograph_and_says_what_the_run_would(start, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.manifest.images.decode", None)
+    small = [a for a in SMALL.split() if "_samples" not in a]
+    arguments = ["data=manifest", f"data.path={folder}/manifest.csv", "weighting.weights={genus:0}", "run.name=one", *small]
+    status, out, err = start("plan=true", *arguments)
+    assert status == 0 and err == "" and "the loss of genus has weight 0" in out
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["schedule.svg", "schedule.txt"]
+    with pytest.raises(TypeError):
+        start(*arguments)
+
+
 @pytest.mark.parametrize(
     "text, said",
     [("seed: 1\nseed: 2\n", "duplicate key seed"), ("seed: [1\n", "expected"), ("trainer:\n  lenght: 3\n", "did you mean trainer.length?")],

@@ -6,12 +6,14 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from linnaeus.config.load import variants_of
+from linnaeus import workloads
+from linnaeus.config.load import entry_schema, variants_of
 from linnaeus.config.schema import Config
 from linnaeus.workloads import build_workload
 from tests.config import launched, on_slurm
@@ -108,6 +110,7 @@ TIMM = "model=timm model.backbone=test_resnet"
 LONG = "trainer.length=20steps"
 FALLING = "schedule.validate=[1steps] optimizer.lr=0.003"
 CKPT = f"{FALLING} schedule.checkpoint=[1steps] schedule.keep_last=1"
+PHASE = "schedule.phases={one:{start:0%,end"
 GROWTH = "experiment=vectors growth=linear growth.every=[1steps] growth.until=100% optimizer.lr=0.01"
 RAMP = "schedule.{0}.start=0 schedule.{0}.end=1 schedule.{0}.begin=0% schedule.{0}.until=67%"
 NONE = "schedule.meta_mask.start=0 schedule.meta_mask.end=0"
@@ -287,6 +290,22 @@ TABLE = {
     **ramp("null_mask", see.updates, NULLS),
     **ramp("mixing", see.batches, "schedule.mixing_level=[{from:0%,level:order}]"),
     "schedule.mixing_level": Case("schedule.mixing_level=[{from:0%,level:genus}]", see.batches, MIXED),
+    "schedule.phases": Case(f"{PHASE}:100%,lr:2}}}}", see.learning_rates),
+    **{
+        f"schedule.phases.NAME.{name}": Case(change, observe, f"{PHASE}:100%}}}}")
+        for name, change, observe in (
+            ("start", PHASE.replace("0%", "50%") + ":100%}}", see.refusal(see.plan_text)),
+            ("end", f"{PHASE}:50%}}}}", see.refusal(see.plan_text)),
+            ("description", f"{PHASE}:100%,description:x}}}}", see.plan_text),
+            ("lr", f"{PHASE}:100%,lr:0.5}}}}", see.learning_rates),
+            (
+                "data",
+                f"{PHASE}:100%,data:{{x:1}}}}}}",
+                see.refusal(see.plan_text),
+            ),  # where the workload has them: tests/laws/test_curriculum.py
+            ("dimensions", f"{PHASE}:100%,dimensions:{{x:1}}}}}}", see.refusal(see.plan_text)),
+        )
+    },
     "schedule.early_stop.monitor": Case("schedule.early_stop.monitor=val/order/top1", end, f"{FALLING} schedule.early_stop.metric_bound=1"),
     "schedule.early_stop.mode": Case("schedule.early_stop.mode=max", see.stops, "schedule.early_stop.patience=1"),
     "schedule.early_stop.patience": Case("schedule.early_stop.patience=1", see.stops),
@@ -371,6 +390,8 @@ def keys() -> Iterator[tuple[str, Any]]:
                 yield from walk(hints[field.name], key + ".")
             else:
                 yield key + suffix, field
+                if (entry := entry_schema(hints[field.name])) is not None:
+                    yield from walk(entry, f"{key}.NAME.")
 
     def of_variants(group: str, choices: dict[str, type]) -> Iterator[tuple[str, Any]]:
         distinct = {cls: name for name, cls in reversed(choices.items())}
@@ -381,6 +402,14 @@ def keys() -> Iterator[tuple[str, Any]]:
                 yield f"{group}.{field.name}{named}", field
 
     yield from walk(Config, "")
+
+
+def test_each_workload_has_a_table():
+    """This one is the taxonomy's; another workload has that of its own groups among its own tests."""
+    tests = Path(__file__).resolve().parents[1] / "workloads"
+    others = {path.parent.name for path in Path(workloads.__file__).parent.glob("*/config.py")} - {"taxonomy"}
+    assert "language" in others
+    assert [name for name in others if not (tests / name / f"test_{name}_keys.py").exists()] == []
 
 
 def test_no_key_is_left_out():

@@ -70,6 +70,7 @@ def test_utilisation_is_the_published_one() -> None:
     "device, precision",
     [
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16"), ("NVIDIA A10G", "bf16"), ("NVIDIA H200 NVL", "bf16"), ("Tesla T4", "bf16"),
+        ("NVIDIA A100X", "bf16"), ("NVIDIA A100-SXM-64GB", "bf16"), ("NVIDIA GeForce RTX 4090 D", "bf16"), ("NVIDIA B200", "float32"),
         ("NVIDIA H200", "float64"), ("cpu", "float32"), ("", "bf16"),
     ],
 )  # fmt: skip

@@ -137,6 +137,12 @@ def test_the_language_workload_counts_tokens(tmp_path: Path) -> None:
     run = runs.run("language", tmp_path, "trainer.length=4steps", "schedule.report=[25%]", "logger.peak_tflops=1")
     assert [row["progress/tokens_seen"] for row in reports(run)] == [8 * row["progress/samples_seen"] for row in reports(run)]
     assert reports(run)[-1]["progress/tokens_seen"] > 0 and "recent/mfu" in runs.rows(run / "timings.jsonl")[2]
+    for row in runs.rows(run / "timings.jsonl"):
+        assert row["time/tokens_per_second"] == pytest.approx(8 * row["time/samples_per_second"])
+    assert "recent/tokens_per_second" in runs.rows(run / "timings.jsonl")[2] and " tokens/s" in (run / "train.log").read_text()
+    training = [row for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row]
+    assert [row["progress/tokens_seen"] for row in training] == [8 * row["progress/samples_seen"] for row in training] != []
+    assert json.loads((run / "summary.json").read_text())["timings"]["time/tokens_per_second"] > 0
 
 
 # -- a constant loss -----------------------------------------------------------------------------------------------------------

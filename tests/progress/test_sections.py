@@ -26,8 +26,10 @@ STANDING = Standing(
     active_parameters=512_000,
     more={
         "growth/density": 0.625, "growth/connected_now": 5, "phase": "roots", "phase/description": "what comes first",
-        "phase/weight": 0.5, "humus": 7,
+        "phase/weight": 0.5, "phase/mixture/leaf": 0.75, "phase/mixture/twig": 0.25, "humus": 7,
     },
+    validated=100,
+    validation={"val/loss": 2.5, "val_mask_meta/loss": 3.25, "val/part/root/score": 0.125, "val/part/twig/score": 0.5},
     clocks={
         "time/wall_seconds": 61.0, "time/eta_seconds": 452.0, "time/eta_validation_seconds": 12.0, "time/eta_saving_seconds": 0.1,
         "recent/steps_per_second": 25.0, "recent/ms_per_step": 40.0, "recent/samples_per_second": 800.0,
@@ -38,6 +40,7 @@ STANDING = Standing(
 READS = {
     "progress": [" 12.0%", "step   120/1,000", "epoch 2/10"],
     "loss": ["loss 2.3457", "smooth 2.5000"],
+    "validation": ["val/loss 2.5000", "val_mask_meta/loss 3.2500", "val/part/score root 0.125, twig 0.5", "at step 100"],
     "tasks": ["genus 1.5 x 0.75", "species 3.25 x 1.25"],
     "update": ["lr 3.00e-04", "grad 0.812"],
     "time": ["elapsed 1m01s", "ETA 7m32s (validation 12s)"],
@@ -46,16 +49,17 @@ READS = {
     "samples": ["3,840 samples", "3,932,160 tokens", "batch 8 x 2 x 2 = 32"],
     "model": ["512,000 of 804,096 parameters active"],
     "growth": ["62.50% connected"],
-    "phase": ["phase roots: what comes first", "weight 0.5"],
+    "phase": ["phase roots: what comes first", "weight 0.5", "mixture leaf 0.75, twig 0.25"],
     "workload": ["humus 7"],
 }
 ROW = {
     "progress/percent": 12.0, "progress/total_steps": 1000, "progress/epoch": 1.2, "train/loss": 2.34567, "train/smoothed_loss": 2.5,
+    "val/loss": 2.5, "val_mask_meta/loss": 3.25, "val/part/root/score": 0.125, "val/part/twig/score": 0.5, "validation/step": 100,
     "train/genus/loss": 1.5, "train/genus/weight": 0.75, "train/species/loss": 3.25, "train/species/weight": 1.25, "train/lr": 3e-4,
     "train/grad_norm": 0.81234, "train/skipped_updates": 0, "progress/samples_seen": 3840, "progress/tokens_seen": 3_932_160,
     "batch/micro_batch": 8, "batch/accumulation": 2, "batch/processes": 2, "batch/global_batch": 32, "model/parameters": 804_096,
     "model/active_parameters": 512_000, "growth/density": 0.625, "growth/connected_now": 5, "phase": "roots",
-    "phase/description": "what comes first", "phase/weight": 0.5, "humus": 7,
+    "phase/description": "what comes first", "phase/weight": 0.5, "phase/mixture/leaf": 0.75, "phase/mixture/twig": 0.25, "humus": 7,
 }  # fmt: skip
 
 
@@ -85,7 +89,7 @@ def test_sections_come_in_the_order_they_are_named() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     text, rows = told(Standing(7, 7, 7, parameters=3, active_parameters=3))
     assert text == "100.0%  step 7/7  epoch 1/1  0 samples  batch 1 x 1 x 1 = 1  3 parameters"
-    assert not [name for name in rows[0][1] if name.startswith(("train", "phase", "growth"))]
+    assert not [name for name in rows[0][1] if name.startswith(("train", "val", "phase", "growth"))]
     assert told(replace(STANDING, row={"train/loss": math.nan}), "loss")[0] == "loss nan"
     unknown = replace(STANDING, clocks={"time/eta_seconds": 30.0})
     assert told(unknown, "time")[0] == "ETA 30s + validation", "none was seen yet, so it is not in it"

@@ -31,7 +31,7 @@ SCHEDULE = ScheduleConfig(
     checkpoint_at_end=True, keep_last=2, keep_best=1, best_monitor="val/loss", best_mode="min",
     meta_mask=RampConfig(0.1, 0.1, "0%", "100%"), partial_meta_mask=RampConfig(0.0, 0.2, "0%", "50%"),
     partial_mask_whitelist=[], partial_mask_weights=[], null_mask=RampConfig(1.0, 1.0, "0%", "100%"),
-    mixing=RampConfig(0.0, 0.0, "0%", "100%"), mixing_level=[], early_stop=EARLY_STOP,
+    mixing=RampConfig(0.0, 0.0, "0%", "100%"), mixing_level=[], phases={}, early_stop=EARLY_STOP,
 )  # fmt: skip
 TRAINER = TrainerConfig(
     global_batch=8, micro_batch=4, length="10epochs", device="cpu", precision="float32", freeze=[], clip_norm=None, ema_decay=None,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from linnaeus.config import ConfigError
 from linnaeus.config.schema import RampConfig
 from linnaeus.schedule import resolve_all_schedule_params, schedule_picture, schedule_summary
 from linnaeus.schedule.picture import LEFT, RIGHT, WIDTH
@@ -33,6 +34,19 @@ def test_the_summary_says_what_a_person_asks(make_config: Callable) -> None:
         "learning rate below 1e-06 after step 0",
     ):
         assert part in text, text
+
+
+def test_what_cannot_act_is_left_out(make_config: Callable) -> None:
+    masking = ("meta_mask", "null_mask", "mixing", "validate_mask_meta", "validate_partial_mask_meta", "probabilities")
+    text = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, (), 1, ()))
+    assert not [word for word in masking if word in text] and "validate " in text and "early stop" in text
+    mixing_alone = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, (), 1, ("mixing", "meta_mask")))
+    assert "mixing level" in mixing_alone and "null_mask" not in mixing_alone and "meta_mask" not in mixing_alone, "there are no metadata"
+    everything = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, ("SPATIAL", "TEMPORAL")))
+    assert all(word in everything for word in masking)
+    for name in ("mixing", "null_mask"):
+        with pytest.raises(ConfigError, match=rf"schedule\.{name} has no effect on this data"):
+            resolve_all_schedule_params(make_config(**{name: RampConfig(0.5, 0.5, "0%", "100%")}), 100, 10, (), 1, ())
 
 
 def test_lists_are_abbreviated_only_when_long() -> None:

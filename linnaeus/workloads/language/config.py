@@ -11,6 +11,7 @@ TOKENIZERS = ("character", "byte", "bpe", "gpt2")
 ORDERS = ("windows", "random")
 GPT_SIZES = ("gpt_nano", "gpt_micro", "gpt_mini", "gpt_baby", "gpt2", "gpt2_medium", "gpt2_large", "gpt2_xl")
 POSITIONS = ("learned", "rotary")
+GELUS = ("erf", "tanh")
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,12 @@ class LanguageDataConfig(DataConfig):
 
 @dataclass(frozen=True)
 class TextConfig(LanguageDataConfig):
-    path: str | None = setting("a text file, or a folder of them; null: modules of the standard library of Python, as source")
+    path: str | None = setting("a text file, or a folder of them; null: files of the standard library of Python")
     files: list[str] | None = setting("which files of the folder, as patterns: ['**/*.txt', '*.md'], ** being any depth; null: **/*.txt")
+    sources: dict[str, list[str]] | None = setting(
+        "sources by name, each the patterns of its files, as {notes: ['**/*.md']}: apart for schedule.phases to mix and for validation; a "
+        "file is of the first that matches; null: none are told apart"
+    )
     encoding: str = setting("how the files are encoded, as Python names it")
     separator: str | None = setting("text between two documents of a file, such as <|endoftext|>; null: a file is one document")
     tokenizer: str = setting(
@@ -64,8 +69,11 @@ class GPTConfig:
         "largest wavelength of rotary positions over 2 pi, in tokens; null: 10000, or none if learned", above=1
     )
     bias: bool = setting("biases in linear layers and norms")
-    dropout: float = setting("dropout of embeddings, attention weights and both branches of a block", low=0, below=1)
+    dropout: float = setting("dropout of embeddings, attention weights and every branch of a block", low=0, below=1)
     vocabulary_multiple: int = setting("rows of the embedding are rounded up to a multiple of this; 64 makes 50257 into 50304", low=1)
+    dimensions: list[str] = setting("names of adapters that phases weigh, in all blocks but the lowest quarter; []: none")
+    adapter_width: int | None = setting("channels of each of them; null: an eighth of the width, rounded up", low=1)
+    gelu: str = setting("GELU by the error function, or by tanh, as the published weights of GPT-2 want it", choices=GELUS)
 
 
 SCHEMAS: dict[str, dict[str, type]] = {

@@ -6,7 +6,11 @@ function of (seed, epoch), below `block`, so that the cuts move; what lies befor
 window, is left out, another part each epoch. By `random` a window begins anywhere, a function of (seed, epoch, position), as nanoGPT draws
 them: an epoch is as long, and about 37 % of a text is not seen in one.
 
-Validation goes through the whole text from its first token: each token but the first is a target exactly once, whatever the block.
+Named sources are texts side by side, each with windows of its own, numbered through all of them: none crosses from one into another.
+An epoch has every window once, unless phases of the schedule mix the sources otherwise: then `mixture.py` says which window a
+position has. By `random` the source is that of this window, and where in it the window begins is drawn.
+
+Validation goes through the whole of each text from its first token: each token but the first is a target exactly once, whatever the block.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ import torch
 
 from linnaeus import randomness
 from linnaeus.config.errors import ConfigError
+from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Batch, SampleIndex
+from linnaeus.workloads.language.mixture import in_proportion, mixed_windows
 from linnaeus.workloads.language.model.token_loss import IGNORED
 from linnaeus.workloads.language.store import TokenArray
 
@@ -26,19 +32,35 @@ SHIFT, OFFSET = 0, 1  # draws of the stream AUGMENT
 
 
 class TextWindows:
-    """One split as windows. `order` is windows or random in training; None: the windows of validation."""
+    """One split as windows. `order` is windows or random in training; None: the windows of validation. `sources` are the names of the
+    array's parts. Without `schedule`, which says how sources are mixed, training windows can be counted and no more."""
 
-    def __init__(self, array: TokenArray, block: int, seed: int, order: str | None, fingerprint: str) -> None:
+    def __init__(
+        self,
+        array: TokenArray,
+        block: int,
+        seed: int,
+        order: str | None,
+        fingerprint: str,
+        sources: Sequence[str] = (),
+        dimensions: Sequence[str] = (),
+        schedule: OpsSchedule | None = None,
+    ) -> None:
         """Raises ConfigError for a text of fewer than two tokens."""
         if array.size < 2:
             split = "validation" if order is None else "training"
             raise ConfigError(f"data.path: the {split} part has {array.size} tokens, and the first predicts the second; give more text")
         self.array, self.block, self.seed, self.order, self.fingerprint = array, block, seed, order, fingerprint
-        targets = array.size - 1
-        self.windows = -(-targets // block) if order is None else max(1, targets // block)
+        self.sources, self.dimensions, self.schedule = tuple(sources), tuple(dimensions), schedule
+        self.sizes = np.array(array.parts or [array.size], np.int64)  # [S] tokens of each source
+        self.starts = np.cumsum(self.sizes) - self.sizes
+        targets = self.sizes - 1
+        self.windows = -(-targets // block) if order is None else np.maximum(1, targets // block)  # [S] of each source
+        self.firsts = np.cumsum(self.windows) - self.windows  # [S] the number of its first
+        self._newest: tuple[int, np.ndarray | None] = (-1, None)  # (epoch, its windows by position), which take seconds for millions
 
     def __len__(self) -> int:
-        return self.windows
+        return int(self.windows.sum())
 
     def groups(self, level: str | None) -> None:
         return None
@@ -46,31 +68,73 @@ class TextWindows:
     def resampling(self) -> None:
         return None
 
-    def begins(self, epoch: np.ndarray, position: np.ndarray, sample: np.ndarray) -> np.ndarray:
-        """int64 [B]: the first token of each window."""
-        if self.order is None:
-            return sample * self.block
-        if self.order == "random":
-            last = max(0, self.array.size - 1 - self.block)  # where a whole window ends with the text
-            draws = [randomness.uniforms(randomness.key(self.seed, randomness.AUGMENT, int(e), OFFSET), p) for e, p in zip(epoch, position)]
-            return np.minimum((np.array(draws) * (last + 1)).astype(np.int64), last)
-        return sample * self.block + np.array([self.shift(int(e)) for e in epoch])
+    def source_of(self, window: np.ndarray) -> np.ndarray:
+        """int64 [B]: the number of the source of each window."""
+        return np.searchsorted(self.firsts, window, side="right") - 1
 
-    def shift(self, epoch: int) -> int:
-        """Where the first window of an epoch begins; a text that fills no window begins at its first token."""
-        room = min(self.block, self.array.size - self.block)
-        return randomness.key(self.seed, randomness.AUGMENT, epoch, SHIFT) % room if room > 0 else 0
+    def shifts(self, epoch: int) -> np.ndarray:
+        """int64 [S]: where in each source the first window of an epoch begins; a text that fills no window begins at its first token."""
+        room = np.maximum(1, np.minimum(self.block, self.sizes - self.block)).astype(np.uint64)
+        return (np.uint64(randomness.key(self.seed, randomness.AUGMENT, epoch, SHIFT)) % room).astype(np.int64)
+
+    def by_position(self, epoch: int) -> np.ndarray | None:
+        """int64 [N]: the window at each position of an epoch, where the schedule mixes sources; None: the order it has anyway."""
+        if len(self.sources) < 2 or self.schedule is None:
+            return None
+        if self._newest[0] != epoch:
+            self._newest = (epoch, self._mixed(epoch, self.schedule))
+        return self._newest[1]
+
+    def _mixed(self, epoch: int, schedule: OpsSchedule) -> np.ndarray | None:
+        global_batch = schedule.resolved.global_batch
+        steps = epoch * schedule.resolved.steps_per_epoch + np.arange(-(-len(self) // global_batch))
+        mixture = schedule.get_mixture(steps, self.sources, self.windows.tolist())
+        return None if in_proportion(mixture, self.windows) else mixed_windows(self.seed, epoch, mixture, global_batch, self.windows)
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
         """`input` int64 [B, block]; `target` int64 [B, block], `IGNORED` beyond the text and in stand-ins; `weight` float32 [B];
-        `sample` int64 [B]."""
-        epoch, position, sample, _, real = np.array(indices, dtype=np.int64).reshape(-1, 5).T
-        place = self.begins(epoch, position, sample)[:, None] + np.arange(self.block + 1)
-        tokens = self.array.tokens[np.minimum(place, self.array.size - 1)].astype(np.int64)
-        known = (place[:, 1:] < self.array.size) & (real[:, None] > 0)
-        return {
+        `sample` int64 [B], the windows. In training of a model with dimensions `dimensions` float32 [B, D], their weights; in
+        validation of named sources `source` int64 [B], their numbers."""
+        epoch, position, window, step, real = np.array(indices, dtype=np.int64).reshape(-1, 5).T
+        if self.order is None:
+            source = self.source_of(window)
+            begin = self.starts[source] + (window - self.firsts[source]) * self.block
+        else:
+            window, source, begin = self._training_windows(epoch, position, window)
+        end = (self.starts + self.sizes)[source, None]
+        place = begin[:, None] + np.arange(self.block + 1)
+        tokens = self.array.tokens[np.minimum(place, end - 1)].astype(np.int64)
+        known = (place[:, 1:] < end) & (real[:, None] > 0)
+        batch = {
             "input": torch.from_numpy(tokens[:, :-1].copy()),
             "target": torch.from_numpy(np.where(known, tokens[:, 1:], IGNORED)),
             "weight": torch.from_numpy(real.astype(np.float32)),
-            "sample": torch.from_numpy(sample.copy()),
+            "sample": torch.from_numpy(window.copy()),
         }
+        if self.order is None:
+            return batch | ({"source": torch.from_numpy(source)} if self.sources else {})
+        return batch | (self._weights(step) if self.dimensions else {})
+
+    def _training_windows(self, epoch: np.ndarray, position: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(window, source, first token), int64 [B] each, of positions whose window would be `window` if nothing were mixed."""
+        found = np.empty((3, len(epoch)), np.int64)
+        for number in np.unique(epoch).tolist():  # of a batch of the loop there is one
+            of = epoch == number
+            found[:, of] = self._of_epoch(number, position[of], window[of])
+        return found[0], found[1], found[2]
+
+    def _of_epoch(self, epoch: int, position: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        mixed = self.by_position(epoch)
+        window = window if mixed is None else mixed[position]
+        source = self.source_of(window)
+        first, start = self.firsts[source], self.starts[source]
+        if self.order == "windows":
+            return window, source, start + (window - first) * self.block + self.shifts(epoch)[source]
+        last = np.maximum(0, self.sizes[source] - 1 - self.block)  # where a whole window ends with the text
+        draws = randomness.uniforms(randomness.key(self.seed, randomness.AUGMENT, epoch, OFFSET), position)
+        offset = np.minimum((draws * (last + 1)).astype(np.int64), last)
+        return first + np.minimum(offset // self.block, self.windows[source] - 1), source, start + offset
+
+    def _weights(self, step: np.ndarray) -> Batch:
+        assert self.schedule is not None, "build_datasets comes first"
+        return {"dimensions": torch.from_numpy(self.schedule.get_dimension_weights(step, self.dimensions).astype(np.float32))}

@@ -9,6 +9,7 @@ are continued together, each as it would be alone. The same command prints the s
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     add("--top-k", type=int, default=200, metavar="K", help="draw from the K likeliest tokens; 0: from all (%(default)s)")
     add("--top-p", type=float, default=1.0, metavar="P", help="draw from the fewest tokens that hold this share (%(default)s)")
     add("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given again")
+    add(
+        "--dimension", action="append", default=[], metavar="NAME=WEIGHT", help="as in a phase; may be given again. Without: the run's last"
+    )
     add("--slide", type=int, metavar="N", help="tokens forgotten at once when the block is full. Without: a quarter of it")
     add("--seed", type=int, default=0, metavar="N", help="another seed draws another text (%(default)s)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto takes CUDA when there is one")
@@ -88,6 +92,26 @@ def text_of(tokenizer: Tokenizer, found: Continuation, stops: Sequence[str]) -> 
     return text[: min([len(text), *(where for stop in stops if (where := text.find(stop)) >= 0)])]
 
 
+def weights_of(names: Sequence[str], given: Sequence[str]) -> list[float]:
+    """What `--dimension` asks for, as a phase does: a dimension that is not named weighs 1, and all are scaled to sum to 1."""
+    weights = dict.fromkeys(names, 1.0)
+    for text in given:
+        name, _, number = text.partition("=")
+        if name not in weights:
+            there = f"there are {', '.join(names)}" if names else "this model has none"
+            raise ConfigError(f"--dimension: {text}: {name} is no dimension; {there}")
+        try:
+            weights[name] = float(number)
+        except ValueError:
+            weights[name] = math.nan
+        if not 0 <= weights[name] < math.inf:
+            raise ConfigError(f"--dimension: {text}: a weight is a number from 0, as in {name}=2")
+    total = sum(weights.values())
+    if total == 0:
+        raise ConfigError("--dimension: all weights are 0; give one that is more")
+    return [weight / total for weight in weights.values()]
+
+
 def perform(arguments: argparse.Namespace) -> None:
     """Print the texts on stdout, what they were made with on stderr."""
     import torch
@@ -100,6 +124,8 @@ def perform(arguments: argparse.Namespace) -> None:
     texts = _prompts(arguments)
     trained = load_trained(arguments.run)
     tokenizer = trained.tokenizer
+    if arguments.dimension:
+        trained.model.weigh(weights_of(trained.model.dimensions, arguments.dimension))
     device = _device(arguments.device, torch.cuda.is_available())
     prompts = [encoded(tokenizer, text) for text in texts for _ in range(arguments.samples)]
     begun = time.perf_counter()

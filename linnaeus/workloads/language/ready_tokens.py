@@ -7,15 +7,18 @@ that makes plain containers, texts and numbers and refuses everything else. With
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 from linnaeus.checkpoint.files import text_digest
 from linnaeus.config.errors import ConfigError
 from linnaeus.workloads.language.config import TokensConfig
-from linnaeus.workloads.language.store import SPLITS, TokenArray, TokenStore, check_tokens
+from linnaeus.workloads.language.store import SPLITS, TokenArray, TokenStore
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer, Tokenizer, identity, load_tokenizer
 
 DTYPE = "<u2"
@@ -61,8 +64,10 @@ def open_tokens(config: TokensConfig, surveyed: dict[str, Any]) -> TokenStore:
     name = identity(tokenizer) if tokenizer is not None else f"unknown-{surveyed['size']}"
     unknown = ("bits per byte: not known, for data.path has no meta.pkl and data.tokenizer_file is null",) if tokenizer is None else ()
     counts = f"{splits['train']['tokens']:,} tokens to train on, {splits['validation']['tokens']:,} tokens to validate"
+    arrays = {split: TokenArray(folder / file, DTYPE, splits[split]["tokens"]) for split, file in SPLITS.items()}
     return TokenStore(
-        **{split: TokenArray(folder / file, DTYPE, splits[split]["tokens"]) for split, file in SPLITS.items()},
+        train=arrays["train"],
+        validation=arrays["validation"],
         size=surveyed["size"],
         tokenizer=tokenizer,
         lengths=None if tokenizer is None else tokenizer.byte_lengths(),
@@ -96,3 +101,23 @@ def vocabulary_size(tokenizer: Tokenizer | None, config: TokensConfig) -> int:
     if config.vocabulary is not None:
         raise ConfigError(f"data.vocabulary={config.vocabulary} has no effect: the tokens are those of {identity(tokenizer)}; leave it out")
     return tokenizer.size
+
+
+def check_tokens(path: Path, dtype: str, size: int) -> tuple[int, str]:
+    """(number of tokens, SHA-256) of a file of tokens. Raises ConfigError for what is no such file, or has ids of another vocabulary."""
+    width, digest, count = np.dtype(dtype).itemsize, hashlib.sha256(), 0
+    try:
+        with open(path, "rb") as file:
+            while content := file.read(1 << 24):
+                digest.update(content)
+                tokens = np.frombuffer(content[: len(content) // width * width], dtype)
+                wrong = np.flatnonzero(tokens >= size)
+                if len(wrong):
+                    where = count // width + wrong[0]
+                    raise ConfigError(f"data.path: {path} has token {tokens[wrong[0]]} at {where}, and the vocabulary has {size}")
+                count += len(content)
+    except OSError as error:
+        raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
+    if count % width:
+        raise ConfigError(f"data.path: {path} has {count} bytes, which is no whole number of tokens of {width} bytes")
+    return count // width, digest.hexdigest()

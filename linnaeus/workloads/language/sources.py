@@ -1,16 +1,15 @@
-"""Texts: a file, a folder of files or Python's own standard library, cut into documents and surveyed before anything is tokenized.
+"""Texts: files cut into documents and surveyed before anything is tokenized, each document of a source where sources are told apart.
 
 A survey reads every file once: its hash, and of each document its length and a hash. Nothing of a text is lost: what is not in the
-encoding is named by file and offset, and files that are left out (empty, or unreadable up to `data.max_bad_fraction`) are counted.
+encoding is named by file and offset, and files that are left out (empty, of no source, or unreadable up to `data.max_bad_fraction`) are
+counted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-import sysconfig
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,29 +18,32 @@ import numpy as np
 from linnaeus import randomness
 from linnaeus.config.errors import ConfigError
 from linnaeus.workloads.language.config import TextConfig
+from linnaeus.workloads.language.files import MODULE_BYTES, FoundFiles, find_files
 
-TEXT_FILES = ["**/*.txt"]
-MODULES = ["*.py"]  # of the standard library: those that are one file
-MODULE_BYTES = 24_000  # and no larger than this: about a hundred, a million characters, of which a laptop's CPU learns in minutes
+NAMED = 5  # files of no source that are named; the others are counted
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of documents; `name` is its path below the folder that was given."""
+    """A file of documents; `name` is its path below the folder that was given, `source` the number of its source, 0 where none are told
+    apart."""
 
     name: str
     path: Path
     bytes: int
     sha256: str
+    source: int = 0
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What was surveyed. Documents are numbered through all files, in the order of the files' names."""
+    """What was surveyed. Documents are numbered through all files, in the order of sources and within them of the files' names."""
 
     files: tuple[TextFile, ...]
     digests: np.ndarray  # uint64 [D]: of each document's text
     characters: np.ndarray  # int64 [D]
+    owners: np.ndarray  # int64 [D]: number of the source of each document
+    sources: tuple[str, ...]  # their names; () where none are told apart, and all documents are of number 0
     encoding: str
     separator: str | None
     notes: tuple[str, ...]
@@ -61,10 +63,10 @@ def survey(config: TextConfig) -> Corpus:
     _check_encoding(config.encoding)
     if config.separator == "":
         raise ConfigError("data.separator is empty; give the text between two documents, or null where a file is one")
-    folder, paths = find_files(config)
-    files, digests, characters, bad = [], [], [], []
+    found = find_files(config)
+    files, digests, characters, owners, bad = [], [], [], [], []
     empty = 0
-    for path in paths:
+    for path, source in zip(found.paths, found.sources, strict=True):
         content = _read(path)
         try:
             texts = cut(content.decode(config.encoding), config.separator)
@@ -74,64 +76,42 @@ def survey(config: TextConfig) -> Corpus:
         if not texts:
             empty += 1
             continue
-        files.append(TextFile(path.relative_to(folder).as_posix(), path, len(content), hashlib.sha256(content).hexdigest()))
+        files.append(TextFile(found.name(path), path, len(content), hashlib.sha256(content).hexdigest(), source))
         digests += [_digest(text) for text in texts]
         characters += [len(text) for text in texts]
-    _check_bad(bad, len(paths), config)
-    if not files:
-        raise ConfigError(f"data.path: there is no text in {folder}: all {len(paths)} files are empty")
-    notes = [f"text: {_where(config)}: {_count(len(files), 'file')}, {_count(len(digests), 'document')}, {sum(characters):,} characters"]
-    notes += [f"left out: {line}" for line in bad] + [f"left out: {_count(empty, 'empty file')}"] * bool(empty)
-    arrays = np.array(digests, dtype=np.uint64), np.array(characters, dtype=np.int64)
-    return Corpus(tuple(files), *arrays, config.encoding, config.separator, tuple(notes))
+        owners += [source] * len(texts)
+    _check_bad(bad, len(found.paths), config)
+    sources = tuple(config.sources or ())
+    _check_sound(found, {file.source for file in files}, sources)
+    notes = [f"text: {_where(config)}: {counted(len(files), 'file')}, {counted(len(digests), 'document')}, {sum(characters):,} characters"]
+    notes += [f"left out: {line}" for line in bad] + [f"left out: {counted(empty, 'empty file')}"] * bool(empty) + _of_no_source(found)
+    arrays = np.array(digests, dtype=np.uint64), np.array(characters, dtype=np.int64), np.array(owners, dtype=np.int64)
+    return Corpus(tuple(files), *arrays, sources, config.encoding, config.separator, tuple(notes))
 
 
 def held_out(corpus: Corpus, fraction: float, seed: int) -> np.ndarray:
     """bool [D]: the documents that validate, each by a hash of its own text: another document does not move it, and one that is there
-    twice stays on one side. Where chance gives one side nothing it gets the document nearest to it."""
+    twice stays on one side. Where chance gives one side nothing of a source it gets the document nearest to it."""
     draws = randomness.uniforms(randomness.key(seed, randomness.SPLIT), corpus.digests)
     chosen = draws < fraction
-    if not chosen.any():
-        return draws == draws.min()
-    return chosen if not chosen.all() else draws != draws.max()
-
-
-def find_files(config: TextConfig) -> tuple[Path, list[Path]]:
-    """The folder that names are relative to, and the files in the order of their names."""
-    if config.path is None:
-        if config.files is not None:
-            raise ConfigError("data.files has no effect without data.path, which says in which folder; leave it out or give data.path")
-        folder, modules = _matching(Path(sysconfig.get_path("stdlib")), MODULES)
-        return folder, [path for path in modules if path.stat().st_size <= MODULE_BYTES]
-    path = Path(config.path).expanduser()
-    if path.is_file():
-        if config.files is not None:
-            raise ConfigError(f"data.files has no effect where data.path={config.path} is a file; leave it out or give the folder")
-        return path.parent, [path]
-    if not path.is_dir():
-        raise ConfigError(f"data.path: {config.path} is not there; give a text file, a folder of them, or null for Python's own library")
-    return _matching(path, TEXT_FILES if config.files is None else config.files)
-
-
-def _matching(folder: Path, patterns: list[str]) -> tuple[Path, list[Path]]:
-    try:
-        found = {path for pattern in patterns for path in folder.glob(pattern)}
-    except (ValueError, NotImplementedError) as error:
-        raise ConfigError(f"data.files={patterns}: {error}; give patterns such as **/*.txt") from None
-    visible = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file()]
-    if not visible:
-        suffixes = Counter(path.suffix for path in folder.rglob("*") if path.is_file())
-        there = ", ".join(f"{n} of {suffix or 'no suffix'}" for suffix, n in suffixes.most_common(3)) or "no files at all"
-        raise ConfigError(
-            f"data.files: nothing in {folder} matches {patterns}; it has {there}: data.files=['**/*.py'] takes those of Python"
-        )
-    return folder, sorted(visible, key=lambda path: path.relative_to(folder).as_posix())
+    for source in range(max(1, len(corpus.sources))):
+        mine = corpus.owners == source
+        if not chosen[mine].any():
+            chosen |= mine & (draws == draws[mine].min())
+        elif chosen[mine].all():
+            chosen &= ~(mine & (draws == draws[mine].max()))
+    return chosen
 
 
 def cut(text: str, separator: str | None) -> list[str]:
     """The documents of a file's text; what is nothing but white space is none."""
     texts = [text] if separator is None else text.split(separator)
     return [text for text in texts if text.strip()]
+
+
+def counted(number: int, what: str) -> str:
+    """As in 1 file, 2,000 files."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _check_encoding(encoding: str) -> None:
@@ -151,6 +131,16 @@ def _check_bad(bad: list[str], files: int, config: TextConfig) -> None:
         )
 
 
+def _check_sound(found: FoundFiles, there: set[int], sources: Sequence[str]) -> None:
+    """Raises ConfigError where no text, or none of a source, is left."""
+    if not there:
+        raise ConfigError(f"data.path: there is no text in {found.folder}: all {len(found.paths)} files are empty")
+    for number, name in enumerate(sources):
+        if number not in there:
+            files = counted(found.sources.count(number), "file")
+            raise ConfigError(f"data.sources.{name}: there is no text in its {files} in {found.folder}; give it others, or leave it out")
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -159,11 +149,15 @@ def _read(path: Path) -> bytes:
 
 
 def _where(config: TextConfig) -> str:
-    return config.path or f"the modules of up to {MODULE_BYTES:,} bytes of Python {sys.version.split()[0]}'s standard library"
+    if config.path is not None:
+        return config.path
+    what = f"the modules of up to {MODULE_BYTES:,} bytes" if config.sources is None else "files"
+    return f"{what} of Python {sys.version.split()[0]}'s standard library"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+def _of_no_source(found: FoundFiles) -> list[str]:
+    names = found.left_out[:NAMED] + ["..."] * (len(found.left_out) > NAMED)
+    return [f"left out: {counted(len(found.left_out), 'file')} of no source: {', '.join(names)}"] if names else []
 
 
 def _digest(text: str) -> int:

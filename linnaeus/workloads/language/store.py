@@ -5,26 +5,26 @@ nanoGPT reads), `store.json` (the tokenizer with its identity, hashes of the sou
 it appears whole or not at all. Its name is a hash of all that decides what is in it, so another text or tokenizer makes another
 store; what is inside must be what the name promises, or the store is refused.
 
-Split by document, or where there is only one by position, the end validating. With several documents an end marker follows each.
+Split by document, or where there is only one by position, the end validating. With several documents an end marker follows each. Where
+sources are told apart each is split so, by itself, and lies in one piece in both arrays: store.json has how many tokens it has there.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from linnaeus.checkpoint.files import TEMPORARY, commit_directory, delete, file_digest, text_digest, write_atomic
 from linnaeus.config.errors import ConfigError
 from linnaeus.workloads.language.config import TextConfig
-from linnaeus.workloads.language.sources import Corpus, held_out
+from linnaeus.workloads.language.sources import Corpus, counted, held_out
 from linnaeus.workloads.language.tokenizers import (
     ByteTokenizer,
     CharacterTokenizer,
@@ -37,9 +37,10 @@ from linnaeus.workloads.language.tokenizers import (
     train_bpe,
 )
 
-VERSION = 1
+VERSION = 2
 SPLITS = {"train": "train.bin", "validation": "val.bin"}
 FACTS = "store.json"
+COUNTED = ("documents", "characters", "bytes", "tokens")
 ABANDONED = 24 * 3600.0  # seconds after which an unfinished store is nobody's
 
 
@@ -50,6 +51,7 @@ class TokenArray:
     path: Path
     dtype: str  # "<u2" or "<u4"
     size: int
+    parts: tuple[int, ...] = ()  # tokens of each source, one behind the other; () where none are told apart
     _tokens: np.ndarray | None = None
 
     @property
@@ -60,13 +62,14 @@ class TokenArray:
             self._tokens = mapped.view(np.ndarray)
         return self._tokens
 
-    def __reduce__(self) -> tuple[type[TokenArray], tuple[Path, str, int]]:
-        return TokenArray, (self.path, self.dtype, self.size)
+    def __reduce__(self) -> tuple[type[TokenArray], tuple[Path, str, int, tuple[int, ...]]]:
+        return TokenArray, (self.path, self.dtype, self.size, self.parts)
 
 
 @dataclass(frozen=True)
 class TokenStore:
-    """A text as tokens. `tokenizer` and `lengths` (int64 [size], bytes of each token) are None where nobody knows what the ids mean."""
+    """A text as tokens. `tokenizer` and `lengths` (int64 [size], bytes of each token) are None where nobody knows what the ids mean;
+    `sources` has the names of the parts of either array."""
 
     train: TokenArray
     validation: TokenArray
@@ -76,6 +79,17 @@ class TokenStore:
     facts: dict[str, Any]  # for a person: dataset.json
     fingerprint: str
     notes: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+
+
+class Part(NamedTuple):
+    """What goes into one of the two arrays at once: a document, or the beginning or end of one."""
+
+    split: str
+    source: int
+    file: str
+    text: str
+    marked: bool  # whether an end marker follows
 
 
 def text_store(config: TextConfig, corpus: Corpus, folder: Path) -> str:
@@ -109,7 +123,8 @@ def _expected(config: TextConfig, corpus: Corpus) -> dict[str, Any]:
     return {
         "version": VERSION,
         "tokenizer": tokenizer,
-        "sources": [[file.name, file.bytes, file.sha256] for file in corpus.files],
+        "files": [[file.name, file.bytes, file.sha256, file.source] for file in corpus.files],
+        "sources": list(corpus.sources),
         "encoding": corpus.encoding,
         "separator": corpus.separator,
         "validation_fraction": config.validation_fraction,
@@ -117,17 +132,19 @@ def _expected(config: TextConfig, corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def _parts(corpus: Corpus, config: TextConfig) -> Iterator[tuple[str, str, str]]:
-    """(split, name of the file, text) of each document, or of the two parts of a single text."""
-    if len(corpus.digests) > 1:
-        chosen = held_out(corpus, config.validation_fraction, config.split_seed)
-        for validates, (name, text) in zip(chosen.tolist(), corpus.documents(), strict=True):
-            yield ("validation" if validates else "train"), name, text
-        return
-    for name, text in corpus.documents():
+def _parts(corpus: Corpus, config: TextConfig) -> Iterator[Part]:
+    """Each document, or where it is the only one of its source its two parts."""
+    several = len(corpus.digests) > 1
+    alone = np.bincount(corpus.owners)[corpus.owners] == 1
+    chosen = held_out(corpus, config.validation_fraction, config.split_seed)
+    facts = zip(corpus.documents(), corpus.owners.tolist(), alone.tolist(), chosen.tolist(), strict=True)
+    for (file, text), source, single, validates in facts:
+        if not single:
+            yield Part("validation" if validates else "train", source, file, text, True)
+            continue
         where = int(len(text) * (1 - config.validation_fraction))
-        yield "train", name, text[:where]
-        yield "validation", name, text[where:]
+        yield Part("train", source, file, text[:where], False)
+        yield Part("validation", source, file, text[where:], several)
 
 
 def _make_tokenizer(config: TextConfig, corpus: Corpus) -> Tokenizer:
@@ -145,7 +162,7 @@ def _make_tokenizer(config: TextConfig, corpus: Corpus) -> Tokenizer:
     if config.tokenizer == "gpt2":
         return fetch_gpt2()
     assert config.vocabulary is not None
-    return train_bpe((text for split, _, text in _parts(corpus, config) if split == "train"), config.vocabulary)
+    return train_bpe((part.text for part in _parts(corpus, config) if part.split == "train"), config.vocabulary)
 
 
 def _build(final: Path, config: TextConfig, corpus: Corpus, expected: dict[str, Any]) -> None:
@@ -167,32 +184,48 @@ def _build(final: Path, config: TextConfig, corpus: Corpus, expected: dict[str, 
 def _fill(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: Tokenizer, expected: dict[str, Any]) -> None:
     dtype = "<u2" if tokenizer.size <= 1 << 16 else "<u4"
     counts = _write_splits(folder, config, corpus, tokenizer, dtype)
+    _check_parts(counts, corpus.sources)
     content = {
         "expected": expected,
         "identity": identity(tokenizer),
         "tokenizer": tokenizer.to_dict(),
         "dtype": dtype,
-        "splits": {split: counts[split] | {"sha256": file_digest(folder / file)} for split, file in SPLITS.items()},
+        "splits": {split: _facts_of(counts[i], corpus.sources, file_digest(folder / SPLITS[split])) for i, split in enumerate(SPLITS)},
     }
     write_atomic(folder / FACTS, json.dumps(content, ensure_ascii=False) + "\n")
 
 
-def _write_splits(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> dict[str, dict[str, int]]:
-    counts = {split: {"documents": 0, "characters": 0, "bytes": 0, "tokens": 0} for split in SPLITS}
+def _write_splits(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> np.ndarray:
+    """int64 [splits, sources, COUNTED]: how much was written."""
+    counts, splits = np.zeros((len(SPLITS), max(1, len(corpus.sources)), len(COUNTED)), np.int64), list(SPLITS)
     with open(folder / SPLITS["train"], "wb") as train, open(folder / SPLITS["validation"], "wb") as validation:
         files: dict[str, BinaryIO] = {"train": train, "validation": validation}
-        for split, name, text in _parts(corpus, config):
+        for part in _parts(corpus, config):
             try:
-                ids = tokenizer.encode(text)
+                ids = tokenizer.encode(part.text)
             except ConfigError as error:
-                raise ConfigError(f"data.tokenizer_file: in {name}, {error}") from None
-            if len(corpus.digests) > 1:
+                raise ConfigError(f"data.tokenizer_file: in {part.file}, {error}") from None
+            if part.marked:
                 assert tokenizer.end is not None
                 ids = np.append(ids, tokenizer.end)
-            files[split].write(ids.astype(dtype).tobytes())
-            more = {"documents": 1, "characters": len(text), "bytes": len(text.encode()), "tokens": len(ids)}
-            counts[split] = {what: count + more[what] for what, count in counts[split].items()}
+            files[part.split].write(ids.astype(dtype).tobytes())
+            counts[splits.index(part.split), part.source] += (1, len(part.text), len(part.text.encode()), len(ids))
     return counts
+
+
+def _check_parts(counts: np.ndarray, sources: Sequence[str]) -> None:
+    """Raises ConfigError for a source with nothing to predict in one of the splits."""
+    for number, name in enumerate(sources):
+        for tokens, verb in zip(counts[:, number, COUNTED.index("tokens")].tolist(), ("train on", "validate"), strict=True):
+            if tokens < 2:
+                lack = f"{counted(tokens, 'token')} to {verb}, and the first predicts the second"
+                raise ConfigError(f"data.sources.{name} has {lack}; give it more text, or leave it out")
+
+
+def _facts_of(counts: np.ndarray, sources: Sequence[str], digest: str) -> dict[str, Any]:
+    """What store.json says of one split; `counts` [sources, COUNTED]."""
+    each = {name: dict(zip(COUNTED, row, strict=True)) for name, row in zip(sources, counts.tolist())}
+    return dict(zip(COUNTED, counts.sum(0).tolist(), strict=True)) | ({"sources": each} if sources else {}) | {"sha256": digest}
 
 
 def verify(store: Path, expected: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -206,7 +239,10 @@ def verify(store: Path, expected: dict[str, Any] | None = None) -> dict[str, Any
     if identity(tokenizer_from(facts["tokenizer"])) != facts["identity"]:
         raise ConfigError(f"the token store {store} was made by the tokenizer {facts['identity']}, which is not the one in it; delete it")
     for split, file in SPLITS.items():
-        if file_digest(store / file) != facts["splits"][split]["sha256"]:
+        said = facts["splits"][split]
+        parts = said.get("sources", {}).values()
+        right = file_digest(store / file) == said["sha256"] and (not parts or sum(part["tokens"] for part in parts) == said["tokens"])
+        if not right:
             raise ConfigError(f"the token store {store} is damaged: {file} is not what store.json says; delete it")
     return facts
 
@@ -222,19 +258,30 @@ def open_store(store: Path, notes: tuple[str, ...] = ()) -> TokenStore:
     """A verified store, on any process."""
     facts = _read_facts(store)
     tokenizer, splits = tokenizer_from(facts["tokenizer"]), facts["splits"]
-    arrays = {split: TokenArray(store / file, facts["dtype"], splits[split]["tokens"]) for split, file in SPLITS.items()}
-    counts = ", ".join(
-        f"{splits[split]['tokens']:,} tokens to {verb}" for split, verb in (("train", "train on"), ("validation", "validate"))
-    )
+    sources = tuple(facts["expected"]["sources"])
+    parts = {split: tuple(splits[split]["sources"][name]["tokens"] for name in sources) for split in SPLITS}
+    arrays = {split: TokenArray(store / file, facts["dtype"], splits[split]["tokens"], parts[split]) for split, file in SPLITS.items()}
+    kept = [facts["identity"], *(splits[split]["sha256"] for split in SPLITS), json.dumps([sources, parts]) if sources else ""]
     return TokenStore(
-        **arrays,
+        train=arrays["train"],
+        validation=arrays["validation"],
         size=tokenizer.size,
         tokenizer=tokenizer,
         lengths=tokenizer.byte_lengths(),
         facts={key: value for key, value in facts.items() if key != "tokenizer"},
-        fingerprint=text_digest("".join([facts["identity"], *(splits[split]["sha256"] for split in SPLITS)]))[:32],
-        notes=(*notes, f"tokens: {facts['identity']}: {counts}"),
+        fingerprint=text_digest("".join(kept))[:32],
+        notes=(*notes, *_notes(facts["identity"], splits, sources)),
+        sources=sources,
     )
+
+
+def _notes(name: str, splits: dict[str, Any], sources: Sequence[str]) -> list[str]:
+    def said(train: dict[str, Any], validation: dict[str, Any]) -> str:
+        return f"{train['tokens']:,} tokens to train on, {validation['tokens']:,} tokens to validate"
+
+    train, validation = splits["train"], splits["validation"]
+    each = [f"source {source}: {said(train['sources'][source], validation['sources'][source])}" for source in sources]
+    return [f"tokens: {name}: {said(train, validation)}", *each]
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -242,23 +289,3 @@ def _remove_abandoned(folder: Path) -> None:
     for path in folder.glob(f"{TEMPORARY}*"):
         if time.time() - max((file.stat().st_mtime for file in path.iterdir()), default=path.stat().st_mtime) > ABANDONED:
             delete(path)
-
-
-def check_tokens(path: Path, dtype: str, size: int) -> tuple[int, str]:
-    """(number of tokens, SHA-256) of a file of tokens. Raises ConfigError for what is no such file, or has ids of another vocabulary."""
-    width, digest, count = np.dtype(dtype).itemsize, hashlib.sha256(), 0
-    try:
-        with open(path, "rb") as file:
-            while content := file.read(1 << 24):
-                digest.update(content)
-                tokens = np.frombuffer(content[: len(content) // width * width], dtype)
-                wrong = np.flatnonzero(tokens >= size)
-                if len(wrong):
-                    where = count // width + wrong[0]
-                    raise ConfigError(f"data.path: {path} has token {tokens[wrong[0]]} at {where}, and the vocabulary has {size}")
-                count += len(content)
-    except OSError as error:
-        raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
-    if count % width:
-        raise ConfigError(f"data.path: {path} has {count} bytes, which is no whole number of tokens of {width} bytes")
-    return count // width, digest.hexdigest()

@@ -1,12 +1,13 @@
 """A trained model with its tokenizer, from the directory of its run: what it takes to ask it for text.
 
-The run's config.yaml says what to build, tokenizer.json beside it what the tokens mean, and the newest checkpoint that verifies has the
-weights: the averaged ones where those were validated.
+The run's config.yaml says what to build, tokenizer.json beside it what the tokens mean, dimensions.json how much each dimension counts
+where there are any, and the newest checkpoint that verifies has the weights: the averaged ones where those were validated.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from linnaeus.workloads.language.model.gpt import GPT
     from linnaeus.workloads.language.tokenizers import Tokenizer
 
-CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
+CONFIG, TOKENIZER, DIMENSIONS = "config.yaml", "tokenizer.json", "dimensions.json"
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ def load_trained(path: str) -> Trained:
     without a tokenizer, and for a checkpoint that is damaged or not of this run."""
     run = run_of(Path(path))
     config, tokenizer = _config_of(run), _tokenizer_of(run)
+    weights = _weights_of(run, config.model.dimensions) if config.model.dimensions else None
     try:
-        return _load(path, config, tokenizer)
+        return _load(path, config, tokenizer, weights)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix('run.init_from: ')}") from None
 
@@ -75,13 +77,24 @@ def _tokenizer_of(run: Path) -> Tokenizer:
         raise ConfigError(f"RUN: {file} is damaged ({' '.join(str(error).split())}); any run on the same data has the same one") from None
 
 
-def _load(path: str, config: Config, tokenizer: Tokenizer) -> Trained:
+def _weights_of(run: Path, names: Sequence[str]) -> list[float]:
+    """Of the dimensions at the end of the run, which depend on its length."""
+    file = run / DIMENSIONS
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        return [float(kept[name]) for name in names]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(f"RUN: {file} does not say what the dimensions weigh ({line}); it is {{name: weight}} for {names}") from None
+
+
+def _load(path: str, config: Config, tokenizer: Tokenizer, final_weights: Sequence[float] | None) -> Trained:
     from linnaeus.checkpoint.fitting import check_fit, load_into
     from linnaeus.checkpoint.initial import read_initial
     from linnaeus.workloads.language.model import build_gpt
 
     weights = read_initial(path)
-    model = build_gpt(config.model, config.seed, tokenizer.size, config.data.block)
+    model = build_gpt(config.model, config.seed, tokenizer.size, config.data.block, final_weights)
     if config.trainer.precision == "float64":
         model = model.double()
     load_into(weights, check_fit(weights, model), model)

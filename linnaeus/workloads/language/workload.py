@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import html
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from linnaeus.checkpoint.files import write_atomic
+from linnaeus.checkpoint.initial import InitialWeights
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Batch
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.dataset import TextWindows
+from linnaeus.workloads.language.initial import adopted
 from linnaeus.workloads.language.metrics import LanguageMetrics
 from linnaeus.workloads.language.model import build_gpt
 from linnaeus.workloads.language.model.token_loss import IGNORED
 from linnaeus.workloads.language.ready_tokens import open_tokens, survey_tokens
+from linnaeus.workloads.language.results import DIMENSION, SOURCE, sections, summary_lines
 from linnaeus.workloads.language.sources import survey
 from linnaeus.workloads.language.store import TokenStore, open_store, text_store
 
 STORES = "token_stores"  # below run.root
-COLUMNS = {"loss": "nats/token", "perplexity": "perplexity", "bits_per_byte": "bits/byte", "top1": "top-1 %"}
 
 
 class LanguageWorkload:
@@ -41,20 +42,46 @@ class LanguageWorkload:
         self.config = config
         self.store = build_store(config)
         self.fingerprint, self.notes = self.store.fingerprint, self.store.notes
+        self.sources, self.dimensions = self.store.sources, tuple(config.model.dimensions)
+        self.final_weights: list[float] | None = None  # of the dimensions at the end of the run; known once `build_datasets` is
         data = config.data
         self.units = ("tokens", data.block)
-        self.train_set = TextWindows(self.store.train, data.block, config.seed, data.order, f"{self.fingerprint}/train")
-        self.validation_set = TextWindows(self.store.validation, data.block, config.seed, None, f"{self.fingerprint}/validation")
+        self.train_set = self._training_windows(None)
+        name = f"{self.fingerprint}/validation"
+        self.validation_set = TextWindows(self.store.validation, data.block, config.seed, None, name, self.sources)
 
     @property
     def train_size(self) -> int:
         return len(self.train_set)
 
+    @property
+    def source_sizes(self) -> tuple[int, ...]:
+        """Windows of each source."""
+        return tuple(self.train_set.windows.tolist())
+
+    @property
+    def report_metrics(self) -> tuple[str, ...]:
+        """The loss of each source and the score of each dimension."""
+        return (*(f"{SOURCE}/{name}/loss" for name in self.sources), *(f"{DIMENSION}/{name}/score" for name in self.dimensions))
+
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
-        """They are there: a window depends on nothing that the schedule knows."""
+        """Training windows that follow the phases of the schedule, and the weights of dimensions they end with."""
+        self.train_set = self._training_windows(schedule)
+        if self.dimensions:
+            end = np.array([schedule.resolved.total_steps])
+            self.final_weights = schedule.get_dimension_weights(end, self.dimensions)[0].tolist()
+
+    def _training_windows(self, schedule: OpsSchedule | None) -> TextWindows:
+        data, name = self.config.data, f"{self.fingerprint}/train"
+        return TextWindows(self.store.train, data.block, self.config.seed, data.order, name, self.sources, self.dimensions, schedule)
 
     def build_model(self) -> nn.Module:
-        return build_gpt(self.config.model, self.config.seed, self.store.size, self.config.data.block)
+        assert self.final_weights is not None or not self.dimensions, "build_datasets comes first: the schedule says what dimensions weigh"
+        return build_gpt(self.config.model, self.config.seed, self.store.size, self.config.data.block, self.final_weights)
+
+    def adopt(self, weights: InitialWeights, model: Any) -> InitialWeights:
+        """Of `run.init_from`; see `initial.py`."""
+        return adopted(weights, model, self.config, self.store.facts["identity"])
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         return batch
@@ -66,35 +93,39 @@ class LanguageWorkload:
         return (batch["target"] != IGNORED).sum(dtype=torch.float64).view(1)
 
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
-        return outputs["losses"].sum().view(1)
+        return outputs["loss_sum"].view(1)
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         return (weights * sums / denominators.clamp(min=1)).sum()
 
     def metrics(self, training: bool, device: torch.device) -> LanguageMetrics:
-        return LanguageMetrics(training, self.store.lengths, device)
+        return LanguageMetrics(training, self.store.lengths, device, self.dimensions, self.sources)
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Windows by their number in an epoch."""
-        return [f"window-{sample}" for sample in samples]
+        """Windows by their number in an epoch, with named sources in that of the source."""
+        if not self.sources:
+            return [f"window-{sample}" for sample in samples]
+        sources, firsts = self.train_set.source_of(np.array(samples, np.int64)), self.train_set.firsts
+        return [f"{self.sources[source]}/window-{sample - firsts[source]}" for sample, source in zip(samples, sources)]
 
     def save_record(self, directory: Path) -> None:
-        """dataset.json; and tokenizer.json, with which a run's model is asked for text."""
+        """dataset.json; tokenizer.json and dimensions.json, with which a run's model is asked for text."""
         write_atomic(directory / "dataset.json", json.dumps(self.store.facts, ensure_ascii=False, indent=2) + "\n")
         if self.store.tokenizer is not None:
             write_atomic(directory / "tokenizer.json", json.dumps(self.store.tokenizer.to_dict(), ensure_ascii=False) + "\n")
+        if self.dimensions:
+            write_atomic(directory / "dimensions.json", json.dumps(self._weights_by_name(), indent=2) + "\n")
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
-        """One line per validation pass."""
-        lines = [f"{'':12s}" + "".join(f"{name:>12s}" for name in COLUMNS.values())]
-        for key in dict.fromkeys(name.partition("/")[0] for name in final):
-            values = [final.get(f"{key}/{name}", math.nan) * (100 if name == "top1" else 1) for name in COLUMNS]
-            lines.append(f"{key:12s}" + "".join(f"{'-' if math.isnan(value) else f'{value:.4f}':>12s}" for value in values))
-        return lines
+        """A line per validation pass, then the sources and the dimensions where there are any."""
+        return summary_lines(final, self._weights_by_name())
 
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        text = "\n".join([*self.notes, "", *self.summary(final)])
-        return [("Prediction of the next token", f"<pre>{html.escape(text)}</pre>")]
+        return sections(self.notes, final, self._weights_by_name())
+
+    def _weights_by_name(self) -> dict[str, float]:
+        """Of the dimensions at the end of the run."""
+        return dict(zip(self.dimensions, self.final_weights or (), strict=True))
 
 
 def build_store(config: Config) -> TokenStore:

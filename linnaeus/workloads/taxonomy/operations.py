@@ -16,20 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linnaeus.workloads.taxonomy.path_table import path_table
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class TreeOperations(nn.Module):
     """Integer tables of a tree as buffers, which move with the module and are not saved. T nodes, R ranks."""
 
-    path: Tensor  # int64 [T + 1, R]: node at each rank on the way from a node to its root, itself included; -1 elsewhere, and for node -1
+    offsets: Tensor  # int64 [R]: node of class 0 of each rank
     level: Tensor  # int64 [T + 1]: number of the rank of each node; -1 for node -1
 
     def __init__(self, tree: TaxonomyTree) -> None:
         super().__init__()
-        self.sizes, self.ranks = tree.sizes, len(tree.ranks)
-        path = np.where(tree.paths >= 0, tree.paths + np.array(tree.offsets[:-1]), -1)
-        self._keep("path", np.concatenate([path, np.full((1, self.ranks), -1)]))
+        self.tree, self.sizes, self.ranks = tree, tree.sizes, len(tree.ranks)
+        self._keep("offsets", np.array(tree.offsets[:-1]))
         self._keep("level", np.append(tree.node_rank, -1))
         self.links: list[tuple[int, int]] = []  # (finer, coarser) ranks between which there are edges, the coarser from fine to coarse
         for coarser in reversed(range(self.ranks)):
@@ -45,10 +45,16 @@ class TreeOperations(nn.Module):
     def _keep(self, name: str, table: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(table, dtype=np.int64)), persistent=False)
 
+    @property
+    def path(self) -> Tensor:
+        """int64 [T + 1, R]: class at each rank on the way from a node to its root, itself included; -1 elsewhere, and for node -1."""
+        return path_table(self.tree, self.level.device)
+
     def lca(self, a: Tensor, b: Tensor) -> Tensor:
         """int64: the finest taxon that lies on both ways to the root, the nodes themselves included; -1 where there is none."""
         first, second = self.path[a], self.path[b]
-        return torch.where(first == second, first, -1).amax(-1)  # finer nodes have larger numbers
+        shared = (first == second) & (first >= 0)
+        return torch.where(shared, first + self.offsets, -1).amax(-1)  # finer nodes have larger numbers
 
     def depth(self, nodes: Tensor) -> Tensor:
         """int64: edges from the place above all roots, which has 0, as node -1 has; the finest rank has R."""
@@ -64,7 +70,8 @@ class TreeOperations(nn.Module):
 
     def ancestor(self, nodes: Tensor, rank: int) -> Tensor:
         """int64: the node's ancestor, or itself, at a rank (its number); -1 in holes and at finer ranks."""
-        return self.path[nodes, rank]
+        own = self.path[nodes, rank]
+        return torch.where(own >= 0, own + self.offsets[rank], -1)
 
     def sums(self, own: Tensor) -> Tensor:
         """[..., T]: sum of the values [..., T] at and below each node."""

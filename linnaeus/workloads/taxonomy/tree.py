@@ -98,14 +98,20 @@ class TaxonomyTree:
         return np.repeat(np.arange(len(self.ranks)), self.sizes)
 
     @cached_property
-    def paths(self) -> np.ndarray:
-        """int64 [T, R]: class at each rank on the way from a node to its root, itself included; -1 in holes and finer ranks."""
-        paths = np.full((self.offsets[-1], len(self.ranks)), -1, dtype=np.int64)
+    def path_rows(self) -> np.ndarray:
+        """int64 [T + 1, R]: class at each rank on the way from a node to its root, itself included; -1 in holes, at finer ranks and for
+        node -1, which reads the last row."""
+        rows = np.full((self.offsets[-1] + 1, len(self.ranks)), -1, dtype=np.int64)
         for r, anchor in enumerate(self.anchor):
             own = slice(self.offsets[r], self.offsets[r + 1])
-            paths[own] = np.where(anchor[:, None] >= 0, paths[anchor], -1)
-            paths[own, r] = np.arange(len(anchor))
-        return paths
+            rows[own] = rows[anchor]
+            rows[own, r] = np.arange(len(anchor))
+        return rows
+
+    @property
+    def paths(self) -> np.ndarray:
+        """int64 [T, R]: `path_rows` of the nodes."""
+        return self.path_rows[:-1]
 
     @cached_property
     def leaf_count(self) -> np.ndarray:
@@ -117,24 +123,6 @@ class TaxonomyTree:
             np.add.at(count, self.node_parent[below], count[below])
         return count
 
-    @cached_property
-    def first_leaf(self) -> np.ndarray:
-        """int64 [T]: the leaves of a node are first_leaf..last_leaf - 1 in a depth-first order of all leaves."""
-        order = np.argsort(self.node_parent, kind="stable")  # siblings become neighbours, roots come first
-        before = np.cumsum(self.leaf_count[order]) - self.leaf_count[order]
-        starts = np.searchsorted(self.node_parent[order], self.node_parent[order])
-        first = np.empty_like(before)
-        first[order] = before - before[starts]
-        for r in range(1, len(self.ranks)):
-            own = np.flatnonzero((self.node_rank == r) & (self.node_parent >= 0))
-            first[own] += first[self.node_parent[own]]
-        return first
-
-    @cached_property
-    def last_leaf(self) -> np.ndarray:
-        """int64 [T]: one past the last leaf of each node; see `first_leaf`."""
-        return self.first_leaf + self.leaf_count
-
     def rank_index(self, rank: str | int) -> int:
         return rank if isinstance(rank, int) else self.ranks.index(rank)
 
@@ -145,16 +133,6 @@ class TaxonomyTree:
         classes = np.asarray(classes, dtype=np.int64)
         column = np.append(self.paths[self.offsets[r] : self.offsets[r + 1], to], -1)
         return column[classes]  # class -1 reads the -1 at the end
-
-    def is_path(self, predictions: np.ndarray) -> np.ndarray:
-        """bool [N]: the classes of each row, int64 [N, R], lie on one path from a root. -1 and holes contradict nothing."""
-        predictions = np.asarray(predictions, dtype=np.int64)
-        good = np.ones(len(predictions), dtype=bool)
-        for r in range(1, len(self.ranks)):
-            for coarser in range(r):
-                expected = self.ancestors(r, predictions[:, r], coarser)
-                good &= (expected < 0) | (predictions[:, coarser] < 0) | (expected == predictions[:, coarser])
-        return good
 
     def lineage_id(self, rank: str | int, cls: int) -> str:
         """The taxon's stable name: the names of its lineage joined by `|`, empty in holes (`Rosales|Rosaceae|Rosa`)."""
@@ -206,7 +184,7 @@ class TaxonomyTree:
         names, keys, parent, anchor = [], [], [], []
         for j, i in enumerate(indices):
             kept = np.flatnonzero(keep[j])
-            paths = self.paths[self.offsets[i] + kept]
+            paths = self.path_rows[self.offsets[i] + kept]
             nearest = np.full(len(kept), -1, dtype=np.int64)
             above = nearest
             for coarser in indices[:j]:  # the last one found is the nearest

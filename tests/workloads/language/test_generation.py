@@ -14,10 +14,15 @@ from linnaeus.workloads.language.generation import Continuation, Reader, default
 from linnaeus.workloads.language.model import build_gpt
 from linnaeus.workloads.language.sampling import Sampling, draw, probabilities
 
-DEFAULTS = GPTConfig("gpt", "gpt_nano", 2, 2, 16, "learned", None, False, 0.0, 1)
+DEFAULTS = GPTConfig("gpt", "gpt_nano", 2, 2, 16, "learned", None, False, 0.0, 1, [], None, "erf")
 VOCABULARY, BLOCK = 21, 16
 GREEDY = Sampling(temperature=0)
-VARIANTS = [{"positions": positions, "bias": bias} for positions in ("learned", "rotary") for bias in (False, True)]
+VARIANTS = [
+    {"positions": positions, "bias": bias, "dimensions": names}
+    for names in ([], ["calm", "wide", "odd"])
+    for positions in ("learned", "rotary")
+    for bias in (False, True)
+]
 PROMPTS = [[3], [1, 2, 3, 4, 5, 6, 7], [9] * 15, [8, 4] * 8, [5, 6, 7] * 9]  # the last is longer than a block
 
 
@@ -39,7 +44,7 @@ def anew(model, tokens, slide):
 
 
 @pytest.mark.parametrize("slide", [1, 5, BLOCK])
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: f"{v['positions']}-{'bias' if v['bias'] else 'plain'}")
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
 def test_scores_with_the_cache_are_those_without(variant, slide, monkeypatch):
     """Prompts of many lengths together, up to far beyond the block."""
     monkeypatch.setattr(cache, "SPAN", 4)
@@ -117,6 +122,16 @@ def test_generation_is_a_function_of_seed_prompt_and_copy():
     assert twice[:2] == generate(model, [[4], [3], [3]], 20, Sampling(), seed=1)[1:]
     assert twice != generate(model, [[3], [3], [4]], 20, Sampling(), seed=2)
     assert twice[0].tokens[:5] == generate(model, [[3]], 5, Sampling(), seed=1)[0].tokens, "a shorter one is the beginning of a longer"
+
+
+def test_what_dimensions_weigh_changes_what_is_said():
+    model = shaken(dimensions=["calm", "wide"])
+    said = {}
+    for weights in ((0.5, 0.5), (1.0, 0.0), (0.0, 1.0)):
+        model.weigh(weights)
+        said[weights] = generate(model, PROMPTS, 20, GREEDY)
+        assert said[weights] == generate(model, PROMPTS, 20, GREEDY)
+    assert said[0.5, 0.5] != said[1.0, 0.0] != said[0.0, 1.0] != said[0.5, 0.5]
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -60,6 +60,7 @@ TABLE = {
     "data.order": Case("data.order=random", see.batches, ONE),
     "data.text.path": Case(MANY, data, ONE),
     "data.text.files": Case("data.files=['0.txt']", data, MANY),
+    "data.text.sources": Case("data.sources={odd:['*[13].txt'],rest:['*.txt']}", data, MANY),
     "data.text.encoding": Case("data.encoding=latin-1", text_of, ONE),
     "data.text.separator": Case("data.separator=mat", data, ONE),
     "data.text.tokenizer": Case("data.tokenizer=byte", data, ONE),
@@ -79,6 +80,9 @@ TABLE = {
     "model.bias": Case("model.bias=true", model, ONE),
     "model.dropout": Case("model.dropout=0.5", model, ONE),
     "model.vocabulary_multiple": Case("model.vocabulary_multiple=64", model, ONE),
+    "model.dimensions": Case("model.dimensions=[calm,wide]", model, ONE),
+    "model.adapter_width": Case("model.adapter_width=5", model, f"{ONE} model.dimensions=[calm]"),
+    "model.gelu": Case("model.gelu=tanh", model, ONE),
 }
 ONE_CHOICE = {"model.name"}  # there is one network
 

@@ -26,6 +26,7 @@ TEXT = TextConfig(
     order="windows",
     path=None,
     files=None,
+    sources=None,
     encoding="utf-8",
     separator=None,
     tokenizer="character",
@@ -157,7 +158,7 @@ def test_the_share_held_out_is_as_asked_for_and_neither_side_is_empty(tmp_path):
     (tmp_path / "many.txt").write_text("|".join(f"text {i}" for i in range(4000)))
     corpus = survey(text(tmp_path / "many.txt", separator="|"))
     assert held_out(corpus, 0.1, 0).mean() == pytest.approx(0.1, abs=4 * (0.09 / 4000) ** 0.5)
-    few = dataclasses.replace(corpus, digests=corpus.digests[:3])
+    few = dataclasses.replace(corpus, digests=corpus.digests[:3], owners=corpus.owners[:3])
     assert held_out(few, 1e-9, 0).sum() == 1 and held_out(few, 1 - 1e-9, 0).sum() == 2
 
 

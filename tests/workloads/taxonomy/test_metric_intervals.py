@@ -1,5 +1,6 @@
-"""Confidence intervals: against a slow loop over the same draws, and how often they hold the truth."""
+"""Confidence intervals: against a slow loop over the same draws, how often they hold the truth, and when a run has them."""
 
+import json
 import math
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 import torch
 
 from linnaeus import randomness
+from linnaeus.engine import validation
 from linnaeus.workloads.taxonomy.metrics import bootstrap
 from linnaeus.workloads.taxonomy.metrics.bootstrap import Intervals, intervals, times_drawn
 from linnaeus.workloads.taxonomy.metrics.sample_record import Samples
+from tests import runs, watching
 
 RANKS = ("genus", "species")
 GOLDEN = [[1, 0, 2, 1, 0, 2], [0, 0, 1, 0, 3, 2]]  # how often each of 6 groups is drawn in the first two resamples
@@ -98,3 +101,61 @@ def test_one_group_says_nothing_of_the_spread():
     assert all(math.isnan(v) for v in Intervals(RANKS, 5, np.zeros(5)).compute(samples).values())
     apart = Intervals(RANKS, 5, None).compute(samples)
     assert apart["chain_low"] == apart["chain_high"] == 1 and math.isnan(apart["severity_low"])
+
+
+# -- in a run ------------------------------------------------------------------------------------------------------------------
+
+RUN = [
+    "trainer.length=6steps",
+    "schedule.validate=[2steps]",
+    "schedule.validate_mask_meta=[100%]",
+    "schedule.validate_partial_mask_meta=[]",
+]
+PATIENT = [
+    *RUN,
+    "trainer.length=20steps",
+    "schedule.early_stop.patience=2",
+    "schedule.early_stop.min_delta=1000",
+    "schedule.early_stop.monitor=val/loss",
+]
+ENDED = {
+    "at the last step": (RUN, [6]),
+    "at a limit": ([*RUN, "schedule.early_stop.max_steps=3"], [3]),
+    "by patience": (PATIENT, [6]),
+    "by a bound": (
+        [*RUN, "schedule.early_stop.metric_bound=0", "schedule.early_stop.monitor=val/loss"],
+        [2, 4, 6],
+    ),  # each might be the last
+}
+
+
+def with_intervals(run):
+    """(step, pass) of the results that have intervals, and of those that have none."""
+    found = {True: [], False: []}
+    for row in runs.rows(run / "metrics.jsonl"):
+        for key in sorted({name.split("/")[0] for name in row if name.endswith("/hd1")}):
+            found[f"{key}/hd1_low" in row].append((row["global_step"], key))
+    return found[True], found[False]
+
+
+@pytest.mark.parametrize("ends", ENDED)
+def test_a_run_has_them_where_it_ends(ends, tmp_path):
+    settings, steps = ENDED[ends]
+    run = runs.run("biota", tmp_path, *settings)
+    there, missing = with_intervals(run)
+    passes = [(step, "val") for step in steps]
+    assert sorted(there) == sorted([*passes, (steps[-1], "val_mask_meta")])
+    assert missing == [(step, "val") for step in range(2, steps[-1], 2) if step not in steps]
+    assert ("val/hd1_low" in json.loads((run / "summary.json").read_text())["final"]) is True
+
+
+def test_a_run_that_was_killed_in_its_last_validation_has_the_same(tmp_path):
+    whole = runs.run("biota", tmp_path / "whole", *PATIENT)
+    config = runs.configuration("biota", tmp_path / "cut", *PATIENT)
+    with watching.signalled_in_validation(7 + 7 + 3):  # of 7 rounds a pass: in the third
+        assert runs.start(config) == 75
+    with runs.killed(validation, "take_results", 1):
+        runs.start(config)
+    assert runs.start(config) == 0
+    assert runs.differences(whole, runs.run_path(config)) == []
+    assert with_intervals(whole)[0] == [(6, "val"), (6, "val_mask_meta")]

@@ -31,6 +31,8 @@ class Rows:
     def path(self):
         return self.saved[1]
 
+    quick_path = path
+
     def at(self, label):
         own = [z.gather(1, label[:, r : r + 1].clamp(min=0))[:, 0] for r, z in enumerate(self.saved[0])]
         return [torch.where(label[:, r] >= 0, z, 0.0) for r, z in enumerate(own)], None
@@ -109,10 +111,6 @@ def expected(tree, scores, batch):
     return reference(tree, plain, batch, training_counts(tree))
 
 
-def without_intervals(results):
-    return {name: value for name, value in results.items() if not name.endswith(ENDS)}
-
-
 HEADS = ("linear", "conditional", "marginal", "hierarchical_softmax")
 
 
@@ -122,7 +120,7 @@ HEADS = ("linear", "conditional", "marginal", "hierarchical_softmax")
 def test_every_metric_is_what_its_definition_says(head, kind, null):
     given = case(head, kind, null, seed=len(kind) + null)
     slow = expected(*given)
-    assert without_intervals(run(*given)) == pytest.approx(slow, rel=1e-6, abs=1e-9, nan_ok=True)
+    assert run(*given) == pytest.approx(slow, rel=1e-6, abs=1e-9, nan_ok=True)
     assert 0 < slow["partial_chain"] < 1 and 0 < slow["hd1"] < slow["hd5"] and (kind != "plain" or 0 < slow["chain"] < 1)
     assert (0 < slow["inconsistent"] < 1) if head == "linear" else slow["inconsistent"] == 0
 
@@ -132,11 +130,9 @@ def test_negative_control_scores_of_other_samples_move_every_metric():
     other = Rows([z.roll(1, 0) for z in scores.log_probs()], scores.path().roll(1, 0), False)
     found, moved = run(tree, scores, batch), run(tree, other, batch)
     coarsest = tree.ranks[0]  # of so few classes that chance may leave its accuracy as it was
-    defined = {name for name, v in found.items() if not (math.isnan(v) or name.startswith(coarsest) or name.endswith(ENDS))}
+    defined = {name for name, v in found.items() if not (math.isnan(v) or name.startswith(coarsest))}
     assert {name for name in defined if found[name] == pytest.approx(moved[name], rel=1e-6, abs=1e-9)} == set()
-    assert moved == pytest.approx(
-        expected(tree, other, batch) | {n: v for n, v in moved.items() if n.endswith(ENDS)}, rel=1e-6, nan_ok=True
-    )
+    assert moved == pytest.approx(expected(tree, other, batch), rel=1e-6, nan_ok=True)
 
 
 @pytest.mark.gpu
@@ -161,7 +157,7 @@ def test_a_gpu_counts_the_same_without_being_waited_for(head):
 @pytest.mark.parametrize("head", ["linear", "marginal"])
 def test_single_precision_scores_say_the_same(head):
     given = case(head, dtype=torch.float32, seed=4)
-    assert without_intervals(run(*given)) == pytest.approx(expected(*given), rel=1e-4, abs=1e-6, nan_ok=True)
+    assert run(*given) == pytest.approx(expected(*given), rel=1e-4, abs=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -232,6 +228,17 @@ def test_large_trees_are_worked_off_a_few_rows_at_a_time(monkeypatch):
 
 
 # -- edges -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_intervals_are_for_the_end_of_a_run():
+    tree, scores, batch = case("linear", seed=3)
+    metrics = fresh(tree, groups=np.arange(N) // 2)
+    found = metrics.compute(feed(metrics, scores, batch), metrics.counts)
+    assert not [name for name in found if name.endswith(ENDS)]
+    ends = metrics.at_end(metrics.counts)
+    assert all(name.endswith(ENDS) and name.rpartition("_")[0] in found for name in ends)
+    bounded = [*(f"{rank}/top1" for rank in tree.ranks), "chain", "hd1", "severity"]
+    assert len(ends) == 2 * len(bounded) and all(ends[f"{name}_low"] <= found[name] <= ends[f"{name}_high"] for name in bounded)
 
 
 def test_nothing_seen_is_not_defined():
@@ -314,10 +321,27 @@ def test_training_metrics():
 
 def test_training_metrics_ask_for_the_path_alone():
     tree, scores, batch = case("conditional")
-    only_path = type("OnlyPath", (), {"path": lambda self: scores.path()})()
+    only_path = type("OnlyPath", (), {"quick_path": lambda self: scores.path()})()
     TrainingMetrics(tree, CPU).count({"scores": only_path}, batch)
     with pytest.raises(AttributeError, match=r"log_probs|consistent"):
         fresh(tree).count({"scores": only_path}, batch)
+
+
+@pytest.mark.parametrize("head", ["conditional", "hierarchical_softmax"])
+def test_a_frozen_head_is_not_decoded_in_training(head, monkeypatch):
+    """It is in evaluation mode in training too, where its own prediction asks for all log-probabilities."""
+    tree, _ = random_tree(0, 4, 90)
+    routed = HierarchicalSoftmaxConfig(head, "ignore", "soft", 0.8) if head == "hierarchical_softmax" else HeadConfig(head, "ignore")
+    built = build_head(routed, WIDTH, tree)
+    built.init_weights()
+    label = torch.from_numpy(tree.paths[tree.offsets[-2] + np.arange(N) % tree.sizes[-1]])
+    outputs = {"scores": built.eval()(torch.randn(N, 4, WIDTH))}
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.heads.siblings.sibling_log_softmax", None)
+    metrics = TrainingMetrics(tree, CPU)
+    metrics.count(outputs, {"label": label, "weight": torch.ones(N), "sample": torch.arange(N)})
+    assert metrics.counts["n"].tolist() == [N] * 4
+    with pytest.raises(TypeError):
+        outputs["scores"].path()
 
 
 def test_a_mixed_sample_counts_as_its_larger_part():

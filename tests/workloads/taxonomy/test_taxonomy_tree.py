@@ -7,6 +7,7 @@ import pytest
 
 from linnaeus.workloads.taxonomy.lineages import distinct_lineages, fill_holes, number_names
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from tests.workloads.taxonomy.trees import is_path
 
 RANKS = ("kingdom", "family", "genus", "species")
 ROWS = np.array(
@@ -74,7 +75,7 @@ def test_labels_ids_and_ancestors_agree_with_the_rows(seed):
     for rank in RANKS:
         ids = [i.split("|") for i in tree.lineage_ids(rank)]
         assert ids == sorted(ids) and len({tuple(i) for i in ids}) == len(ids)
-    assert tree.is_path(labels).all()
+    assert is_path(tree, labels).all()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -88,32 +89,27 @@ def test_row_order_does_not_matter(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_leaves_below_a_node_are_its_range(seed):
+def test_leaves_at_or_below_a_node_are_counted(seed):
     tree, _ = TaxonomyTree.from_lineages(RANKS, random_rows(seed))
-    parents = tree.node_parent
-    leaves = [n for n in range(len(parents)) if n not in set(parents.tolist())]
-    place = {n: tree.first_leaf[n] for n in leaves}
-    assert sorted(place.values()) == list(range(len(leaves)))
-    below = {n: set() for n in range(len(parents))}
-    for leaf in leaves:
+    count = np.zeros(tree.offsets[-1], dtype=np.int64)
+    for leaf in set(range(tree.offsets[-1])) - set(tree.node_parent.tolist()):
         node = leaf
         while node >= 0:
-            below[node].add(place[leaf])
-            node = parents[node]
-    for node, expected in below.items():
-        assert expected == set(range(tree.first_leaf[node], tree.last_leaf[node]))
+            count[node] += 1
+            node = tree.node_parent[node]
+    np.testing.assert_array_equal(tree.leaf_count, count)
 
 
-def test_is_path_sees_a_wrong_parent(built):
+def test_negative_control_a_wrong_parent_is_no_path(built):
     tree, labels = built
     wrong = labels[[0, 1]].copy()
     wrong[0, 1], wrong[1, 1] = labels[1, 1], labels[0, 1]
-    assert not tree.is_path(wrong).any()
+    assert not is_path(tree, wrong).any()
     deep = labels[[0]].copy()
     deep[0, 1] = -1  # the family is not said: the kingdom still has to agree
-    assert tree.is_path(deep).all()
+    assert is_path(tree, deep).all()
     deep[0, 0] = 1 - deep[0, 0]
-    assert not tree.is_path(deep).any()
+    assert not is_path(tree, deep).any()
 
 
 @pytest.mark.parametrize("ranks", [("kingdom", "species"), ("family", "genus"), ("genus", "species"), ("species",), RANKS])
@@ -130,7 +126,7 @@ def test_a_subset_keeps_classes_ids_and_ancestors(ranks):
     for r in range(1, len(ranks)):
         every = np.arange(small.sizes[r])
         np.testing.assert_array_equal(small.parent[r], small.ancestors(r, every, r - 1))
-    assert small.is_path(labels[:, columns]).all()
+    assert is_path(small, labels[:, columns]).all()
 
 
 def test_restricting_renumbers_and_keeps_the_lineages():

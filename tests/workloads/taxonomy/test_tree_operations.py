@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from linnaeus.workloads.taxonomy.config import HeadConfig
+from linnaeus.workloads.taxonomy.heads import build_head
+from linnaeus.workloads.taxonomy.metrics.tables import TreeTables
 from linnaeus.workloads.taxonomy.operations import TreeOperations
+from linnaeus.workloads.taxonomy.path_table import path_table
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RANKS = ("phylum", "order", "family", "genus", "species")
@@ -122,6 +126,20 @@ def test_the_same_on_a_gpu_without_waiting_for_it():
     torch.testing.assert_close(found.cpu(), here.sums(x), rtol=1e-6, atol=1e-6)
     for expected, tensor in zip([here.lca(a, b), here.distance(a, b), here.ancestor(a, 1)], nodes, strict=True):
         assert torch.equal(tensor.cpu(), expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_heads_and_metrics_share_one_table_of_paths(device):
+    """It is the largest of all that a tree has on a device."""
+    tree, place = random_tree(0), torch.device(device)
+    tables = TreeTables(tree, place)
+    layouts = [build_head(HeadConfig(name, "predict"), 2, tree).to(place).layout for name in ("conditional", "marginal")]
+    found = [tables.paths, tables.operations.path, *(layout.path for layout in layouts)]
+    assert all(path is found[0] for path in found) and found[0].device == place
+    assert found[0].shape == (len(tree.node_parent) + 1, 5) and path_table(random_tree(0), place) is not found[0]
+    if device == "cpu":
+        assert found[0].data_ptr() == tree.path_rows.ctypes.data == tree.paths.ctypes.data
+        assert (tree.path_rows[-1] == -1).all()
 
 
 def test_tables_move_with_the_module_and_are_not_saved():

@@ -30,6 +30,16 @@ def with_null_labels(tree: TaxonomyTree, label: Tensor, seed: int, share: float 
     return torch.where((label < 0) & (u < share), torch.tensor(tree.sizes), label)
 
 
+def is_path(tree: TaxonomyTree, predictions: np.ndarray) -> np.ndarray:
+    """bool [N]: the classes of each row, int64 [N, R], lie on one path from a root. -1 and holes contradict nothing."""
+    good = np.ones(len(predictions), dtype=bool)
+    for r in range(1, len(tree.ranks)):
+        for coarser in range(r):
+            expected = tree.ancestors(r, predictions[:, r], coarser)
+            good &= (expected < 0) | (predictions[:, coarser] < 0) | (expected == predictions[:, coarser])
+    return good
+
+
 def node_of(tree: TaxonomyTree, rank: int, cls: int) -> int:
     return tree.offsets[rank] + cls
 

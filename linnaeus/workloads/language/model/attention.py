@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linnaeus.workloads.language.model.dimensions import Dimensions
 from linnaeus.workloads.language.model.positions import rotate
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, keys and values of new tokens [B, H, T, D] -> answers [B, H, T, D]
@@ -40,27 +41,35 @@ class CausalAttention(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Four times as wide inside, GELU by the error function."""
+    """Four times as wide inside, GELU by the error function; `approximate` is tanh for what stood for it in GPT-2, else none."""
 
-    def __init__(self, width: int, bias: bool) -> None:
+    def __init__(self, width: int, bias: bool, approximate: str = "none") -> None:
         super().__init__()
+        self.approximate = approximate
         self.up = nn.Linear(width, 4 * width, bias=bias)
         self.down = nn.Linear(4 * width, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x)))
+        return self.down(F.gelu(self.up(x), approximate=self.approximate))
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm x), then x + perceptron(norm x)."""
+    """Pre-norm: x + attention(norm x), where there are any x + dimensions(x), then x + perceptron(norm x)."""
 
-    def __init__(self, width: int, heads: int, bias: bool, dropout: float) -> None:
+    def __init__(
+        self, width: int, heads: int, bias: bool, dropout: float, dimensions: Dimensions | None = None, approximate: str = "none"
+    ) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, bias=bias), nn.LayerNorm(width, bias=bias)
         self.attention = CausalAttention(width, heads, bias, dropout)
-        self.perceptron = Perceptron(width, bias)
+        self.dimensions = dimensions
+        self.perceptron = Perceptron(width, bias, approximate)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, turns: Tensor | None, attend: Attend | None = None) -> Tensor:
+    def forward(self, x: Tensor, turns: Tensor | None, attend: Attend | None = None, weights: Tensor | None = None) -> Tensor:
+        """`weights` [B, D] or [D] are those of the dimensions; None where the model has none."""
         x = x + self.dropout(self.attention(self.norm1(x), turns, attend))
+        if self.dimensions is not None:
+            assert weights is not None
+            x = x + self.dropout(self.dimensions(x, weights))
         return x + self.dropout(self.perceptron(self.norm2(x)))

@@ -46,6 +46,10 @@ class Scores(ABC):
     def path(self) -> Tensor:
         """int64 [B, R]: the predicted class of each rank, never null; -1 where the predicted path has no taxon."""
 
+    def quick_path(self) -> Tensor:
+        """As `path`, or another path of the tree where fewer of the scores lead to one: what training batches are counted by."""
+        return self.path()
+
     @abstractmethod
     def adjusted(self, priors: Priors, strength: float) -> Scores:
         """The same with `strength` x log prior added to the raw scores (logit adjustment, Menon et al. 2021)."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linnaeus.workloads.taxonomy.path_table import path_table
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -28,7 +29,6 @@ class Layout(nn.Module):
     node_at: Tensor  # int64 [N]: the node at each place, levels one after the other
     leaves: Tensor  # int64 [N, 2]: first and last + 1 leaf at or below a node, depth first; null nodes are leaves
     leaf_node: Tensor  # int64 [L]
-    path: Tensor  # int64 [T, R]: classes on the way from a taxon to its root, itself included, -1 where there is none
     next_level: Tensor  # int64 [T + 1]: level of a taxon's children; last: of the top
     null_parent: Tensor  # int64 [N - T]: the taxon above each null node, T for the top
     taxon_leaf_places: Tensor  # int64: places, levels one after the other, of the taxa without children
@@ -38,6 +38,7 @@ class Layout(nn.Module):
 
     def __init__(self, tree: TaxonomyTree, null: bool) -> None:
         super().__init__()
+        self.tree = tree
         taxa, ranks = tree.offsets[-1], len(tree.ranks)
         has_children = np.zeros(taxa + 1, dtype=bool)
         has_children[tree.node_parent] = True  # -1, the top, is the last
@@ -54,7 +55,6 @@ class Layout(nn.Module):
         self._keep("level", level)
         self._keep("place", place)
         self._keep("node_at", order)
-        self._keep("path", tree.paths)
         self._keep("null_below", null_below)
         self._keep("null_parent", with_null)
         self._keep("next_level", np.append(tree.node_rank, -1) + 1)
@@ -70,6 +70,11 @@ class Layout(nn.Module):
 
     def _keep(self, name: str, table: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(table)), persistent=False)
+
+    @property
+    def path(self) -> Tensor:
+        """int64 [T + 1, R]: classes on the way from a taxon to its root, itself included, -1 where there is none; see `path_table`."""
+        return path_table(self.tree, self.level.device)
 
     def of(self, table: str, number: int) -> Tensor:
         """A table of a level or rank."""
@@ -137,7 +142,7 @@ class Layout(nn.Module):
         everywhere = np.array(self.bounds)[level] + place
         leaves = self.leaf_node.numpy()
         known = np.where(leaves < self.taxa, leaves, parent[leaves])  # a null node knows what its parent is
-        paths = np.concatenate([self.path.numpy(), np.full((1, self.ranks), -1)])[known]
+        paths = self.tree.path_rows[known]
         self._keep("taxon_leaf_places", everywhere[leaves[leaves < self.taxa]])
         for r in range(self.ranks):
             self._keep(f"where{r}", everywhere[self.rank_bounds[r] : self.rank_bounds[r + 1]])

@@ -38,7 +38,7 @@ class HierarchicalSoftmaxHead(ConditionalHead):
 
     def forward(self, features: Tensor) -> SiblingScores:
         logits: list[Tensor] = []
-        scores = SiblingScores(self.layout, logits, greedy=self.training or self.routing == "hard")
+        scores = SiblingScores(self.layout, logits, greedy=self.routing == "hard")
         for number, (layer, feature) in enumerate(zip(self.levels, features.unbind(1), strict=True)):
             if number:
                 feature = feature + self._handed_down(scores.rank_log_probs(number - 1), self.embeddings[number - 1].to(feature.dtype))

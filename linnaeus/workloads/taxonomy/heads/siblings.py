@@ -20,12 +20,12 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 class SiblingScores(Scores):
     """`logits`: per level [B, n_l], in the places of `Layout`; a softmax over siblings makes them conditional probabilities.
 
-    `greedy`: predict by going down from the top, the best child at a time, which needs few of the scores; else the path to the most
-    probable leaf."""
+    `greedy`: predict by `quick_path`, going down from the top, the best child at a time, which needs few of the scores; else the path to
+    the most probable leaf."""
 
     consistent = True
 
-    def __init__(self, layout: Layout, logits: list[Tensor], greedy: bool) -> None:
+    def __init__(self, layout: Layout, logits: list[Tensor], greedy: bool = False) -> None:
         self.layout, self.logits, self.greedy = layout, logits, greedy
         self._levels: list[Tensor] = []
         self._log_probs: tuple[Tensor, ...] | None = None
@@ -95,7 +95,7 @@ class SiblingScores(Scores):
     # -- predictions -----------------------------------------------------------------------------------------------------
 
     def path(self) -> Tensor:
-        return self._greedy_path() if self.greedy else self._best_path()
+        return self.quick_path() if self.greedy else self._best_path()
 
     def _best_path(self) -> Tensor:
         layout = self.layout
@@ -105,7 +105,7 @@ class SiblingScores(Scores):
         best = argmax(torch.cat(self._levels).index_select(0, layout.taxon_leaf_places).t().contiguous())
         return layout.path[layout.node_at[layout.taxon_leaf_places[best]]]
 
-    def _greedy_path(self) -> Tensor:
+    def quick_path(self) -> Tensor:
         """At each level the best child, among the places of the widest family there, of where the path has come to."""
         layout = self.layout
         node = torch.full_like(self.logits[0][:, 0], -1, dtype=torch.int64)
@@ -146,4 +146,4 @@ class ConditionalHead(Head):
 
     def forward(self, features: Tensor) -> SiblingScores:
         logits = [layer(feature) for layer, feature in zip(self.levels, features.unbind(1), strict=True)]
-        return SiblingScores(self.layout, logits, greedy=self.training)
+        return SiblingScores(self.layout, logits)

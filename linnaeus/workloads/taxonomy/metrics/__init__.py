@@ -18,7 +18,7 @@ sample is NaN, "not defined". `finest` below: over samples with a label at the f
     crm_top1, hd1, ...      the same of the decision of least expected height, finest (`decisions.py`)
     depth_precision, ...    what prediction and truth have in common, in ranks and in bits, truth at any rank (`hierarchy.py`)
     aurc                    area under the risk-coverage curve, finest; with answers at coarser ranks: hierarchical_aurc (`selective.py`)
-    <name>_low, <name>_high     95 % interval by resampling groups (`bootstrap.py`)
+    <name>_low, <name>_high     95 % interval by resampling groups, in the last validations of a run (`bootstrap.py`)
 
 `batch_view.py`: what all of these need of a batch, computed once; `sample_record.py`: what is kept of each sample.
 """

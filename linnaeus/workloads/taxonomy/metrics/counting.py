@@ -14,7 +14,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
-    from linnaeus.workloads.taxonomy.metrics.sample_record import Samples
+
 UNIT = 2.0**32
 
 
@@ -34,12 +34,6 @@ class Part(Counter, Protocol):
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Results from counts on the host, summed over the processes."""
         ...
-
-
-class Reader(Protocol):
-    """A few metrics made of the record of all samples."""
-
-    def compute(self, samples: Samples) -> dict[str, float]: ...
 
 
 def zeros(device: torch.device, *shape: int) -> Tensor:

@@ -22,14 +22,13 @@ class TreeTables:
         self.taxa, self.finest = tree.offsets[-1], len(tree.ranks) - 1
         self.slices = [slice(tree.offsets[r], tree.offsets[r + 1]) for r in range(len(tree.ranks))]
         put = lambda table: torch.as_tensor(table, device=device)
-        no_path = np.full((1, len(tree.ranks)), -1, dtype=np.int64)
         self.size, self.offsets = put(tree.sizes), put(np.array(tree.offsets[:-1]))
-        self.paths = put(np.concatenate([tree.paths, no_path]))  # int64 [T + 1, R]: class at each rank, -1 where there is none
         parent = np.append(tree.node_parent, -1)
         self.parent = put(np.where(parent >= 0, parent, self.taxa))  # int64 [T + 1]; the virtual root is its own
         self.rank_number = put(np.append(tree.node_rank + 1, 0))  # int64 [T + 1]: 1 to R, 0 for the virtual root
         self.numbers = torch.arange(1, len(tree.ranks) + 1, device=device)
         self.operations = TreeOperations(tree).to(device)  # its node -1, "none", is its last row as well: T
+        self.paths = self.operations.path  # int64 [T + 1, R]: class at each rank, -1 where there is none
 
     def nodes(self, classes: Tensor) -> Tensor:
         """Node of each class, int64 [..., R]; T for a class of -1."""

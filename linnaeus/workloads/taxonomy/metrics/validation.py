@@ -14,7 +14,7 @@ from linnaeus.workloads.taxonomy.metrics.accuracy import Accuracy, Paths
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 from linnaeus.workloads.taxonomy.metrics.bootstrap import Intervals
 from linnaeus.workloads.taxonomy.metrics.calibration import Calibration
-from linnaeus.workloads.taxonomy.metrics.counting import Counter, Part, Reader
+from linnaeus.workloads.taxonomy.metrics.counting import Counter, Part
 from linnaeus.workloads.taxonomy.metrics.distance import Distance
 from linnaeus.workloads.taxonomy.metrics.hierarchy import Hierarchy
 from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD, SampleRecord, Samples
@@ -51,7 +51,7 @@ class TaxonomyMetrics:
             HierarchicalRisk(self.tables, device),
         ]
         self.counters: list[Counter] = [*self.parts, SampleRecord(self.tables, device, size)]
-        self.readers: list[Reader] = [RiskCoverage(), Intervals(tree.ranks, size, groups)]
+        self.risk, self.groups = RiskCoverage(), groups
         self.counts: dict[str, Tensor] = {name: count for counter in self.counters for name, count in counter.counts.items()}
 
     def sums(self, outputs: Any, batch: Batch) -> Tensor:
@@ -68,7 +68,9 @@ class TaxonomyMetrics:
         results = losses(self.tables.ranks, sums)
         for part in self.parts:
             results |= part.compute(host)
-        samples = Samples(host[RECORD], len(self.tables.ranks))
-        for reader in self.readers:
-            results |= reader.compute(samples)
-        return results
+        return results | self.risk.compute(Samples(host[RECORD], len(self.tables.ranks)))
+
+    def at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        """The confidence intervals, which take longer than all the rest."""
+        intervals = Intervals(self.tables.ranks, len(counts[RECORD]), self.groups)
+        return intervals.compute(Samples(counts[RECORD], len(self.tables.ranks)))

@@ -9,6 +9,7 @@ import pytest
 from linnaeus.config.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import build_source
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
+from tests.workloads.taxonomy.trees import is_path
 
 
 def rows(count=40, **extra):
@@ -26,7 +27,7 @@ def test_a_plain_manifest(write_manifest, manifest_config):
     source = build_source(manifest_config(write_manifest(rows())))
     assert source.tree.ranks == ("family", "genus", "species") and source.tree.sizes == (2, 4, 4)
     assert said(source, "left out, having fewer than two classes: kingdom")
-    assert source.labels.dtype == np.int64 and (source.labels >= 0).all() and source.tree.is_path(source.labels).all()
+    assert source.labels.dtype == np.int64 and (source.labels >= 0).all() and is_path(source.tree, source.labels).all()
     assert (source.split == VALIDATION).sum() == pytest.approx(8, abs=4) and source.group is None
     assert source.tree.lineage_id("species", 0) == "P|F0|G0|S0"
     assert source.images.read(np.array([3]))[0].shape == (5, 6, 3)

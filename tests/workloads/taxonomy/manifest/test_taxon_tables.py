@@ -14,6 +14,7 @@ from linnaeus.workloads.taxonomy.manifest.taxon_ranks import tree_ranks
 from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
 from linnaeus.workloads.taxonomy.record import load_dataset_metadata
 from tests.runs import run_path, start
+from tests.workloads.taxonomy.trees import is_path
 
 TAXA = [  # id, parent, rank, name; 007 is not 7
     ("P", "", "kingdom", "Plantae"),
@@ -121,7 +122,7 @@ def test_every_format_gives_the_same_labels_at_every_rank(kind, build, tmp_path)
     source = build(FORMATS[kind](tmp_path))
     assert source.tree.ranks == ("kingdom", "family", "genus", "species") and source.tree.sizes == (2, 3, 3, 4)
     assert names(source) == {i: EXPECTED[i // 4] for i in range(40)}
-    assert source.tree.is_path(source.labels).all()
+    assert is_path(source.tree, source.labels).all()
     assert said(source, "rows labelled down to kingdom 4, family 4, genus 12, species 20")
     assert said(source, "genus: 1 name(s) under several parents, kept apart", "Prunella (4 rows)")
     assert source.tree.keys[3] == tuple(

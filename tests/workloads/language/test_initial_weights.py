@@ -1,0 +1,286 @@
+"""`run.init_from` for language models: tokens must be the same, and GPT-2's published layout gives GPT-2's function."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from linnaeus import engine
+from linnaeus.config.errors import ConfigError
+from linnaeus.config.load import compose
+from linnaeus.distributed import DistributedContext
+from linnaeus.workloads import build_workload
+from tests import runs
+
+LAYERS, HEADS, WIDTH, BLOCK, TOKENS = 2, 3, 12, 10, 29
+GPT2 = [
+    *["workload=language", "data=tokens", f"data.vocabulary={TOKENS}", f"data.block={BLOCK}", "run.experiment=text", "run.name=run"],
+    *[f"model.layers={LAYERS}", f"model.heads={HEADS}", f"model.width={WIDTH}", "model.bias=true", "model.gelu=tanh"],
+    *["trainer.threads=1", "trainer.device=cpu", "trainer.precision=float64", "logger.console=quiet", "logger.report=false"],
+    *["trainer.global_batch=4", "trainer.micro_batch=4", "trainer.length=1steps", "schedule.validate=[]", "schedule.checkpoint=[]"],
+]
+
+
+def published(positions: int = BLOCK, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Random weights under the names, and in the shapes, in which GPT-2 is published, its causal tables among them."""
+    draws = torch.Generator().manual_seed(seed)
+
+    def some(*shape: int) -> torch.Tensor:
+        return 0.3 * torch.randn(shape, generator=draws)
+
+    state = {
+        "wte.weight": some(TOKENS, WIDTH),
+        "wpe.weight": some(positions, WIDTH),
+        "ln_f.weight": 1 + some(WIDTH),
+        "ln_f.bias": some(WIDTH),
+    }
+    for i in range(LAYERS):
+        for name, inputs, outputs in (("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1), ("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1)):
+            state[f"h.{i}.{name}.weight"] = some(inputs * WIDTH, outputs * WIDTH)
+            state[f"h.{i}.{name}.bias"] = some(outputs * WIDTH)
+        for name in ("ln_1", "ln_2"):
+            state |= {f"h.{i}.{name}.weight": 1 + some(WIDTH), f"h.{i}.{name}.bias": some(WIDTH)}
+        state[f"h.{i}.attn.bias"] = torch.tril(torch.ones(positions, positions)).view(1, 1, positions, positions)
+        state[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+    return state
+
+
+def gpt2_scores(state: dict[str, torch.Tensor], tokens: list[int], gelu: Any) -> np.ndarray:
+    """GPT-2's scores [T, V], one position and one head at a time, in float64 of numpy."""
+    w = {name: tensor.double().numpy() for name, tensor in state.items()}
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        centred = x - x.mean()
+        return centred / math.sqrt((centred**2).mean() + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def layer(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    stream = [w["wte.weight"][token] + w["wpe.weight"][place] for place, token in enumerate(tokens)]
+    each = WIDTH // HEADS
+    for i in range(LAYERS):
+        heard = [np.split(layer(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn"), 3) for x in stream]
+        for place in range(len(tokens)):
+            answer = []
+            for head in range(HEADS):
+                part = slice(head * each, (head + 1) * each)
+                likeness = np.array([heard[place][0][part] @ heard[past][1][part] for past in range(place + 1)]) / math.sqrt(each)
+                share = np.exp(likeness - likeness.max())
+                answer.append(sum(s * heard[past][2][part] for past, s in enumerate(share / share.sum())))
+            stream[place] = stream[place] + layer(np.concatenate(answer), f"h.{i}.attn.c_proj")
+        for place, x in enumerate(stream):
+            stream[place] = x + layer(gelu(layer(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc")), f"h.{i}.mlp.c_proj")
+    return np.array([norm(x, "ln_f") @ w["wte.weight"].T for x in stream])
+
+
+def by_tanh(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def by_erf(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.array([math.erf(value / math.sqrt(2)) for value in x]))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tokens").mkdir()
+    for name in ("train.bin", "val.bin"):
+        (np.arange(200) * 7 % TOKENS).astype("<u2").tofile(tmp_path / "tokens" / name)
+    return tmp_path
+
+
+def publish(folder: Path, state: dict[str, torch.Tensor], **config: Any) -> Path:
+    (folder / "gpt2").mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / "gpt2" / "model.safetensors")
+    (folder / "gpt2" / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": HEADS} | config))
+    return folder / "gpt2"
+
+
+def begun(folder: Path, path: Path, *more: str) -> Any:
+    """The training of a run that is about to make its first update, and what is said of its weights."""
+    merged = {text.split("=", 1)[0]: text for text in [*GPT2, f"data.path={folder}/tokens", *more]}
+    config = compose([*merged.values(), f"run.root={folder}", f"run.init_from={path}"])
+    context = DistributedContext().initialize(device="cpu")
+    workload = build_workload(config)
+    plan = engine.resolve_schedule(config, workload, context)
+    t = engine.build_training(config, context, workload, plan, folder / "text" / "run")
+    directory = engine.find_run_directory(config, context)
+    try:
+        weights = engine.find_initial_weights(t, directory)
+    finally:
+        directory.release()
+    assert weights is not None
+    return t, weights
+
+
+def scores_of(folder: Path, path: Path, tokens: list[int], *more: str) -> np.ndarray:
+    from linnaeus.checkpoint.fitting import check_fit, load_into
+
+    t, weights = begun(folder, path, *more)
+    load_into(weights, check_fit(weights, t.model), t.model)
+    with torch.no_grad():
+        return t.model.eval()({"input": torch.tensor([tokens])})["logits"][0].numpy()
+
+
+TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 28]
+
+
+def test_published_weights_compute_what_gpt2_computes(folder: Path) -> None:
+    state = published()
+    found = scores_of(folder, publish(folder, state), TEXT)
+    assert np.abs(found - gpt2_scores(state, TEXT, by_tanh)).max() < 1e-10
+    assert np.abs(found - gpt2_scores(state, TEXT, by_erf)).max() > 1e-4, "negative control: it is the GELU that was published"
+    assert np.abs(found).max() > 1, "and the scores are not all nothing"
+
+
+def test_the_file_alone_and_other_names_of_it(folder: Path) -> None:
+    """Without config.json; with the language model's prefix, and the head that is the embedding, as some write it."""
+    state = published()
+    (folder / "alone").mkdir()
+    named = {f"transformer.{name}": tensor for name, tensor in state.items()} | {"lm_head.weight": state["wte.weight"].clone()}
+    save_file(named, folder / "alone" / "weights.safetensors")
+    found = scores_of(folder, folder / "alone" / "weights.safetensors", TEXT)
+    assert np.abs(found - gpt2_scores(state, TEXT, by_tanh)).max() < 1e-10
+    _, weights = begun(folder, folder / "alone" / "weights.safetensors")
+    assert any("number of heads" in note for note in weights.notes)
+    named["lm_head.weight"] = named["lm_head.weight"] + 1
+    save_file(named, folder / "alone" / "untied.safetensors")
+    with pytest.raises(ConfigError, match=r"lm_head\.weight"):
+        begun(folder, folder / "alone" / "untied.safetensors")
+
+
+def test_a_checkpoint_of_nanogpt(folder: Path) -> None:
+    """Its matrices are the other way round from the published ones, its GELU is that of the error function, and it was compiled."""
+    state = published()
+    theirs = {
+        f"_orig_mod.transformer.{name}": tensor.t().contiguous() if name.startswith("h.") and tensor.dim() == 2 else tensor
+        for name, tensor in state.items()
+        if not name.endswith((".attn.bias", ".attn.masked_bias"))
+    }
+    theirs["_orig_mod.lm_head.weight"] = theirs["_orig_mod.transformer.wte.weight"]
+    torch.save({"model": theirs, "iter_num": 5, "config": {"n_head": HEADS}}, folder / "ckpt.pt")
+    found = scores_of(folder, folder / "ckpt.pt", TEXT, "model.gelu=erf")
+    assert np.abs(found - gpt2_scores(state, TEXT, by_erf)).max() < 1e-10
+    with pytest.raises(ConfigError, match=r"begin with it as model\.gelu=erf$"):
+        begun(folder, folder / "ckpt.pt")
+
+
+def test_of_more_positions_the_first_are_taken(folder: Path) -> None:
+    state = published(positions=2 * BLOCK)
+    path = publish(folder, state)
+    assert np.abs(scores_of(folder, path, TEXT) - gpt2_scores(state, TEXT, by_tanh)).max() < 1e-10
+    assert any(f"of {2 * BLOCK} positions the first {BLOCK}" in note for note in begun(folder, path)[1].notes)
+    with pytest.raises(ConfigError, match=r"position\.weight"):
+        begun(folder, path, f"data.block={3 * BLOCK}")
+
+
+def test_what_must_be_set_alike_is_said_in_one_line(folder: Path) -> None:
+    path = publish(folder, published())
+    with pytest.raises(ConfigError) as caught:
+        begun(
+            folder,
+            path,
+            "model.layers=1",
+            "model.heads=2",
+            "model.width=16",
+            "model.bias=false",
+            "model.gelu=erf",
+            "model.positions=rotary",
+        )
+    asked = "model.layers=2 model.heads=3 model.width=12 model.positions=learned model.bias=true model.gelu=tanh"
+    assert str(caught.value).endswith(f"begin with it as {asked}")
+    with pytest.raises(ConfigError, match=r"begin with it as model\.vocabulary_multiple=1$"):
+        begun(folder, path, "model.vocabulary_multiple=64")
+    with pytest.raises(ConfigError, match=r"token\.weight \[29, 12\] in the file, \[30, 12\] here"):
+        begun(folder, path, "data.vocabulary=30")
+    begun(folder, path, *asked.split())
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"activation_function": "relu"}, "activation_function=relu"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon=1e-06"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
+    ],
+)
+def test_what_no_model_here_computes_is_refused(folder: Path, config: dict[str, Any], said: str) -> None:
+    path = publish(folder, published(), **config)
+    with pytest.raises(ConfigError, match=said):
+        begun(folder, path)
+
+
+def test_a_folder_is_read_only_where_it_is_published(folder: Path) -> None:
+    """Weights without config.json may be a checkpoint that was never committed."""
+    path = publish(folder, published())
+    (path / "config.json").unlink()
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        begun(folder, path)
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------------------
+
+
+def trained(root: Path, text: str, *more: str) -> Path:
+    root.mkdir(exist_ok=True)
+    (root / "text.txt").write_text(text)
+    return runs.run("language", root, "trainer.length=2steps", "schedule.checkpoint=[2steps]", "schedule.validate=[]", *more)
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the letters a to e."""
+    return trained(tmp_path_factory.mktemp("earlier"), "abcde" * 160)
+
+
+def test_a_run_of_the_same_tokens_is_a_beginning(earlier: Path, tmp_path: Path) -> None:
+    run = trained(tmp_path, "edcba" * 160, f"run.init_from={earlier}")
+    assert (run / "launches" / "1" / "init_from.txt").is_file()
+
+
+@pytest.mark.parametrize("part", ["", "checkpoints/step-00000002", "checkpoints/step-00000002/model.safetensors"])
+def test_a_run_of_other_tokens_is_refused_by_name(earlier: Path, tmp_path: Path, part: str) -> None:
+    """As many of them, so that every weight would fit."""
+    with pytest.raises(ConfigError) as caught:
+        trained(tmp_path, "abcdf" * 160, f"run.init_from={earlier / part}")
+    line = str(caught.value)
+    learnt = json.loads((earlier / "dataset.json").read_text())["identity"]
+    assert learnt in line and line.count("character-5-") == 2 and "\n" not in line
+    assert f"data.tokenizer=character data.tokenizer_file={earlier}/tokenizer.json" in line
+    assert not (tmp_path / "text" / "run").exists(), "refused before anything is written"
+
+
+def test_with_the_tokenizer_of_the_earlier_run_it_goes(earlier: Path, tmp_path: Path) -> None:
+    trained(tmp_path, "edcab" * 160, f"run.init_from={earlier}", f"data.tokenizer_file={earlier}/tokenizer.json")
+
+
+def test_what_does_not_know_tokens_may_be_taken(earlier: Path, tmp_path: Path) -> None:
+    trained(tmp_path, "abcdf" * 160, f"run.init_from={earlier}", "run.init_skip=[token]")
+
+
+def test_where_nobody_knows_the_tokens_it_is_said(folder: Path) -> None:
+    rows = [f"data.path={folder}/tokens", "data.vocabulary=29", "data=tokens", "data.validation_batch=2"]
+    first = trained(folder / "first", "", *rows)
+    (folder / "tokens" / "meta.pkl").write_bytes(pickle.dumps({"itos": {i: chr(65 + i) for i in range(TOKENS)}}))
+    rows = [f"data.path={folder}/tokens", "data=tokens", "data.validation_batch=2"]
+    second = trained(folder / "second", "", *rows, f"run.init_from={first}")
+    assert "nobody can tell" in (second / "train.log").read_text()
+
+
+def test_gpt2_wants_its_own_tokens(folder: Path) -> None:
+    """Of 50,257 rows it is GPT-2 itself, whose tokens are not letters; nobody says what those of a folder without meta.pkl are."""
+    state = published() | {"wte.weight": torch.zeros(50257, WIDTH)}
+    path = publish(folder, state)
+    begun(folder, path, "data.vocabulary=50257")
+    letters = {"itos": {i: chr(0x20000 + i) for i in range(50257)}}
+    (folder / "tokens" / "meta.pkl").write_bytes(pickle.dumps(letters))
+    with pytest.raises(ConfigError, match=r"knows the tokens of GPT-2, and this run has character-50257-\w+; use data.tokenizer=gpt2"):
+        begun(folder, path, "data.vocabulary=null")

@@ -1,0 +1,146 @@
+"""The commands of docs/language.md, run: as they stand, but for a small text, a small model and a few updates."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import main
+from linnaeus.config.load import compose
+from linnaeus.progress import demo
+from linnaeus.workloads.language import generate
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "language.md").read_text()
+TEXT = "To be, or not to be: that is the question. Whether 'tis nobler in the mind to suffer\n" * 40
+SMALL = {
+    "model.size": "gpt_nano",
+    "model.layers": "1",
+    "data.block": "16",
+    "data.validation_batch": "2048",
+    "trainer.global_batch": "4",
+    "trainer.micro_batch": "4",
+    "trainer.length": "12steps",
+    "trainer.device": "cpu",
+    "trainer.threads": "1",
+    "trainer.precision": "float32",
+    "trainer.compile": "false",
+    "lr_scheduler.warmup": "2steps",
+    "schedule.validate": "[100%]",
+    "schedule.checkpoint": "[100%]",
+    "logger.console": "quiet",
+    "logger.report": "false",
+    "run.name": "run",
+}
+
+
+def lines(command: str) -> list[str]:
+    return [found[1].split(" #")[0].strip() for found in re.finditer(rf"^{re.escape(command)}(?: (.*))?$", PAGE, re.M)]
+
+
+TRAINING = [line for command in ("python main.py", "torchrun --nproc-per-node=8 main.py") for line in lines(command)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What the page calls FOLDER, where runs are made too."""
+    root = tmp_path_factory.mktemp("page")
+    for name in ("tinyshakespeare.txt", "other.txt", "notes.md", "basics/a", "introspection/b", "structures/c", "systems/d"):
+        (root / name).parent.mkdir(exist_ok=True)
+        for part in ("", "2") if "/" in name else ("",):
+            (root / f"{name}{part}").write_text(f"{TEXT}{name}{part}\n" if "/" in name else TEXT)
+    for place in (root, root / "openwebtext"):
+        place.mkdir(exist_ok=True)
+        for name in ("train.bin", "val.bin"):
+            (np.arange(400) * 7 % 31).astype("<u2").tofile(place / name)
+    yield root
+    shutil.rmtree(root)
+
+
+def small(line: str, root: Path, **more: str) -> list[str]:
+    """The overrides of a command with those of `SMALL` and `more` in their place; groups first."""
+    line = line.replace("FOLDER", str(root)).replace("RUN", str(root / "first" / "run"))
+    given = dict(text.split("=", 1) for text in shlex.split(line))
+    merged = given | SMALL | {"run.root": str(root)} | {key.replace("__", "."): value for key, value in more.items()}
+    groups = [key for key in merged if "." not in key]
+    return [f"{key}={merged[key]}" for key in (*groups, *(key for key in merged if key not in groups))]
+
+
+def special(line: str, root: Path) -> dict[str, str]:
+    """What a test cannot have as it stands: a vocabulary for little text, GPT-2's tokens without a network, its weights."""
+    more = {}
+    if "data.tokenizer=bpe" in line:
+        more["data__vocabulary"] = "270"
+    if "data.tokenizer=gpt2" in line:
+        more["data__tokenizer_file"] = str(gpt2_tokenizer(root))
+    if "run.init_from=FOLDER/gpt2" in line:
+        more |= {"run__init_from": str(gpt2_weights(root)), "model__heads": "2", "model__width": "8"}
+    return more
+
+
+def gpt2_tokenizer(root: Path) -> Path:
+    """vocab.json and merges.txt in their form, with bytes and one pair."""
+    tokenizers = pytest.importorskip("tokenizers")
+    place = root / "vocabulary"
+    if not place.exists():
+        place.mkdir()
+        letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+        vocabulary = {token: number for number, token in enumerate([*letters, "th", "<|endoftext|>"])}
+        tokenizers.models.BPE(vocab=vocabulary, merges=[("t", "h")]).save(str(place))
+    return place
+
+
+def gpt2_weights(root: Path) -> Path:
+    place, width = root / "gpt2", 8
+    if not place.exists():
+        place.mkdir()
+        shapes = {"wte.weight": (258, width), "wpe.weight": (64, width), "ln_f.weight": (width,), "ln_f.bias": (width,)}
+        for name, inputs, outputs in (("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1), ("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1)):
+            shapes |= {f"h.0.{name}.weight": (inputs * width, outputs * width), f"h.0.{name}.bias": (outputs * width,)}
+        for name in ("ln_1", "ln_2"):
+            shapes |= {f"h.0.{name}.{kind}": (width,) for kind in ("weight", "bias")}
+        save_file({name: torch.ones(shape) for name, shape in shapes.items()}, place / "model.safetensors")
+        (place / "config.json").write_text('{"n_head": 2, "activation_function": "gelu_new"}')
+    return place
+
+
+@pytest.fixture(scope="module")
+def first(folder: Path) -> Path:
+    """What the page calls RUN: the run of its second command."""
+    line = next(line for line in TRAINING if "shakespeare_char_cpu" in line)
+    assert main.run(compose(small(line, folder, run__experiment="first"))) == 0
+    return folder / "first" / "run"
+
+
+def test_there_are_commands() -> None:
+    assert len(TRAINING) > 10 and len(lines(f"python -m {generate.__name__}")) == 1
+
+
+@pytest.mark.parametrize("number", range(len(TRAINING)))
+def test_a_command_trains(number: int, folder: Path, first: Path) -> None:
+    line = TRAINING[number]
+    config = compose(small(line, folder, run__experiment=f"run{number}", **special(line, folder)))
+    assert main.run(config) == 0
+    run = folder / f"run{number}" / "run"
+    assert ((run / "checkpoints" / "step-00000012").is_dir(), (run / "schedule.txt").is_file()) == (not config.plan, True)
+
+
+def test_the_command_for_text_writes_it(first: Path, capsys: pytest.CaptureFixture) -> None:
+    (line,) = lines(f"python -m {generate.__name__}")
+    words = shlex.split(line.replace("outputs/shakespeare_char_cpu/RUN", str(first)))
+    assert generate.main(words) == 0
+    parts = capsys.readouterr().out.split(generate.RULE + "\n")[1:]
+    assert len(parts) == 3 and len(set(parts)) == 3
+    assert all(part.startswith("To be") and len(part) == len("To be") + 300 + 1 and set(part) <= set(TEXT) for part in parts)
+
+
+def test_the_demonstration_of_reports_shows_101(capsys: pytest.CaptureFixture) -> None:
+    assert demo.main(["--max-iters", "100"]) == 0
+    assert len(re.findall(r"^ *[\d.]+%  step ", capsys.readouterr().out, re.M)) == 101

@@ -1,0 +1,244 @@
+"""`experiment=nanecho`, cut down: what its reports say is what its files say, counted by other code; kills."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from linnaeus.checkpoint import list_checkpoints, load_checkpoint
+from linnaeus.config.load import CONF
+from linnaeus.engine import epoch, outputs, validation
+from linnaeus.growth import Growth
+from linnaeus.workloads.language.trained import load_trained
+from tests import runs
+from tests.config import observers
+
+STEPS, BATCH, BLOCK, WARMUP, SOURCES = 40, 8, 16, 4, ("basics", "introspection", "structures", "systems")
+KEPT = ["schedule.report=[1%]", "schedule.checkpoint=[5steps]", "schedule.keep_last=99", "debug.batch_hashes=true"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return runs.run("nanecho", tmp_path_factory.mktemp("nanecho"), *KEPT, "logger.report=true")
+
+
+@pytest.fixture(scope="module")
+def reports(run):
+    return {row["global_step"]: row for row in runs.rows(run / "reports.jsonl")}
+
+
+# -- the curriculum again, from the file that a user reads -----------------------------------------------------------------------
+
+
+@functools.cache
+def phases():
+    found = yaml.safe_load((CONF / "experiment" / "nanecho.yaml").read_text())["schedule"]["phases"]
+    for phase in found.values():
+        phase["from"], phase["to"] = (int(phase[key].rstrip("%")) * STEPS // 100 for key in ("start", "end"))
+    found["adaptive_mastery"]["dimensions"] = {"dynamic": 3}
+    return found
+
+
+def parts(step):
+    """{phase: its share} in the update that begins at `step`."""
+    listed, shares = list(phases().items()), {}
+    for i, (name, phase) in enumerate(listed):
+        share = 1.0
+        if i and step < (over := listed[i - 1][1]["to"]):
+            share = max(0.0, (step - phase["from"]) / (over - phase["from"]))
+        if i + 1 < len(listed) and step >= (begun := listed[i + 1][1]["from"]):
+            share = max(0.0, 1 - (step - begun) / (phase["to"] - begun))
+        if share:
+            shares[name] = share
+    return shares
+
+
+def blended(step, of):
+    """What `of(phase)` gives, a number or an array, in the shares of the phases."""
+    return sum(share * of(phases()[name]) for name, share in parts(step).items())
+
+
+def dimension_weights(phase, names):
+    weights = np.array([phase.get("dimensions", {}).get(name, 1) for name in names])
+    return weights / weights.sum()
+
+
+def mixture(phase, windows):
+    weights = np.array([phase["data"].get(name, 0) for name in SOURCES]) if "data" in phase else np.array(windows)
+    return weights / weights.sum()
+
+
+def learning_rate(step):
+    shape = 0.1 + 0.9 * (1 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP))) / 2
+    return 0.003 * blended(step, lambda phase: phase.get("lr", 1)) * ((step + 1) / WARMUP if step < WARMUP else shape)
+
+
+def tokens_of(run, split):
+    facts = json.loads((run / "dataset.json").read_text())["splits"][split]
+    return [facts["sources"][name]["tokens"] for name in SOURCES]
+
+
+def windows_of(run):
+    """Of each source, that train."""
+    return [(tokens - 1) // BLOCK for tokens in tokens_of(run, "train")]
+
+
+# -- reports ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_report_of_every_step_each_once(run):
+    assert [row["global_step"] for row in runs.rows(run / "reports.jsonl")] == list(range(STEPS + 1))
+
+
+def test_phases_and_rates_of_the_reports_are_those_of_the_file(run, reports):
+    names = list(observers.of_groups("experiment=nanecho").model.dimensions)
+    assert len(names) == 8
+    begins = {}
+    for step, row in reports.items():
+        at = max(0, step - 1)  # the update that was made last
+        shares = parts(at)
+        assert row["phase"] == max(reversed(shares), key=shares.get) and sum(shares.values()) == pytest.approx(1, abs=1e-12)
+        assert row["phase/description"] == phases()[row["phase"]]["description"]
+        assert row["train/lr"] == pytest.approx(learning_rate(at), rel=1e-12), step
+        assert row["phase/lr_multiplier"] == pytest.approx(blended(at, lambda phase: phase.get("lr", 1)), rel=1e-12)
+        weights = [row[f"phase/dimension/{name}"] for name in names]
+        assert weights == pytest.approx(blended(at, lambda phase: dimension_weights(phase, names)).tolist(), rel=1e-12)
+        shares = [row[f"phase/mixture/{name}"] for name in SOURCES]
+        assert shares == pytest.approx(blended(at, lambda phase: mixture(phase, windows_of(run))).tolist(), rel=1e-12)
+        begins.setdefault(row["phase"], at)
+    assert begins == {
+        "basic_awareness": 0,
+        "persona_dimensions": 7,  # the middle of an overlap, from step 6 to step 8
+        "hypergraph_patterns": 18,
+        "recursive_reasoning": 26,
+        "adaptive_mastery": 33,
+    }
+
+
+def test_counts_of_the_reports_are_those_of_the_checkpoints(run, reports):
+    checkpoints = dict(list_checkpoints(run / "checkpoints"))
+    assert sorted(checkpoints) == [*range(5, STEPS + 1, 5)]
+    densities = []
+    for step, path in checkpoints.items():
+        saved, row = load_checkpoint(path), reports[step]
+        masks = {
+            name: np.unpackbits(packed.numpy(), bitorder="little")[: saved.model_state[name].numel()]
+            for name, packed in saved.training_state["growth"]["masks"].items()
+        }
+        size, connected = sum(mask.size for mask in masks.values()), int(sum(mask.sum() for mask in masks.values()))
+        total = sum(tensor.numel() for tensor in saved.model_state.values())
+        assert row["growth/density"] == connected / size and row["growth/connected_now"] == connected
+        assert row["model/active_parameters"] == total - size + connected and row["model/parameters"] == total
+        unused = sum(int((saved.model_state[name].numpy().reshape(-1)[mask == 0] != 0).sum()) for name, mask in masks.items())
+        assert unused == 0 and any(".dimensions." in name for name in masks)
+        assert row["progress/tokens_seen"] == step * BATCH * BLOCK == saved.state["progress"]["samples_seen"] * BLOCK
+        grown = min(20, step // 4 * 4)  # every 4 steps up to half of the run
+        assert connected == sum(round((0.1 + 0.9 * grown / 20) * mask.size) for mask in masks.values())
+        densities.append(row["growth/density"])
+    assert densities[0] == pytest.approx(0.28, abs=1e-3) and densities[4:] == [1.0] * 4, "whole from step 20 on"
+
+
+def test_samples_come_from_the_sources_of_their_phase(run):
+    drawn = {}
+    for row in runs.rows(run / "batches-rank0.jsonl"):
+        drawn.setdefault(row["global_step"] - 1, Counter()).update(name.split("/")[0] for name in row["samples"])
+    assert sorted(drawn) == list(range(STEPS))
+    together = lambda steps: sum((drawn[step] for step in steps), Counter())
+    assert set(together(range(0, 6))) == {"basics"}
+    assert set(together(range(8, 16))) == {"basics", "introspection"}
+    assert set(together(range(20, 24))) == {"basics", "introspection", "structures"}
+    expected = sum(BATCH * blended(step, lambda phase: mixture(phase, windows_of(run))) for step in range(STEPS))
+    found = [together(range(STEPS))[name] for name in SOURCES]
+    spread = np.sqrt(STEPS * BATCH / 4)  # no share has a larger variance than one half
+    assert np.abs(np.array(found) - expected).max() < 4 * spread
+
+
+def test_the_newest_validation_is_in_the_report_with_its_scores(run, reports):
+    names = observers.of_groups("experiment=nanecho").model.dimensions
+    shown = ["val/loss", *(f"val/source/{name}/loss" for name in SOURCES), *(f"val/dimension/{name}/score" for name in names)]
+    for step, row in reports.items():
+        newest = (step - 1) // 10 * 10  # what is due at a step runs behind its report
+        if newest <= 0:
+            assert not any(name.startswith("val/") for name in row)
+            continue
+        result = json.loads((run / f"validation/step-{newest:08d}/val.json").read_text())["metrics"]
+        assert {name: row[name] for name in row if name.startswith("val/")} == {name: result[name] for name in shown}
+        assert row["validation/step"] == newest
+
+
+def test_the_final_figures_are_those_of_the_final_weights(run):
+    """Again from the checkpoint, one window at a time, with the weights of the dimensions the run ends with."""
+    trained = load_trained(str(run))
+    model, final = trained.model.double(), json.loads((run / "summary.json").read_text())["final"]
+    weights = torch.tensor(dimension_weights(phases()["adaptive_mastery"], model.dimensions), dtype=torch.float32)
+    assert torch.allclose(model.final_weights.float(), weights) and weights[-1] == pytest.approx(0.3)
+    (store,) = (run.parents[1] / "token_stores").iterdir()
+    tokens, number = np.fromfile(store / "val.bin", "<u2").astype(np.int64), 0
+    losses, lost = {name: [] for name in SOURCES}, {name: [] for name in model.dimensions}
+    bounds = np.cumsum([0, *tokens_of(run, "validation")])
+    for source, begin, end in zip(SOURCES, bounds, bounds[1:]):
+        for at in range(begin, end - 1, BLOCK):
+            window = torch.from_numpy(tokens[at : min(at + BLOCK + 1, end)])[None]
+            off = number % len(model.dimensions)
+            without = weights * (torch.arange(len(weights)) != off)
+            found = [
+                model({"input": window[:, :-1], "target": window[:, 1:], "dimensions": given[None]})["losses"][0].tolist()
+                for given in (weights, without)
+            ]
+            losses[source] += found[0]
+            lost[model.dimensions[off]] += [b - a for a, b in zip(*found)]
+            number += 1
+    mean = lambda values: sum(values) / len(values)
+    everywhere = [loss for of_source in losses.values() for loss in of_source]
+    assert final["val/loss"] == pytest.approx(mean(everywhere), rel=1e-5)
+    for name in SOURCES:
+        assert final[f"val/source/{name}/loss"] == pytest.approx(mean(losses[name]), rel=1e-5)
+    for name in model.dimensions:
+        assert final[f"val/dimension/{name}/score"] == pytest.approx(mean(lost[name]), abs=2e-6)
+
+
+def test_the_summary_and_the_page_have_a_line_for_each_part(run):
+    log, page = (run / "train.log").read_text(), (run / "report.html").read_text()
+    for name in (*SOURCES, "cognitive", "neural_symbolic", "dynamic"):
+        assert f" {name}  " in log and f"{name}  " in page
+    assert "Sources" in page and "Dimensions" in page
+
+
+# -- kills -----------------------------------------------------------------------------------------------------------------------
+
+KILLS = {
+    "in an overlap, just before a growth, in a validation": [
+        (epoch, "train_one_step", 8, False),
+        (epoch, "train_one_step", 7, False),  # from the checkpoint of step 5: the growth of step 12 comes next
+        (validation, "_run_batches", 1, False),
+    ],
+    "in a growth, behind a validation, in a row": [
+        (Growth, "connect", 16, True),
+        (validation, "take_results", 1, True),
+        (outputs.Outputs, "row", 12, True),
+    ],
+}
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_killed_and_continued_bit_for_bit(run, tmp_path, kills):
+    """One run, killed three times on its way, that ends with loader workers, which work out the mixture and the weights themselves."""
+    config = runs.configuration("nanecho", tmp_path, *KEPT)
+    for owner, name, call, after in KILLS[kills]:
+        with runs.killed(owner, name, call, after):
+            runs.start(config)
+    assert runs.start(runs.configuration("nanecho", tmp_path, *KEPT, "trainer.workers=2")) == 0
+    assert runs.differences(run, runs.run_path(config)) == []
+
+
+def test_negative_control_the_comparison_sees_a_phase_that_begins_a_step_late(run, tmp_path):
+    late = runs.run("nanecho", tmp_path, *KEPT, "schedule.phases.hypergraph_patterns.start=17steps")
+    found = runs.differences(run, late)
+    assert {"metrics.jsonl", "reports.jsonl", "batches-rank0.jsonl", "model_state.token.weight"} <= set(found)

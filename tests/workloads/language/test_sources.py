@@ -1,0 +1,206 @@
+"""Named sources: every file of one or left out by name, each split by itself, in one piece in the store, with its own validation loss."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from linnaeus.config.errors import ConfigError
+from linnaeus.workloads.language.metrics import LanguageMetrics
+from linnaeus.workloads.language.sources import held_out, survey
+from linnaeus.workloads.language.store import open_store, text_store, verify
+from tests.workloads.language.test_store import decoded, made, text
+
+SOURCES = {"notes": ["*.md"], "numbers": ["**/*.txt"], "all": ["**/*"]}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Nine texts of numbers in two folders, three notes, and one file that no pattern but the widest takes."""
+    root = tmp_path / "texts"
+    (root / "b").mkdir(parents=True)
+    for i in range(9):
+        (root / ["", "b"][i % 2] / f"{i}.txt").write_text(f"number {i} " * (i + 3))
+    for i in range(3):
+        (root / f"n{i}.md").write_text(f"# note {i}\n" * 5)
+    (root / "z.rst").write_text("a text by itself, long enough to be cut in two")
+    (root / ".hidden.md").write_text("not to be read")
+    return root
+
+
+def sourced(folder, sources=SOURCES, **changes):
+    return text(folder, sources=sources, **changes)
+
+
+# -- files -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_of_the_first_source_that_matches_and_documents_are_in_the_order_of_sources(folder):
+    corpus = survey(sourced(folder))
+    assert corpus.sources == ("notes", "numbers", "all")
+    found = {name: [file.name for file in corpus.files if file.source == i] for i, name in enumerate(SOURCES)}
+    assert found["notes"] == ["n0.md", "n1.md", "n2.md"] and found["all"] == ["z.rst"]
+    assert found["numbers"] == sorted(found["numbers"]) and len(found["numbers"]) == 9
+    assert [file.source for file in corpus.files] == corpus.owners.tolist() == [0] * 3 + [1] * 9 + [2]
+    turned = survey(sourced(folder, {"b": ["b/*"], **SOURCES}))
+    assert [file.name for file in turned.files if file.source == 0] == ["b/1.txt", "b/3.txt", "b/5.txt", "b/7.txt"]
+
+
+def test_files_of_no_source_are_left_out_counted_and_named(folder):
+    corpus = survey(sourced(folder, {"b": ["b/*.txt"], "notes": ["*.md"]}))
+    assert len(corpus.files) == 7
+    assert corpus.notes[1:] == ("left out: 5 files of no source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt",)
+    assert corpus.notes[0].endswith("7 files, 7 documents, " + f"{sum(len(t) for _, t in corpus.documents()):,} characters")
+    (folder / "more.txt").write_text("a sixth")
+    assert survey(sourced(folder, {"b": ["b/*.txt"]})).notes[1].endswith("6 files of no source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ...")
+
+
+def test_sources_of_pythons_own_library():
+    corpus = survey(text(None, sources={"json": ["json/*.py"], "texts": ["textwrap.py", "string.py", "string/*.py"]}))
+    names = {file.name: file.source for file in corpus.files}
+    assert names["json/decoder.py"] == 0 and names["textwrap.py"] == 1
+    assert "files of Python" in corpus.notes[0] and "files of no source" in corpus.notes[1]
+
+
+def test_what_is_installed_is_no_part_of_pythons_library(folder, monkeypatch):
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "x.py").write_text("import y")
+    (folder / "own.py").write_text("import z")
+    sources = {"code": ["**/*.py"]}
+    assert len(survey(sourced(folder, sources)).files) == 2, "in any other folder it is a name like another"
+    monkeypatch.setattr("linnaeus.workloads.language.files.LIBRARY", folder)
+    assert [file.name for file in survey(text(None, sources=sources)).files] == ["own.py"]
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"sources": {}}, r"data.sources is \{\}; name a source"),
+        ({"sources": {"a b": ["*"]}}, "data.sources: 'a b' is to be part of a metric's name"),
+        ({"sources": {"a/b": ["*"]}}, "data.sources: 'a/b' is to be part of a metric's name"),
+        ({"sources": {"code": ["**/*.py"]}}, r"data.sources.code: nothing in .* matches \['\*\*/\*.py'\]; it has 9 of .txt, 4 of .md"),
+        (
+            {"sources": {"all": ["**/*"], "notes": ["*.md"]}},
+            r"data.sources.notes: what \['\*.md'\] match is all of sources before it",
+        ),
+        ({"sources": {"etc": ["/etc/*"]}}, r"data.sources.etc=\['/etc/\*'\]: .*give patterns such as"),
+        ({"sources": {"empty": ["blank"], "notes": ["*.md"]}}, "data.sources.empty: there is no text in its 1 file"),
+        ({"files": ["*.md"]}, "data.files has no effect with data.sources"),
+        ({"path": "z.rst"}, "data.sources has no effect where data.path=z.rst is a file"),
+    ],
+)
+def test_sources_that_say_nothing_are_refused_by_name(folder, monkeypatch, change, said):
+    (folder / "blank").write_text(" \n")
+    monkeypatch.chdir(folder)
+    with pytest.raises(ConfigError, match=said) as refused:
+        survey(dataclasses.replace(sourced(folder), **change))
+    assert "\n" not in str(refused.value)
+
+
+# -- split and store -------------------------------------------------------------------------------------------------------------
+
+
+def parts_of(array, tokenizer):
+    """The text of each source, cut at the bounds in the store, | for end markers."""
+    ends, words = np.cumsum(array.parts), [*tokenizer.alphabet, "|"]
+    return ["".join(words[token] for token in array.tokens[end - size : end]) for end, size in zip(ends, array.parts)]
+
+
+def test_each_source_is_split_by_itself_and_lies_in_one_piece(folder, tmp_path):
+    config = sourced(folder, validation_fraction=0.3)
+    found, corpus = made(config, tmp_path / "stores"), survey(config)
+    chosen = held_out(corpus, 0.3, 0)
+    assert found.tokenizer.end == len(found.tokenizer.alphabet)
+    documents = [content for _, content in corpus.documents()]
+    for array, side in ((found.train, False), (found.validation, True)):
+        notes, numbers, alone = parts_of(array, found.tokenizer)
+        for content, source in ((notes, 0), (numbers, 1)):
+            mine = [text for text, owner, out in zip(documents, corpus.owners, chosen) if owner == source and out == side]
+            assert mine and content == "".join(text + "|" for text in mine)
+        assert alone == (documents[-1][32:] + "|" if side else documents[-1][:32]), "a source of one text is cut by position"
+        assert sum(array.parts) == array.size == len(array.tokens)
+    counted = found.facts["splits"]["train"]
+    assert list(counted["sources"]) == list(SOURCES)
+    for what in ("documents", "characters", "bytes", "tokens"):
+        assert sum(each[what] for each in counted["sources"].values()) == counted[what]
+    assert [each["tokens"] for each in counted["sources"].values()] == list(found.train.parts)
+    for name, train, validation in zip(SOURCES, found.train.parts, found.validation.parts):
+        assert f"source {name}: {train:,} tokens to train on, {validation:,} tokens to validate" in found.notes
+
+
+def test_a_source_does_not_move_the_documents_of_another(folder):
+    """Neither side of a small source is left empty, which sources as one would not see to."""
+    numbers, notes = {"numbers": ["**/*.txt"]}, {"notes": ["*.md"]}
+    one, both = survey(sourced(folder, numbers)), survey(sourced(folder, numbers | notes))
+    for seed in range(20):
+        apart = held_out(both, 0.3, seed)
+        assert apart[both.owners == 0].tolist() == held_out(one, 0.3, seed).tolist()
+        assert 0 < apart[both.owners == 1].sum() < 3
+    together = dataclasses.replace(both, sources=(), owners=np.zeros_like(both.owners))
+    assert any(held_out(together, 0.3, seed)[-3:].sum() in (0, 3) for seed in range(20)), "the negative control"
+
+
+def test_a_source_with_nothing_to_train_on_or_validate_is_refused_by_name(folder, tmp_path):
+    for i in range(3):
+        (folder / f"n{i}.md").write_text("the same note")
+    with pytest.raises(ConfigError, match=r"data.sources.notes has 0 tokens to (train on|validate), and the first predicts the second"):
+        made(sourced(folder), tmp_path / "stores")
+    (folder / "z.rst").write_text("ab")
+    with pytest.raises(ConfigError, match=r"data.sources.all has 1 token to train on"):
+        made(sourced(folder, {"all": ["*.rst"], "numbers": ["**/*.txt"]}), tmp_path / "stores")
+    assert list((tmp_path / "stores").iterdir()) == []
+
+
+def test_names_order_and_bounds_of_sources_are_part_of_what_a_run_is_trained_on(folder, tmp_path):
+    root = tmp_path / "stores"
+    plain = made(text(folder, files=["**/*"]), root)
+    both = {"notes": ["*.md"], "rest": ["**/*"]}
+    stores = [made(sourced(folder, sources), root) for sources in (both, {"memos": both["notes"], "rest": ["**/*"]}, {"rest": ["**/*"]})]
+    stores.append(made(sourced(folder, {"rest": ["**/*.txt", "*.rst"], "notes": ["*.md"]}), root))
+    assert len({store.fingerprint for store in (plain, *stores)}) == 5 == len(list(root.iterdir()))
+    assert stores[0].train.tokens.tolist() == stores[1].train.tokens.tolist(), "of these only the name differs"
+    assert plain.sources == () and plain.train.parts == () and "sources" not in plain.facts["splits"]["train"]
+
+
+def test_a_store_whose_bounds_do_not_add_up_is_damaged(folder, tmp_path):
+    config, root = sourced(folder), tmp_path / "stores"
+    path = root / text_store(config, survey(config), root)
+    facts = json.loads((path / "store.json").read_text())
+    assert open_store(path).sources == tuple(verify(path)["expected"]["sources"])
+    facts["splits"]["validation"]["sources"]["notes"]["tokens"] += 1
+    (path / "store.json").write_text(json.dumps(facts))
+    with pytest.raises(ConfigError, match=r"is damaged: val.bin is not what store.json says"):
+        text_store(config, survey(config), root)
+
+
+def test_a_single_named_source_has_the_tokens_of_a_text_without(folder, tmp_path):
+    one, plain = made(sourced(folder, {"numbers": ["**/*.txt"]}), tmp_path / "stores"), made(text(folder), tmp_path / "stores")
+    assert decoded(one.train, one.tokenizer) == decoded(plain.train, plain.tokenizer)
+    assert one.train.parts == (plain.train.size,)
+
+
+# -- validation ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_a_source_is_the_mean_over_its_tokens():
+    generator = torch.Generator().manual_seed(0)
+    metrics, plain = (LanguageMetrics(False, None, torch.device("cpu"), sources=names) for names in (("a", "b", "c"), ()))
+    sums, seen = 0, {name: [] for name in "abc"}
+    for _ in range(3):
+        target = torch.randint(-1, 5, (6, 4), generator=generator)
+        losses = torch.rand(6, 4, generator=generator) * (target >= 0)
+        source = torch.randint(0, 2, (6,), generator=generator)  # nothing of c
+        outputs, batch = {"losses": losses, "best": target}, {"target": target, "source": source, "sample": source}
+        sums = sums + metrics.sums(outputs, batch)
+        assert torch.equal(metrics.sums(outputs, batch)[:2], plain.sums(outputs, batch))
+        for row, of, known in zip(losses.tolist(), source.tolist(), (target >= 0).tolist()):
+            seen["abc"[of]] += [loss for loss, there in zip(row, known) if there]
+    found = metrics.compute(sums, metrics.counts)
+    assert sums.shape == (metrics.width,)
+    for name in "ab":
+        assert found[f"source/{name}/loss"] == pytest.approx(np.mean(seen[name]), rel=1e-12)
+    assert np.isnan(found["source/c/loss"])
+    training = LanguageMetrics(True, None, torch.device("cpu"), sources="ab")
+    assert list(training.compute(sums[:2], training.counts)) == ["loss", "perplexity", "bits_per_byte"]

@@ -377,7 +377,7 @@ class Config:
     """The whole. `data`, `model`, `head`, `loss` and `augment` hold classes of the workload; null where it has no such group."""
 
     seed: int = setting("everything random is a function of this and a position", low=0)
-    plan: bool = setting("print the schedule and stop before training")
+    plan: bool = setting("build all that a run needs, print the schedule and stop before training")
     run: RunConfig = setting("the run directory and how it is continued")
     workload: WorkloadConfig = setting("the research program")
     data: Any = setting("what is learnt from")

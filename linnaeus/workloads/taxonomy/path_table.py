@@ -17,5 +17,6 @@ def path_table(tree: TaxonomyTree, device: torch.device) -> Tensor:
     """int64 [T + 1, R] on the device, `TaxonomyTree.path_rows`; copied there at the first use. To be read only."""
     placed = _TABLES.setdefault(tree, {})
     if device not in placed:
-        placed[device] = torch.from_numpy(tree.path_rows).to(device, non_blocking=True)  # the first use may be on the step path
+        with torch.inference_mode(False):  # whoever asks first, training may use it
+            placed[device] = torch.from_numpy(tree.path_rows).to(device, non_blocking=True)
     return placed[device]

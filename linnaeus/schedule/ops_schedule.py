@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from linnaeus.progress.stages import TrainingStage
 from linnaeus.schedule.early_stopping import StopConditions
 from linnaeus.schedule.every import TimeTrigger
-from linnaeus.schedule.phases import shares_of_sizes
 from linnaeus.schedule.resolved import PARTIAL, ResolvedSchedule
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class OpsSchedule:
@@ -155,6 +156,10 @@ class OpsSchedule:
         phases in proportion to their `sizes`."""
         phases = self.resolved.phases
         if phases is None:
+            import numpy as np
+
+            from linnaeus.schedule.phases import shares_of_sizes
+
             return np.tile(shares_of_sizes(sizes), (len(steps), 1))
         return phases.mixture(steps, sources, sizes)
 
@@ -163,5 +168,7 @@ class OpsSchedule:
         phases all weights are equal. The weights at the end of the run are those at `resolved.total_steps`."""
         phases = self.resolved.phases
         if phases is None:
+            import numpy as np
+
             return np.full((len(steps), len(dimensions)), 1.0 / max(1, len(dimensions)))
         return phases.dimension_weights(steps, dimensions)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import (
@@ -25,8 +26,10 @@ from linnaeus.config.schema import (
 from linnaeus.schedule.combinations import Combination, all_combinations, listed_combinations
 from linnaeus.schedule.durations import Duration
 from linnaeus.schedule.every import Every
-from linnaeus.schedule.phases import Phases
 from linnaeus.schedule.ramps import Ramp
+
+if TYPE_CHECKING:
+    from linnaeus.schedule.phases import Phases
 
 PARTIAL = "validate_partial_mask_meta"
 PASSES = ("validate", "validate_mask_meta", PARTIAL)
@@ -69,7 +72,6 @@ class ResolvedSchedule:
     lr_moments: tuple[tuple[str, int], ...]  # (what happens to the learning rate, step)
     phases: Phases | None  # the curriculum
     early_stop: EarlyStopConfig
-    notes: tuple[str, ...]  # what the user asked for that will not happen
 
     @property
     def epochs(self) -> int:
@@ -107,6 +109,8 @@ def resolve_all_schedule_params(
     """Every duration in steps. `components` are the metadata components of the data: () for none, None where they are not
     known yet, as are the number of `tasks`; `probabilities` are those of `RAMPS` that the data ask for. Raises `ConfigError`, one line, for
     what cannot be."""
+    from linnaeus.schedule.phases import Phases  # and with it numpy, which not every command needs
+
     assert total_steps > 0 and steps_per_epoch > 0
     schedule, scheduler = config.schedule, config.lr_scheduler
     _check_monitor(schedule)
@@ -159,7 +163,6 @@ def resolve_all_schedule_params(
         lr_moments=_lr_moments(scheduler, warmup_end, phases, *lengths),
         phases=phases,
         early_stop=schedule.early_stop,
-        notes=tuple(_notes(events, {name: ramps[name] for name in acting}, density, levels, phases, warmup_end, last, steps_per_epoch)),
     )
 
 
@@ -269,34 +272,3 @@ def _check_monitor(schedule: ScheduleConfig) -> None:
         raise ConfigError(
             f"schedule.early_stop watches {stop.monitor}, which is never measured: schedule.{name} is []; set it, such as [1epochs]"
         )
-
-
-def _notes(
-    events: dict[str, Every],
-    ramps: dict[str, Ramp],
-    density: Ramp | None,
-    levels: tuple[tuple[int, str], ...],
-    phases: Phases | None,
-    warmup_end: int,
-    last: int,
-    per_epoch: int,
-) -> list[str]:
-    """What will not happen although the config says so, one line each."""
-    notes = [
-        f"{name}: {', '.join(e.cadences)} does not come within the {last} steps of the run"
-        for name, e in events.items()
-        if e.cadences and not e.seconds and not e.happens
-    ]
-    named = {f"schedule.{name}": ramp for name, ramp in ramps.items()} | ({"growth": density} if density is not None else {})
-    notes += [
-        f"{name}: the ramp ends at step {r.until_step}, beyond the last step {last}, and stops at {r.at(last - 1):.4g}"
-        for name, r in named.items()
-        if not r.is_constant and r.until_step > last
-    ]
-    notes += [f"schedule.mixing_level: {level} would begin after the last epoch" for epoch, level in levels if epoch * per_epoch >= last]
-    notes += phases.without_updates(last) if phases is not None else []
-    if warmup_end >= last:
-        notes.append(
-            f"lr_scheduler.warmup: ends at step {warmup_end}, so the learning rate of the run ({last} steps) never reaches its peak"
-        )
-    return notes

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from linnaeus.schedule.durations import first_step_at
 from linnaeus.schedule.every import Every
-from linnaeus.schedule.phases import Phases
 from linnaeus.schedule.ramps import Ramp
 from linnaeus.schedule.resolved import PARTIAL, ResolvedSchedule
+from linnaeus.schedule.unreached import unreached
+
+if TYPE_CHECKING:
+    from linnaeus.schedule.phases import Phases
 
 _SHOWN = 6  # steps of an event before its list is abbreviated
 _WIDTH = 28
@@ -41,7 +45,7 @@ def schedule_summary(resolved: ResolvedSchedule, config: object = None, world_si
     if "mixing" in ramps:
         lines += _line("mixing level", _levels(resolved))
     lines += _line("early stop", _early_stop(resolved))
-    lines += [f"  note: {note}" for note in resolved.notes]
+    lines += [f"  note: {note}" for note in unreached(resolved)]
     return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from linnaeus.optim import build_scheduler
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, schedule_picture, schedule_summary
 from linnaeus.schedule.moved import what_moves
 from linnaeus.schedule.phases import Phases
+from linnaeus.schedule.unreached import unreached
 
 # Five overlapping phases of a persona curriculum: start, end, multiplier, dimensions in focus (weight 2).
 FIVE = {
@@ -194,8 +195,8 @@ def test_the_plan_shows_phases(make_config: Callable[..., Config], tmp_path: Pat
 
 def test_a_phase_that_a_short_run_never_reaches_is_noted(make_config: Callable[..., Config]) -> None:
     resolved = resolve_all_schedule_params(make_config(early_stop={"max_steps": 300}, phases=FIVE), 1000, 100)
-    assert [note.split(":")[0] for note in resolved.notes if "phases" in note] == [f"schedule.phases.{name}" for name in [*FIVE][2:]]
-    assert not [note for note in resolve_all_schedule_params(make_config(phases=FIVE), 1000, 100).notes if "phases" in note]
+    assert [note.split(":")[0] for note in unreached(resolved) if "phases" in note] == [f"schedule.phases.{name}" for name in [*FIVE][2:]]
+    assert not [note for note in unreached(resolve_all_schedule_params(make_config(phases=FIVE), 1000, 100)) if "phases" in note]
 
 
 def test_what_a_longer_run_moves(make_config: Callable[..., Config]) -> None:

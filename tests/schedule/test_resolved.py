@@ -6,6 +6,7 @@ import pytest
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import RampConfig, StepConfig, WSDConfig
 from linnaeus.schedule import resolve_all_schedule_params
+from linnaeus.schedule.unreached import unreached
 
 COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
 
@@ -81,9 +82,9 @@ def test_what_will_not_happen_is_noted(make_config: Callable) -> None:
         mixing_level=[{"from": "0%", "level": "genus"}, {"from": "100%", "level": "species"}],
         scheduler=StepConfig("step", "20epochs", [], 0.1),
     )
-    notes = resolve_all_schedule_params(config, 100, 10, COMPONENTS).notes
+    notes = unreached(resolve_all_schedule_params(config, 100, 10, COMPONENTS))
     assert [note.split(":")[0] for note in notes] == ["validate", "schedule.mixing", "schedule.mixing_level", "lr_scheduler.warmup"]
-    assert resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS).notes == ()
+    assert unreached(resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS)) == []
 
 
 def test_plain_and_picklable(make_config: Callable) -> None:

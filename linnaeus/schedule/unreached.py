@@ -1,0 +1,31 @@
+"""What a configuration asks of the schedule that will not happen in the steps of its run."""
+
+from __future__ import annotations
+
+from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
+
+
+def unreached(resolved: ResolvedSchedule) -> list[str]:
+    """One line each, for the plan."""
+    last = resolved.last_step
+    notes = [
+        f"{name}: {', '.join(e.cadences)} does not come within the {last} steps of the run"
+        for name, e in resolved.events().items()
+        if e.cadences and not e.seconds and not e.happens
+    ]
+    keys = {name: "growth" if name == DENSITY else f"schedule.{name}" for name in resolved.ramps()}
+    notes += [
+        f"{keys[name]}: the ramp ends at step {r.until_step}, beyond the last step {last}, and stops at {r.at(last - 1):.4g}"
+        for name, r in resolved.ramps().items()
+        if not r.is_constant and r.until_step > last
+    ]
+    notes += [
+        f"schedule.mixing_level: {level} would begin after the last epoch"
+        for epoch, level in resolved.mixing_levels
+        if epoch * resolved.steps_per_epoch >= last
+    ]
+    notes += resolved.phases.without_updates(last) if resolved.phases is not None else []
+    if resolved.warmup_end >= last:
+        never = f"the learning rate of the run ({last} steps) never reaches its peak"
+        notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}, so {never}")
+    return notes

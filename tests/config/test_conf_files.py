@@ -50,7 +50,7 @@ def test_an_experiment_says_how_and_where_and_how_long_and_what(path):
     assert f"experiment={path.stem}" in comment[0], "the command"
     rest = " ".join(comment[1:])
     assert re.search(r"CPU|GPU", rest), "the hardware"
-    assert re.search(r"\b(second|minute|hour)s?\b|\d+ (s|min|h)\b", rest), "the time"
+    assert re.search(r"\b(second|minute|hour|day)s?\b|\d+ (s|min|h)\b", rest), "the time"
     assert len(rest.split()) > 12, "the result to expect"
     assert yaml.safe_load(path.read_text())["run"]["experiment"] == path.stem
 

@@ -15,8 +15,9 @@ import pytest
 from tests import runs
 from tests.e2e.test_launches import TORCHRUN, begin, marked, wait_until
 from tests.e2e.test_launches import mark as mark  # the fixture
+from tests.vectors.workload import PAUSE
 
-SETTINGS = ["trainer.length=2000steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[20steps]"]
+SETTINGS = ["trainer.length=900steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[20steps]"]
 SETTINGS += ["logger.wandb=offline", "schedule.validate=[100%]", "logger.report=false"]
 
 BLOCK = 32768
@@ -54,8 +55,9 @@ def stored(content: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def test_three_restarts_make_one_run(tmp_path, mark):
+def test_three_restarts_make_one_run(tmp_path, mark, monkeypatch):
     pytest.importorskip("wandb")
+    monkeypatch.setenv(PAUSE, "0.02")  # so that it is not over before it is stopped, however late that is
     run = tmp_path / "vectors/run"
     for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         already = len(runs.rows(run / "metrics.jsonl")) if (run / "metrics.jsonl").exists() else 0
@@ -69,6 +71,7 @@ def test_three_restarts_make_one_run(tmp_path, mark):
         launch.communicate(timeout=60)
         wait_until(lambda: marked(mark) == [], 30)
         time.sleep(1.1)  # W&B names its folders by the second
+    monkeypatch.delenv(PAUSE)
     launch = begin(mark, tmp_path, *SETTINGS, launcher=TORCHRUN)
     text, _ = launch.communicate(timeout=180)
     assert launch.returncode == 0, text
@@ -86,4 +89,4 @@ def test_three_restarts_make_one_run(tmp_path, mark):
     # W&B writes in a process of its own: rows on their way when all was killed may be lost there (metrics.jsonl has them), none later
     resumed = int(lines[-1].split("continuing at step ")[1].split()[0])
     sent_before = max(row for row in metrics if row <= resumed + 100)
-    assert [row for row in metrics if row > sent_before] == list(range(sent_before + 5, 2001, 5)) and resumed < 2000
+    assert [row for row in metrics if row > sent_before] == list(range(sent_before + 5, 901, 5)) and resumed < 900

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from linnaeus.randomness import INIT, SYNTHETIC, key, uniforms
 
 TASKS = ("first", "second")
+PAUSE = "LINNAEUS_TEST_PAUSE"
 
 
 class Vectors:
@@ -129,6 +132,7 @@ class VectorsWorkload:
         self.config = config
         self.train_size = config.data.train_samples
         self.fingerprint = "vectors"
+        self.pause = float(os.environ.get(PAUSE, "0"))
 
     def build_datasets(self, schedule: Any, run_directory: Any = None) -> None:
         data = self.config.data
@@ -143,7 +147,9 @@ class VectorsWorkload:
         return batch
 
     def notice(self, batch: dict[str, Tensor]) -> None:
-        """Every row is sound."""
+        """Every row is sound. `PAUSE` makes a run last: seconds a micro-batch."""
+        if self.pause:
+            time.sleep(self.pause)
 
     def valid_counts(self, batch: dict[str, Tensor]) -> Tensor:
         return batch["known"].sum(0).double()

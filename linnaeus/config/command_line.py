@@ -13,10 +13,9 @@ from typing import NoReturn
 
 from linnaeus.config.errors import ConfigError
 
-_KEY = re.compile(r"\s*(\+\+|\+|~)?\s*([^=\s]+?)\s*=")
+KEY = re.compile(r"\s*(\+\+|\+|~)?\s*([^=\s]+?)\s*=")
 _SWEEP = re.compile(r"\s*\+{0,2}sweep(\.\w+)*\s*=")
 _HYDRA = re.compile(r"\s*[+~]{0,2}hydra[./](?!searchpath)")
-_MAPPING = re.compile(r"[\w.]+\.\w+=\s*\{|schedule\.phases\.\w")
 
 
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
@@ -45,17 +44,14 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def for_hydra(arguments: Sequence[str], parsed: argparse.Namespace) -> list[str]:
-    """The same arguments as Hydra's parser takes them: options first."""
+    """The same arguments as Hydra's own application takes them: options first, and what it shows is what a run would have."""
+    from linnaeus.config.load import compose_for_hydra
+
     options = list(arguments)
     for text in parsed.overrides:
         options.remove(text)
-    return [*options, *with_open_mappings(parsed.overrides)]
-
-
-def with_open_mappings(overrides: Sequence[str]) -> list[str]:
-    """Hydra lets `weighting.weights={species: 2}` add no keys to a mapping unless it is written `++weighting.weights=...`, nor
-    `schedule.phases.late.lr=2` where that phase has none yet; what may be in there is ours to check."""
-    return [f"++{text}" if _MAPPING.match(text) else text for text in overrides]
+    shows = parsed.cfg or parsed.info
+    return [*options, *(compose_for_hydra(parsed.overrides, parsed.config_dir) if shows else parsed.overrides)]
 
 
 def _refuse_hydras_own(parsed: argparse.Namespace) -> None:
@@ -79,7 +75,7 @@ def check_given_once(overrides: Sequence[str]) -> None:
     """Raises `ConfigError` for a key with two values, of which Hydra would silently take the last."""
     seen: dict[str, str] = {}
     for text in overrides:
-        match = _KEY.match(text)
+        match = KEY.match(text)
         key = match[2] if match else text
         if key in seen:
             raise ConfigError(f"{key} is given twice, {seen[key]!r} and {text!r}; keep one")

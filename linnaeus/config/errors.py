@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import os
 import re
@@ -76,6 +77,7 @@ def one_line(error: Exception) -> str:
 
 
 def _unreadable(override: str) -> str:
+    override = override.lstrip("+")
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
         return f"{override!r} is no setting; give it as key=value"
@@ -102,7 +104,7 @@ _EXPLAINED = (
     (r"Could not find '([^']+)'\s+Available options in '[^']*':\s+(.*?)\s*Config search path", _unknown_choice),
     (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
     (
-        r"Ambiguous value for argument '([^'=]+)=",
+        r"Ambiguous value for argument '\+*([^'=]+)=",
         lambda m: f"{m[1]} has several values, which is a sweep: add -m for one, or brackets for a list",
     ),
     (r"Interpolation key '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} refers to ${{{m[1]}}}, which is no key"),
@@ -119,11 +121,17 @@ def nearest_key(key: str) -> str:
     from linnaeus.config.help import describe
     from linnaeus.config.load import compose
 
+    owners = choices_with(key)
+    if owners:
+        return f"choose {' or '.join(owners)} for it"
     known = {name: kind for name, kind, *_ in describe(compose())}
     parent, _, last = key.rpartition(".")
-    if parent in known:
-        return f"give {parent} as a whole: {parent}={{{last}: ...}}" if known[parent].startswith("dict") else f"{parent} is not a group"
     siblings = {k.removeprefix(parent + ".").partition(".")[0] for k in known if not parent or k.startswith(parent + ".")}
+    of_a_group = key.partition(".")[0] in {name.partition(".")[0] for name in known}
+    if known.get(parent, "").startswith(("dict", "mapping")) or (parent not in known and of_a_group and not siblings):
+        return f"`python main.py --cfg job --package {parent}` without this setting shows which there are"
+    if parent in known:
+        return f"{parent} is not a group"
     close = difflib.get_close_matches(last, siblings, 1, 0.7)
     if close:
         return f"did you mean {parent}.{close[0]}?" if parent else f"did you mean {close[0]}?"
@@ -132,3 +140,13 @@ def nearest_key(key: str) -> str:
     if close:
         return f"did you mean {elsewhere[close[0]]}?"
     return f"known there: {', '.join(sorted(siblings))}" if siblings and parent else "`python main.py --help` lists every key"
+
+
+def choices_with(key: str) -> list[str]:
+    """`group=choice` of each choice, in the workloads of `conf/`, that has the key."""
+    from linnaeus.config.load import group_files, variants_of
+
+    group, _, name = key.partition(".")
+    workloads = [variants_of(file.stem) for file in group_files()["workload"]]
+    of_group = [pair for variants in workloads for pair in variants.get(group, {}).items()]
+    return list(dict.fromkeys(f"{group}={choice}" for choice, cls in of_group if name in {field.name for field in dataclasses.fields(cls)}))

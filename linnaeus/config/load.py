@@ -14,27 +14,19 @@ import types
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from linnaeus.config.command_line import with_open_mappings
 from linnaeus.config.errors import ConfigError
+from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, same_for_hydra
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, PlateauConfig, RunConfig
 from linnaeus.schedule.durations import Duration
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
 SMALLER_IS_BETTER = (
-    "loss",
-    "mse",
-    "error",
-    "inconsistent",
-    "perplexity",
-    "byte",
-    "severity",
-    "distance",
-    "hd1",
-    "hd5",
-    "hd20",
-    "ece",
-    "aurc",
+    *("loss", "mse", "error", "inconsistent", "perplexity", "byte"),
+    *("severity", "distance", "hd1", "hd5", "hd20", "ece", "aurc"),
 )
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -48,21 +40,46 @@ def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = 
     """`conf/config.yaml` with Hydra overrides, or the saved configuration of `run.from=` with single values changed: a resolved tree
     of plain values, not yet checked by `typed_config`. `config_dir` adds a folder of further groups. With `missing_ok` a required
     key that is not given has the value `???`."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
     from linnaeus.config.repeat import repeated, split_from
 
-    if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir: {config_dir} is not there; give a folder with groups of configuration, as conf/ has")
+    _check_folder(config_dir)
     given, overrides = split_from(overrides)
     if given is not None:
         return repeated(given, overrides, config_dir)
+    composed, variants = _composed(overrides, config_dir)
+    apply_typed(composed, variants, overrides)
+    return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok))
+
+
+def compose_for_hydra(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
+    """Overrides with which Hydra's own application shows what `compose_tree` composes of these."""
+    _check_folder(config_dir)
+    return same_for_hydra(*_composed(overrides, config_dir), overrides)
+
+
+def keys_left_out(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
+    """The keys of an experiment's file that choices among these overrides have no use for."""
+    return left_out(*_composed(overrides, config_dir), overrides)
+
+
+def _check_folder(config_dir: Path | str | None) -> None:
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir: {config_dir} is not there; give a folder with groups of configuration, as conf/ has")
+
+
+def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[DictConfig, dict[str, dict[str, type]]]:
+    """(what Hydra makes of `conf/` and the overrides; the choices of each group that its workload has)."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
     extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = hydra_compose("config", [*with_open_mappings(overrides), *extra])
-    return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok))
+        composed = hydra_compose("config", [*as_hydra_takes(overrides), *extra])
+    workload = OmegaConf.select(composed, "workload.name")
+    return composed, variants_of(workload) if isinstance(workload, str) else VARIANTS
 
 
 def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:
@@ -208,8 +225,10 @@ def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: d
     if (prefix, name) == ("run", "from"):
         return "run.from is given on the command line, not in a file"
     owners = [v for v, cls in variants.get(prefix, {}).items() if name in {f.name for f in dataclasses.fields(cls)}]
-    if owners:
+    if owners and not set(fields) <= set(tree):  # as the file of another choice leaves it, of which but the name was changed
         return f"it belongs to {prefix}={' or '.join(owners)}, and {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"
+    if owners:
+        return f"{prefix}={tree['name']} has none; leave it out, or choose {' or '.join(f'{prefix}={owner}' for owner in owners)}"
     close = difflib.get_close_matches(name, fields, 1)
     return f"did you mean {_join(prefix, close[0])}?" if close else f"known there: {', '.join(fields)}"
 
@@ -254,7 +273,8 @@ def _check_limits(key: str, value: Any, meta: Any) -> None:
 
 
 def _coerce(key: str, value: Any, annotation: Any) -> Any:
-    """`value` as its annotation has it; only int -> float and a lone text -> list of one are converted."""
+    """`value` as its annotation has it; only int -> float and a lone text -> list of one are converted, and null takes a mapping's entry
+    away, or all of them."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in args:
@@ -267,9 +287,9 @@ def _coerce(key: str, value: Any, annotation: Any) -> Any:
             raise ConfigError(f"{key} is {value!r}; it takes a list")
         return [_coerce(f"{key}[{i}]", v, args[0]) for i, v in enumerate(value)]
     if origin is dict:
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) and value is not None:
             raise ConfigError(f"{key} is {value!r}; it takes a mapping")
-        return {str(k): _coerce(f"{key}.{k}", v, args[1]) for k, v in value.items()}
+        return {str(k): _coerce(f"{key}.{k}", v, args[1]) for k, v in (value or {}).items() if v is not None}
     if annotation is Any:
         return value
     if dataclasses.is_dataclass(annotation):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.config.errors import ConfigError, nearest_key
+from linnaeus.config.precedence import as_hydra_takes, empty, given_whole, is_entry, parsed
 from linnaeus.config.saved import filled
 
 log = logging.getLogger("linnaeus")
@@ -100,22 +101,25 @@ def repeated(given: str, overrides: Sequence[str], config_dir: Path | str | None
 
 def _with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | None) -> Tree:
     """The tree with the values of overrides in Hydra's grammar."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
-    from linnaeus.config.load import group_files
+    from linnaeus.config.load import group_files, variants_of
 
-    groups = group_files(config_dir)
+    groups, variants = group_files(config_dir), variants_of(tree["workload"]["name"])
     config, absent, given = OmegaConf.create(tree), object(), set()
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    empty(config, given_whole(config, variants, overrides))
+    for override in parsed(as_hydra_takes(overrides)):
         key = override.key_or_group
         if override.package is not None or key in groups or "/" in key:
             raise ConfigError(
-                f"{override.input_line} chooses a group of files, but run.from takes a configuration that is composed already; "
-                "change single keys, such as trainer.length=3epochs, or leave run.from out"
+                f"{str(override.input_line).lstrip('+')} chooses a group of files, but run.from takes a configuration that is composed "
+                "already; change single keys, such as trainer.length=3epochs, or leave run.from out"
             )
-        _refuse_no_value(override, OmegaConf.select(config, key, default=absent) is not absent)
-        OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
+        is_there = OmegaConf.select(config, key, default=absent) is not absent
+        takes_entry = is_there and override.is_delete() and is_entry(config, variants, key)
+        if not takes_entry:
+            _refuse_no_value(override, is_there)
+        OmegaConf.update(config, key, None if takes_entry else override.value(), merge=True, force_add=True)
         given.add(key)
     for monitor, mode in _MODES.items():
         if monitor in given and mode not in given and OmegaConf.select(config, mode) is not None:

@@ -1,7 +1,8 @@
 """What happens between two updates, the only place that logs, saves, validates, agrees on flags or stops.
 
-The order is fixed, and a resume relies on it: training row, pending validations written down and saved, passes run and their
-results taken once, checkpoint, stop. Everything due is a function of `global_step`, so it happens again alike after a resume.
+The order is fixed, and a resume relies on it: training row, report, pending validations written down and saved, passes run and their
+results taken once, checkpoint, stop; at the last step the report waits until the results are taken. Everything due is a function of
+`global_step`, so it happens again alike after a resume.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from linnaeus.engine.agreement import SAVE, STOPS, UNREADABLE, why_interrupted
+from linnaeus.engine.curriculum import curriculum_numbers
 from linnaeus.engine.training import Training
 from linnaeus.engine.validation import run_pending_validations, schedule_due_validations
 from linnaeus.progress.consistency import FRACTIONS
@@ -27,15 +29,12 @@ def at_step_boundary(t: Training) -> None:
     t.output.display.update(step)
     if t.ops.should_log_metrics(step):
         log_training(t)
+    schedule_due_validations(t)
     if t.ops.should_report(step):
-        if t.ops.resolved.report.due(step) and t.tracker.updates:  # by the clock only rank 0 reports, with the newest row
-            with t.output.reports.reporter.timed():
-                t.output.last_row |= training_row(t, look=True)
-        t.output.report(t)
+        report(t)
     for mark in FRACTIONS:
         if t.progress.is_fraction_point(mark):
             log.info("%.0f%% of the run is done at step %d", 100 * mark, t.checker.calculate_expected_fractions()[mark])
-    schedule_due_validations(t)
     t.stop_reason = t.stop_reason or why_to_stop(t)
     owed = t.progress.has_pending_validations()
     if t.ops.should_save_checkpoint(step, SAVE in t.agreed) or owed or t.stop_reason is not None:
@@ -57,14 +56,25 @@ def log_training(t: Training) -> None:
         "progress/drift": t.checker.drift(step),
     }
     if t.units is not None:
-        name, each = t.units
-        row[f"progress/{name}_seen"] = each * t.progress.samples_seen
+        row[f"progress/{t.units[0]}_seen"] = t.progress.units_seen
     row |= t.conflict.row()
     row |= t.growth.row() if t.growth is not None else {}
-    t.output.row(t, row)
+    t.output.row(t, row | curriculum_numbers(t))
     rate, norm = row["train/lr"], row["train/grad_norm"]
     t.stop_reason = t.stop_reason or t.ops.should_stop_early(step, learning_rate=rate, grad_norm=norm)
     stop_where_all_is_skipped(t)
+
+
+def report(t: Training) -> None:
+    """Show where the run stands, at the last step once its validation passes are made."""
+    step = t.progress.global_step
+    if t.ops.resolved.report.due(step) and t.tracker.updates:  # by the clock only rank 0 reports, with the newest row
+        with t.output.reports.reporter.timed():
+            t.output.last_row |= training_row(t, look=True)
+    if step == t.ops.resolved.last_step and t.progress.has_pending_validations():
+        t.output.reports.owe(t.output.last_row)
+    else:
+        t.output.report(t)
 
 
 def training_row(t: Training, look: bool = False) -> dict[str, float]:

@@ -99,7 +99,17 @@ def update_from(t: Training, window: Window, valid: Tensor) -> None:
     t.update()
     t.weigher.finish(sums_after(t, window, step) if t.weigher.wants_losses_after() else None)
     t.tracker.add_update(valid)
-    t.progress.update_window(t.sampler.samples_in(step), len(window))
+    samples = t.sampler.samples_in(step)
+    t.progress.update_window(samples, len(window), units_in(t, samples, valid))
+
+
+def units_in(t: Training, samples: int, valid: Tensor) -> int:
+    """What a global batch of so many samples holds of the workload's units, `valid` [T] on the host being its labels: as many as the
+    task of that name has, since a sample may be padded."""
+    if t.units is None:
+        return 0
+    name, each = t.units
+    return int(valid[t.workload.tasks.index(name)]) if name in t.workload.tasks else each * samples
 
 
 def key_forward(t: Training, step: int, number: int) -> None:

@@ -84,8 +84,7 @@ class Outputs:
             "memory/host_MiB": _peak_host_mib(),
         }
         if t.units is not None:
-            name, each = t.units
-            row[f"time/{name}_per_second"] = each * samples / seconds
+            row[f"time/{t.units[0]}_per_second"] = (t.progress.units_seen - t.first_unit) / seconds
         if t.device.type == "cuda":
             row["memory/device_MiB"] = torch.cuda.max_memory_allocated(t.device) / 2**20
         return row
@@ -169,7 +168,12 @@ class Outputs:
             "early_stop": dataclasses.asdict(self.config.schedule.early_stop),
             "progress": t.progress.state_dict(),
             "best": t.tracker.best,
-            "outputs": {"rows": self.sinks.state_dict(), "reports": self.reports.rows, "seconds": self.seconds_before + t.clock.wall()},
+            "outputs": {
+                "rows": self.sinks.state_dict(),
+                "reports": self.reports.rows,
+                "owed_report": self.reports.owed,
+                "seconds": self.seconds_before + t.clock.wall(),
+            },
             "run_id": self.directory.run_id,
             "world_size": self.context.world_size,
             "data_fingerprint": t.workload.fingerprint,
@@ -188,7 +192,7 @@ class Outputs:
                 log.warning("checkpoint %s lies beyond step %d and was set aside", name, step)
         for line in self.sinks.resume(outputs["rows"], step):
             log.warning(line)
-        self.reports.begin(t, outputs.get("reports", 0))
+        self.reports.begin(t, outputs.get("reports", 0), outputs.get("owed_report"))
         if self.batches is not None:
             self.batches.begin(step)
         if self.context.is_master:

@@ -64,7 +64,7 @@ def put_back(t: Training, found: LoadedCheckpoint) -> None:
         t.ema.load_averaged(found.ema_state)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
     t.stop_reason = saved_stop_reason(t, found.state) or t.ops.should_stop_early(t.progress.global_step)
-    t.first_step, t.first_sample = t.progress.global_step, t.progress.samples_seen
+    t.first_step, t.first_sample, t.first_unit = t.progress.global_step, t.progress.samples_seen, t.progress.units_seen
     t.output.begin(t, found)
     log.info("continuing at step %d of %d from %s", t.progress.global_step, t.progress.expected_total_steps, found.path)
     if found.state["world_size"] != t.context.world_size:

@@ -3,6 +3,10 @@
 Reports due by steps go to reports.jsonl, one row each, at 0 % and from then on as `schedule.report` says; like the rows of metrics
 they hold what the configuration determines and are cut back to the checkpoint a run goes on from, so each is there once. Clocks go to
 timings.jsonl. Reports due by the clock are only shown. All of it is timed: `time/reporting_seconds`.
+
+A report comes before the validation passes of its step, but for the last one, which shows their results. Until these are there it is
+owed, as the passes are, and the checkpoint made before them holds what it will tell of the training since the last row: by then that
+can no longer be measured.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from linnaeus.config.schema import Config
+from linnaeus.engine.curriculum import curriculum_rows
 from linnaeus.logging import RowWriter
 from linnaeus.progress.pace import Mark, Pace, seconds_to_come
 from linnaeus.progress.peaks import peak_flops, utilisation
@@ -38,6 +42,7 @@ class RunReports:
         self.config = config
         self.file = RowWriter(path) if path is not None else None
         self.reporter = Reporter(config.logger.report_sections, show, self.file.log if self.file is not None else lambda step, row: None)
+        self.owed: dict[str, Any] | None = None  # what the last report tells of the training, while it waits for validation passes
         self.pace = Pace()
         self.passes = self.saves = 0  # made in this launch
         self._pass_steps: list[int] = []  # of all validation passes and checkpoints of the plan, one entry each
@@ -52,8 +57,9 @@ class RunReports:
 
     # -- the course of a run ---------------------------------------------------------------------------------------------
 
-    def begin(self, t: Training, rows: int) -> None:
-        """Cut the file back to the `rows` a checkpoint counted, and report 0 % where the run is new."""
+    def begin(self, t: Training, rows: int, owed: dict[str, Any] | None) -> None:
+        """Cut the file back to the `rows` a checkpoint counted, owe the report it `owed`; a new run reports 0 %."""
+        self.owed = owed
         if self.file is None:
             return
         missing = -self.file.truncate(rows)
@@ -73,14 +79,20 @@ class RunReports:
         """From here on updates are as fast as they will be."""
         self.pace.restart(_mark(t))
 
+    def owe(self, row: dict[str, Any]) -> None:
+        """The report of this step waits for its validation passes; `row` is the newest of the training."""
+        self.owed = {name: value for name, value in row.items() if name.startswith("train/")}
+
     def report(self, t: Training, row: dict[str, Any], throughput: dict[str, float]) -> dict[str, float]:
-        """Show where the run stands; returns the clocks, of which `throughput` is a part."""
+        """Show where the run stands, by the newest `row` or by what is owed; returns the clocks, of which `throughput` is a part."""
+        owed, self.owed = self.owed, None
         if self.file is None:
             return throughput
         self.pace.take(_mark(t))
         clocks = throughput | self._recent(t) | memory_now(t.device, self._statm)
-        clocks |= self._left(t, clocks)
-        self.reporter.report(self._standing(t, row, clocks), keep=t.ops.resolved.report.due(t.progress.global_step))
+        clocks |= self._left(t, clocks, validated=owed is not None)
+        keep = owed is not None or t.ops.resolved.report.due(t.progress.global_step)
+        self.reporter.report(self._standing(t, row if owed is None else owed, clocks), keep)
         return clocks
 
     def sync(self) -> None:
@@ -102,6 +114,7 @@ class RunReports:
         return Standing(
             step=t.progress.global_step,
             samples=t.progress.samples_seen,
+            units=(t.units[0], t.progress.units_seen) if t.units is not None else None,
             row=row,
             clocks=clocks,
             validated=t.tracker.last_step,
@@ -111,21 +124,19 @@ class RunReports:
         )
 
     def _recent(self, t: Training) -> dict[str, float]:
-        rates = self.pace.rates()
-        if rates and self._constant["units"] is not None:
-            name, each = self._constant["units"]
-            rates[f"{name}_per_second"] = rates["samples_per_second"] * each
+        rates = self.pace.rates(t.units[0] if t.units is not None else None)
         if rates and self._work is not None:
             rates["mfu"] = utilisation(self._work[0], rates["samples_per_second"], self._work[1], t.context.world_size)
         return {f"recent/{name}": value for name, value in rates.items()}
 
-    def _left(self, t: Training, clocks: dict[str, float]) -> dict[str, float]:
-        """`time/eta_seconds` and, within it, validation and saving where they are known."""
+    def _left(self, t: Training, clocks: dict[str, float], validated: bool) -> dict[str, float]:
+        """`time/eta_seconds` and, within it, validation and saving where they are known. `validated`: the passes of this step are made."""
         step = t.progress.global_step
         pace = clocks.get("recent/ms_per_step", clocks["time/ms_per_step"]) / 1000
         left = {"time/eta_seconds": max(0, t.ops.resolved.last_step - step) * pace}
-        validation = seconds_to_come(self._pass_steps, step, t.clock.validating, self.passes)
-        saving = seconds_to_come(self._save_steps, step, t.clock.saving, self.saves)
+        events = step + 1 if validated else step
+        validation = seconds_to_come(self._pass_steps, events, t.clock.validating, self.passes)
+        saving = seconds_to_come(self._save_steps, events, t.clock.saving, self.saves)
         by_clock = sum(left["time/eta_seconds"] / seconds for seconds in t.ops.resolved.checkpoint.seconds)
         if by_clock and self.saves:
             saving = (saving or 0.0) + by_clock * t.clock.saving / self.saves
@@ -137,7 +148,7 @@ class RunReports:
 
 
 def _mark(t: Training) -> Mark:
-    return Mark(t.clock.training(), t.clock.waiting, t.progress.global_step, t.progress.samples_seen)
+    return Mark(t.clock.training(), t.clock.waiting, t.progress.global_step, t.progress.samples_seen, t.progress.units_seen)
 
 
 def _constants(t: Training) -> dict[str, Any]:
@@ -148,7 +159,6 @@ def _constants(t: Training) -> dict[str, Any]:
         "total_steps": t.progress.expected_total_steps,
         "steps_per_epoch": t.progress.steps_per_epoch,
         "tasks": t.workload.tasks,
-        "units": t.units,
         "batch": (trainer.micro_batch, t.sampler.accumulation, t.context.world_size),
         "global_batch": trainer.global_batch,
         "parameters": sum(p.numel() for p in parameters),
@@ -159,25 +169,8 @@ def _constants(t: Training) -> dict[str, Any]:
 def _more(t: Training) -> dict[str, Any]:
     """Rows of parts that only some runs have."""
     rows = getattr(t.workload, "report_rows", None)
-    more = _phase(t) | (dict(rows(t.model, t.progress.global_step)) if rows is not None else {})
+    more = curriculum_rows(t) | (dict(rows(t.model, t.progress.global_step)) if rows is not None else {})
     return more | (t.growth.row() if t.growth is not None else {})
-
-
-def _phase(t: Training) -> dict[str, Any]:
-    """Where the curriculum stood in the update made last, whose learning rate is reported too; before the first, where it begins."""
-    step = max(0, t.progress.global_step - 1)
-    found = t.ops.get_phase(step)
-    if found is None:
-        return {}
-    rows: dict[str, Any] = {"phase": found[0], "phase/description": found[1], "phase/lr_multiplier": t.ops.get_lr_multiplier(step)}
-    sources, dimensions = getattr(t.workload, "sources", ()), getattr(t.workload, "dimensions", ())
-    if sources:
-        mixture = t.ops.get_mixture(np.array([step]), sources, t.workload.source_sizes)[0]
-        rows |= {f"phase/mixture/{name}": share for name, share in zip(sources, mixture.tolist(), strict=True)}
-    if dimensions:
-        weights = t.ops.get_dimension_weights(np.array([step]), dimensions)[0]
-        rows |= {f"phase/dimension/{name}": weight for name, weight in zip(dimensions, weights.tolist(), strict=True)}
-    return rows
 
 
 def _validation(t: Training) -> dict[str, float]:

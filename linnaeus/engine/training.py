@@ -93,6 +93,7 @@ class Training:
     validation_loader: Any = None  # made at the first validation, kept
     first_step: int = 0  # where this launch began
     first_sample: int = 0
+    first_unit: int = 0
     stop_reason: str | None = None  # `interrupted`, or why training stopped early
     interrupted_by: str | None = None
     agreed: frozenset[str] = frozenset()  # flags of `agreement.py` that all processes know of alike, since they last told each other

@@ -58,7 +58,8 @@ def find_pass(t: Training, stage: TrainingStage, index: int | None) -> Validatio
 
 def run_pending_validations(t: Training) -> None:
     """Run each pending pass that has no result yet, write its result at once, and take the results of the step once all exist. A
-    request to stop cuts a pass off (`t.stop_reason` is `interrupted` then): it and the later ones stay owed."""
+    request to stop cuts a pass off (`t.stop_reason` is `interrupted` then): it and the later ones stay owed. Behind the passes comes
+    the report that waited for them."""
     step = t.progress.global_step
     results: dict[str, float] = {}
     t.broadcast_buffers()
@@ -79,6 +80,8 @@ def run_pending_validations(t: Training) -> None:
         t.output.show_validation(t, found)
         results |= found
     take_results(t, results)
+    if t.output.reports.owed is not None:
+        t.output.report(t)
 
 
 def take_results(t: Training, results: dict[str, float]) -> None:

@@ -33,6 +33,6 @@ def build_growth(config: GrowthConfig, model: nn.Module, optimizers: Optimizers,
                 f"growth={config.name}: Muon moves a matrix such as {name} as a whole, also where nothing is connected yet; use "
                 "optimizer=adamw or optimizer=sgd"
             )
-    total = sum(parameter.numel() for parameter in parameters.values())
-    unmasked = total - sum(parameters[name].numel() for name in places)
+    trained = sum(parameter.numel() for parameter in parameters.values() if parameter.requires_grad)
+    unmasked = trained - sum(parameters[name].numel() for name in places)
     return Growth(places, optimizers.params, ops, config.by, seed, unmasked)

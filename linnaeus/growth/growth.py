@@ -46,8 +46,8 @@ class Growth:
     """`notes` are lines for the start of a run."""
 
     def __init__(self, places: Mapping[str, int], params: Sequence[Tensor], ops: OpsSchedule, by: str, seed: int, unmasked: int) -> None:
-        """`places` of the masked parameters, by name, among `params`; `by` is "gradient" or "random"; `unmasked`: how many numbers
-        the model has beside them. Sets the weights that are missing at the start to 0."""
+        """`places` of the masked parameters, by name, among `params`; `by` is "gradient" or "random"; `unmasked`: how many other numbers
+        of the model are trained. Sets the weights that are missing at the start to 0."""
         self.ops, self.by, self.unmasked = ops, by, unmasked
         self.masked = [self._masked(name, place, params[place], seed) for name, place in places.items()]
         self.size = sum(m.size for m in self.masked)
@@ -114,8 +114,8 @@ class Growth:
 
     def row(self) -> dict[str, float]:
         """`growth/density`: connected entries of the masks over all of theirs; `growth/connected_now`: how many that are;
-        `growth/active_parameters`: these and all parameters without a mask. Counted in the masks; reads the device after a growth
-        only."""
+        `growth/active_parameters`: these and all that is trained without a mask. Counted in the masks; reads the device after a
+        growth only."""
         if self._row is None:
             connected = int(torch.stack([m.mask.sum(dtype=torch.float64) for m in self.masked]).sum())
             self._row = {

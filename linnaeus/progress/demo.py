@@ -4,7 +4,7 @@
     python -m linnaeus.progress.demo --max-iters 50000 --every 5% --sections progress,loss,time,rates
 
 Reports come at 0 %, then as `--every` says (a value of `schedule.report`), and at the last iteration: 101 of them for 100 iterations or
-more by default. The clock is imagined too, 0.1 s an iteration, with a slow first one and a validation every 25 %.
+more by default. The clock is imagined too, 0.1 s an iteration, with a slow first one and a validation every 25 %; the phases are real.
 """
 
 from __future__ import annotations
@@ -13,19 +13,25 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from linnaeus.config.errors import ConfigError, user_errors
+from linnaeus.config.schema import PhaseConfig
 from linnaeus.progress.pace import Mark, Pace, seconds_to_come
 from linnaeus.progress.reporter import Reporter
 from linnaeus.progress.sections import SECTIONS
 from linnaeus.progress.standing import Standing
 from linnaeus.schedule.durations import Duration
 from linnaeus.schedule.every import Every
+from linnaeus.schedule.phases import Phases
 
 SECONDS, FIRST, VALIDATION = 0.1, 4.0, 3.0  # of an iteration, of the first one besides, of a validation
 MICRO_BATCH, ACCUMULATION, TOKENS, PARAMETERS = 12, 4, 64, 804_096
-PHASES = [("warm-up", "the learning rate rises"), ("descent", "most is learnt here"), ("refinement", "small steps at a falling rate")]
+MASKABLE = 786_432  # of the parameters: attention and perceptrons of four layers, 128 wide
+PHASES = {
+    "beginning": PhaseConfig("0%", "30%", "what all texts have in common"),
+    "descent": PhaseConfig("20%", "75%", "most is learnt here", lr=1.5),
+    "refinement": PhaseConfig("65%", "100%", "small steps", lr=0.5),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,29 +55,31 @@ def imagine(total: int, every: str, sections: Sequence[str]) -> int:
     if Duration.parse(every, "--every").is_time:
         raise ConfigError(f"--every is {every}; an imagined clock asks for steps or %, such as 1%")
     due = Every.resolve([every], "--every", total, total, total, at_end=True)
+    phases = Phases.resolve(PHASES, total, total)
+    assert phases is not None
     reporter = Reporter(sections, print, lambda step, row: None)
-    reporter.report(_standing(0, total, {}), keep=True)
+    reporter.report(_standing(0, total, phases, {}), keep=True)
     pace = Pace()
     for step in range(1, total + 1):
         if step == 1:
             pace.restart(_mark(step))
         if due.due(step):
             pace.take(_mark(step))
-            reporter.report(_standing(step, total, _clocks(step, total, pace)), keep=True)
+            reporter.report(_standing(step, total, phases, _clocks(step, total, pace)), keep=True)
     return reporter.count
 
 
 def _mark(step: int) -> Mark:
-    return Mark(FIRST + SECONDS * step, 0.002 * step, step, step * MICRO_BATCH * ACCUMULATION)
+    samples = step * MICRO_BATCH * ACCUMULATION
+    return Mark(FIRST + SECONDS * step, 0.002 * step, step, samples, samples * TOKENS)
 
 
 def _clocks(step: int, total: int, pace: Pace) -> dict[str, float]:
-    validations = _validations(total)
-    done = sum(s < step for s in validations)
-    clocks = {f"recent/{name}": value for name, value in pace.rates().items()}
+    done = len(_validated(step, total))
+    clocks = {f"recent/{name}": value for name, value in pace.rates("tokens").items()}
     clocks |= {"time/wall_seconds": _mark(step).seconds + done * VALIDATION}
     clocks["time/eta_seconds"] = (total - step) * clocks.get("recent/ms_per_step", 1000 * SECONDS) / 1000
-    validation = seconds_to_come(validations, step, done * VALIDATION, done)
+    validation = seconds_to_come(_validations(total), step + (step == total), done * VALIDATION, done)
     if validation is not None:
         clocks["time/eta_validation_seconds"] = validation
         clocks["time/eta_seconds"] += validation
@@ -82,37 +90,47 @@ def _validations(total: int) -> list[int]:
     return sorted({math.ceil(total * k / 4) for k in range(1, 5)})
 
 
-def _standing(step: int, total: int, clocks: dict[str, float]) -> Standing:
-    share = step / total
-    name, description = PHASES[min(2, int(3 * share))]
-    loss = 1.5 + 2.7 * math.exp(-5 * share) + 0.05 * math.sin(12.9 * step)
-    row: dict[str, float] = {"train/lr": 1e-3 * min(1.0, 10 * (step + 1) / total) * (1 + math.cos(math.pi * share)) / 2}
-    if step:
-        row |= {
-            "train/loss": loss,
-            "train/smoothed_loss": 1.5 + 2.7 * math.exp(-5 * share),
-            "train/grad_norm": 0.4 + 2 * math.exp(-8 * share),
-        }
-    validated = max((s for s in _validations(total) if s < step), default=-1)
-    density = 0.1 + 0.9 * min(1.0, 2 * share)
-    more: dict[str, Any] = {"phase": name, "phase/description": description, "growth/density": density}
+def _validated(step: int, total: int) -> list[int]:
+    """Those that the report of `step` knows of: it comes before the one of its step, and at the end after it."""
+    return [s for s in _validations(total) if s < step or step == total]
+
+
+def _standing(step: int, total: int, phases: Phases, clocks: dict[str, float]) -> Standing:
+    share, samples = step / total, step * MICRO_BATCH * ACCUMULATION
+    validated = max(_validated(step, total), default=-1)
+    connected = round((0.1 + 0.9 * min(1.0, 2 * share)) * MASKABLE)
+    name, description = phases.at(max(0, step - 1))  # in the update made last, as in a run
+    more: dict[str, float | str] = {"phase": name, "phase/description": description, "growth/density": connected / MASKABLE}
+    more["phase/lr_multiplier"] = phases.lr_multiplier(max(0, step - 1))
     return Standing(
         step=step,
         total_steps=total,
         steps_per_epoch=total,
         tasks=("tokens",),
-        row=row,
-        samples=step * MICRO_BATCH * ACCUMULATION,
-        units=("tokens", TOKENS),
+        row=_row(step, total, phases),
+        samples=samples,
+        units=("tokens", samples * TOKENS),
         batch=(MICRO_BATCH, ACCUMULATION, 1),
         global_batch=MICRO_BATCH * ACCUMULATION,
         parameters=PARAMETERS,
-        active_parameters=round(PARAMETERS * density),
+        active_parameters=PARAMETERS - MASKABLE + connected,
         validated=validated,
         validation={"val/loss": 1.6 + 2.7 * math.exp(-5 * validated / total)} if validated > 0 else {},
         more=more,
         clocks=clocks,
     )
+
+
+def _row(step: int, total: int, phases: Phases) -> dict[str, float]:
+    """Of training; its rate is that of the update made last: a warm-up, then a cosine, times what the phases say."""
+    share, update = step / total, max(0, step - 1)
+    shape = min(1.0, 10 * (update + 1) / total) * (1 + math.cos(math.pi * update / total)) / 2
+    row = {"train/lr": 1e-3 * shape * phases.lr_multiplier(update)}
+    if step:
+        row["train/smoothed_loss"] = 1.5 + 2.7 * math.exp(-5 * share)
+        row["train/loss"] = row["train/smoothed_loss"] + 0.05 * math.sin(12.9 * step)
+        row["train/grad_norm"] = 0.4 + 2 * math.exp(-8 * share)
+    return row
 
 
 if __name__ == "__main__":

@@ -15,12 +15,14 @@ REPORTS = 10  # the pace is that of the last so many intervals between reports
 
 
 class Mark(NamedTuple):
-    """Readings at one moment: seconds of training and, within them, of waiting for data in this launch; step and samples of the run."""
+    """Readings at one moment: seconds of training and, within them, of waiting for data in this launch; step, samples and the workload's
+    own units of the run."""
 
     seconds: float
     waiting: float
     step: int
     samples: int
+    units: int = 0
 
 
 class Pace:
@@ -39,18 +41,22 @@ class Pace:
         if not self._marks or mark.step > self._marks[-1].step:
             self._marks.append(mark)
 
-    def rates(self) -> dict[str, float]:
-        """`steps_per_second`, `ms_per_step`, `samples_per_second`, `waiting_for_data` (0 to 1); empty while no update is timed."""
+    def rates(self, units: str | None = None) -> dict[str, float]:
+        """`steps_per_second`, `ms_per_step`, `samples_per_second`, `waiting_for_data` (0 to 1) and, where `units` are named, these per
+        second; empty while no update is timed."""
         if len(self._marks) < 2:
             return {}
         first, last = self._marks[0], self._marks[-1]
         seconds, steps = max(last.seconds - first.seconds, 1e-9), last.step - first.step
-        return {
+        rates = {
             "steps_per_second": steps / seconds,
             "ms_per_step": 1000 * seconds / steps,
             "samples_per_second": (last.samples - first.samples) / seconds,
             "waiting_for_data": (last.waiting - first.waiting) / seconds,
         }
+        if units is not None:
+            rates[f"{units}_per_second"] = (last.units - first.units) / seconds
+        return rates
 
 
 def seconds_to_come(happens: Sequence[int], step: int, spent: float, done: int) -> float | None:

@@ -120,8 +120,8 @@ def samples(s: Standing) -> list[Part]:
     """What has been seen, and what one update takes: micro-batch x accumulation x processes."""
     parts = [Part("progress/samples_seen", s.samples, f"{s.samples:,} samples")]
     if s.units is not None:
-        name, each = s.units
-        parts.append(Part(f"progress/{name}_seen", s.samples * each, f"{s.samples * each:,} {name}"))
+        name, seen = s.units
+        parts.append(Part(f"progress/{name}_seen", seen, f"{seen:,} {name}"))
     parts += [Part(f"batch/{name}", size) for name, size in zip(("micro_batch", "accumulation", "processes"), s.batch)]
     made_of = " x ".join(map(str, s.batch))
     return [*parts, Part("batch/global_batch", s.global_batch, f"batch {made_of} = {s.global_batch:,}")]

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 class Standing:
     """All fields but `clocks` are determined by the configuration, the number of processes and `step`.
 
-    `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first. `units`: what a sample
-    holds and how many of it (`("tokens", 1024)`). `batch`: samples of a micro-batch, micro-batches of an update on one process,
-    processes. `validation`: the newest results of the passes made so far (`val/loss`), the last of them at step `validated`. `more`: rows
-    of the curriculum, growth and workload. `clocks`: `time/...` (means and sums of this launch; wall_seconds of all), `recent/...`
-    (over the last reports) and `memory/...`, those that are known.
+    `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first. `units`: what samples
+    hold, and how much of it was seen (`("tokens", 3_932_160)`). `batch`: samples of a micro-batch, micro-batches of an update on one
+    process, processes. `validation`: the newest results of the passes made so far (`val/loss`), the last of them at step `validated`.
+    `more`: rows of the curriculum, growth and workload. `clocks`: `time/...` (means and sums of this launch; wall_seconds of all),
+    `recent/...` (over the last reports) and `memory/...`, those that are known.
     """
 
     step: int

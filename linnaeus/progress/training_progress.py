@@ -21,6 +21,7 @@ class TrainingProgress:
 
     current_stage: what it is doing. current_epoch: 0-based. step: micro-batches this process has run. global_step: optimizer
     updates. samples_seen: training samples over all processes, the stand-ins of empty micro-batches not counted.
+    units_seen: what these samples held of the workload's own units (tokens); 0 where it has none.
     expected_total_steps: updates of the whole run, set before the first batch; 0 while unknown. steps_per_epoch: 0 while unknown.
     pending_validations, completed_validations: (stage, partial index) of the passes owed and done at this very step.
     """
@@ -37,6 +38,7 @@ class TrainingProgress:
         "samples_seen",
         "step",
         "steps_per_epoch",
+        "units_seen",
         "validation_step",
         "world_size",
     )
@@ -46,7 +48,7 @@ class TrainingProgress:
         assert world_size >= 1 and accumulation_steps >= 1
         self.world_size, self.accumulation_steps = world_size, accumulation_steps
         self.current_stage = TrainingStage.TRAINING
-        self.current_epoch = self.step = self.global_step = self.samples_seen = 0
+        self.current_epoch = self.step = self.global_step = self.samples_seen = self.units_seen = 0
         self.steps_per_epoch = 0
         self.pending_validations: list[PassKey] = []
         self.completed_validations: list[PassKey] = []
@@ -81,13 +83,14 @@ class TrainingProgress:
         self.global_step += 1
         return True
 
-    def update_window(self, samples: int, micro_batches: int) -> None:
-        """Count one update: a window of `micro_batches` here and `samples` over all processes. Exact where a partial last
-        batch leaves processes with unequal shares, which `update_step` alone cannot know."""
+    def update_window(self, samples: int, micro_batches: int, units: int = 0) -> None:
+        """Count one update: a window of `micro_batches` here, and `samples` with `units` in them over all processes. Exact where a
+        partial last batch leaves processes with unequal shares, which `update_step` alone cannot know."""
         seen = self.samples_seen + samples
         self.step += micro_batches - 1
         self.update_step(0, False)
         self.samples_seen = seen
+        self.units_seen += units
 
     def end_epoch(self) -> None:
         """An epoch's last update is done; the counters have moved already. Its validations may still be owed."""
@@ -161,6 +164,7 @@ class TrainingProgress:
             "step": self.step,
             "global_step": self.global_step,
             "samples_seen": self.samples_seen,
+            "units_seen": self.units_seen,
             "expected_total_steps": self.expected_total_steps,
             "validation_step": self.validation_step,
             "pending_validations": [[stage.value, index] for stage, index in self.pending_validations],
@@ -172,6 +176,7 @@ class TrainingProgress:
         self.current_stage = TrainingStage(state["current_stage"])
         self.current_epoch, self.step = int(state["current_epoch"]), int(state["step"])
         self.global_step, self.samples_seen = int(state["global_step"]), int(state["samples_seen"])
+        self.units_seen = int(state.get("units_seen", 0))  # older checkpoints have none: counted from there on
         self.expected_total_steps = self.expected_total_steps or int(state["expected_total_steps"])
         self.validation_step = int(state["validation_step"])
         self.pending_validations = [_pass_key(stage, index) for stage, index in state["pending_validations"]]

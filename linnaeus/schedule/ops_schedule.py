@@ -165,7 +165,8 @@ class OpsSchedule:
 
     def get_dimension_weights(self, steps: np.ndarray, dimensions: Sequence[str]) -> np.ndarray:
         """float64 [n, D]: the weight of each of `dimensions` in the update at each of `steps` (int [n]); rows sum to 1, and without
-        phases all weights are equal. The weights at the end of the run are those at `resolved.total_steps`."""
+        phases all weights are equal. The weights of the last update, by which a model is validated, are those at
+        `resolved.last_step` - 1."""
         phases = self.resolved.phases
         if phases is None:
             import numpy as np

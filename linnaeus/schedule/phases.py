@@ -90,13 +90,13 @@ class Phases:
         """float64 [n, S], rows sum to 1: the probability that a sample of each of `steps` (int [n]) comes from each of `sources`. A phase
         without `data` draws in proportion to `sizes`; a source that a phase with `data` does not name has none of it."""
         by_size = shares_of_sizes(sizes)
-        rows = [_normalised(dict(phase.data), sources, 0.0) if phase.data else by_size for phase in self.phases]
+        rows = [normalised(dict(phase.data), sources, 0.0) if phase.data else by_size for phase in self.phases]
         return self._blend(steps, rows)
 
     def dimension_weights(self, steps: np.ndarray, dimensions: Sequence[str]) -> np.ndarray:
         """float64 [n, D], rows sum to 1: the weight of each of `dimensions` at each of `steps` (int [n]). One that a phase does not name
         weighs 1 before the phase's weights are scaled to sum to 1."""
-        rows = [_normalised(dict(phase.dimensions), dimensions, 1.0) for phase in self.phases]
+        rows = [normalised(dict(phase.dimensions), dimensions, 1.0) for phase in self.phases]
         return self._blend(steps, rows)
 
     def _blend(self, steps: np.ndarray, table: Sequence[np.ndarray]) -> np.ndarray:
@@ -126,6 +126,15 @@ class Phases:
         idle = [phase for phase in self.phases if phase.start >= min(phase.end, last_step)]
         return [f"schedule.phases.{p.name}: steps {p.start} to {p.end} give it none of the {last_step} updates of the run" for p in idle]
 
+    def undrawn(self, sources: Sequence[str], last_step: int) -> list[str]:
+        """Those of `sources` that no update of a run of `last_step` draws from; a phase without `data` draws from all."""
+        moments = zip(self.phases, [(0, 0), *self.fades()], strict=True)
+        acting = [phase for phase, (begin, whole) in moments if phase.start + (begin < whole) < min(phase.end, last_step)]
+        if not all(phase.data for phase in acting):
+            return []
+        drawn = {name for phase in acting for name, weight in phase.data if weight}
+        return [name for name in sources if name not in drawn]
+
     # ---- names
 
     def check_names(self, sources: Sequence[str], dimensions: Sequence[str]) -> None:
@@ -142,7 +151,7 @@ def shares_of_sizes(sizes: Sequence[int]) -> np.ndarray:
     return np.array(sizes, np.float64) / sum(sizes)
 
 
-def _normalised(weights: Mapping[str, float], names: Sequence[str], otherwise: float) -> np.ndarray:
+def normalised(weights: Mapping[str, float], names: Sequence[str], otherwise: float) -> np.ndarray:
     """float64 [len(names)]: the weight of each name, `otherwise` where it has none, scaled to sum to 1."""
     found = np.array([weights.get(name, otherwise) for name in names], np.float64)
     assert found.sum() > 0, f"{weights} leave nothing of {names}: check_names comes first"

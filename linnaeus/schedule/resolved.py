@@ -205,6 +205,9 @@ def _growth(growth: GrowthConfig, total: int, per_epoch: int, last: int) -> tupl
         raise ConfigError(f"growth.end={growth.end:g} is less than growth.start={growth.start:g}; connected weights stay, make it larger")
     density = Ramp.resolve(growth, "growth", total, per_epoch)
     if density.is_constant:
+        if growth.every:
+            stays = f"growth.end={growth.end:g} is growth.start, so nothing would ever be connected"
+            raise ConfigError(f"{stays}; make it larger, or say growth.every=[] for a density that stays")
         return never, density
     if density.until_step == 0:
         raise ConfigError(f"growth.until={growth.until} leaves no update to grow in; make it later")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from linnaeus.schedule.durations import first_step_at
 from linnaeus.schedule.every import Every
 from linnaeus.schedule.ramps import Ramp
-from linnaeus.schedule.resolved import PARTIAL, ResolvedSchedule
+from linnaeus.schedule.resolved import DENSITY, PARTIAL, ResolvedSchedule
 from linnaeus.schedule.unreached import unreached
 
 if TYPE_CHECKING:
@@ -38,15 +38,27 @@ def schedule_summary(resolved: ResolvedSchedule, config: object = None, world_si
         lines += _line(name, describe_event(every))
         if name == PARTIAL:
             lines += _combinations(resolved)
+    lines += _line("early stop", _early_stop(resolved))
+    lines += _ramps(resolved)
+    lines += [f"  note: {note}" for note in unreached(resolved)]
+    return "\n".join(lines)
+
+
+def _ramps(resolved: ResolvedSchedule) -> list[str]:
+    """Probabilities, and the share of the weights that is connected, each under a title of its own."""
+    lines: list[str] = []
     ramps = resolved.ramps()
-    lines += ["probabilities"] if ramps else []
+    density = ramps.pop(DENSITY, None)
+    if ramps:
+        lines.append("probabilities")
     for name, ramp in ramps.items():
         lines += _line(name, describe_ramp(ramp))
     if "mixing" in ramps:
         lines += _line("mixing level", _levels(resolved))
-    lines += _line("early stop", _early_stop(resolved))
-    lines += [f"  note: {note}" for note in unreached(resolved)]
-    return "\n".join(lines)
+    if density is not None:
+        lines.append("growth")
+        lines += _line(DENSITY, describe_ramp(density))
+    return lines
 
 
 def _line(name: str, text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from linnaeus.schedule.ramps import Ramp
 from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
 
 
@@ -15,7 +16,7 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
     ]
     keys = {name: "growth" if name == DENSITY else f"schedule.{name}" for name in resolved.ramps()}
     notes += [
-        f"{keys[name]}: the ramp ends at step {r.until_step}, beyond the last step {last}, and stops at {r.at(last - 1):.4g}"
+        f"{keys[name]}: the ramp ends at step {r.until_step}, beyond the last step {last}, and stops at {_reached(resolved, name, r):.4g}"
         for name, r in resolved.ramps().items()
         if not r.is_constant and r.until_step > last
     ]
@@ -29,3 +30,8 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
         never = f"the learning rate of the run ({last} steps) never reaches its peak"
         notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}, so {never}")
     return notes
+
+
+def _reached(resolved: ResolvedSchedule, name: str, ramp: Ramp) -> float:
+    """The value of the last update; the density is that of the last update in which weights are connected, or what it began with."""
+    return ramp.at(max(resolved.growth.steps(), default=0) if name == DENSITY else resolved.last_step - 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.config.errors import ConfigError, one_line
-from linnaeus.config.load import compose, compose_tree
+from linnaeus.config.load import compose, keys_left_out
 from linnaeus.config.schema import Config
 from linnaeus.rundir import RunDirectory, run_path, update_hash
 from linnaeus.sweep.request import Request
@@ -81,8 +81,8 @@ def _as_process(overrides: Sequence[str], config: Config, request: Request) -> l
     """What is to be added so that the run is not launched once more, where an experiment's file chooses how it is launched."""
     if config.launch.name == "process":
         return []
-    tree = compose_tree([*overrides, "launch=process"], request.config_dir)
-    return ["launch=process", *(f"~launch.{key}" for key in tree["launch"] if key != "name")]
+    surplus = keys_left_out([*overrides, "launch=process"], request.config_dir)
+    return ["launch=process", *(f"~{key}" for key in surplus if key.startswith("launch."))]
 
 
 def _composed(overrides: Sequence[str], request: Request) -> Config:

@@ -97,7 +97,9 @@ class Workload(Protocol):
     train_size: int
     train_set: PositionedDataset  # these two after `build_datasets`
     validation_set: PositionedDataset
-    units: tuple[str, int]  # what a sample holds and how many, for reports: ("tokens", 1024); a workload of plain samples has none
+    # What a sample holds and how many, for reports: ("tokens", 1024). Where a task has that name, its valid labels are counted instead: of
+    # a sample that is padded, what is padding is not seen. A workload of plain samples has none.
+    units: tuple[str, int]
     probabilities: tuple[str, ...]  # those of `linnaeus.schedule.resolved.RAMPS` its data ask for, as meta_mask; a workload without: none
     sources: tuple[str, ...]  # named sources its training samples come from, that `schedule.phases` may mix; a workload without: none
     source_sizes: tuple[int, ...]  # how large each of them is, in samples or what they are made of

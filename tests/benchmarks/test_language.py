@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,6 +67,38 @@ def test_the_command_writes_every_number(tmp_path: Path, capsys: pytest.CaptureF
     assert "tokens/s" in capsys.readouterr().out
 
 
+def entropy(numbers: np.ndarray) -> float:
+    shares = np.bincount(numbers) / len(numbers)
+    shares = shares[shares > 0]
+    return float(-(shares * np.log(shares)).sum())
+
+
+def test_letters_tell_what_follows_and_nothing_else() -> None:
+    """All are as frequent, so only what has learnt the successors of a letter has a loss below ln 65."""
+    letters = np.array(language.markov_chain(60_000))
+    alone, pairs = entropy(letters), entropy(letters[:-1] * len(language.LETTERS) + letters[1:])
+    assert alone == pytest.approx(math.log(65), abs=0.01)
+    assert math.log(3) - 0.05 < pairs - alone < math.log(3) + 0.001
+    assert pairs - alone + 1 < language.LEARNT < alone - 1
+
+
+class Idle(language.PlainLoop):
+    """Learns nothing, at the same speed."""
+
+    def step(self, tokens: torch.Tensor, targets: torch.Tensor) -> None:
+        self.loss(self.model, tokens, targets).backward()
+        self.updates += 1
+
+
+def test_a_loop_that_learns_nothing_ends_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for after 24 updates, where it is after 300."""
+    language.check_learnt({"idle": 9.0}, 299)
+    monkeypatch.setattr(language, "LEARNT_AFTER", 24)
+    context = DistributedContext().initialize(device="cpu")
+    with pytest.raises(SystemExit, match=r"after 24 updates the loss is above 2.64, so nothing was trained: idle 4\.\d\d$"):
+        language.compare(language.cpu_config(tmp_path, 12, 2, 1), context, {"idle": Idle}, 1, 12)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_without_a_gpu_one_line_says_so(capsys: pytest.CaptureFixture) -> None:
     assert language.main(["--only", "gpu"]) == 0
@@ -72,7 +106,7 @@ def test_without_a_gpu_one_line_says_so(capsys: pytest.CaptureFixture) -> None:
 
 
 def test_the_part_for_a_gpu(tmp_path: Path) -> None:
-    """gpt2 as it is but for its size and the device: bf16, random tokens of its vocabulary, one micro-batch an update."""
+    """gpt2 as it is but for its size and the device: bf16, its vocabulary, one micro-batch an update."""
     context = DistributedContext().initialize(device="cpu")
     small = ["model.size=gpt_nano", "model.layers=1", "trainer.compile=false"]
     config = language.gpu_config(tmp_path, 1, 2, 1, "cpu", *small, block=32)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from linnaeus.config import compose
-from linnaeus.config.command_line import check_given_once, with_open_mappings
+from linnaeus.config.command_line import check_given_once
 from linnaeus.config.help import describe, help_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,11 +114,6 @@ def test_the_smoke_preset_runs(start, tmp_path):
     assert status == 0 and err == ""
     assert json.loads((run / "summary.json").read_text())["global_step"] == 3
     assert (run / "batches-rank0.jsonl").exists() and list((run / "debug").iterdir())
-
-
-def test_a_mapping_can_be_given_whole():
-    assert with_open_mappings(["weighting.weights={species: 2}", "seed=1"]) == ["++weighting.weights={species: 2}", "seed=1"]
-    assert compose(["weighting.weights={species:2}"]).weighting.weights == {"species": 2.0}
 
 
 def test_keys_are_compared_without_their_marks():

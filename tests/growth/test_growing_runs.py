@@ -82,6 +82,24 @@ def test_what_holds_after_every_update_and_is_told(tmp_path, workload, by, optim
         assert (weights[~mask] == 0).all() and (checkpoint.ema_state[name][~mask] == 0).all()
 
 
+@pytest.mark.parametrize("growing", [True, False])
+def test_active_is_what_is_trained_and_connected(tmp_path, growing):
+    """Frozen weights are neither masked nor active; the same count in rows, in reports and without growth."""
+    more = GROWING if growing else GROWING[6:]
+    run = runs.run("vectors", tmp_path, *more, "trainer.freeze=[trunk.0]", "schedule.report=[3steps]", "schedule.validate=[]")
+    weights = runs.newest(run).model_state
+    active = sum(tensor.numel() for name, tensor in weights.items() if not name.startswith("trunk.0."))
+    found = {row["global_step"]: row["model/active_parameters"] for row in runs.rows(run / "reports.jsonl")}
+    if not growing:
+        assert set(found.values()) == {active}
+        return
+    size = SIZES["vectors"]["trunk.3.weight"]
+    assert set(runs.newest(run).training_state["growth"]["masks"]) == {"trunk.3.weight"}
+    assert found == {step: active - size + wanted(size, step) for step in (0, 3, 6, 9, 12)}
+    rows = {row["global_step"]: row["growth/active_parameters"] for row in runs.rows(run / "metrics.jsonl")}
+    assert all(rows[step] == found[step] for step in (3, 6, 9, 12))
+
+
 def test_a_run_without_growth_says_nothing_of_it(tmp_path):
     run = runs.run("vectors", tmp_path, "trainer.length=2steps")
     assert not any(name.startswith("growth") for row in runs.rows(run / "metrics.jsonl") for name in row)
@@ -250,9 +268,12 @@ def test_the_plan_says_when_and_how_much(tmp_path):
     run = runs.run("vectors", tmp_path, *GROWING, "schedule.validate=[]")
     text = (run / "schedule.txt").read_text()
     assert "4 times: 3, 6, 9, 10  (every 3steps)" in text and "0.1 -> 0.9, from step 2 to step 10" in text
+    assert "growth\n  connected weights  " in text and "probabilities" not in text, "nothing is drawn here"
     assert "connected weights" in (run / "schedule.svg").read_text()
     assert "1,216 weights of 2 matrices, 121 of them connected at the start" in (run / "train.log").read_text()
     shutil.rmtree(run)
-    short = runs.run("vectors", tmp_path, *GROWING, "schedule.validate=[]", "schedule.early_stop.max_steps=7")
-    assert "growth: the ramp ends at step 10, beyond the last step 7, and stops at 0.5" in (short / "schedule.txt").read_text()
-    assert json.loads((short / "summary.json").read_text())["global_step"] == 7
+    short = runs.run("vectors", tmp_path, *GROWING, "schedule.validate=[]", "schedule.early_stop.max_steps=8")
+    says = "  note: growth: the ramp ends at step 10, beyond the last step 8, and stops at 0.5"  # 6 is the last update that connects any
+    assert says in (short / "schedule.txt").read_text().splitlines()
+    assert runs.rows(short / "metrics.jsonl")[-1]["growth/density"] == 0.5
+    assert json.loads((short / "summary.json").read_text())["global_step"] == 8

@@ -119,6 +119,17 @@ def test_reports_say_where_the_curriculum_stands(whole: Path) -> None:
     assert "phase early: what comes first" in text and "mixture near 0.75, far 0.25" in text and "dimension wide 0.25, tall 0.75" in text
 
 
+def test_rows_of_metrics_have_the_numbers_of_the_curriculum(whole: Path) -> None:
+    """For loggers to draw; those that the report of the same step has."""
+    reports = {row["global_step"]: row for row in runs.rows(whole / "reports.jsonl")}
+    rows = [row for row in runs.rows(whole / "metrics.jsonl") if "train/loss" in row]
+    assert [row["global_step"] for row in rows] == [3, 6, 9, 12, 15, 18]
+    for row in rows:
+        numbers = {name: value for name, value in reports[row["global_step"]].items() if name.startswith("phase/")}
+        assert isinstance(numbers.pop("phase/description"), str) and len(numbers) == 5
+        assert {name: value for name, value in row.items() if name.startswith("phase")} == numbers
+
+
 def test_the_plan_of_a_workload_without_metadata_names_none(whole: Path) -> None:
     plan = (whole / "schedule.txt").read_text()
     assert "phases\n" in plan and not [word for word in ("mask", "mixing", "probabilities") if word in plan]
@@ -128,7 +139,7 @@ def test_reports_hold_the_newest_validation(whole: Path) -> None:
     validated = {row["global_step"]: row for row in runs.rows(whole / "metrics.jsonl") if "val/loss" in row}
     assert [*validated] == [4, 8, 12, 16, 20]
     for report in runs.rows(whole / "reports.jsonl"):
-        newest = max((step for step in validated if step < report["global_step"]), default=None)
+        newest = max((step for step in validated if step < report["global_step"] or report["global_step"] == STEPS), default=None)
         names = ("val/loss", "val/r2", "val/first/mse")
         if newest is None:
             assert not [name for name in report if name.startswith("val")]

@@ -12,6 +12,10 @@ def test_the_pace_is_that_of_the_last_reports() -> None:
         pace.take(Mark(seconds, waiting, step, 8 * step))
     found = pace.rates()
     assert found == {"steps_per_second": 20 / 30, "ms_per_step": 1500.0, "samples_per_second": 160 / 30, "waiting_for_data": 2 / 30}
+    assert pace.rates("tokens") == {**found, "tokens_per_second": 0.0}
+    for step, tokens in ((40, 700), (50, 1000)):  # samples that hold unlike numbers of them
+        pace.take(Mark(3 * step + 40, 52, step, 8 * step, tokens))
+    assert pace.rates("tokens")["tokens_per_second"] == 1000 / 60
 
 
 def test_no_update_no_pace() -> None:

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -82,6 +83,8 @@ def test_clocks_are_in_timings_and_reporting_is_one_of_them(whole: Path) -> None
     last = timings[130]
     assert 0 < last["time/reporting_seconds"] < 101 * 0.02, "a report takes less than a millisecond on an idle machine"
     assert timings[65]["recent/ms_per_step"] > 0 and timings[65]["time/eta_seconds"] > timings[65]["time/eta_validation_seconds"] > 0
+    report = next(row for row in runs.rows(whole / "timings.jsonl") if row["global_step"] == 130)  # the row behind it is of the end
+    assert report["time/eta_seconds"] == 0 and report["time/validation_seconds"] > timings[129]["time/validation_seconds"]
     assert "recent/mfu" not in last, "nobody said what this model computes"
 
 
@@ -133,15 +136,37 @@ def test_frozen_parameters_are_not_active(tmp_path: Path) -> None:
     assert last["model/parameters"] == sum(w.numel() for w in weights.values())
 
 
-def test_the_language_workload_counts_tokens(tmp_path: Path) -> None:
-    run = runs.run("language", tmp_path, "trainer.length=4steps", "schedule.report=[25%]", "logger.peak_tflops=1")
-    assert [row["progress/tokens_seen"] for row in reports(run)] == [8 * row["progress/samples_seen"] for row in reports(run)]
-    assert reports(run)[-1]["progress/tokens_seen"] > 0 and "recent/mfu" in runs.rows(run / "timings.jsonl")[2]
-    for row in runs.rows(run / "timings.jsonl"):
-        assert row["time/tokens_per_second"] == pytest.approx(8 * row["time/samples_per_second"])
-    assert "recent/tokens_per_second" in runs.rows(run / "timings.jsonl")[2] and " tokens/s" in (run / "train.log").read_text()
-    training = [row for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row]
-    assert [row["progress/tokens_seen"] for row in training] == [8 * row["progress/samples_seen"] for row in training] != []
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_language_workload_counts_the_tokens_it_was_given(tmp_path: Path, killed: bool) -> None:
+    """Two epochs of 85 windows of 8, the last of each cut short by the end of the text: what it is padded with is no token."""
+    seen: dict[int, int] = {}
+    original = loop.train_one_step
+
+    def train_one_step(t: Any, window: Any) -> None:
+        original(t, window)
+        seen[t.progress.global_step] = sum(int((batch["target"] >= 0).sum()) for batch, _ in window)
+
+    more = ["trainer.length=6steps", "schedule.report=[1steps]", "schedule.checkpoint=[2steps]", "logger.peak_tflops=1"]
+    config = runs.configuration("language", tmp_path, *more)
+    with mock.patch.object(loop, "train_one_step", train_one_step):
+        if killed:
+            with runs.killed(loop, "train_one_step", 4):
+                runs.start(config)
+        assert runs.start(config) == 0
+    run, begun = runs.run_path(config), 2 if killed else 0
+    tokens, samples = list(accumulate([seen[step] for step in range(1, 7)], initial=0)), [0, 32, 64, 85, 117, 149, 170]
+    assert 8 * 170 - 14 <= tokens[-1] < 8 * 170
+    assert [row["progress/tokens_seen"] for row in reports(run)] == tokens
+    assert [row["progress/samples_seen"] for row in reports(run)] == samples
+    assert [row["progress/tokens_seen"] for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row] == tokens[1:]
+    timings = {row["global_step"]: row for row in runs.rows(run / "timings.jsonl")}
+    for step in range(begun + 1, 7):
+        each = (tokens[step] - tokens[begun]) / (samples[step] - samples[begun])
+        assert timings[step]["time/tokens_per_second"] == pytest.approx(each * timings[step]["time/samples_per_second"])
+    assert "recent/mfu" in timings[5] and " tokens/s" in (run / "train.log").read_text()
+    timed = begun + 1  # the pace is without the first update of a launch
+    each = (tokens[5] - tokens[timed]) / (samples[5] - samples[timed])
+    assert timings[5]["recent/tokens_per_second"] == pytest.approx(each * timings[5]["recent/samples_per_second"])
     assert json.loads((run / "summary.json").read_text())["timings"]["time/tokens_per_second"] > 0
 
 
@@ -262,6 +287,7 @@ def test_two_processes_report_once_and_the_same(tmp_path: Path, whole: Path) -> 
     one = reports(runs.run("vectors", tmp_path / "one", *more))
     two = reports(runs.run_path(runs.configuration("vectors", tmp_path / "two", *more)))
     assert [row["global_step"] for row in two] == list(range(21))
+    assert [row.get("validation/step") for row in two[18:]] == [15, 15, 20]
     for a, b in zip(one, two, strict=True):
         split = ("batch/accumulation", "batch/processes")
         assert [b[name] for name in split] == [2, 2] and [a[name] for name in split] == [4, 1]

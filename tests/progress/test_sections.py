@@ -19,7 +19,7 @@ STANDING = Standing(
         "train/genus/loss": 1.5, "train/genus/weight": 0.75, "train/species/loss": 3.25, "train/species/weight": 1.25, "val/loss": 9.0,
     },
     samples=3840,
-    units=("tokens", 1024),
+    units=("tokens", 3_932_160),
     batch=(8, 2, 2),
     global_batch=32,
     parameters=804_096,

@@ -28,9 +28,9 @@ def test_global_step_moves_at_the_optimizer_step_only() -> None:
 
 def test_a_window_counts_once_with_its_own_samples() -> None:
     progress = TrainingProgress(config("10epochs"), world_size=2, accumulation_steps=3)
-    progress.update_window(24, 3)
-    progress.update_window(5, 3)  # a partial last batch
-    assert (progress.step, progress.global_step, progress.samples_seen) == (6, 2, 29)
+    progress.update_window(24, 3, 240)
+    progress.update_window(5, 3, 41)  # a partial last batch
+    assert (progress.step, progress.global_step, progress.samples_seen, progress.units_seen) == (6, 2, 29, 281)
 
 
 def test_progress_fraction_and_its_fallbacks() -> None:
@@ -164,12 +164,15 @@ def test_orders_that_make_no_sense_are_refused() -> None:
 
 def test_state_holds_plain_values_and_a_longer_run_keeps_its_length() -> None:
     progress = progress_of(30)
-    progress.update_step(4, False)
+    progress.update_window(4, 1, 11)
     state = progress.state_dict()
     assert json.loads(json.dumps(state)) == state
     longer = progress_of(60)
     longer.load_state_dict(state)
-    assert longer.expected_total_steps == 60 and longer.global_step == 1
+    assert longer.expected_total_steps == 60 and longer.global_step == 1 and longer.units_seen == 11
+    del state["units_seen"]  # as in checkpoints of before there were any
+    longer.load_state_dict(state)
+    assert longer.units_seen == 0
     unknown = TrainingProgress()
     unknown.load_state_dict(state)
     assert unknown.expected_total_steps == 30

@@ -136,8 +136,6 @@ def test_against_the_reference(seed: int) -> None:
     assert phases is not None
     steps, sizes = np.arange(total), (5, 30, 1)
     assert phases.shares(steps) == pytest.approx(np.array([slow_shares(config, s) for s in range(total)], float), abs=1e-12)
-    rates = [float(sum(x * Fraction(p.lr) for x, p in zip(slow_shares(config, s), config.values(), strict=True))) for s in range(total)]
-    assert [phases.lr_multiplier(s) for s in range(total)] == pytest.approx(rates, abs=1e-12)
     mixture = [slow_row(config, s, "abc", [0, 0, 0, sizes], lambda p: p.data) for s in range(total)]
     assert phases.mixture(steps, "abc", sizes) == pytest.approx(np.array(mixture), abs=1e-12)
     weights = [slow_row(config, s, "wxyz", [1, 1, 1, 1, (1, 1, 1, 1)], lambda p: p.dimensions) for s in range(total)]
@@ -197,6 +195,16 @@ def test_a_phase_that_a_short_run_never_reaches_is_noted(make_config: Callable[.
     resolved = resolve_all_schedule_params(make_config(early_stop={"max_steps": 300}, phases=FIVE), 1000, 100)
     assert [note.split(":")[0] for note in unreached(resolved) if "phases" in note] == [f"schedule.phases.{name}" for name in [*FIVE][2:]]
     assert not [note for note in unreached(resolve_all_schedule_params(make_config(phases=FIVE), 1000, 100)) if "phases" in note]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_undrawn_sources_are_those_whose_share_is_nothing_in_every_update(seed: int) -> None:
+    config, total = random_phases(random.Random(seed))
+    phases = Phases.resolve(config, total, 7)
+    assert phases is not None
+    for last in range(1, total + 1):
+        drawn = phases.mixture(np.arange(last), "abcd", (1, 1, 1, 1)).any(0)
+        assert phases.undrawn("abcd", last) == [name for name, there in zip("abcd", drawn, strict=True) if not there]
 
 
 def test_what_a_longer_run_moves(make_config: Callable[..., Config]) -> None:

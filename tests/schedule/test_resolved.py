@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import RampConfig, StepConfig, WSDConfig
+from linnaeus.config.schema import LinearGrowthConfig, RampConfig, StepConfig, WSDConfig
 from linnaeus.schedule import resolve_all_schedule_params
 from linnaeus.schedule.unreached import unreached
 
@@ -74,6 +74,18 @@ def test_corners_of_the_learning_rate(make_config: Callable) -> None:
     assert wsd.lr_moments == (("decay begins", 80),)
 
 
+def test_a_density_that_stays_says_that_nothing_is_connected(make_config: Callable) -> None:
+    def growing(start: float, end: float, every: list[str]) -> LinearGrowthConfig:
+        return LinearGrowthConfig("linear", start, end, "0%", "50%", every, "gradient")
+
+    resolved = resolve_all_schedule_params(make_config(growth=growing(0.3, 0.3, [])), 100, 10)
+    assert resolved.density is not None and {resolved.density.at(step) for step in range(101)} == {0.3} and not resolved.growth.happens
+    with pytest.raises(ConfigError, match=r"^growth.end=0.3 is growth.start, so nothing would ever be connected; .* growth.every=\[\] for"):
+        resolve_all_schedule_params(make_config(growth=growing(0.3, 0.3, ["1%"])), 100, 10)
+    with pytest.raises(ConfigError, match=r"^growth.every=\[\]: nothing would ever be connected"):
+        resolve_all_schedule_params(make_config(growth=growing(0.3, 0.4, [])), 100, 10)
+
+
 def test_what_will_not_happen_is_noted(make_config: Callable) -> None:
     config = make_config(
         validate=["20epochs"],
@@ -85,6 +97,15 @@ def test_what_will_not_happen_is_noted(make_config: Callable) -> None:
     notes = unreached(resolve_all_schedule_params(config, 100, 10, COMPONENTS))
     assert [note.split(":")[0] for note in notes] == ["validate", "schedule.mixing", "schedule.mixing_level", "lr_scheduler.warmup"]
     assert unreached(resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS)) == []
+
+
+@pytest.mark.parametrize("every, reached", [("15steps", 0.55), ("90%", 0.1)])
+def test_what_a_growth_reaches_is_that_of_its_last_update(make_config: Callable, every: str, reached: float) -> None:
+    """In 50 of 100 steps from 0.1 to 1.0: at step 45 or never, and not what the ramp comes to behind it."""
+    growth = LinearGrowthConfig("linear", 0.1, 1.0, "0%", "90steps", [every], "random")
+    notes = unreached(resolve_all_schedule_params(make_config(growth=growth, early_stop={"max_steps": 50}), 100, 10, COMPONENTS))
+    said = f"growth: the ramp ends at step 90, beyond the last step 50, and stops at {reached:g}"
+    assert said in notes
 
 
 def test_plain_and_picklable(make_config: Callable) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from linnaeus.config import ConfigError
-from linnaeus.config.schema import RampConfig
+from linnaeus.config.schema import LinearGrowthConfig, RampConfig
 from linnaeus.schedule import resolve_all_schedule_params, schedule_picture, schedule_summary
 from linnaeus.schedule.picture import LEFT, RIGHT, WIDTH
 from linnaeus.schedule.summary import abbreviate
@@ -34,6 +34,20 @@ def test_the_summary_says_what_a_person_asks(make_config: Callable) -> None:
         "learning rate below 1e-06 after step 0",
     ):
         assert part in text, text
+
+
+def test_each_title_is_that_of_what_stands_under_it(make_config: Callable) -> None:
+    growth = LinearGrowthConfig("linear", 0.1, 1.0, "0%", "50%", ["10%"], "random")
+    lines = schedule_summary(resolve_all_schedule_params(make_config(growth=growth), 100, 10, ("SPATIAL", "TEMPORAL"))).splitlines()
+    under: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith(" "):
+            title, words = [*under][-1], line.split("  ")
+            under[title].append(words[1])
+        else:
+            under[line] = []
+    assert under["probabilities"] == ["meta_mask", "partial_meta_mask", "null_mask", "mixing", "mixing level"]
+    assert under["growth"] == ["connected weights"] and under["events"][-1] == "early stop"
 
 
 def test_what_cannot_act_is_left_out(make_config: Callable) -> None:

@@ -8,7 +8,8 @@ them: an epoch is as long, and about 37 % of a text is not seen in one.
 
 Named sources are texts side by side, each with windows of its own, numbered through all of them: none crosses from one into another.
 An epoch has every window once, unless phases of the schedule mix the sources otherwise: then `mixture.py` says which window a
-position has. By `random` the source is that of this window, and where in it the window begins is drawn.
+position has, and the shift is that of the pass through the source, not of the epoch, so that within a pass no token is predicted twice.
+By `random` the source is that of this window, and where in it the window begins is drawn.
 
 Validation goes through the whole of each text from its first token: each token but the first is a target exactly once, whatever the block.
 """
@@ -24,7 +25,7 @@ from linnaeus import randomness
 from linnaeus.config.errors import ConfigError
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Batch, SampleIndex
-from linnaeus.workloads.language.mixture import in_proportion, mixed_windows
+from linnaeus.workloads.language.mixture import Mixture
 from linnaeus.workloads.language.model.token_loss import IGNORED
 from linnaeus.workloads.language.store import TokenArray
 
@@ -57,7 +58,9 @@ class TextWindows:
         targets = self.sizes - 1
         self.windows = -(-targets // block) if order is None else np.maximum(1, targets // block)  # [S] of each source
         self.firsts = np.cumsum(self.windows) - self.windows  # [S] the number of its first
-        self._newest: tuple[int, np.ndarray | None] = (-1, None)  # (epoch, its windows by position), which take seconds for millions
+        self.room = np.maximum(1, np.minimum(block, self.sizes - block)).astype(np.uint64)  # [S] shifts there are: to fill a window
+        self.mixture = None if len(self.sources) < 2 or schedule is None else Mixture(seed, schedule, self.sources, self.windows)
+        self._newest: tuple[int, tuple[np.ndarray, np.ndarray] | None] = (-1, None)  # (epoch, its draws), which take seconds for millions
 
     def __len__(self) -> int:
         return int(self.windows.sum())
@@ -74,33 +77,31 @@ class TextWindows:
 
     def shifts(self, epoch: int) -> np.ndarray:
         """int64 [S]: where in each source the first window of an epoch begins; a text that fills no window begins at its first token."""
-        room = np.maximum(1, np.minimum(self.block, self.sizes - self.block)).astype(np.uint64)
-        return (np.uint64(randomness.key(self.seed, randomness.AUGMENT, epoch, SHIFT)) % room).astype(np.int64)
+        return (np.uint64(randomness.key(self.seed, randomness.AUGMENT, epoch, SHIFT)) % self.room).astype(np.int64)
 
-    def by_position(self, epoch: int) -> np.ndarray | None:
-        """int64 [N]: the window at each position of an epoch, where the schedule mixes sources; None: the order it has anyway."""
-        if len(self.sources) < 2 or self.schedule is None:
+    def shifts_of_passes(self, source: np.ndarray, turn: np.ndarray) -> np.ndarray:
+        """int64 [B]: where in `source` [B] the first window of the pass `turn` [B] through it begins."""
+        return (randomness.hashes(randomness.key(self.seed, randomness.AUGMENT, SHIFT), turn) % self.room[source]).astype(np.int64)
+
+    def by_position(self, epoch: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """(window, pass) at each position of an epoch, where the schedule mixes sources; None: the order it has anyway."""
+        if self.mixture is None:
             return None
         if self._newest[0] != epoch:
-            self._newest = (epoch, self._mixed(epoch, self.schedule))
+            self._newest = (epoch, self.mixture.of_epoch(epoch))
         return self._newest[1]
-
-    def _mixed(self, epoch: int, schedule: OpsSchedule) -> np.ndarray | None:
-        global_batch = schedule.resolved.global_batch
-        steps = epoch * schedule.resolved.steps_per_epoch + np.arange(-(-len(self) // global_batch))
-        mixture = schedule.get_mixture(steps, self.sources, self.windows.tolist())
-        return None if in_proportion(mixture, self.windows) else mixed_windows(self.seed, epoch, mixture, global_batch, self.windows)
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
         """`input` int64 [B, block]; `target` int64 [B, block], `IGNORED` beyond the text and in stand-ins; `weight` float32 [B];
         `sample` int64 [B], the windows. In training of a model with dimensions `dimensions` float32 [B, D], their weights; in
-        validation of named sources `source` int64 [B], their numbers."""
+        validation of named sources `source` int64 [B], their numbers. All `indices` are of one epoch."""
         epoch, position, window, step, real = np.array(indices, dtype=np.int64).reshape(-1, 5).T
         if self.order is None:
             source = self.source_of(window)
             begin = self.starts[source] + (window - self.firsts[source]) * self.block
         else:
-            window, source, begin = self._training_windows(epoch, position, window)
+            assert (epoch == epoch[0]).all(), "a batch is of one epoch"
+            window, source, begin = self._training_windows(int(epoch[0]), position, window)
         end = (self.starts + self.sizes)[source, None]
         place = begin[:, None] + np.arange(self.block + 1)
         tokens = self.array.tokens[np.minimum(place, end - 1)].astype(np.int64)
@@ -115,21 +116,15 @@ class TextWindows:
             return batch | ({"source": torch.from_numpy(source)} if self.sources else {})
         return batch | (self._weights(step) if self.dimensions else {})
 
-    def _training_windows(self, epoch: np.ndarray, position: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _training_windows(self, epoch: int, position: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(window, source, first token), int64 [B] each, of positions whose window would be `window` if nothing were mixed."""
-        found = np.empty((3, len(epoch)), np.int64)
-        for number in np.unique(epoch).tolist():  # of a batch of the loop there is one
-            of = epoch == number
-            found[:, of] = self._of_epoch(number, position[of], window[of])
-        return found[0], found[1], found[2]
-
-    def _of_epoch(self, epoch: int, position: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         mixed = self.by_position(epoch)
-        window = window if mixed is None else mixed[position]
+        window = window if mixed is None else mixed[0][position]
         source = self.source_of(window)
         first, start = self.firsts[source], self.starts[source]
         if self.order == "windows":
-            return window, source, start + (window - first) * self.block + self.shifts(epoch)[source]
+            shift = self.shifts(epoch)[source] if mixed is None else self.shifts_of_passes(source, mixed[1][position])
+            return window, source, start + (window - first) * self.block + shift
         last = np.maximum(0, self.sizes[source] - 1 - self.block)  # where a whole window ends with the text
         draws = randomness.uniforms(randomness.key(self.seed, randomness.AUGMENT, epoch, OFFSET), position)
         offset = np.minimum((draws * (last + 1)).astype(np.int64), last)

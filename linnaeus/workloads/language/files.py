@@ -1,7 +1,7 @@
 """Which files a text is made of: one, those of a folder that match, or modules of Python's standard library; and of which source each is.
 
-Where `data.sources` names sources, a file is of the first one that has a pattern for it, and what would otherwise have been read but is of
-no source is left out, by name.
+Where `data.sources` names sources, a file is of the first one that has a pattern for it. Other files of the same kinds, and of those that
+are read without sources, are left out by name. A pattern that no file matches is named too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import sysconfig
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from linnaeus.config.errors import ConfigError
@@ -30,10 +30,11 @@ class FoundFiles:
     folder: Path
     paths: list[Path]
     sources: list[int]  # of each path the number of its source; 0 where there are none
-    left_out: list[str]  # names of files of no source
+    left_out: list[str] = field(default_factory=list)  # names of files of no source
+    notes: list[str] = field(default_factory=list)  # a line for each key with patterns that no file matches
 
     def name(self, path: Path) -> str:
-        return path.relative_to(self.folder).as_posix()
+        return _name(path, self.folder)
 
 
 def find_files(config: TextConfig) -> FoundFiles:
@@ -41,15 +42,10 @@ def find_files(config: TextConfig) -> FoundFiles:
     path = LIBRARY if config.path is None else Path(config.path).expanduser()
     _check_settings(config, path)
     if path.is_file():
-        return FoundFiles(path.parent, [path], [0], [])
-    usual = _usual(config, path)
+        return FoundFiles(path.parent, [path], [0])
     if config.sources is None:
-        if not usual:
-            raise ConfigError(f"data.files: {_nothing(path, TEXT_FILES if config.files is None else config.files)}")
-        return FoundFiles(path, usual, [0] * len(usual), [])
-    taken = _of_sources(path, config.sources)
-    paths = sorted(taken, key=lambda one: (taken[one], one.relative_to(path).as_posix()))
-    return FoundFiles(path, paths, [taken[one] for one in paths], [one.relative_to(path).as_posix() for one in usual if one not in taken])
+        return _plain(config, path)
+    return _of_sources(path, config.sources)
 
 
 def _check_settings(config: TextConfig, path: Path) -> None:
@@ -70,41 +66,65 @@ def _check_settings(config: TextConfig, path: Path) -> None:
             raise ConfigError(f"data.sources: {name!r} is to be part of a metric's name; use letters, digits, _ and -")
 
 
-def _usual(config: TextConfig, folder: Path) -> list[Path]:
+def _plain(config: TextConfig, folder: Path) -> FoundFiles:
     """What is read where there are no sources."""
     if config.path is None:
-        return [path for path in _matching(folder, MODULES, "data.files") if path.stat().st_size <= MODULE_BYTES]
-    return _matching(folder, TEXT_FILES if config.files is None else config.files, "data.files")
+        modules, _ = _matching(folder, MODULES, "data.files")
+        small = [path for path in modules if path.stat().st_size <= MODULE_BYTES]
+        return FoundFiles(folder, small, [0] * len(small))
+    patterns = TEXT_FILES if config.files is None else config.files
+    paths, idle = _matching(folder, patterns, "data.files")
+    if not paths:
+        raise ConfigError(f"data.files: {_nothing(folder, patterns)}")
+    return FoundFiles(folder, paths, [0] * len(paths), notes=_unmatched("data.files", idle))
 
 
-def _of_sources(folder: Path, sources: Mapping[str, Sequence[str]]) -> dict[Path, int]:
-    """Number of the source of each file that is of one."""
-    taken: dict[Path, int] = {}
+def _of_sources(folder: Path, sources: Mapping[str, Sequence[str]]) -> FoundFiles:
+    taken: dict[Path, int] = {}  # number of the source of each file
+    notes: list[str] = []
     for number, (name, patterns) in enumerate(sources.items()):
-        matching = _matching(folder, patterns, f"data.sources.{name}")
+        key = f"data.sources.{name}"
+        matching, idle = _matching(folder, patterns, key)
         mine = [path for path in matching if path not in taken]
         if not matching:
-            raise ConfigError(f"data.sources.{name}: {_nothing(folder, patterns)}")
+            raise ConfigError(f"{key}: {_nothing(folder, patterns)}")
         if not mine:
             before = ", ".join(list(sources)[:number])
-            raise ConfigError(f"data.sources.{name}: what {list(patterns)} match is all of sources before it ({before}); put it first")
+            raise ConfigError(f"{key}: what {list(patterns)} match is all of sources before it ({before}); put it first")
         taken |= dict.fromkeys(mine, number)
-    return taken
+        notes += _unmatched(key, idle)
+    paths = sorted(taken, key=lambda one: (taken[one], _name(one, folder)))
+    return FoundFiles(folder, paths, [taken[one] for one in paths], _others(folder, taken), notes)
 
 
-def _matching(folder: Path, patterns: Sequence[str], key: str) -> list[Path]:
-    """In the order of their names, without hidden ones."""
-    try:
-        found = {path for pattern in patterns for path in folder.glob(pattern)}
-    except (ValueError, NotImplementedError) as error:
-        raise ConfigError(f"{key}={list(patterns)}: {error}; give patterns such as **/*.txt") from None
+def _others(folder: Path, taken: Mapping[Path, int]) -> list[str]:
+    """Names of the files that are of no source and of a kind, by their suffix, that some source has or that is read without sources."""
+    kinds = {path.suffix for path in taken} | {Path(pattern).suffix for pattern in (MODULES if folder == LIBRARY else TEXT_FILES)}
+    files, _ = _matching(folder, [f"**/*{kind}" for kind in kinds], "data.sources")
+    return [_name(path, folder) for path in files if path.suffix in kinds and path not in taken]
 
+
+def _matching(folder: Path, patterns: Sequence[str], key: str) -> tuple[list[Path], list[str]]:
+    """(files that match in the order of their names, without hidden ones; the patterns that none matches)."""
     installed = INSTALLED if folder == LIBRARY else ()
 
     def visible(path: Path) -> bool:
         return not any(part.startswith(".") or part in installed for part in path.relative_to(folder).parts) and path.is_file()
 
-    return sorted(filter(visible, found), key=lambda path: path.relative_to(folder).as_posix())
+    try:
+        found = {pattern: [path for path in folder.glob(pattern) if visible(path)] for pattern in patterns}
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(f"{key}={list(patterns)}: {error}; give patterns such as **/*.txt") from None
+    files = sorted({path for paths in found.values() for path in paths}, key=lambda path: _name(path, folder))
+    return files, [pattern for pattern, paths in found.items() if not paths]
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _unmatched(key: str, patterns: Sequence[str]) -> list[str]:
+    return [f"{key}: nothing matches {', '.join(patterns)}"] if patterns else []
 
 
 def _nothing(folder: Path, patterns: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ def encoded(tokenizer: Tokenizer, prompt: str) -> list[int]:
         return [tokenizer.end]
     try:
         return [int(token) for token in tokenizer.encode(prompt or "\n")]
-    except ConfigError as error:
+    except (ConfigError, UnicodeEncodeError) as error:  # the latter where the command line was no UTF-8
         raise ConfigError(f"--prompt: {error}") from None
 
 
@@ -94,6 +94,8 @@ def text_of(tokenizer: Tokenizer, found: Continuation, stops: Sequence[str]) -> 
 
 def weights_of(names: Sequence[str], given: Sequence[str]) -> list[float]:
     """What `--dimension` asks for, as a phase does: a dimension that is not named weighs 1, and all are scaled to sum to 1."""
+    from linnaeus.schedule.phases import normalised
+
     weights = dict.fromkeys(names, 1.0)
     for text in given:
         name, _, number = text.partition("=")
@@ -106,10 +108,9 @@ def weights_of(names: Sequence[str], given: Sequence[str]) -> list[float]:
             weights[name] = math.nan
         if not 0 <= weights[name] < math.inf:
             raise ConfigError(f"--dimension: {text}: a weight is a number from 0, as in {name}=2")
-    total = sum(weights.values())
-    if total == 0:
+    if not any(weights.values()):
         raise ConfigError("--dimension: all weights are 0; give one that is more")
-    return [weight / total for weight in weights.values()]
+    return normalised(weights, names, 1.0).tolist()
 
 
 def perform(arguments: argparse.Namespace) -> None:

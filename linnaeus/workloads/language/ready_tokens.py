@@ -90,6 +90,9 @@ def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
     alphabet: list[Any] = [letters.get(i) for i in range(size)] if isinstance(letters, dict) else []
     if not size or not all(isinstance(letter, str) and len(letter) == 1 for letter in alphabet) or len(set(alphabet)) < size:
         raise ConfigError(f"data.path: {path} has no itos that gives each id a character of its own; remove it, or make it again")
+    lone = next((i for i, letter in enumerate(alphabet) if "\ud800" <= letter <= "\udfff"), None)
+    if lone is not None:
+        raise ConfigError(f"data.path: {path} gives id {lone} half a character, {alphabet[lone]!a}, which no text has; make it again")
     if meta.get("vocab_size", size) != size:
         raise ConfigError(f"data.path: {path} has vocab_size {meta['vocab_size']} and {size} characters; make it again")
     return CharacterTokenizer("".join(alphabet), with_end=False)

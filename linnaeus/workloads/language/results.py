@@ -11,7 +11,7 @@ SOURCE, DIMENSION = "source", "dimension"  # what a metric is of: PASS/source/NA
 
 
 def summary_lines(final: Mapping[str, float], weights: Mapping[str, float]) -> list[str]:
-    """`weights` are those of the dimensions at the end of the run, empty where there are none."""
+    """`weights` are those of the dimensions in the last update, empty where there are none."""
     tables = (pass_lines(final), source_lines(final), dimension_lines(final, weights))
     return [line for i, table in enumerate(filter(None, tables)) for line in ([""] * bool(i) + table)]
 

@@ -2,7 +2,7 @@
 
 A survey reads every file once: its hash, and of each document its length and a hash. Nothing of a text is lost: what is not in the
 encoding is named by file and offset, and files that are left out (empty, of no source, or unreadable up to `data.max_bad_fraction`) are
-counted.
+counted, and listed in dataset.json.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from linnaeus.config.errors import ConfigError
 from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.files import MODULE_BYTES, FoundFiles, find_files
 
-NAMED = 5  # files of no source that are named; the others are counted
+NAMED = 5  # files of no source that a note names; it counts them all
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Corpus:
     encoding: str
     separator: str | None
     notes: tuple[str, ...]
+    left_out: dict[str, list[str]]  # why -> names of the files, all of them
 
     def documents(self) -> Iterator[tuple[str, str]]:
         """(name of the file, text) of each document. Raises ConfigError where a file is no longer what was surveyed."""
@@ -65,16 +66,17 @@ def survey(config: TextConfig) -> Corpus:
         raise ConfigError("data.separator is empty; give the text between two documents, or null where a file is one")
     found = find_files(config)
     files, digests, characters, owners, bad = [], [], [], [], []
-    empty = 0
+    left_out: dict[str, list[str]] = {"of no source": found.left_out, "empty": [], "not in the encoding": []}
     for path, source in zip(found.paths, found.sources, strict=True):
         content = _read(path)
         try:
             texts = cut(content.decode(config.encoding), config.separator)
         except UnicodeDecodeError as error:
+            left_out["not in the encoding"].append(found.name(path))
             bad.append(f"{path} is not {config.encoding} at byte {error.start} ({error.reason})")
             continue
         if not texts:
-            empty += 1
+            left_out["empty"].append(found.name(path))
             continue
         files.append(TextFile(found.name(path), path, len(content), hashlib.sha256(content).hexdigest(), source))
         digests += [_digest(text) for text in texts]
@@ -83,10 +85,12 @@ def survey(config: TextConfig) -> Corpus:
     _check_bad(bad, len(found.paths), config)
     sources = tuple(config.sources or ())
     _check_sound(found, {file.source for file in files}, sources)
-    notes = [f"text: {_where(config)}: {counted(len(files), 'file')}, {counted(len(digests), 'document')}, {sum(characters):,} characters"]
-    notes += [f"left out: {line}" for line in bad] + [f"left out: {counted(empty, 'empty file')}"] * bool(empty) + _of_no_source(found)
     arrays = np.array(digests, dtype=np.uint64), np.array(characters, dtype=np.int64), np.array(owners, dtype=np.int64)
-    return Corpus(tuple(files), *arrays, sources, config.encoding, config.separator, tuple(notes))
+    _check_split(arrays[0], arrays[2], sources, config.split_seed)
+    notes = [f"text: {_where(config)}: {counted(len(files), 'file')}, {counted(len(digests), 'document')}, {sum(characters):,} characters"]
+    notes += found.notes + [f"left out: {line}" for line in bad] + _left_out(left_out)
+    kept = {why: names for why, names in left_out.items() if names}
+    return Corpus(tuple(files), *arrays, sources, config.encoding, config.separator, tuple(notes), kept)
 
 
 def held_out(corpus: Corpus, fraction: float, seed: int) -> np.ndarray:
@@ -141,6 +145,20 @@ def _check_sound(found: FoundFiles, there: set[int], sources: Sequence[str]) -> 
             raise ConfigError(f"data.sources.{name}: there is no text in its {files} in {found.folder}; give it others, or leave it out")
 
 
+def _check_split(digests: np.ndarray, owners: np.ndarray, sources: Sequence[str], seed: int) -> None:
+    """Raises ConfigError for documents of which all would be on one side of the split, and for a seed where nothing is drawn."""
+    several = False
+    for number, key in enumerate([f"data.sources.{name}" for name in sources] or ["data.path"]):
+        mine = digests[owners == number]
+        if len(mine) > 1 and (mine == mine[0]).all():
+            alike = f"all {len(mine)} documents are alike, and what is alike stays on one side of the split"
+            raise ConfigError(f"{key}: {alike}; give it others too, or one of them alone")
+        several = several or len(mine) > 1
+    if seed and not several:
+        lone = "each of its sources is a single text, which" if sources else "a single text"
+        raise ConfigError(f"data.split_seed={seed} has no effect: {lone} is split by position, its end validating; leave it out")
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -155,9 +173,12 @@ def _where(config: TextConfig) -> str:
     return f"{what} of Python {sys.version.split()[0]}'s standard library"
 
 
-def _of_no_source(found: FoundFiles) -> list[str]:
-    names = found.left_out[:NAMED] + ["..."] * (len(found.left_out) > NAMED)
-    return [f"left out: {counted(len(found.left_out), 'file')} of no source: {', '.join(names)}"] if names else []
+def _left_out(left_out: dict[str, list[str]]) -> list[str]:
+    """Files of no source by name, as far as five; empty ones by number. Each that is not in the encoding has a line of its own."""
+    strays, empty = left_out["of no source"], left_out["empty"]
+    names = strays[:NAMED] + ["..."] * (len(strays) > NAMED)
+    lines = [f"left out: {counted(len(empty), 'empty file')}"] if empty else []
+    return lines + ([f"left out: {counted(len(strays), 'file')} of no source: {', '.join(names)}"] if strays else [])
 
 
 def _digest(text: str) -> int:

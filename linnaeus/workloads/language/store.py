@@ -254,8 +254,8 @@ def _read_facts(store: Path) -> dict[str, Any]:
         raise ConfigError(f"the token store {store} cannot be read ({error}); delete it, or give a disk that all nodes share") from None
 
 
-def open_store(store: Path, notes: tuple[str, ...] = ()) -> TokenStore:
-    """A verified store, on any process."""
+def open_store(store: Path, notes: tuple[str, ...] = (), left_out: dict[str, list[str]] | None = None) -> TokenStore:
+    """A verified store, on any process. `notes` and `left_out` are those of the survey, which a store has no part in."""
     facts = _read_facts(store)
     tokenizer, splits = tokenizer_from(facts["tokenizer"]), facts["splits"]
     sources = tuple(facts["expected"]["sources"])
@@ -268,7 +268,7 @@ def open_store(store: Path, notes: tuple[str, ...] = ()) -> TokenStore:
         size=tokenizer.size,
         tokenizer=tokenizer,
         lengths=tokenizer.byte_lengths(),
-        facts={key: value for key, value in facts.items() if key != "tokenizer"},
+        facts={key: value for key, value in facts.items() if key != "tokenizer"} | ({"left_out": left_out} if left_out else {}),
         fingerprint=text_digest("".join(kept))[:32],
         notes=(*notes, *_notes(facts["identity"], splits, sources)),
         sources=sources,

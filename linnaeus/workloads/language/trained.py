@@ -78,7 +78,7 @@ def _tokenizer_of(run: Path) -> Tokenizer:
 
 
 def _weights_of(run: Path, names: Sequence[str]) -> list[float]:
-    """Of the dimensions at the end of the run, which depend on its length."""
+    """Of the dimensions in the last update of the run, which depend on its length."""
     file = run / DIMENSIONS
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
@@ -94,7 +94,9 @@ def _load(path: str, config: Config, tokenizer: Tokenizer, final_weights: Sequen
     from linnaeus.workloads.language.model import build_gpt
 
     weights = read_initial(path)
-    model = build_gpt(config.model, config.seed, tokenizer.size, config.data.block, final_weights)
+    model = build_gpt(config.model, config.seed, tokenizer.size, config.data.block)
+    if final_weights is not None:
+        model.weigh(final_weights)
     if config.trainer.precision == "float64":
         model = model.double()
     load_into(weights, check_fit(weights, model), model)

@@ -43,7 +43,7 @@ class LanguageWorkload:
         self.store = build_store(config)
         self.fingerprint, self.notes = self.store.fingerprint, self.store.notes
         self.sources, self.dimensions = self.store.sources, tuple(config.model.dimensions)
-        self.final_weights: list[float] | None = None  # of the dimensions at the end of the run; known once `build_datasets` is
+        self.final_weights: list[float] | None = None  # of the dimensions in the last update; known once `build_datasets` is
         data = config.data
         self.units = ("tokens", data.block)
         self.train_set = self._training_windows(None)
@@ -65,11 +65,13 @@ class LanguageWorkload:
         return (*(f"{SOURCE}/{name}/loss" for name in self.sources), *(f"{DIMENSION}/{name}/score" for name in self.dimensions))
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
-        """Training windows that follow the phases of the schedule, and the weights of dimensions they end with."""
-        self.train_set = self._training_windows(schedule)
+        """Training windows that follow the phases of the schedule, and the weights of dimensions that the last update has."""
+        self.train_set, resolved = self._training_windows(schedule), schedule.resolved
         if self.dimensions:
-            end = np.array([schedule.resolved.total_steps])
-            self.final_weights = schedule.get_dimension_weights(end, self.dimensions)[0].tolist()
+            last = np.array([resolved.last_step - 1])
+            self.final_weights = schedule.get_dimension_weights(last, self.dimensions)[0].tolist()
+        undrawn = [] if resolved.phases is None else resolved.phases.undrawn(self.sources, resolved.last_step)
+        self.notes = (*self.store.notes, *(f"source {name}: no phase draws from it, so it validates and never trains" for name in undrawn))
 
     def _training_windows(self, schedule: OpsSchedule | None) -> TextWindows:
         data, name = self.config.data, f"{self.fingerprint}/train"
@@ -77,7 +79,10 @@ class LanguageWorkload:
 
     def build_model(self) -> nn.Module:
         assert self.final_weights is not None or not self.dimensions, "build_datasets comes first: the schedule says what dimensions weigh"
-        return build_gpt(self.config.model, self.config.seed, self.store.size, self.config.data.block, self.final_weights)
+        model = build_gpt(self.config.model, self.config.seed, self.store.size, self.config.data.block)
+        if self.final_weights is not None:
+            model.weigh(self.final_weights)
+        return model
 
     def adopt(self, weights: InitialWeights, model: Any) -> InitialWeights:
         """Of `run.init_from`; see `initial.py`."""
@@ -124,7 +129,7 @@ class LanguageWorkload:
         return sections(self.notes, final, self._weights_by_name())
 
     def _weights_by_name(self) -> dict[str, float]:
-        """Of the dimensions at the end of the run."""
+        """Of the dimensions in the last update."""
         return dict(zip(self.dimensions, self.final_weights or (), strict=True))
 
 
@@ -138,7 +143,7 @@ def build_store(config: Config) -> TokenStore:
 
     def make() -> dict[str, Any]:
         corpus = survey(data)
-        return {"name": text_store(data, corpus, folder), "notes": corpus.notes}
+        return {"name": text_store(data, corpus, folder), "notes": corpus.notes, "left_out": corpus.left_out}
 
     made = context.from_master("token store", make)
-    return open_store(folder / made["name"], tuple(made["notes"]))
+    return open_store(folder / made["name"], tuple(made["notes"]), made["left_out"])

@@ -80,15 +80,19 @@ def test_each_sample_has_weights_of_its_own():
     assert torch.equal(swapped[1], together[1]) and not torch.allclose(swapped[0], together[0], atol=1e-2)
 
 
-def test_without_weights_those_of_the_end_are_taken():
+def test_without_weights_those_that_were_set_are_taken():
     final = [0.5, 0.0, 0.25, 0.25, 0.0]
-    model = build_gpt(config(dimensions=NAMES), 0, VOCABULARY, BLOCK, final)
+    model = build_gpt(config(dimensions=NAMES), 0, VOCABULARY, BLOCK)
+    model.weigh(final)
     tokens = some_tokens()
     given = {"input": tokens, "dimensions": torch.tensor([final] * 3)}
     assert torch.equal(model({"input": tokens})["logits"], model(given)["logits"])
-    model.weigh([0.2] * D)
     alike = build_gpt(config(dimensions=NAMES), 0, VOCABULARY, BLOCK)
+    assert not torch.equal(model({"input": tokens})["logits"], alike({"input": tokens})["logits"])
+    model.weigh([0.2] * D)
     assert torch.equal(model({"input": tokens})["logits"], alike({"input": tokens})["logits"])
+    with pytest.raises(AssertionError):
+        model.weigh([1.0])
 
 
 @pytest.mark.parametrize("layers, having", [(1, [0]), (3, [0, 1, 2]), (4, [1, 2, 3]), (8, [2, 3, 4, 5, 6, 7])])
@@ -194,6 +198,18 @@ def say(run, capsys):
 def test_a_run_keeps_the_weights_it_ends_with(run):
     assert json.loads((run / "dimensions.json").read_text()) == {"calm": 0.75, "wide": 0.25}
     assert load_trained(str(run)).model.final_weights.tolist() == [0.75, 0.25]
+
+
+def test_the_weights_it_ends_with_are_those_of_the_last_update(tmp_path):
+    """The run of 8 steps stops after 6, half-way from one phase to the other: in the update that begins at step 5."""
+    phases = "schedule.phases={one: {start: 0%, end: 100%, dimensions: {calm: 3}}, two: {start: 25%, end: 100%}}"
+    more = ["model.dimensions=[calm,wide]", "model.width=24", "trainer.length=8steps", "schedule.early_stop.max_steps=6", phases]
+    run = runs.run("language", tmp_path, *more)
+    kept = json.loads((run / "dimensions.json").read_text())
+    assert kept == pytest.approx({"calm": (0.75 + 0.5) / 2, "wide": (0.25 + 0.5) / 2}, rel=1e-12)
+    last = runs.rows(run / "reports.jsonl")[-1]
+    assert last["global_step"] == 6 and {name: last[f"phase/dimension/{name}"] for name in kept} == kept
+    assert load_trained(str(run)).model.final_weights.tolist() == pytest.approx(list(kept.values()))
 
 
 def test_text_is_asked_for_with_weights_of_its_own(say):

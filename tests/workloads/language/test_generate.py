@@ -105,6 +105,7 @@ def test_mistakes(run, refused, tmp_path):
     assert "--tokens is 0" in refused("--tokens", "0")
     assert "--stop is an empty text" in refused("--stop", "")
     assert "slide is 17" in refused("--slide", "17")
+    assert "--prompt: " in refused("--prompt", "\udcff"), "what a shell passes on that is no UTF-8"
     assert "prompt.txt cannot be read" in refused("--prompt-file", str(tmp_path / "prompt.txt"))
     if not torch.cuda.is_available():
         assert "no CUDA device" in refused("--device", "cuda")

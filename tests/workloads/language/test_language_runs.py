@@ -18,6 +18,8 @@ from linnaeus.workloads import build_workload
 from tests import runs
 
 F64 = ["trainer.precision=float64"]
+F32 = ["trainer.global_batch=96", "trainer.length=1steps", "schedule.validate=[]", "model.dropout=0"]  # 85 windows
+GROWING = ["growth=linear", "growth.start=0.2", "growth.until=6steps", "growth.every=[2steps]"]
 STILL = [*F64, "schedule.checkpoint=[3steps]", "model.dropout=0", "data.validation_batch=4"]
 
 
@@ -37,21 +39,26 @@ def weights(root: Path) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
     """root / <name>: the same text through one process in 4 steps and 2 processes in 2, in both orders; and, without dropout, at once.
-    The same of phases that mix sources and weigh dimensions, with growth."""
+    The same of phases that mix sources and weigh dimensions, with growth. In float32 one update, whose gradients are kept."""
     root = tmp_path_factory.mktemp("language")
     jobs = {order: ("language", *F64, f"data.order={order}") for order in ("windows", "random")}
     jobs["phases"] = ("nanecho", *F64, "trainer.length=20steps")
     for name, (workload, *more) in jobs.items():
         runs.run_job(runs.job(workload, root / f"one-{name}", *more))
-    runs.run_group(2, [runs.job(workload, root / f"two-{name}", *more) for name, (workload, *more) in jobs.items()], root)
+    two = [runs.job(workload, root / f"two-{name}", *more) for name, (workload, *more) in jobs.items()]
+    runs.run_group(2, [*two, runs.job("language", root / "f32-two", *F32, watch=["first_gradients"])], root)
     for micro in (8, 32):
         runs.run_job(runs.job("language", root / f"still-{micro}", *STILL, f"trainer.micro_batch={micro}"))
+        runs.run_job(runs.job("language", root / f"grown-{micro}", *STILL, *GROWING, f"trainer.micro_batch={micro}"))
+    for micro in (8, 96):
+        runs.run_job(runs.job("language", root / f"f32-{micro}", *F32, f"trainer.micro_batch={micro}", watch=["first_gradients"]))
     return root
 
 
-@pytest.mark.parametrize(
-    "one, other", [("one-windows", "two-windows"), ("one-random", "two-random"), ("still-8", "still-32"), ("one-phases", "two-phases")]
-)
+PAIRS = [("one-windows", "two-windows"), ("one-random", "two-random"), ("one-phases", "two-phases"), ("still-8", "still-32")]
+
+
+@pytest.mark.parametrize("one, other", [*PAIRS, ("grown-8", "grown-32")])
 def test_in_float64_a_run_does_not_depend_on_the_split(split, one, other):
     a, b = weights(split / one), weights(split / other)
     assert ((a - b).abs().max() / a.abs().max()) < 1e-10
@@ -62,6 +69,34 @@ def test_in_float64_a_run_does_not_depend_on_the_split(split, one, other):
         for name, value in first.items():
             exact = not isinstance(value, float) or name.endswith("top1")
             assert value == (second[name] if exact else pytest.approx(second[name], rel=1e-10, abs=1e-12)), name
+
+
+def test_growth_does_not_depend_on_the_accumulation(split):
+    """The same connections, chosen by the gradients of whole updates."""
+    one, other = (runs.newest(directory(split / name)).training_state["growth"] for name in ("grown-8", "grown-32"))
+    assert runs.unequal(one, other) == []
+    densities = [row["growth/density"] for row in rows(split / "grown-8") if "growth/density" in row]
+    assert len(set(densities)) == 4 and densities[0] == pytest.approx(0.2, abs=1e-3) and densities[-1] == 1.0
+    assert not torch.allclose(weights(split / "grown-8"), weights(split / "still-8"))
+
+
+def gradients(root: Path) -> torch.Tensor:
+    return torch.cat([gradient.reshape(-1).double() for gradient in torch.load(root / "gradients.pt")])
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).abs().max() / a.abs().max())
+
+
+@pytest.mark.parametrize("other", ["f32-96", "f32-two"])
+def test_in_float32_the_gradients_of_the_first_update_agree(split, other):
+    """12 micro-batches, one of 5 windows and one of none; all at once; and 6 on each of two processes."""
+    assert distance(gradients(split / "f32-8"), gradients(split / other)) < 1e-5
+
+
+def test_negative_control_own_denominators_break_the_law(split, tmp_path):
+    runs.run_job(runs.job("language", tmp_path, *F32, watch=["first_gradients", "own_denominators"]))
+    assert distance(gradients(split / "f32-8"), gradients(tmp_path)) > 1e-2
 
 
 def test_orders_and_dropout_matter(split):
@@ -108,6 +143,13 @@ def test_training_rows_have_losses_of_all_three_kinds(split):
         assert row["train/perplexity"] == pytest.approx(math.exp(row["train/loss"]))
         assert row["train/bits_per_byte"] == pytest.approx(row["train/loss"] / math.log(2)), "each of these letters is a byte"
     assert found[-1]["train/loss"] < found[0]["train/loss"]
+
+
+def test_a_density_that_stays_stays(tmp_path):
+    more = ["growth=linear", "growth.start=0.3", "growth.end=0.3", "growth.every=[]", "trainer.length=2steps", "schedule.validate=[]"]
+    run = runs.run("language", tmp_path, *more)
+    densities = [row["growth/density"] for row in runs.rows(run / "metrics.jsonl") if "growth/density" in row]
+    assert densities == [pytest.approx(0.3, abs=1e-3)] * 2
 
 
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(split, tmp_path):

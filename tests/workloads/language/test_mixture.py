@@ -1,4 +1,4 @@
-"""Mixtures of sources: as the schedule says, without replacement within a source, and a function of (seed, epoch, position) alone."""
+"""Mixtures of sources: as the schedule says, without replacement within a source, and a function of seed, position and schedule alone."""
 
 import pickle
 
@@ -13,7 +13,7 @@ from linnaeus.randomness import MIXTURE, hashes, key, uniforms
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads.base import SampleIndex
 from linnaeus.workloads.language.dataset import TextWindows
-from linnaeus.workloads.language.mixture import in_proportion, mixed_windows
+from linnaeus.workloads.language.mixture import Mixture, drawn_sources, in_proportion, walk
 from linnaeus.workloads.language.store import TokenArray
 
 WINDOWS = np.array([30, 5, 12])
@@ -30,16 +30,22 @@ def chi_square(counts, shares):
     return ((counts - expected) ** 2 / expected).sum()
 
 
+def mixed_windows(seed, epoch, mixture, global_batch, windows, before=(0, 0, 0, 0)):
+    """The window at each position, where earlier epochs drew `before`."""
+    source = drawn_sources(seed, epoch, mixture, global_batch, int(windows.sum()))
+    return walk(seed, source, np.array(before[: len(windows)]), windows)[0]
+
+
 # -- the function ----------------------------------------------------------------------------------------------------------------
 
 
 def test_golden_values():
     """They must not move: a run that is resumed under another version of this file draws the same."""
-    assert mixed_windows(3, 1, constant([1, 2, 1], 6), 8, WINDOWS).tolist() == GOLDEN
+    assert mixed_windows(3, 1, constant([1, 2, 1], 6), 8, WINDOWS, (28, 4, 10)).tolist() == GOLDEN
 
 
-WRITTEN = "19 38 33 35 37 20 34 36 32 31 1 43 30 18 17 11 44 30 40 16 29 15 "
-WRITTEN += "33 39 32 31 34 41 0 32 31 30 14 8 46 34 33 33 31 32 30 34 45 24 21 31 42"
+WRITTEN = "6 42 31 46 36 19 32 41 30 31 18 39 33 22 12 11 40 34 45 24 8 3 "
+WRITTEN += "30 44 31 33 34 38 27 32 32 34 5 21 37 31 30 33 30 34 33 31 43 15 20 32 42"
 GOLDEN = [int(window) for window in WRITTEN.split()]
 
 
@@ -47,17 +53,17 @@ def test_it_is_what_a_slow_reference_draws_one_position_at_a_time():
     rng = np.random.default_rng(0)
     mixture = rng.dirichlet([0.3, 0.3, 0.3], 12)
     mixture[3:6] = [1, 0, 0]
-    firsts, drawn, expected = [0, 30, 35], [0, 0, 0], []
+    firsts, drawn, expected = [0, 30, 35], [71, 3, 12], []
     for position in range(47):
         draw, source = uniforms(key(7, MIXTURE, 2, 0), np.array([position]))[0], 0
         while draw >= mixture[position // 4][: source + 1].sum():
             source += 1
         count = int(WINDOWS[source])
-        walk, place = divmod(drawn[source], count)
-        order = np.argsort(hashes(key(7, MIXTURE, 2, 1, source), walk * count + np.arange(count)), kind="stable")
+        turn, place = divmod(drawn[source], count)
+        order = np.argsort(hashes(key(7, MIXTURE, source, 1), turn * count + np.arange(count)), kind="stable")
         expected.append(firsts[source] + int(order[place]))
         drawn[source] += 1
-    assert mixed_windows(7, 2, mixture, 4, WINDOWS).tolist() == expected
+    assert mixed_windows(7, 2, mixture, 4, WINDOWS, (71, 3, 12)).tolist() == expected
 
 
 @pytest.mark.parametrize("weights", [[5, 3, 2], [1, 1, 1], [1, 0, 9]])
@@ -83,9 +89,9 @@ def test_no_window_of_a_source_comes_again_before_all_have_come():
     for first, count in ((0, 30), (30, 5), (35, 12)):
         mine = found[(found >= first) & (found < first + count)]
         for begin in range(0, len(mine), count):
-            walk = mine[begin : begin + count]
-            assert len(set(walk.tolist())) == len(walk)
-            orders += [walk.tolist()] * (first == 30)
+            turn = mine[begin : begin + count]
+            assert len(set(turn.tolist())) == len(turn)
+            orders += [turn.tolist()] * (first == 30)
     assert len(orders) > 4 and len({tuple(order) for order in orders[:4]}) > 1, "each pass has an order of its own"
 
 
@@ -118,14 +124,89 @@ def test_in_proportion_is_told_from_nearly():
     assert not in_proportion(constant([30, 5, 12.001], 3), WINDOWS)
 
 
+# -- a run -----------------------------------------------------------------------------------------------------------------------
+
+
+def schedule_of(phases="{}", total=60, global_batch=8, more=(), steps_per_epoch=None):
+    config = compose(["workload=language", f"schedule.phases={phases}", f"trainer.global_batch={global_batch}", *more])
+    return OpsSchedule(resolve_all_schedule_params(config, total, steps_per_epoch or -(-47 // global_batch), ()))
+
+
+RUN = "{first: {start: 0%, end: 55%, data: {a: 2, b: 1, c: 1}}, whole: {start: 50%, end: 70%}, "
+RUN += "last: {start: 70%, end: 100%, data: {b: 1, c: 4}}}"
+MANY = np.array([300, 50, 120])
+
+
+def run_of(mixture, epochs):
+    """The windows of each epoch: those of the mixture, or where it leaves the order as it is every one."""
+    return [np.arange(mixture.windows.sum()) if (found := mixture.of_epoch(epoch)) is None else found[0] for epoch in range(epochs)]
+
+
+def counted(epochs):
+    """[windows of a source] how often each was drawn, for each source."""
+    times = np.bincount(np.concatenate(epochs), minlength=470)
+    return times[:300], times[300:350], times[350:]
+
+
+def mixture_of(phases, windows=MANY, total=590, global_batch=8, more=()):
+    """Of 10 epochs."""
+    return Mixture(5, schedule_of(phases, total, global_batch, more, total // 10), NAMES, windows)
+
+
+def test_no_window_comes_again_before_all_of_its_source_have_come_in_however_many_epochs():
+    mixture = mixture_of(RUN)
+    epochs = run_of(mixture, 10)
+    assert [found is None for found in map(mixture.of_epoch, range(10))] == [False] * 6 + [True] + [False] * 3
+    for number in range(1, 11):
+        for times in counted(epochs[:number]):
+            assert times.max() - times.min() <= 1
+    assert min(times.max() for times in counted(epochs)) > 4
+
+
+def test_negative_control_epochs_that_begin_anew_draw_some_windows_much_more_often_than_others():
+    mixture = mixture_of(RUN)
+    anew = [walk(5, mixture.sources(epoch), np.zeros(3, np.int64), MANY)[0] for epoch in range(4)]
+    times, _, _ = counted(anew)
+    assert times.max() - times.min() >= 3
+    assert sum(len(set(epoch[epoch < 300].tolist())) == (epoch < 300).sum() for epoch in anew) == 4, "within an epoch none comes twice"
+
+
+def test_draws_are_counted_over_the_epochs_that_are_mixed():
+    mixture = mixture_of(RUN)
+    counts = [np.bincount(source, minlength=3) for epoch in range(9) if (source := mixture.sources(epoch)) is not None]
+    assert len(counts) == 8
+    assert mixture.before(9).tolist() == np.sum(counts, 0).tolist() and mixture.before(0).tolist() == [0, 0, 0]
+
+
+def test_an_epoch_is_the_same_whether_those_before_it_were_asked_for_or_not():
+    mixture, late = mixture_of(RUN), mixture_of(RUN)
+    epochs = run_of(mixture, 10)
+    assert late.of_epoch(8)[0].tolist() == epochs[8].tolist() != epochs[7].tolist()
+    assert late.of_epoch(2)[0].tolist() == epochs[2].tolist(), "and backwards"
+    assert pickle.loads(pickle.dumps(mixture)).of_epoch(9)[0].tolist() == epochs[9].tolist()
+
+
+def test_positions_that_an_epoch_drops_draw_nothing():
+    """470 windows are 58 updates of 8 and 6 that `data.last_batch=drop` leaves out; what they would have drawn comes next epoch."""
+    mixture = mixture_of("{one: {start: 0%, end: 100%, data: {a: 1}}}", total=580, more=["data.last_batch=drop"])
+    epochs = run_of(mixture, 10)
+    assert {len(epoch) for epoch in epochs} == {464}
+    for number in range(1, 11):
+        times, *_ = counted(epochs[:number])
+        assert times.max() - times.min() <= 1
+
+
+def test_only_the_orders_that_an_epoch_needs_are_made(monkeypatch):
+    made = []
+    monkeypatch.setattr("linnaeus.workloads.language.mixture.hashes", lambda stream, index: made.append(index) or hashes(stream, index))
+    found, turn = walk(0, np.zeros(25, np.int64), np.array([10_000 * 30 + 20]), np.array([30]))
+    assert [(index[0], len(index)) for index in made] == [(300_000, 60)], "the 10,000th pass and the one after"
+    assert turn.tolist() == [10_000] * 10 + [10_001] * 15 and len(set(found[:10].tolist())) == 10
+
+
 # -- windows of an array whose token at each place is the place itself --------------------------------------------------------------
 
 PARTS = (241, 43, 100)  # 30, 5 and 12 windows of 8
-
-
-def schedule_of(phases="{}", total=60, global_batch=8, more=()):
-    config = compose(["workload=language", f"schedule.phases={phases}", f"trainer.global_batch={global_batch}", *more])
-    return OpsSchedule(resolve_all_schedule_params(config, total, -(-47 // global_batch), ()))
 
 
 def windows_of(folder, order, schedule=None, seed=0, block=8, dimensions=()):
@@ -212,6 +293,22 @@ def test_the_mixture_is_that_of_the_update_which_uses_the_sample(tmp_path):
     assert abs((late < 35).mean() - 0.75) < 5 * (0.75 * 0.25 / len(late)) ** 0.5
 
 
+def test_no_token_is_a_target_again_before_the_pass_through_its_source_is_over(tmp_path):
+    """Not even where a pass is cut by the end of an epoch: the windows of a pass begin by one shift."""
+    windows = windows_of(tmp_path, "windows", schedule_of("{all: {start: 0%, end: 100%, data: {a: 3, b: 1, c: 2}}}"))
+    drawn, shifts = {0: [], 1: [], 2: []}, set()
+    for epoch in range(10):
+        batch = windows.__getitems__(epoch_of(windows, epoch))
+        for source, target in zip(windows.source_of(batch["sample"].numpy()).tolist(), batch["target"].tolist()):
+            drawn[source].append([token for token in target if token >= 0])
+    for source, count in enumerate((30, 5, 12)):
+        for begin in range(0, len(drawn[source]), count):
+            tokens = [token for target in drawn[source][begin : begin + count] for token in target]
+            assert len(set(tokens)) == len(tokens)
+            shifts.add((source, min(tokens)))
+    assert len(shifts) > 20, "another in each pass"
+
+
 @pytest.mark.parametrize("order", ["windows", "random"])
 def test_a_position_draws_the_same_however_the_run_is_split(tmp_path, order):
     """1 and 2 processes, 1 and 4 accumulation steps; and where a resume begins in the middle of an epoch, by whatever copy."""
@@ -279,7 +376,7 @@ def test_weights_of_dimensions_come_with_training_batches_alone(tmp_path):
     phases = "{one: {start: 0%, end: 50%, dimensions: {x: 2}}, two: {start: 50%, end: 100%}}"
     schedule = schedule_of(phases, more=["model.dimensions=[x,y]"])
     windows = windows_of(tmp_path, "windows", schedule, dimensions=("x", "y"))
-    weights = windows.__getitems__([SampleIndex(0, 0, 0, 0), SampleIndex(0, 1, 1, 29), SampleIndex(5, 0, 0, 30)])["dimensions"]
+    weights = windows.__getitems__([SampleIndex(0, 0, 0, 0), SampleIndex(0, 1, 1, 29), SampleIndex(0, 2, 2, 30)])["dimensions"]
     assert weights.dtype.is_floating_point and weights.tolist() == pytest.approx(np.array([[2 / 3, 1 / 3]] * 2 + [[0.5, 0.5]]), rel=1e-6)
     assert "dimensions" not in windows_of(tmp_path, None, dimensions=("x", "y")).__getitems__([SampleIndex(0, 0, 0, 0)])
     assert "dimensions" not in windows_of(tmp_path, "windows", schedule).__getitems__([SampleIndex(0, 0, 0, 0)])

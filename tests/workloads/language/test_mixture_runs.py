@@ -13,6 +13,7 @@ from linnaeus.config.errors import ConfigError
 from linnaeus.engine import epoch
 from linnaeus.workloads import build_workload
 from tests import runs
+from tests.config import observers
 
 PHASES = (
     "{first: {start: 0%, end: 70%, data: {letters: 1, digits: 1}, dimensions: {x: 3}}, "
@@ -32,6 +33,7 @@ def write_sources(root: Path) -> Path:
     for i in range(4):
         (folder / f"d{i}.txt").write_text("".join("0123456789"[j * (i + 2) % 10] for j in range(40)))
     (folder / "s.txt").write_text("+-*/" * 60)
+    (folder / "z.txt").write_text("of no source")
     return folder
 
 
@@ -121,7 +123,20 @@ def test_the_run_says_what_its_sources_are(split):
     facts = json.loads((split / "one/text/run/dataset.json").read_text())
     assert facts["splits"]["train"]["sources"]["signs"]["tokens"] == 216
     assert sum(each["tokens"] for each in facts["splits"]["train"]["sources"].values()) == facts["splits"]["train"]["tokens"]
+    assert facts["left_out"] == {"of no source": ["z.txt"]}
     assert "source signs: 216 tokens to train on, 25 tokens to validate" in (split / "one/text/run/train.log").read_text()
+
+
+def test_a_source_that_no_phase_draws_from_is_named(tmp_path):
+    def said(*more):
+        texts = write_sources(tmp_path)
+        notes = observers.notes(runs.configuration("language", tmp_path, *MORE, f"data.path={texts}", *more))
+        return [note.split(":")[0] for note in notes if "no phase draws from it" in note]
+
+    assert said() == [] == said("schedule.phases={}")
+    assert said("schedule.phases={only: {start: 0%, end: 100%, data: {digits: 1, signs: 0}}}") == ["source letters", "source signs"]
+    assert said("schedule.early_stop.max_steps=4") == ["source signs"], "the phase that draws them has a share from the fifth update on"
+    assert said("schedule.early_stop.max_steps=5") == []
 
 
 def test_a_source_may_be_what_decides_which_checkpoint_is_best(tmp_path):

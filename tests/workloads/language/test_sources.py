@@ -57,11 +57,37 @@ def test_files_of_no_source_are_left_out_counted_and_named(folder):
     assert survey(sourced(folder, {"b": ["b/*.txt"]})).notes[1].endswith("6 files of no source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ...")
 
 
+def test_all_that_is_left_out_is_listed(folder, tmp_path):
+    """Files of the kinds that the sources have, and of those that are read without sources; what else lies there is no text."""
+    (folder / "b" / "n9.md").write_text("# one more")
+    (folder / "blank.md").write_text(" \n")
+    (folder / "bad.md").write_bytes(b"caf\xe9")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    config = sourced(folder, {"notes": ["*.md"]}, max_bad_fraction=0.5)
+    corpus = survey(config)
+    strays = [*(f"{i}.txt" for i in (0, 2, 4, 6, 8)), *(f"b/{i}.txt" for i in (1, 3, 5, 7)), "b/n9.md"]
+    assert corpus.left_out == {"of no source": strays, "empty": ["blank.md"], "not in the encoding": ["bad.md"]}
+    assert corpus.notes[-1] == "left out: 10 files of no source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ..."
+    root = tmp_path / "stores"
+    store = root / text_store(config, corpus, root)
+    assert open_store(store, left_out=corpus.left_out).facts["left_out"] == corpus.left_out and "left_out" not in open_store(store).facts
+    assert survey(text(folder, files=["**/*.txt"])).left_out == {}
+
+
+def test_patterns_that_no_file_matches_are_named_in_a_line_for_each_source(folder):
+    sources = {"notes": ["*.md", "*.markdown", "gone/*"], "numbers": ["**/*.txt"], "rest": ["*.rst", ".hidden*"]}
+    lines = ("data.sources.notes: nothing matches *.markdown, gone/*", "data.sources.rest: nothing matches .hidden*")
+    assert survey(sourced(folder, sources)).notes[1:] == lines
+    assert survey(sourced(folder)).notes[1:] == (), "the negative control"
+    assert survey(text(folder, files=["*.rst", "*.tex"])).notes[1:] == ("data.files: nothing matches *.tex",)
+
+
 def test_sources_of_pythons_own_library():
     corpus = survey(text(None, sources={"json": ["json/*.py"], "texts": ["textwrap.py", "string.py", "string/*.py"]}))
     names = {file.name: file.source for file in corpus.files}
     assert names["json/decoder.py"] == 0 and names["textwrap.py"] == 1
-    assert "files of Python" in corpus.notes[0] and "files of no source" in corpus.notes[1]
+    assert "files of Python" in corpus.notes[0] and "files of no source" in corpus.notes[-1]
+    assert "calendar.py" in corpus.left_out["of no source"] and "asyncio/tasks.py" in corpus.left_out["of no source"]
 
 
 def test_what_is_installed_is_no_part_of_pythons_library(folder, monkeypatch):
@@ -143,14 +169,32 @@ def test_a_source_does_not_move_the_documents_of_another(folder):
 
 
 def test_a_source_with_nothing_to_train_on_or_validate_is_refused_by_name(folder, tmp_path):
-    for i in range(3):
-        (folder / f"n{i}.md").write_text("the same note")
-    with pytest.raises(ConfigError, match=r"data.sources.notes has 0 tokens to (train on|validate), and the first predicts the second"):
-        made(sourced(folder), tmp_path / "stores")
     (folder / "z.rst").write_text("ab")
     with pytest.raises(ConfigError, match=r"data.sources.all has 1 token to train on"):
         made(sourced(folder, {"all": ["*.rst"], "numbers": ["**/*.txt"]}), tmp_path / "stores")
     assert list((tmp_path / "stores").iterdir()) == []
+
+
+def test_documents_that_are_all_alike_are_refused_for_what_they_are(folder):
+    """They are on one side of the split all of them, which more of the same would not change."""
+    for i in range(3):
+        (folder / f"n{i}.md").write_text("the same note")
+    with pytest.raises(ConfigError, match=r"data.sources.notes: all 3 documents are alike, and what is alike stays on one side"):
+        survey(sourced(folder))
+    with pytest.raises(ConfigError, match=r"data.path: all 3 documents are alike"):
+        survey(text(folder, files=["*.md"]))
+    (folder / "n3.md").write_text("another")
+    assert len(survey(sourced(folder)).files) == 14, "the negative control"
+    assert len(survey(sourced(folder, {"one": ["n0.md"], "rest": ["*.rst"]})).files) == 2, "one of them alone is cut"
+
+
+def test_a_seed_of_the_split_where_every_text_is_cut_by_position_is_refused(folder):
+    with pytest.raises(ConfigError, match=r"data.split_seed=3 has no effect: a single text is split by position, its end"):
+        survey(text(folder / "z.rst", split_seed=3))
+    alone = {"one": ["n0.md"], "rest": ["*.rst"]}
+    with pytest.raises(ConfigError, match=r"data.split_seed=3 has no effect: each of its sources is a single text, which"):
+        survey(sourced(folder, alone, split_seed=3))
+    assert survey(sourced(folder, alone | {"numbers": ["*.txt"]}, split_seed=3)).owners.max() == 2
 
 
 def test_names_order_and_bounds_of_sources_are_part_of_what_a_run_is_trained_on(folder, tmp_path):

@@ -396,6 +396,7 @@ def test_a_pickle_that_brings_a_program_is_refused_and_not_run(tmp_path):
         ({"itos": {0: "a", 2: "b"}}, "has no itos that gives each id a character"),
         ({"itos": {0: "a", 1: "bc"}}, "has no itos that gives each id a character"),
         ({"itos": {0: "a", 1: "a"}}, "has no itos that gives each id a character"),
+        ({"itos": {0: "a", 1: "\ud800"}}, "gives id 1 half a character, '.ud800', which no text has"),
         ({"itos": {0: "a", 1: "b"}, "vocab_size": 3}, "has vocab_size 3 and 2 characters"),
         ({"itos": {0: "a"}}, "train.bin has token 1 at 1, and the vocabulary has 1"),
     ],

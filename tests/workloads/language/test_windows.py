@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from linnaeus.config.errors import ConfigError
 from linnaeus.data.order import epoch_order
@@ -83,7 +84,8 @@ def test_the_cuts_move_with_the_epoch_and_the_seed_alone(tmp_path):
 @pytest.mark.parametrize("size, block", SIZES)
 def test_random_windows_begin_anywhere_and_end_with_the_text(tmp_path, size, block):
     windows = windows_of(tmp_path, size, block, "random")
-    begins = windows.__getitems__([SampleIndex(epoch, position, 0, 0) for epoch in range(40) for position in range(250)])["input"][:, 0]
+    epochs = [[SampleIndex(epoch, position, 0, 0) for position in range(250)] for epoch in range(40)]
+    begins = torch.cat([windows.__getitems__(indices)["input"][:, 0] for indices in epochs])
     last = max(0, size - 1 - block)
     counts = np.bincount(begins.numpy(), minlength=last + 1)
     assert len(counts) == last + 1
@@ -142,3 +144,9 @@ def test_a_part_without_a_target_is_refused(tmp_path, size):
     for order, name in ((None, "validation"), ("windows", "training")):
         with pytest.raises(ConfigError, match=f"the {name} part has {size} tokens"):
             windows_of(tmp_path, size, 8, order)
+
+
+def test_a_batch_is_of_one_epoch(tmp_path):
+    windows = windows_of(tmp_path, 100, 8, "windows")
+    with pytest.raises(AssertionError, match="a batch is of one epoch"):
+        windows.__getitems__([SampleIndex(0, 0, 3, 0), SampleIndex(1, 0, 3, 0)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,18 +9,18 @@ if TYPE_CHECKING:
     from linnaeus.workloads.language.model.gpt import GPT
 
 
-def build_gpt(config: GPTConfig, seed: int, vocabulary: int, block: int, final_weights: Sequence[float] | None = None) -> GPT:
+def build_gpt(config: GPTConfig, seed: int, vocabulary: int, block: int) -> GPT:
     """The network of `config.model` on the CPU, its weights a function of `seed`.
 
-    `vocabulary` is the number of the tokenizer's tokens, `block` the longest context in tokens, `final_weights` those of the dimensions
-    at the end of the run, None for all alike. Raises ConfigError where the configuration asks for what a model cannot be."""
+    `vocabulary` is the number of the tokenizer's tokens, `block` the longest context in tokens. Raises ConfigError where the
+    configuration asks for what a model cannot be."""
     import torch
 
     from linnaeus.randomness import INIT, key
     from linnaeus.workloads.language.model.gpt import GPT
 
     with torch.device("meta"):  # no time goes into torch's own initialisation, and no number comes from it
-        model = GPT(config, vocabulary, block, final_weights)
+        model = GPT(config, vocabulary, block)
     model.to_empty(device="cpu")
     torch.default_generator.manual_seed(key(seed, INIT) & 0x7FFFFFFFFFFFFFFF)
     model.init_weights()

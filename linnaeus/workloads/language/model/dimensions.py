@@ -6,7 +6,7 @@ An adapter is a narrow perceptron (down, GELU, up: Houlsby et al. 2019), its gat
 batch, one row a sample. Position by position, so what follows a token cannot reach it. All dimensions are one pair of matrices, in which
 each has rows of its own: a gate times a weight scales those of its dimension, and the second matrix adds them up.
 
-Without batch weights those of the end of the run are used, in validation and for text. What a dimension is worth is the loss without
+Without batch weights those of the last update are used, in validation and for text. What a dimension is worth is the loss without
 it: its weight is set to 0, the others stay as they are.
 """
 

@@ -42,28 +42,25 @@ class GPT(nn.Module):
     in float32 (or float64), their sum `loss_sum` [], and no scores, which need not outlive their loss; outside of training also `best`
     int64 [B, T], the likeliest tokens, which cost another pass over the scores. Without `target`: `logits` [B, T, rows of the embedding].
 
-    With dimensions the batch may have their weights, `dimensions` float32 [B, D]; else those of the end of the run are taken. Outside of
-    training, given `target` and `sample`, there are also `losses_without` [B, T]: with one dimension switched off, another one for
-    each sample (`dimensions.switched_off`)."""
+    With dimensions the batch may have their weights, `dimensions` float32 [B, D]; else those that `weigh` has set, all alike
+    where it has not. Outside of training, given `target` and `sample`, there are also `losses_without` [B, T]: with one dimension switched
+    off, another one for each sample (`dimensions.switched_off`)."""
 
     turns: Tensor | None  # rotary table [2, block, head width / 2]
-    final_weights: Tensor | None  # of the dimensions [D]
+    final_weights: Tensor | None  # of the dimensions [D]: those of the last update of a run
 
-    def __init__(self, config: GPTConfig, vocabulary: int, block: int, final_weights: Sequence[float] | None = None) -> None:
+    def __init__(self, config: GPTConfig, vocabulary: int, block: int) -> None:
         """Raises ConfigError for numbers that do not go together. `vocabulary` tokens have a meaning; the rows of the embedding beyond
-        them, where `vocabulary_multiple` makes any, only learn never to be predicted. `final_weights`: of the dimensions at the end of
-        the run; None: all alike."""
+        them, where `vocabulary_multiple` makes any, only learn never to be predicted."""
         super().__init__()
         self.size, self.vocabulary, self.block = size_of(config), vocabulary, block
         self.rotary_base = _rotary_base(config, self.size.width // self.size.heads)
         width = self.size.width
         self.dimensions = tuple(config.dimensions)
-        self._final = [1 / len(self.dimensions) for _ in self.dimensions] if final_weights is None else list(final_weights)
-        assert len(self._final) == len(self.dimensions)
         self.token = nn.Embedding(rounded_up(vocabulary, config.vocabulary_multiple), width)
         self.position = nn.Embedding(block, width) if self.rotary_base is None else None
         self.register_buffer("turns", None if self.rotary_base is None else self._turns(), persistent=False)
-        self.register_buffer("final_weights", self._weights() if self.dimensions else None, persistent=False)
+        self.register_buffer("final_weights", torch.empty(len(self.dimensions)) if self.dimensions else None, persistent=False)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(self._block(number, config) for number in range(self.size.layers))
         self.norm = nn.LayerNorm(width, bias=config.bias)
@@ -78,9 +75,6 @@ class GPT(nn.Module):
         assert self.rotary_base is not None
         return rotary_table(self.block, self.size.width // self.size.heads, self.rotary_base).float()
 
-    def _weights(self) -> Tensor:
-        return torch.tensor(self._final, dtype=torch.float32, device="cpu")
-
     def init_weights(self) -> None:
         """Every parameter and buffer, from torch's default generator."""
         into_residual = STD * (2 * len(self.blocks)) ** -0.5
@@ -94,11 +88,11 @@ class GPT(nn.Module):
         if self.turns is not None:
             self.turns.copy_(self._turns())
         if self.final_weights is not None:
-            self.final_weights.copy_(self._weights())
+            self.final_weights.fill_(1 / len(self.dimensions))
 
     def weigh(self, weights: Sequence[float]) -> None:
         """Take other weights [D] where a batch has none."""
-        assert self.final_weights is not None
+        assert self.final_weights is not None and len(weights) == len(self.dimensions)
         self.final_weights.copy_(torch.tensor(weights))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -123,7 +117,7 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Normed features [B, T, width] of int64 tokens [B, T]. `positions` int64 [B, T] is where the tokens stand, by default 0 to
         T - 1; `attend` one callable per block in place of attention among the tokens themselves; `weights` of the dimensions [B, D] or
-        [D], by default those of the end of the run."""
+        [D], by default those that `weigh` has set."""
         x = self.token(tokens)
         if self.position is not None:
             x = x + (self.position.weight[: tokens.shape[1]] if positions is None else self.position(positions))

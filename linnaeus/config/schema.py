@@ -276,7 +276,9 @@ class LinearGrowthConfig(GrowthConfig):
     end: float = setting("share that is connected once the growth is over", above=0, high=1)
     begin: str = setting("when the growth begins", duration="update")
     until: str = setting("when it ends", duration="update")
-    every: Durations = setting("when weights are connected between these two, besides at the end; []: never, for a density that stays", duration="update")
+    every: Durations = setting(
+        "when weights are connected between these two, besides at the end; []: never, for a density that stays", duration="update"
+    )
     by: str = setting(
         "which weights come next: those with the largest gradient in the update that connects them, or by a random order",
         choices=("gradient", "random"),

@@ -75,6 +75,7 @@ PLACES = (
     Place(STEP, "updated, not counted", "linnaeus.engine.update:Update.__call__", after=True),
     Place(STEP, "counted, nothing due done", "linnaeus.engine.boundary:at_step_boundary"),
     Place(STEP, "row written", "linnaeus.engine.outputs:Outputs.row", after=True),
+    Place(STEP, "report made", "linnaeus.engine.outputs:Outputs.report", after=True),
     Place(WINDOW, "between two micro-batches", "linnaeus.engine.epoch:run_micro_batch", first=2),
     Place(WINDOW, "between forward and backward of a later one", "linnaeus.engine.precision:Precision.backward", first=2),
     Place(EPOCH_END, "before it is counted", f"{_TRAINING_PROGRESS}.end_epoch"),

@@ -52,7 +52,8 @@ def final_tables(final: Mapping[str, float | None]) -> str:
         return _table(_label(metric), [(task, metric, [final.get(f"{p}/{task}/{metric}") for p in passes]) for task in tasks], passes)
 
     top = ranks(first) if first else ""
-    all_ranks = _table("Over all ranks", [(_label(m), m, [final.get(f"{p}/{m}") for p in passes]) for m in overall], passes)
+    title = "Over all ranks" if by_task else "Validation"
+    all_ranks = _table(title, [(_label(m), m, [final.get(f"{p}/{m}") for p in passes]) for m in overall], passes)
     folded = "".join(ranks(metric) for metric in by_task if metric != first)
     return top + all_ranks + (f"<details><summary>All metrics by rank</summary>{folded}</details>" if folded else "")
 

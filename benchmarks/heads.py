@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, write_numbers
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINE = "linear"
@@ -206,7 +206,7 @@ def main() -> int:
         "confirmed": held,
     }
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_numbers(options.json, found)
     return int(not held and options.data == "biota")
 
 

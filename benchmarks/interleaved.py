@@ -8,7 +8,6 @@ only when the whole 95 % interval of the median ratio lies above it, after at le
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, write_numbers
 
 ROUNDS = 15
 Seconds = dict[str, list[float]]  # variant -> seconds of each round
@@ -108,5 +107,5 @@ def conclude(tables: Sequence[dict[str, Any]], file: Path | None) -> int:
     machine = describe_machine()
     print("\n" + ", ".join(f"{key} {value}" for key, value in machine.items()))
     if file is not None:
-        file.write_text(json.dumps({"machine": machine, "tables": list(tables)}, indent=1) + "\n")
+        write_numbers(file, {"machine": machine, "tables": list(tables)})
     return int(any(bar["verdict"] == "MISSED" for table in tables for bar in table["bars"]))

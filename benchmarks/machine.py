@@ -1,14 +1,17 @@
-"""What a number was measured on: processor, load, versions, commit, command and date."""
+"""What a number was measured on: processor, load, versions, commit, command and date; and how numbers are kept."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 PACKAGES = ("torch", "timm", "lightning", "accelerate")
 
@@ -46,3 +49,9 @@ def _commit() -> str:
     folder = Path(__file__).parent
     described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=folder, capture_output=True, text=True, check=False)
     return described.stdout.strip() or "unknown"
+
+
+def write_numbers(file: Path, found: Any) -> None:
+    """As JSON; a list of numbers, such as the seconds of all rounds, is one line."""
+    text = json.dumps(found, indent=1)
+    file.write_text(re.sub(r"\[\s[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n")

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.machine import write_numbers
 from linnaeus.config import compose
 from linnaeus.workloads.taxonomy.manifest import build_source
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
@@ -118,7 +119,7 @@ def main_command() -> int:
     lines, passed = table(splits)
     print("\n".join(lines))
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(splits, indent=1) + "\n")
+        write_numbers(Path(arguments.json), splits)
     return 0 if passed else 1
 
 

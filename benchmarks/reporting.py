@@ -20,7 +20,7 @@ import torch
 
 import main as program
 from benchmarks.loop_overhead import CONF, MODELS
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, write_numbers
 from linnaeus.config.load import compose
 from linnaeus.logging.rows import read_rows
 
@@ -42,7 +42,7 @@ def main() -> int:
     machine = describe_machine()
     print("\n" + ", ".join(f"{key} {value}" for key, value in machine.items()))
     if options.json is not None:
-        options.json.write_text(json.dumps({"machine": machine, **found}, indent=1) + "\n")
+        write_numbers(options.json, {"machine": machine, **found})
     return int(said == "MISSED")
 
 

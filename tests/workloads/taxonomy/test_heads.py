@@ -59,7 +59,7 @@ def node_probabilities(name, tree, head, scores):
         below = lambda n: [n, *(m for c in children.get(n, []) for m in below(c)), *([null[n]] if n in null else [])]
         found = {n: sum((leaf[m] - top).exp() for m in below(n) if m in leaf) for n in range(layout.taxa)}
         return found, {n: (leaf[m] - top).exp() for n, m in null.items()}
-    raw = lambda n: scores.logits[int(layout.level[n])][:, int(layout.place[n])]
+    raw = lambda n: scores.logits[int(layout.level[n])][int(layout.place[n])]
     found, nulls = {-1: torch.ones(ROWS, dtype=torch.float64)}, {}
     for parent in sorted(children):
         members = [*children[parent], *([null[parent]] if parent in null else [])]
@@ -240,6 +240,23 @@ def test_hard_routing_passes_one_taxon_down_and_the_gradient_of_all():
     scores = head(features)
     for r in range(1, 4):
         assert (torch.autograd.grad(scores.logits[r].sum(), head.levels[0].weight, retain_graph=True)[0] != 0).any()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_soft_routing_is_a_softmax_and_a_product(temperature, dtype, tolerance):
+    """Values and gradients; embeddings in half precision too, as under autocast."""
+    tree, _label, head, _features = make("soft")
+    head.temperature = temperature
+    log_p = torch.randn(tree.sizes[2], 3, dtype=torch.float64).log_softmax(0).requires_grad_()
+    embedding = torch.randn(tree.sizes[2], 5, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(3, 5, dtype=torch.float64)
+    handed = head._handed_down(log_p, embedding.to(dtype))
+    expected = (log_p / temperature).softmax(0).t() @ embedding
+    assert handed.dtype == dtype and torch.allclose(handed.double(), expected, atol=tolerance, rtol=tolerance)
+    found, right = ([*torch.autograd.grad((x * weights).sum(), [log_p, embedding])] for x in (handed, expected))
+    for ours, exact in zip(found, right, strict=True):
+        assert torch.allclose(ours, exact, atol=tolerance, rtol=tolerance) and exact.abs().max() > 0.1
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -47,31 +46,46 @@ class HierarchicalSoftmaxHead(ConditionalHead):
 
     def _handed_down(self, log_probs: Tensor, embedding: Tensor) -> Tensor:
         """[B, D]: the embeddings [C, D] of the classes of a rank, weighted by the routing distribution of its log_probs [C, B]."""
-        if self.routing == "hard":
-            soft = F.softmax(log_probs / self.temperature, 0)
-            return cast(Tensor, _StraightThrough.apply(soft.to(embedding.dtype), log_probs.argmax(0), embedding))
-        return self._route(log_probs).to(embedding.dtype).t() @ embedding
-
-    def _route(self, log_probs: Tensor) -> Tensor:
-        """[C, B]: the routing distribution over the classes of a rank, soft or with noise."""
-        if self.routing == "gumbel" and self.training:
-            tiny = torch.finfo(log_probs.dtype).tiny  # a draw of exactly 0 would be infinite noise
-            noise = torch.rand_like(log_probs).clamp_(min=tiny).log_().neg_().log_()  # a fifth of the time of `exponential_`
-            return F.softmax((log_probs - noise) / self.temperature, 0)
-        return F.softmax(log_probs / self.temperature, 0)
-
-
-class _StraightThrough(torch.autograd.Function):
-    """[B, D]: of embeddings [C, D] those of `best` int64 [B]; with the gradient by `soft` [C, B] of the mean weighted by it. A product
-    of [C, B] and [C, D] fewer forward and backward than with a one-hot matrix."""
+        raw = log_probs - self._gumbel(log_probs) if self.routing == "gumbel" and self.training else log_probs
+        best = log_probs.argmax(0) if self.routing == "hard" else None
+        return cast(Tensor, _Mean.apply(raw, embedding, self.temperature, best))
 
     @staticmethod
-    def forward(ctx: Any, soft: Tensor, best: Tensor, embedding: Tensor) -> Tensor:
-        ctx.save_for_backward(best, embedding)
-        return embedding.index_select(0, best)
+    def _gumbel(like: Tensor) -> Tensor:
+        """Minus Gumbel noise, in a fifth of the time of `exponential_`."""
+        tiny = torch.finfo(like.dtype).tiny  # a draw of exactly 0 would be infinite noise
+        return torch.rand_like(like).clamp_(min=tiny).log_().neg_().log_()
+
+
+class _Mean(torch.autograd.Function):
+    """[B, D]: the mean of embeddings [C, D] weighted by p = softmax(raw / temperature), raw [C, B]; or, given `best` int64 [B], those of
+    the best classes, with the gradient by `raw` of the mean (straight through).
+
+    As in attention, softmax and product are differentiated together: with g the gradient of the mean m, that by raw_c / temperature
+    is p_c (g . embedding_c - g . m). The weights are kept and multiplied without their sum, which divides [B, D] instead of [C, B]."""
+
+    @staticmethod
+    def forward(ctx: Any, raw: Tensor, embedding: Tensor, temperature: float, best: Tensor | None) -> Tensor:
+        weight = torch.sub(raw, raw.amax(0))
+        weight = (weight if temperature == 1 else weight.div_(temperature)).exp_()
+        total = weight.sum(0).unsqueeze(1)
+        narrow = weight.to(embedding.dtype)
+        found = (narrow.t() @ embedding / total).to(embedding.dtype) if best is None else embedding.index_select(0, best)
+        ctx.temperature = temperature
+        ctx.save_for_backward(weight, total, embedding, best, found)
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        best, embedding = ctx.saved_tensors
-        return embedding @ grads[0].t(), None, torch.zeros_like(embedding).index_add_(0, best, grads[0])
+        weight, total, embedding, best, found = ctx.saved_tensors
+        g = grads[0] / total
+        narrow = g.to(embedding.dtype)
+        by_weight = (embedding @ narrow.t()).to(weight.dtype)  # [C, B]
+        if best is None:
+            mean = (g * found).sum(1)
+            by_embedding = weight.to(embedding.dtype) @ narrow
+        else:
+            mean = (weight * by_weight).sum(0) / total.squeeze(1)
+            by_embedding = torch.zeros_like(embedding).index_add_(0, best, grads[0])
+        return by_weight.sub_(mean).mul_(weight).div_(ctx.temperature), by_embedding, None, None

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, same_for_hydra
-from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, PlateauConfig, RunConfig
+from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, RunConfig
+from linnaeus.config.schema_optimization import PlateauConfig
 from linnaeus.schedule.durations import Duration
 
 if TYPE_CHECKING:

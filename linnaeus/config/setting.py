@@ -11,6 +11,8 @@ import copy
 import dataclasses
 from typing import Any
 
+Durations = list[str]  # "500steps", "2epochs", "10%", "15min"; an empty list is never
+
 
 def setting(
     meaning: str,

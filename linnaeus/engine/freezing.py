@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import GradNormConfig, SurgeryConfig, WeightingConfig
+from linnaeus.config.schema_optimization import GradNormConfig, SurgeryConfig, WeightingConfig
 
 
 def freeze(model: nn.Module, begins: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import GrowthConfig, LinearGrowthConfig
+from linnaeus.config.schema_optimization import GrowthConfig, LinearGrowthConfig
 from linnaeus.growth.growth import Growth
 from linnaeus.optim import Optimizers
 from linnaeus.schedule import OpsSchedule

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from linnaeus.launch.base import Handle, Job, Launcher
 
 if TYPE_CHECKING:
-    from linnaeus.config.schema import LaunchConfig
+    from linnaeus.config.schema_launch import LaunchConfig
 
 __all__ = ["Handle", "Job", "Launcher", "build_launcher"]
 
 
 def build_launcher(config: LaunchConfig, at_once: int) -> Launcher:
     """The launcher of a `launch` group, for up to `at_once` jobs at a time."""
-    from linnaeus.config.schema import SlurmConfig, TorchrunConfig
+    from linnaeus.config.schema_launch import SlurmConfig, TorchrunConfig
     from linnaeus.launch.process import ProcessLauncher
     from linnaeus.launch.torchrun import TorchrunLauncher
 

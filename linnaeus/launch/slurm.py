@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import SlurmConfig
+from linnaeus.config.schema_launch import SlurmConfig
 from linnaeus.launch.base import Job
 from linnaeus.launch.slurm_job import ENDED, FAILED, FINISHED, INTERRUPTED, REQUEUES, STOP
 from linnaeus.launch.slurm_request import check_settings, job_name, log_of, records_of, run_in_job, sbatch_settings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import SlurmConfig
+from linnaeus.config.schema_launch import SlurmConfig
 from linnaeus.launch.base import MAIN, Job
 from linnaeus.launch.slurm_job import RunInJob
 from linnaeus.schedule.durations import Duration

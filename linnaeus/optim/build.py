@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig
+from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig
 from linnaeus.optim.groups import Parameter, ParamGroup, parameter_groups
 from linnaeus.optim.members import FusedAdamW, FusedSGD, Guarded, Member
 from linnaeus.optim.optimizers import Optimizers

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import (
+from linnaeus.config.schema_optimization import (
     ConstantConfig,
     CosineConfig,
     LinearConfig,

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from linnaeus.config.errors import ConfigError, user_errors
-from linnaeus.config.schema import PhaseConfig
+from linnaeus.config.schema_schedule import PhaseConfig
 from linnaeus.progress.pace import Mark, Pace, seconds_to_come
 from linnaeus.progress.reporter import Reporter
 from linnaeus.progress.sections import SECTIONS

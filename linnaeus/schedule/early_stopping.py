@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import EarlyStopConfig
+from linnaeus.config.schema_schedule import EarlyStopConfig
 
 
 class EarlyStopping:

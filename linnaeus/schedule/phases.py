@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import PhaseConfig
+from linnaeus.config.schema_schedule import PhaseConfig
 from linnaeus.schedule.durations import Duration
 
 Weights = tuple[tuple[str, float], ...]  # (name, weight), as the configuration has them

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import LinearGrowthConfig, RampConfig
+from linnaeus.config.schema_optimization import LinearGrowthConfig
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.schedule.durations import Duration
 
 

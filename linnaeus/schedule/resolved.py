@@ -10,19 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import (
-    Config,
-    EarlyStopConfig,
+from linnaeus.config.schema import Config
+from linnaeus.config.schema_optimization import (
     GrowthConfig,
     LinearGrowthConfig,
     MovingWeightsConfig,
-    ScheduleConfig,
     SchedulerConfig,
     StepConfig,
     SurgeryConfig,
     WeightingConfig,
     WSDConfig,
 )
+from linnaeus.config.schema_schedule import EarlyStopConfig, ScheduleConfig
 from linnaeus.schedule.combinations import Combination, all_combinations, listed_combinations
 from linnaeus.schedule.durations import Duration
 from linnaeus.schedule.every import Every

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import SweepConfig
+from linnaeus.config.schema_launch import SweepConfig
 from linnaeus.launch import Handle, Job, Launcher
 from linnaeus.sweep.outcomes import FAILED, INTERRUPTED, RUNNING, WAITING, Metric, Outcome, ended, finished
 from linnaeus.sweep.stopping import Requests

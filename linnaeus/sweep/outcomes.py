@@ -10,7 +10,8 @@ from typing import Any
 
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.load import direction
-from linnaeus.config.schema import Config, SweepConfig
+from linnaeus.config.schema import Config
+from linnaeus.config.schema_launch import SweepConfig
 from linnaeus.launch.base import ended_by_signal
 from linnaeus.rundir.owed import ENDED, read_summary
 from linnaeus.sweep.trials import Trial

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import (
+from linnaeus.config.schema_optimization import (
     DWAConfig,
     FAMOConfig,
     GradNormConfig,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.config.schema import AdamWConfig, MuonConfig
+from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig
 from linnaeus.engine.ema import EMA
 from linnaeus.engine.precision import GradScaler, Precision
 from linnaeus.engine.update import Update, total_norm

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnaeus.config.schema import AdamWConfig, LinearGrowthConfig, MuonConfig, OptimizerConfig, SGDConfig
+from linnaeus.config.schema_optimization import AdamWConfig, LinearGrowthConfig, MuonConfig, OptimizerConfig, SGDConfig
 from linnaeus.engine.ema import EMA
 from linnaeus.engine.precision import GradScaler
 from linnaeus.engine.update import Update

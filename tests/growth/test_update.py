@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import LinearGrowthConfig
+from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.engine import update
 from linnaeus.growth import build_growth
 from linnaeus.optim import build_optimizer

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import ConstantConfig, CosineConfig, LinearConfig, PlateauConfig, StepConfig, WSDConfig
+from linnaeus.config.schema_optimization import ConstantConfig, CosineConfig, LinearConfig, PlateauConfig, StepConfig, WSDConfig
 from linnaeus.optim import build_scheduler
 
 GOLDEN = {

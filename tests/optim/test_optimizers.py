@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import AdamWConfig, MuonConfig, SGDConfig
+from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig, SGDConfig
 from linnaeus.optim import build_optimizer
 from linnaeus.optim.members import Guarded
 
@@ -268,7 +268,7 @@ def test_adamw_does_not_import_the_compiler():
     code = """
 import sys, torch
 from torch import nn
-from linnaeus.config.schema import AdamWConfig
+from linnaeus.config.schema_optimization import AdamWConfig
 from linnaeus.optim import build_optimizer
 from linnaeus.engine.update import Update
 from linnaeus.engine.ema import EMA

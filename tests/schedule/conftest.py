@@ -6,23 +6,9 @@ from typing import Any
 
 import pytest
 
-from linnaeus.config.schema import (
-    Config,
-    CosineConfig,
-    DataConfig,
-    DebugConfig,
-    EarlyStopConfig,
-    GradNormConfig,
-    GrowthConfig,
-    LoggerConfig,
-    RampConfig,
-    RunConfig,
-    ScheduleConfig,
-    SGDConfig,
-    TrainerConfig,
-    WeightingConfig,
-    WorkloadConfig,
-)
+from linnaeus.config.schema import Config, DataConfig, DebugConfig, LoggerConfig, RunConfig, TrainerConfig, WorkloadConfig
+from linnaeus.config.schema_optimization import CosineConfig, GradNormConfig, GrowthConfig, SGDConfig, WeightingConfig
+from linnaeus.config.schema_schedule import EarlyStopConfig, RampConfig, ScheduleConfig
 
 EARLY_STOP = EarlyStopConfig("val/loss", "min", None, 0.0, None, None, None, None)
 SCHEDULE = ScheduleConfig(

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from linnaeus.config import compose
-from linnaeus.config.schema import Config, PlateauConfig, RampConfig, StepConfig
+from linnaeus.config.schema import Config
+from linnaeus.config.schema_optimization import PlateauConfig, StepConfig
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.schedule.moved import what_moves
 
 COMPONENTS = ("SPATIAL", "TEMPORAL")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from linnaeus.config.schema import RampConfig
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.progress import TrainingStage
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, schedule_summary, training_length
 from linnaeus.schedule.summary import abbreviate

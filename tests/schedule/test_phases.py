@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from linnaeus.config import ConfigError, compose
-from linnaeus.config.schema import Config, CosineConfig, PhaseConfig
+from linnaeus.config.schema import Config
+from linnaeus.config.schema_optimization import CosineConfig
+from linnaeus.config.schema_schedule import PhaseConfig
 from linnaeus.optim import build_scheduler
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, schedule_picture, schedule_summary
 from linnaeus.schedule.moved import what_moves

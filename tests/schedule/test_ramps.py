@@ -1,7 +1,7 @@
 import pytest
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import RampConfig
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.schedule.ramps import Ramp
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 import pytest
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import LinearGrowthConfig, RampConfig, StepConfig, WSDConfig
+from linnaeus.config.schema_optimization import LinearGrowthConfig, StepConfig, WSDConfig
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.schedule import resolve_all_schedule_params
 from linnaeus.schedule.unreached import unreached
 

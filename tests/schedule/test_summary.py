@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from linnaeus.config import ConfigError
-from linnaeus.config.schema import LinearGrowthConfig, RampConfig
+from linnaeus.config.schema_optimization import LinearGrowthConfig
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.schedule import resolve_all_schedule_params, schedule_picture, schedule_summary
 from linnaeus.schedule.picture import LEFT, RIGHT, WIDTH
 from linnaeus.schedule.summary import abbreviate

@@ -14,7 +14,7 @@ import numpy as np
 
 from linnaeus import randomness
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import RampConfig, ScheduleConfig
+from linnaeus.config.schema_schedule import RampConfig, ScheduleConfig
 from linnaeus.workloads.taxonomy.augment.draws import draws, sample_keys
 
 FULL_OR_PARTIAL = 1  # the operation of these draws within their stream

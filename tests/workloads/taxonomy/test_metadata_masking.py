@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import RampConfig
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, hidden, masking_notes
 
 NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")

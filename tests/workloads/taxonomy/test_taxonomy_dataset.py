@@ -13,7 +13,7 @@ import yaml
 from torch.utils.data import DataLoader
 
 from linnaeus.config.errors import ConfigError
-from linnaeus.config.schema import RampConfig
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.data.order import epoch_order
 from linnaeus.workloads.base import SampleIndex
 from linnaeus.workloads.taxonomy.components import column_slices

@@ -11,6 +11,7 @@ all classes (`log_probs`), for smoothed targets and validation.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,14 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, features: Tensor) -> Scores: ...
+
+
+def init_classifiers(layers: Iterable[nn.Module]) -> None:
+    """Linear layers to raw scores, from torch's default generator."""
+    for layer in layers:
+        assert isinstance(layer, nn.Linear)
+        nn.init.trunc_normal_(layer.weight, std=INIT_STD)
+        nn.init.zeros_(layer.bias)
 
 
 def wide(z: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.heads.base import INIT_STD, Head, Priors, Scores, wide
+from linnaeus.workloads.taxonomy.heads.base import Head, Priors, Scores, init_classifiers, wide
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -57,10 +57,7 @@ class LinearHead(Head):
         self.ranks = nn.ModuleList(nn.Linear(width, size + null) for size in tree.sizes)
 
     def init_weights(self) -> None:
-        for layer in self.ranks:
-            assert isinstance(layer, nn.Linear)
-            nn.init.trunc_normal_(layer.weight, std=INIT_STD)
-            nn.init.zeros_(layer.bias)
+        init_classifiers(self.ranks)
 
     def forward(self, features: Tensor) -> LinearScores:
         logits = [layer(feature) for layer, feature in zip(self.ranks, features.unbind(1), strict=True)]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.heads.base import INIT_STD, Head, Priors, Scores, wide
+from linnaeus.workloads.taxonomy.heads.base import Head, Priors, Scores, init_classifiers, wide
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp
 from linnaeus.workloads.taxonomy.segments import group_logsumexp
@@ -84,8 +84,7 @@ class MarginalHead(Head):
         self.leaves = nn.Linear(width, len(self.layout.leaf_node))
 
     def init_weights(self) -> None:
-        nn.init.trunc_normal_(self.leaves.weight, std=INIT_STD)
-        nn.init.zeros_(self.leaves.bias)
+        init_classifiers([self.leaves])
 
     def forward(self, features: Tensor) -> MarginalScores:
         return MarginalScores(self.layout, self.leaves(features[:, -1]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.heads.base import INIT_STD, Head, Priors, Scores, wide
+from linnaeus.workloads.taxonomy.heads.base import Head, Priors, Scores, init_classifiers, wide
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp
 from linnaeus.workloads.taxonomy.segments import sibling_log_softmax
@@ -146,10 +146,7 @@ class ConditionalHead(Head):
         self.levels = nn.ModuleList(NodeLinear(width, bounds[n + 1] - bounds[n]) for n in range(len(tree.ranks)))
 
     def init_weights(self) -> None:
-        for layer in self.levels:
-            assert isinstance(layer, nn.Linear)
-            nn.init.trunc_normal_(layer.weight, std=INIT_STD)
-            nn.init.zeros_(layer.bias)
+        init_classifiers(self.levels)
 
     def forward(self, features: Tensor) -> SiblingScores:
         logits = [layer(feature) for layer, feature in zip(self.levels, features.unbind(1), strict=True)]

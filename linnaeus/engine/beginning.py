@@ -58,8 +58,9 @@ def begin_anew(t: Training, weights: InitialWeights | None) -> None:
             raise ConfigError(f"run.init_from: {path} holds other weights than this run began with, and no checkpoint of its own verifies")
     report = check_fit(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
     load_into(weights, report, t.model)
-    if t.growth is not None:
-        t.growth.mask_weights()
+    lost = t.growth.mask_weights() if t.growth is not None else 0
+    if lost:
+        report.notes.append(f"growth: {lost:,} of these numbers are not connected at the start and begin at 0 (growth.start)")
     if t.ema is not None:
         t.ema.load_averaged(t.model.state_dict())
     for line in report.lines():

@@ -78,10 +78,12 @@ class Growth:
         self._packed: dict[str, Tensor] | None = None
 
     @torch.no_grad()
-    def mask_weights(self) -> None:
-        """Set to 0 what is not connected, after weights came from elsewhere."""
+    def mask_weights(self) -> int:
+        """Set to 0 what is not connected, after weights came from elsewhere; returns how many were not 0."""
+        lost = sum(int(m.parameter.mul(m.mask == 0).count_nonzero()) for m in self._partial)
         for m in self._partial:
             m.parameter.masked_fill_(m.mask == 0, 0.0)
+        return lost
 
     # -- an update -------------------------------------------------------------------------------------------------------
 

@@ -181,8 +181,10 @@ def test_negative_control_the_comparison_sees_forgotten_masks(uninterrupted, tmp
 def test_a_new_run_from_dense_weights_begins_sparse(tmp_path):
     dense = runs.run("vectors", tmp_path / "dense", "trainer.length=2steps")
     with looked_at(invariants) as found:
-        runs.run("vectors", tmp_path / "sparse", *GROWING, f"run.init_from={dense}")
+        sparse = runs.run("vectors", tmp_path / "sparse", *GROWING, f"run.init_from={dense}")
     assert len(found) == 12
+    lost = sum(size - wanted(size, 0) for size in SIZES["vectors"].values())
+    assert f"growth: {lost:,} of these numbers are not connected" in (sparse / "train.log").read_text()
 
 
 def test_a_longer_growth_of_a_continued_run_takes_nothing_away(tmp_path):

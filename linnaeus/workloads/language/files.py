@@ -6,6 +6,7 @@ are read without sources, are left out by name. A pattern that no file matches i
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from collections import Counter
@@ -120,7 +121,12 @@ def _matching(folder: Path, patterns: Sequence[str], key: str) -> tuple[list[Pat
 
 
 def _name(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix()
+    return shown(path.relative_to(folder))
+
+
+def shown(path: Path) -> str:
+    """A path as it can be written into any file: bytes of a name that are no UTF-8 read as in caf\\xe9.txt."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
 
 
 def _unmatched(key: str, patterns: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ are continued together, each as it would be alone. The same command prints the s
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import sys
 import time
@@ -63,7 +64,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     texts = list(arguments.prompt or [])
     for file in arguments.prompt_file or []:
         try:
-            texts.append(file.read_text(encoding="utf-8"))
+            texts.append(file.read_bytes().decode())  # as training does: line ends stay what they are
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--prompt-file: {file} cannot be read ({error}); give a file of UTF-8 text") from None
     return texts or [""]
@@ -73,6 +74,8 @@ def encoded(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """The tokens of a prompt. An empty one begins a document: behind the end marker of another, or where there is none, on a new line."""
     if not prompt and tokenizer.end is not None:
         return [tokenizer.end]
+    if not prompt and "\n" not in getattr(tokenizer, "alphabet", "\n"):
+        raise ConfigError("--prompt: this model knows no line break, with which a text could begin; give one")
     try:
         return [int(token) for token in tokenizer.encode(prompt or "\n")]
     except (ConfigError, UnicodeEncodeError) as error:  # the latter where the command line was no UTF-8
@@ -159,6 +162,8 @@ def _device(wanted: str, has_cuda: bool) -> str:
 def main(argv: Sequence[str]) -> int:
     """Exit status: 0, or 2 with one line on stderr for what a user got wrong."""
     arguments = _arguments(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a character that the terminal has not must not cost the text
     with user_errors(2):
         perform(arguments)
     return 0

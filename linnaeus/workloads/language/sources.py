@@ -18,7 +18,7 @@ import numpy as np
 from linnaeus import randomness
 from linnaeus.config.errors import ConfigError
 from linnaeus.workloads.language.config import TextConfig
-from linnaeus.workloads.language.files import MODULE_BYTES, FoundFiles, find_files
+from linnaeus.workloads.language.files import MODULE_BYTES, FoundFiles, find_files, shown
 
 NAMED = 5  # files of no source that a note names; it counts them all
 
@@ -71,20 +71,22 @@ def survey(config: TextConfig) -> Corpus:
         content = _read(path)
         try:
             texts = cut(content.decode(config.encoding), config.separator)
-        except UnicodeDecodeError as error:
+            drawn = [_digest(text) for text in texts]  # some encodings can make characters that UTF-8 has not
+        except UnicodeError as error:
             left_out["not in the encoding"].append(found.name(path))
-            bad.append(f"{path} is not {config.encoding} at byte {error.start} ({error.reason})")
+            where = f"at byte {error.start} ({error.reason})" if isinstance(error, UnicodeDecodeError) else f"({error})"
+            bad.append(f"{shown(path)} is not {config.encoding} {where}")
             continue
         if not texts:
             left_out["empty"].append(found.name(path))
             continue
         files.append(TextFile(found.name(path), path, len(content), hashlib.sha256(content).hexdigest(), source))
-        digests += [_digest(text) for text in texts]
+        digests += drawn
         characters += [len(text) for text in texts]
         owners += [source] * len(texts)
     _check_bad(bad, len(found.paths), config)
     sources = tuple(config.sources or ())
-    _check_sound(found, {file.source for file in files}, sources)
+    _check_sound(found, {file.source for file in files}, sources, len(bad))
     arrays = np.array(digests, dtype=np.uint64), np.array(characters, dtype=np.int64), np.array(owners, dtype=np.int64)
     _check_split(arrays[0], arrays[2], sources, config.split_seed)
     notes = [f"text: {_where(config)}: {counted(len(files), 'file')}, {counted(len(digests), 'document')}, {sum(characters):,} characters"]
@@ -135,10 +137,11 @@ def _check_bad(bad: list[str], files: int, config: TextConfig) -> None:
         )
 
 
-def _check_sound(found: FoundFiles, there: set[int], sources: Sequence[str]) -> None:
-    """Raises ConfigError where no text, or none of a source, is left."""
+def _check_sound(found: FoundFiles, there: set[int], sources: Sequence[str], bad: int) -> None:
+    """Raises ConfigError where no text, or none of a source, is left; `bad` files are not in the encoding."""
     if not there:
-        raise ConfigError(f"data.path: there is no text in {found.folder}: all {len(found.paths)} files are empty")
+        why = f"are empty but {bad} that are not in data.encoding" if bad else "are empty"
+        raise ConfigError(f"data.path: there is no text in {shown(found.folder)}: all {len(found.paths)} files {why}")
     for number, name in enumerate(sources):
         if number not in there:
             files = counted(found.sources.count(number), "file")

@@ -200,16 +200,21 @@ def _write_splits(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: T
     counts, splits = np.zeros((len(SPLITS), max(1, len(corpus.sources)), len(COUNTED)), np.int64), list(SPLITS)
     with open(folder / SPLITS["train"], "wb") as train, open(folder / SPLITS["validation"], "wb") as validation:
         files: dict[str, BinaryIO] = {"train": train, "validation": validation}
+        lengths = tokenizer.byte_lengths()
         for part in _parts(corpus, config):
             try:
                 ids = tokenizer.encode(part.text)
             except ConfigError as error:
                 raise ConfigError(f"data.tokenizer_file: in {part.file}, {error}") from None
+            size = len(part.text.encode())
+            if int(lengths[ids].sum()) != size:
+                changed = f"{part.file} has {size} bytes, its tokens stand for {int(lengths[ids].sum())}"
+                raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} does not keep a text as it is: {changed}")
             if part.marked:
                 assert tokenizer.end is not None
                 ids = np.append(ids, tokenizer.end)
             files[part.split].write(ids.astype(dtype).tobytes())
-            counts[splits.index(part.split), part.source] += (1, len(part.text), len(part.text.encode()), len(ids))
+            counts[splits.index(part.split), part.source] += (1, len(part.text), size, len(ids))
     return counts
 
 

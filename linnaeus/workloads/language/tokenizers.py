@@ -48,7 +48,8 @@ class Tokenizer(Protocol):
 
 def identity(tokenizer: Tokenizer) -> str:
     """Kind, size and a hash of what every id means, such as `character-65-5d0f4a6e21b7`."""
-    content = json.dumps(tokenizer.to_dict(), sort_keys=True, ensure_ascii=True)
+    meaning = tokenizer.meaning() if isinstance(tokenizer, BPETokenizer) else tokenizer.to_dict()
+    content = json.dumps(meaning, sort_keys=True, ensure_ascii=True)
     return f"{tokenizer.kind}-{tokenizer.size}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
@@ -111,12 +112,15 @@ class BPETokenizer:
     text."""
 
     def __init__(self, content: str, kind: str) -> None:
+        """Raises ValueError for another kind of tokenizer, and for one that changes a text before it is cut."""
         self.content, self.kind = content, kind
         self._bpe = _library().Tokenizer.from_str(content)
+        self._parts = json.loads(self._bpe.to_str())
+        _check_byte_level(self._parts)
         self._bpe.encode_special_tokens = True
         self._bpe.no_truncation()
         self._bpe.no_padding()
-        self.size = self._bpe.get_vocab_size(with_added_tokens=True)
+        self.size = 1 + max(self._bpe.get_vocab(with_added_tokens=True).values(), default=-1)  # there may be ids that no token has
         self.end = cast("int | None", self._bpe.token_to_id(END))
 
     def encode(self, text: str) -> np.ndarray:
@@ -144,6 +148,23 @@ class BPETokenizer:
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "bpe": json.loads(self.content)}
+
+    def meaning(self) -> dict[str, Any]:
+        """What decides an id, however the file tells it: GPT-2's vocabulary is the same from vocab.json as from tokenizer.json."""
+        cut = {name: value for name, value in self._parts["pre_tokenizer"].items() if name != "trim_offsets"}
+        vocabulary = self._bpe.get_vocab(with_added_tokens=True)
+        return {"kind": self.kind, "vocabulary": vocabulary, "merges": self._parts["model"]["merges"], "cut": cut}
+
+
+def _check_byte_level(parts: dict[str, Any]) -> None:
+    """`parts`: the JSON of a tokenizer. What is not seen here is found when tokens are counted in bytes; see `store.py`."""
+    if parts["model"]["type"] != "BPE":
+        raise ValueError(f"it is {parts['model']['type']}, not byte-level BPE")
+    for name in ("pre_tokenizer", "decoder"):
+        if '"ByteLevel"' not in json.dumps(parts[name]):
+            raise ValueError(f"its {name} is not byte-level: text would not come back as it was")
+    if parts["normalizer"] is not None:
+        raise ValueError("it has a normalizer, which changes the text before it is cut")
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:

@@ -71,7 +71,12 @@ class LanguageWorkload:
             last = np.array([resolved.last_step - 1])
             self.final_weights = schedule.get_dimension_weights(last, self.dimensions)[0].tolist()
         undrawn = [] if resolved.phases is None else resolved.phases.undrawn(self.sources, resolved.last_step)
-        self.notes = (*self.store.notes, *(f"source {name}: no phase draws from it, so it validates and never trains" for name in undrawn))
+        unscored = self.dimensions[len(self.validation_set) :]  # see `dimensions.switched_off`
+        self.notes = (
+            *self.store.notes,
+            *(f"source {name}: no phase draws from it, so it validates and never trains" for name in undrawn),
+            *(f"dimension {name}: validation has too few windows, {len(self.validation_set)}, to score it" for name in unscored),
+        )
 
     def _training_windows(self, schedule: OpsSchedule | None) -> TextWindows:
         data, name = self.config.data, f"{self.fingerprint}/train"

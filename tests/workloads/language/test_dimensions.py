@@ -212,6 +212,12 @@ def test_the_weights_it_ends_with_are_those_of_the_last_update(tmp_path):
     assert load_trained(str(run)).model.final_weights.tolist() == pytest.approx(list(kept.values()))
 
 
+def test_dimensions_that_validation_cannot_score_are_named(tmp_path):
+    few = ["model.dimensions=[calm,wide,deep]", "model.width=24", "trainer.length=2steps", "data.block=40"]
+    log = (runs.run("language", tmp_path, *few) / "train.log").read_text()
+    assert "dimension deep: validation has too few windows, 2, to score it" in log and "dimension wide" not in log
+
+
 def test_text_is_asked_for_with_weights_of_its_own(say):
     assert say() == say("--dimension", "calm=3") == say("--dimension", "calm=6", "--dimension", "wide=2")
     assert say("--dimension", "calm=0", "--temperature", "0.2") != say("--dimension", "wide=0", "--temperature", "0.2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
@@ -132,12 +133,26 @@ def test_runs_that_cannot_speak(run, refused, tmp_path):
     assert "workload=taxonomy" in refused(at=copy)
 
 
+def test_a_prompt_of_a_file_keeps_its_line_ends(monkeypatch, tmp_path):
+    (tmp_path / "prompt.txt").write_bytes(b"one\r\ntwo\rthree\n")
+    assert generate._prompts(generate._arguments(["run", "--prompt-file", str(tmp_path / "prompt.txt")])) == ["one\r\ntwo\rthree\n"]
+
+
+def test_a_terminal_that_lacks_a_character_costs_no_text(run, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(generate, "text_of", lambda *_: "caf\xe9")
+    assert generate.main([str(run), "--prompt", "the", "--tokens", "1"]) == 0
+    out.flush()
+    assert out.buffer.getvalue() == b"thecaf\\xe9\n"
+
+
 def test_a_document_begins_behind_an_end_marker_or_on_a_new_line():
     from linnaeus.workloads.language.tokenizers import ByteTokenizer
 
     assert generate.encoded(ByteTokenizer(with_end=True), "") == [256]
     assert generate.encoded(ByteTokenizer(with_end=False), "") == [ord("\n")]
-    with pytest.raises(ConfigError, match="--prompt: the character"):
+    with pytest.raises(ConfigError, match="--prompt: this model knows no line break"):
         from linnaeus.workloads.language.tokenizers import CharacterTokenizer
 
         generate.encoded(CharacterTokenizer("abc", with_end=False), "")

@@ -16,6 +16,7 @@ from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.ready_tokens import load_plain_pickle, open_tokens, survey_tokens
 from linnaeus.workloads.language.sources import held_out, survey
 from linnaeus.workloads.language.store import open_store, text_store, verify
+from linnaeus.workloads.language.tokenizers import CharacterTokenizer, train_bpe
 
 TEXT = TextConfig(
     name="text",
@@ -93,6 +94,43 @@ def test_what_is_not_in_the_encoding_is_named_by_file_and_offset(folder):
     assert dict(survey(text(folder, encoding="latin-1")).documents())["b/bad.txt"] == "café au lait"
     with pytest.raises(ConfigError, match=r"data.encoding=klingon is none that Python knows"):
         survey(text(folder, encoding="klingon"))
+
+
+@pytest.mark.parametrize("encoding", ["undefined", "unicode_escape"])
+def test_odd_encodings_are_refused_in_a_line(tmp_path, encoding):
+    (tmp_path / "a.txt").write_text("\\ud800 is half a character")
+    with pytest.raises(ConfigError, match=f"data.encoding: .*a.txt is not {encoding} "):
+        survey(text(tmp_path, encoding=encoding))
+    with pytest.raises(ConfigError, match=r"all 1 files are empty but 1 that are not in data.encoding"):
+        survey(text(tmp_path, encoding=encoding, max_bad_fraction=1.0))
+
+
+def test_a_name_that_is_no_utf8_is_read_and_written_down(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for name, content in ((b"caf\xe9.txt", b"some text " * 9), (b"th\xe9.txt", b"\xe9t\xe9"), (b"a.txt", b"more text " * 9)):
+        with open(os.path.join(os.fsencode(tmp_path / "texts"), name), "wb") as file:
+            file.write(content)
+    config = text(tmp_path / "texts", max_bad_fraction=0.5)
+    corpus = survey(config)
+    assert [file.name for file in corpus.files] == ["a.txt", "caf\\xe9.txt"] and corpus.left_out == {"not in the encoding": ["th\\xe9.txt"]}
+    "".join(corpus.notes).encode()
+    made(config, tmp_path)
+    with pytest.raises(ConfigError, match="has no token") as told:  # a message that names such a file
+        (tmp_path / "abc.json").write_text(json.dumps(CharacterTokenizer("more tx", True).to_dict()))
+        made(dataclasses.replace(config, tokenizer_file=str(tmp_path / "abc.json")), tmp_path)
+    str(told.value).encode()
+
+
+def test_a_tokenizer_that_loses_something_of_a_text_is_found_out(tmp_path):
+    """Byte-level in all its parts, but without a token for one of the bytes."""
+    pytest.importorskip("tokenizers")
+    content = train_bpe(["some text " * 9], 258).to_dict()
+    del content["bpe"]["model"]["vocab"]["z"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "a.txt").write_text("some text with a z in it " * 9)
+    config = text(tmp_path, tokenizer="bpe", tokenizer_file=str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=r"bpe-\d+-\w+ does not keep a text as it is: a.txt has \d+ bytes, its tokens stand for \d+"):
+        made(config, tmp_path)
 
 
 def test_a_separator_parts_the_documents_of_a_file(tmp_path):

@@ -142,6 +142,35 @@ def test_gpt2_is_read_from_vocab_and_merges(bpe, tmp_path):
     assert found.byte_lengths().tolist() == bpe.byte_lengths().tolist()
 
 
+def test_one_vocabulary_from_two_kinds_of_file_is_one_tokenizer(bpe, tmp_path):
+    """Of the hub's tokenizer.json and GPT-2's two files, which differ in what decides no id."""
+    bpe._bpe.model.save(str(tmp_path))
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text())
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary | {END: bpe.end}))
+    content = json.loads(bpe.content)
+    content["pre_tokenizer"]["trim_offsets"] = not content["pre_tokenizer"]["trim_offsets"]
+    content["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+    (tmp_path / "other.json").write_text(json.dumps(content))
+    names = [identity(load_tokenizer(path, "gpt2", "key")) for path in (tmp_path, tmp_path / "other.json")]
+    assert names[0] == names[1]
+    content["model"]["merges"] = content["model"]["merges"][::-1]
+    (tmp_path / "other.json").write_text(json.dumps(content))
+    assert identity(load_tokenizer(tmp_path / "other.json", "gpt2", "key")) != names[0]
+
+
+def test_tokenizers_that_do_not_keep_a_text_are_refused(bpe, tmp_path):
+    library = pytest.importorskip("tokenizers")
+    words = library.Tokenizer(library.models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    spaces = library.Tokenizer(library.models.BPE())
+    spaces.pre_tokenizer, spaces.decoder = library.pre_tokenizers.Metaspace(), library.decoders.Metaspace()
+    lower = library.Tokenizer.from_str(bpe.content)
+    lower.normalizer = library.normalizers.Lowercase()
+    for found, why in ((words, "it is WordPiece"), (spaces, "its pre_tokenizer is not byte-level"), (lower, "it has a normalizer")):
+        (tmp_path / "tokenizer.json").write_text(found.to_str())
+        with pytest.raises(ConfigError, match=f"is no tokenizer .{why}"):
+            load_tokenizer(tmp_path, "bpe", "key")
+
+
 def test_gpt2_where_there_is_no_network_is_one_line_with_two_ways_out(monkeypatch):
     pytest.importorskip("tokenizers")
     import huggingface_hub

@@ -28,7 +28,7 @@ class WandbLogger:
         self._file: int | None = None
         try:
             self._start(directory, run_id, mode, project, name, config)
-        except (ImportError, OSError) as error:
+        except Exception as error:  # W&B is a process of its own, and what it raises when that fails is of many kinds
             self._give_up(error)
 
     def _start(self, directory: Path, run_id: str, mode: str, project: str, name: str, config: Mapping[str, Any]) -> None:
@@ -39,21 +39,18 @@ class WandbLogger:
             self._sent = json.loads(self._sent_path.read_text() or "{}")
         self._file = os.open(self._sent_path, os.O_RDWR | os.O_CREAT, 0o644)
         settings = wandb.Settings(console="off", silent=True, save_code=False)
-        try:
-            self._run = wandb.init(
-                dir=str(directory),
-                id=run_id,
-                resume="allow",
-                mode=mode,  # type: ignore[arg-type]
-                project=project,
-                name=name,
-                config=dict(config),
-                settings=settings,
-            )
-            self._run.define_metric("global_step")
-            self._run.define_metric("*", step_metric="global_step")
-        except wandb.Error as error:
-            self._give_up(error)
+        self._run = wandb.init(
+            dir=str(directory),
+            id=run_id,
+            resume="allow",
+            mode=mode,  # type: ignore[arg-type]
+            project=project,
+            name=name,
+            config=dict(config),
+            settings=settings,
+        )
+        self._run.define_metric("global_step")
+        self._run.define_metric("*", step_metric="global_step")
 
     def _give_up(self, error: Exception) -> None:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -71,13 +68,11 @@ class WandbLogger:
         """Send the row that is number `position` of its stream, unless it was sent before."""
         if self._run is None or position <= self._sent.get(stream, 0):
             return
-        import wandb
-
         self._sent[stream] = position
         try:  # W&B's own step counts rows over all starts: it must never go back
             self._note()
             self._run.log({**row, "global_step": global_step}, step=sum(self._sent.values()))
-        except (wandb.Error, OSError) as error:
+        except Exception as error:
             self._give_up(error)
 
     def _note(self) -> None:
@@ -92,7 +87,10 @@ class WandbLogger:
     def close(self, exit_code: int = 0) -> None:
         """End the W&B process; rows still on their way are waited for."""
         if self._run is not None:
-            self._run.finish(exit_code=exit_code)
+            try:
+                self._run.finish(exit_code=exit_code)
+            except Exception as error:
+                self._give_up(error)
             self._run = None
         if self._file is not None:
             os.close(self._file)

@@ -26,7 +26,7 @@ def command(root: Path, *more: str, launcher: list[str] | None = None) -> list[s
 
 def begin(mark: str, *arguments, **keywords) -> subprocess.Popen:
     """Every process of the launch carries `mark` in its environment, its children too."""
-    environment = {**os.environ, "LINNAEUS_TEST_MARK": mark, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "LINNAEUS_TEST_MARK": mark, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     return subprocess.Popen(
         command(*arguments, **keywords), cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -58,6 +58,19 @@ def wait_until(what, seconds: float = 180) -> None:
         time.sleep(0.05)
 
 
+def wait_in(launch: subprocess.Popen, mark: str, what, seconds: float = 180) -> None:
+    """Until `what` holds while the launch lives; if it never does, the failure shows what the launch printed and where its threads stood."""
+    end = time.monotonic() + seconds
+    while not what():
+        ended = launch.poll() is not None
+        if ended or time.monotonic() > end:
+            for pid in marked(mark):
+                os.kill(pid, signal.SIGABRT)  # PYTHONFAULTHANDLER: each prints its stacks
+            text, _ = launch.communicate(timeout=30)
+            raise AssertionError(f"{f'it ended with {launch.returncode}' if ended else 'it did not happen'}:\n{text}")
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def mark():
     """A mark for a launch; whatever is still alive at the end is ended."""
@@ -71,7 +84,7 @@ def test_a_run_that_is_asked_to_stop_is_continued_by_the_same_command_and_then_f
     root = tmp_path / "stopped"
     metrics = root / "vectors/run/metrics.jsonl"
     long = begin(mark, root, *LONG)
-    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+    wait_in(long, mark, lambda: metrics.exists() and metrics.stat().st_size > 0)
     long.terminate()
     text, _ = long.communicate(timeout=60)
     assert long.returncode == 75 and "the same command continues" in text and "Traceback" not in text
@@ -110,7 +123,7 @@ def test_ranks_die_with_the_launcher(tmp_path, mark):
     root = tmp_path / "runs"
     metrics = root / "vectors/run/metrics.jsonl"
     launch = begin(mark, root, *LONG, launcher=TORCHRUN)
-    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, 120)
+    wait_in(launch, mark, lambda: metrics.exists() and metrics.stat().st_size > 0)
     assert len(marked(mark)) >= 5  # the agent, two ranks, a worker each
     launch.kill()
     wait_until(lambda: marked(mark) == [], 30)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
-from tests.e2e.test_launches import TORCHRUN, begin, marked, wait_until
+from tests.e2e.test_launches import TORCHRUN, begin, marked, wait_in, wait_until
 from tests.e2e.test_launches import mark as mark  # the fixture
 from tests.vectors.workload import PAUSE
 
@@ -62,7 +62,7 @@ def test_three_restarts_make_one_run(tmp_path, mark, monkeypatch):
     for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         already = len(runs.rows(run / "metrics.jsonl")) if (run / "metrics.jsonl").exists() else 0
         launch = begin(mark, tmp_path, *SETTINGS, launcher=TORCHRUN)
-        wait_until(lambda count=already: (run / "metrics.jsonl").exists() and len(runs.rows(run / "metrics.jsonl")) > count + 15, 120)
+        wait_in(launch, mark, lambda count=already: (run / "metrics.jsonl").exists() and len(runs.rows(run / "metrics.jsonl")) > count + 15)
         if stop == signal.SIGTERM:
             launch.terminate()
         else:

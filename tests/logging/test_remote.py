@@ -94,6 +94,23 @@ def test_a_failing_init_warns_once_and_training_goes_on(tmp_path: Path, monkeypa
     assert not logger.active and warnings == ["logger.wandb: no W&B from here on, training continues (no API key)"]
 
 
+@pytest.mark.parametrize("where", ["define_metric", "log", "finish"])
+@pytest.mark.parametrize("error", [ConnectionResetError("lost"), RuntimeError("lost")], ids=lambda error: type(error).__name__)
+def test_a_w_and_b_that_dies_ends_nothing(tmp_path: Path, inits: list, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception) -> None:
+    """Its process may be killed at any moment: what its library raises then is of many kinds."""
+    warnings: list[str] = []
+    monkeypatch.setattr("linnaeus.logging.wandb.LOGGER.warning", warnings.append)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(FakeRun, where, dies)
+    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+    logger.log(1, {"loss": 0.5}, stream="metrics", position=1)
+    logger.close()
+    assert not logger.active and warnings == ["logger.wandb: no W&B from here on, training continues (lost)"]
+
+
 def test_wandb_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     monkeypatch.setitem(sys.modules, "wandb", None)

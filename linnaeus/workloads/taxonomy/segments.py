@@ -39,7 +39,7 @@ def _logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
 def _parts(x: Tensor) -> Iterator[slice]:
     """Rows of x [n, B] in parts that stay in a CPU's cache while they are worked on, an eighth of a training step at 100,000
     leaves; on other devices all at once."""
-    rows = max(PART_BYTES // (x.shape[1] * x.element_size()), 1) if x.device.type == "cpu" else len(x)
+    rows = max(PART_BYTES // max(x.shape[1] * x.element_size(), 1), 1) if x.device.type == "cpu" else len(x)
     return (slice(first, first + rows) for first in range(0, len(x), max(rows, 1)))
 
 

@@ -9,8 +9,11 @@ from torch import Tensor
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
-def random_tree(seed: int, ranks: int = 4, rows: int = 60, holes: float = 0.0, short: float = 0.0) -> tuple[TaxonomyTree, Tensor]:
-    """A tree and int64 [rows, ranks] labels. `holes`: share of the coarser cells left empty; `short`: share of rows that end early."""
+def random_tree(
+    seed: int, ranks: int = 4, rows: int = 60, holes: float = 0.0, short: float = 0.0, topless: float = 0.0
+) -> tuple[TaxonomyTree, Tensor]:
+    """A tree and int64 [rows, ranks] labels. `holes`: share of the coarser cells left empty; `short`: share of rows that end early;
+    `topless`: share without a taxon at the coarsest rank."""
     rng = np.random.default_rng(seed)
     names = np.full((rows, ranks), "", dtype=object)
     for row in names:
@@ -20,6 +23,8 @@ def random_tree(seed: int, ranks: int = 4, rows: int = 60, holes: float = 0.0, s
                 row[r] = f"{'abcdefg'[r]}{path[r]}"  # names repeat under other parents
         if rng.random() < short:
             row[rng.integers(1, ranks) :] = ""
+        if rng.random() < topless:
+            row[0] = ""
     tree, labels = TaxonomyTree.from_lineages([f"rank{r}" for r in range(ranks)], names.astype(str))
     return tree, torch.from_numpy(labels)
 
@@ -44,4 +49,5 @@ def node_of(tree: TaxonomyTree, rank: int, cls: int) -> int:
     return tree.offsets[rank] + cls
 
 
-KINDS = {"plain": (0.0, 0.0), "holes": (0.3, 0.0), "short": (0.0, 0.3), "both": (0.3, 0.3)}
+# Without a coarsest taxon here and there and complete otherwise, as fish without a class: numbered like complete lineages.
+KINDS = {"plain": (0.0, 0.0), "holes": (0.3, 0.0), "short": (0.0, 0.3), "both": (0.3, 0.3), "topless": (0.0, 0.0, 0.3)}

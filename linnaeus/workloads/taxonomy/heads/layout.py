@@ -47,6 +47,7 @@ class Layout(nn.Module):
         level = np.append(tree.node_rank, -1)[parent] + 1
         order = np.lexsort((np.arange(len(parent)), parent, level))
         counts = np.bincount(level, minlength=ranks)
+        self.level_sizes = tuple(counts.tolist())
         self.bounds = (0, *np.cumsum(counts).tolist())  # places of all levels, one level after the other
         place = np.empty(len(parent), dtype=np.int64)
         place[order] = np.arange(len(parent)) - np.array(self.bounds)[level[order]]
@@ -64,7 +65,8 @@ class Layout(nn.Module):
         self._leaves(parent, level, order)
         self.taxa, self.ranks, self.null = taxa, ranks, null
         self.rank_sizes, self.rank_bounds = tree.sizes, tree.offsets
-        self.plain = np.array_equal(order, np.arange(taxa)) and len(self.leaf_node) == tree.sizes[-1]
+        complete = np.array_equal(level[:taxa], tree.node_rank) and len(self.leaf_node) == tree.sizes[-1]
+        self.plain = complete and not null and np.array_equal(order, np.arange(taxa))
         if not self.plain:
             self._irregular(parent, place, level)
 

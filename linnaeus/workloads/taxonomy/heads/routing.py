@@ -28,20 +28,22 @@ class HierarchicalSoftmaxHead(ConditionalHead):
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, *, routing: str, temperature: float) -> None:
         super().__init__(width, tree, null)
         self.routing, self.temperature = routing, temperature
-        self.embeddings = nn.ParameterList(nn.Parameter(torch.empty(size, width)) for size in tree.sizes[:-1])
+        below = self.layout.level_sizes[1:]
+        self.embeddings = nn.ParameterDict({str(r): torch.empty(tree.sizes[r], width) for r, size in enumerate(below) if size})
 
     def init_weights(self) -> None:
         super().init_weights()
-        for embedding in self.embeddings:
+        for embedding in self.embeddings.values():
             nn.init.trunc_normal_(embedding, std=INIT_STD)
 
     def forward(self, features: Tensor) -> SiblingScores:
         logits: list[Tensor] = []
         scores = SiblingScores(self.layout, logits, greedy=self.routing == "hard")
-        for number, (layer, feature) in enumerate(zip(self.levels, features.unbind(1), strict=True)):
-            if number:
-                feature = feature + self._handed_down(scores.rank_log_probs(number - 1), self.embeddings[number - 1].to(feature.dtype))
-            logits.append(layer(feature))
+        for level, feature in enumerate(features.unbind(1)):
+            if level and self.layout.level_sizes[level]:
+                embedding = self.embeddings[str(level - 1)].to(feature.dtype)
+                feature = feature + self._handed_down(scores.rank_log_probs(level - 1), embedding)
+            logits.append(self._raw(level, feature))
         return scores
 
     def _handed_down(self, log_probs: Tensor, embedding: Tensor) -> Tensor:

@@ -137,17 +137,20 @@ class NodeLinear(nn.Linear):
 
 
 class ConditionalHead(Head):
-    """Every level reads the feature of its own rank."""
+    """Every level reads the feature of its own rank. A level without nodes has no layer: parameters that no loss reaches are an error
+    under DDP."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
         super().__init__()
         self.layout = Layout(tree, null)
-        bounds = self.layout.bounds
-        self.levels = nn.ModuleList(NodeLinear(width, bounds[n + 1] - bounds[n]) for n in range(len(tree.ranks)))
+        self.levels = nn.ModuleDict({str(n): NodeLinear(width, size) for n, size in enumerate(self.layout.level_sizes) if size})
 
     def init_weights(self) -> None:
-        init_classifiers(self.levels)
+        init_classifiers(self.levels.values())
 
     def forward(self, features: Tensor) -> SiblingScores:
-        logits = [layer(feature) for layer, feature in zip(self.levels, features.unbind(1), strict=True)]
-        return SiblingScores(self.layout, logits)
+        return SiblingScores(self.layout, [self._raw(n, feature) for n, feature in enumerate(features.unbind(1))])
+
+    def _raw(self, level: int, feature: Tensor) -> Tensor:
+        """[n_l, B] raw scores of a level."""
+        return self.levels[str(level)](feature) if self.layout.level_sizes[level] else feature.new_empty(0, len(feature))

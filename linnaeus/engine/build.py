@@ -154,7 +154,7 @@ def build_weigher(
     gradients = TaskGradients(known.shared_parameters(), place, known.trunk_parameters() if place == "trunk" else ())
     if config.weighting.conflict and not gradients.possible:
         log.info("weighting.conflict: the last shared layer is frozen, so no gradients of tasks are compared there")
-    return Weigher(weighting, conflict, gradients, context.all_reduce, getattr(workload, "measured_sums", None))
+    return Weigher(weighting, conflict, gradients, context.all_reduce, getattr(workload, "separate_sums", None))
 
 
 def keep_compiled_graphs() -> None:

@@ -124,7 +124,7 @@ def run_micro_batch(t: Training, batch: dict[str, Tensor], shares: Tensor) -> No
     with t.precision.autocast():
         outputs = t.runner(batch)
     sums = t.workload.loss_sums(outputs, batch)
-    t.weigher.measure(sums, outputs, batch, t.precision.loss_scale)
+    t.weigher.measure(sums, outputs, t.precision.loss_scale)
     t.precision.backward(sums, t.weighting.weights * shares)
     t.tracker.add_micro_batch(sums, outputs, batch)
 

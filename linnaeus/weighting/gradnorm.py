@@ -16,8 +16,7 @@ the scale of losses or gradients. With alpha 0 and constant norms 3 : 1 the weig
 A task is left out of an update, its weight unchanged, where it has nothing to say: no valid label (its loss and gradient are 0), a
 gradient that is exactly 0 (a zero-initialised head at step 0), or anything not finite. All of it on the device.
 
-L_t(0) is the loss at the first measurement, a single global batch after `weighting.warmup`. The heads that multiply conditionals down the
-tree are measured by each rank's own conditional (`measured_sums`): that is what is balanced, not the sum that rank's loss is made of.
+L_t(0) is the loss at the first measurement, a single global batch after `weighting.warmup`.
 
 Where the gradients are taken (`weighting.place`) is the business of `TaskGradients`.
 """

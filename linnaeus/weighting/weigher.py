@@ -14,7 +14,7 @@ from linnaeus.weighting.base import Measured, TaskWeighting
 from linnaeus.weighting.conflict import Conflict
 from linnaeus.weighting.gradients import TaskGradients
 
-MeasuredSums = Callable[[Any, dict[str, Tensor], Tensor], Tensor | Sequence[Tensor]]
+SeparateSums = Callable[[Any], Sequence[Tensor]]
 
 
 class Weigher:
@@ -26,11 +26,11 @@ class Weigher:
         conflict: Conflict,
         gradients: TaskGradients,
         all_reduce: Callable[[Tensor], Tensor],
-        measured_sums: MeasuredSums | None = None,
+        separate_sums: SeparateSums | None = None,
     ) -> None:
-        """`all_reduce` sums a tensor over the processes and returns it; `measured_sums` is the workload's, None: the loss sums."""
+        """`all_reduce` sums a tensor over the processes and returns it; `separate_sums` is the workload's, None: the loss sums."""
         self.weighting, self.conflict, self.gradients = weighting, conflict, gradients
-        self.all_reduce, self.measured_sums = all_reduce, measured_sums
+        self.all_reduce, self.separate_sums = all_reduce, separate_sums
         self._asked = self._gradients = False  # what is measured of this update: for the weighting, and of gradients for anybody
         self._sums: Tensor | None = None  # float64 [T] of losses, where they are wanted
 
@@ -45,20 +45,17 @@ class Weigher:
         if self._gradients:
             self.gradients.begin(at_place=self._asked and needs.gradients)
 
-    def measure(self, sums: Tensor, outputs: Any, batch: dict[str, Tensor], scale: Tensor | None) -> None:
+    def measure(self, sums: Tensor, outputs: Any, scale: Tensor | None) -> None:
         """Look at a micro-batch before its backward: `sums` [T] of losses with their graph, `scale` the loss scale of fp16."""
         if self._sums is not None:
             self._sums += sums.detach()
         if not self._gradients:
             return
-        # what acts at once combines the very gradients of this backward
-        own = self.measured_sums is None or self.weighting.needs.at_once
-        wanted = sums if own else self.measured_sums(outputs, batch, sums)  # type: ignore[misc]
         denominators = torch.where(self._valid > 0, self._valid, 1.0).to(sums, non_blocking=True)
-        if isinstance(wanted, Tensor):
-            losses: Sequence[Tensor] = (wanted / denominators).unbind()
+        if self.separate_sums is None:
+            losses: Sequence[Tensor] = (sums / denominators).unbind()
         else:
-            losses = [one / share for one, share in zip(wanted, denominators.unbind(), strict=True)]
+            losses = [one / share for one, share in zip(self.separate_sums(outputs), denominators.unbind(), strict=True)]
         self.gradients.add(losses, outputs, scale)
         if self.weighting.needs.at_once:
             self.finish()

@@ -148,11 +148,9 @@ class Workload(Protocol):
         """float [T]: the sum (not the mean) of each task's losses over the valid labels of a prepared batch."""
         ...
 
-    def measured_sums(self, outputs: Any, batch: Batch, sums: Tensor) -> Tensor | Sequence[Tensor]:
-        """What is differentiated where gradients of tasks are measured (GradNorm, conflict): the sum of each task's losses over the
-        same labels, [T] or T scalars (cheaper: each then runs through its own head alone). A hierarchical head, whose loss of one
-        rank holds those of the ranks above, gives each rank's own conditional part. A workload without this method is measured by
-        `sums`, what `loss_sums` has just given."""
+    def separate_sums(self, outputs: Any) -> Sequence[Tensor]:
+        """What `loss_sums` has just given of these outputs, as T scalars, where gradients of single tasks are measured (GradNorm,
+        conflict): cheaper, for each then runs through its own head alone. A workload may be without this method."""
         ...
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:

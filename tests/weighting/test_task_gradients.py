@@ -132,7 +132,7 @@ def test_frozen_parameters_are_left_out_and_a_frozen_layer_is_not_measured():
     weigher = Weigher(FixedWeighting(torch.ones(TASKS)), Conflict(("a", "b"), torch.device("cpu")), gradients, alone)
     weigher.begin(1, torch.ones(TASKS), due=False, conflict_due=True)
     x, labels, _ = data()
-    weigher.measure(torch.stack(net.sums(net.features(x.float()), labels)), None, {}, None)
+    weigher.measure(torch.stack(net.sums(net.features(x.float()), labels)), None, None)
     weigher.finish()
     assert weigher.conflict.row() == {}
 

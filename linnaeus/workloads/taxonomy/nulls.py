@@ -9,7 +9,7 @@ For the heads that are one distribution on the tree, "not known any further" is 
 below a taxon without any, or one with a finer taxon known below it (a hole of the lineage), then says nothing and stays left out.
 
 Under the first a null label is a taxon that nobody named, under the others it is something to be learnt. Validation keeps its
-nulls in any case: accuracies are over the known labels and the real classes.
+nulls in any case: accuracies are over the known labels and the real classes, and `metrics/nulls.py` says how well null was learnt.
 """
 
 from __future__ import annotations
@@ -61,29 +61,29 @@ class NullPolicy:
         inner[tree.node_parent] = True  # -1, the top, is the last
         return replace(policy, offsets=np.array(tree.offsets[:-1]), inner=inner)
 
-    @staticmethod
-    def notes(nulls: str, ranks: Sequence[str], missing: Sequence[int]) -> tuple[str, ...]:
-        """What to say of `missing` null labels a rank among the training samples. Raises ConfigError where there is nothing to learn."""
-        if nulls == "ignore":
-            return ()
-        if not any(missing):
-            raise ConfigError(f"head.nulls={nulls}: no training sample lacks a label, so there is nothing to learn; set head.nulls=ignore")
-        without = [rank for rank, count in zip(ranks, missing, strict=True) if not count]
-        return (f"head.nulls={nulls}: no training sample lacks a label of {', '.join(without)}",) if without else ()
+    def notes(self, ranks: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
+        """What to say of so many null labels a rank among the training samples that can be learnt. Raises ConfigError where there is
+        nothing to learn."""
+        name = f"head.nulls={'predict' if self.always else 'phase_in'}"
+        if not any(counts):
+            where = "" if self.inner is None else " of a rank below a taxon that has children"
+            raise ConfigError(f"{name}: no training sample lacks a label{where}, so there is nothing to learn; set head.nulls=ignore")
+        without = [rank for rank, count in zip(ranks, counts, strict=True) if not count]
+        return (f"{name}: no training sample lacks a label of {', '.join(without)} that could be learnt",) if without else ()
 
     def apply(self, steps: np.ndarray, positions: np.ndarray, label: np.ndarray, masked: np.ndarray, usable: np.ndarray) -> np.ndarray:
         """`label` int64 [B, R] with the nulls of `usable` [B] samples turned into the null class, some or all; `masked` float [B] is
         the probability that one is left out where that is scheduled."""
-        taken = (label < 0) & usable[:, None]
-        if self.inner is not None:
-            taken &= self._below_inner(label)
+        taken = self.learnt(label) & usable[:, None]
         if not self.always:
             taken &= draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1]) >= masked[:, None]
         return np.where(taken, self.null_class, label)
 
-    def _below_inner(self, label: np.ndarray) -> np.ndarray:
-        """bool [B, R]: finer than the finest taxon known of a row, int64 [B, R], and that taxon has children."""
-        assert self.offsets is not None and self.inner is not None
+    def learnt(self, label: np.ndarray) -> np.ndarray:
+        """bool [B, R]: the null labels of rows, int64 [B, R], that can be learnt. On a tree those finer than the finest taxon known of
+        the row, and that taxon has children."""
+        if self.inner is None or self.offsets is None:
+            return label < 0
         nodes = np.where(label >= 0, label + self.offsets, -1)
         finest = nodes.max(axis=1)  # finer taxa have larger numbers
         rank = np.where(finest >= 0, nodes.argmax(axis=1), -1)

@@ -53,11 +53,12 @@ class TaxonomyWorkload:
         self.validation_rows = np.flatnonzero(self.source.split == VALIDATION)
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
         labels = self.source.labels[self.train_rows]
-        self.counts = LabelCounts.of(self.source.tree, labels)
+        self.nulls = NullPolicy.of(config, self.source.tree)
+        learnt = None if self.nulls is None else self.nulls.learnt(labels)
+        self.counts = LabelCounts.of(self.source.tree, labels, learnt=learnt)
         self.notes = self.source.notes
-        counts = LabelCounts.of(self.source.tree, labels, label_mass(config, self.source, self.train_rows))
-        chained = config.head.name in ("conditional", "hierarchical_softmax")
-        self.loss = TaxonomyLoss(config.loss, self.source.tree, counts, config.head.nulls != "ignore", chained, dtype)
+        counts = LabelCounts.of(self.source.tree, labels, label_mass(config, self.source, self.train_rows), learnt)
+        self.loss = TaxonomyLoss(config.loss, self.source.tree, counts, self.nulls is not None, dtype)
         self.prepare = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
 
     @property
@@ -70,8 +71,7 @@ class TaxonomyWorkload:
         bad = self.quarantine.samples
         self.train_set = TaxonomyDataset(self.source, self.train_rows, self.config, schedule, True, bad)
         self.validation_set = TaxonomyDataset(self.source, self.validation_rows, self.config, schedule, False, bad)
-        missing = [int(rank[-1]) for rank in self.counts.ranks]
-        nulls = NullPolicy.notes(self.config.head.nulls, self.tasks, missing)
+        nulls = () if self.nulls is None else self.nulls.notes(self.tasks, [int(rank[-1]) for rank in self.counts.ranks])
         self.notes = (*self.source.notes, *self.train_set.notes, *nulls)
 
     def build_model(self) -> nn.Module:
@@ -89,8 +89,8 @@ class TaxonomyWorkload:
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
         return self.loss.sums(outputs, batch)
 
-    def measured_sums(self, outputs: Any, batch: Batch, sums: Tensor) -> list[Tensor]:
-        return self.loss.measured(outputs, batch, sums)
+    def separate_sums(self, outputs: Any) -> list[Tensor]:
+        return outputs["losses"]
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         return weighted_hierarchical_loss(sums, weights, denominators)
@@ -101,7 +101,7 @@ class TaxonomyWorkload:
         groups = None if self.source.group is None else self.source.group[self.validation_rows]
         classes = [rank[:-1] for rank in self.counts.ranks]
         consistent = self.config.head.name != "linear"
-        return TaxonomyMetrics(self.source.tree, device, classes, groups, len(self.validation_rows), consistent)
+        return TaxonomyMetrics(self.source.tree, device, classes, groups, len(self.validation_rows), consistent, self.nulls is not None)
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Stable names of training samples by dataset index."""

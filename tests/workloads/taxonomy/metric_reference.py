@@ -77,6 +77,10 @@ def reference(tree, scores, batch, training_counts):
         out[f"{rank}/top5"] = mean([float(y[i][r] in order[r][i][:5]) for i in known])
         if scores["consistent"] and rows:
             out[f"{rank}/marginal_top1"] = mean([float(y[i][r] == order[r][i][0]) for i in known])
+        if len(raw[r][0]) > tree.sizes[r]:
+            said = [i for i in rows if raw[r][i][-1] > max(raw[r][i][:-1])]
+            out[f"{rank}/null_recall"] = mean([float(i in said) for i in rows if y[i][r] < 0])
+            out[f"{rank}/null_precision"] = mean([float(y[i][r] < 0) for i in said])
         share = {c: mean([right[i] for i in known if y[i][r] == c]) for c in range(tree.sizes[r])}
         seen = training_counts[r]
         out[f"{rank}/macro_top1"] = mean(share.values())
@@ -88,7 +92,7 @@ def reference(tree, scores, batch, training_counts):
     chain_right = {i: all(y[i][r] in (-1, path[i][r]) for r in span) for i in rows}
     out["chain"] = mean([float(chain_right[i]) for i in rows if min(y[i]) >= 0])
     out["partial_chain"] = mean([float(chain_right[i]) for i in rows if max(y[i]) >= 0])
-    out["inconsistent"] = mean([float(any(broken(taxa, path[i], r) for r in span)) for i in rows])
+    out["inconsistent"] = mean([float(broken(taxa, path[i])) for i in rows])
     predicted = {i: taxa.deepest(path[i]) for i in rows}
     truth = {i: taxa.deepest(y[i]) for i in rows}
     height = {i: taxa.height(predicted[i], truth[i]) for i in finest}
@@ -117,9 +121,9 @@ def _given_a_class(log_p, size):
     return [math.exp(v) / total for v in log_p[:size]]
 
 
-def broken(taxa, path, r):
-    above = taxa.parent[r, path[r]] if path[r] >= 0 else None
-    return above is not None and path[above[0]] != above[1]
+def broken(taxa, path):
+    deepest = taxa.deepest(path)
+    return deepest is not None and any(path[r] != c for r, c in taxa.chains[deepest])
 
 
 def ece(pairs):

@@ -215,13 +215,17 @@ def leaf_priors(tree, null, priors):
 
 
 def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
-    """Sums [R], their parts by conditionals alone [R], and denominators [R]. `power`: of the class weights in the loss; other than 1 it is
-    wrong, for negative controls."""
-    counts = [[int((train_labels[:, r] == c).sum()) for c in range(size)] for r, size in enumerate(tree.sizes)]
+    """Sums [R] and denominators [R]. `power`: of the class weights in the loss; other than 1 it is wrong, for negative controls."""
+    counting = train_labels.copy()
+    if isinstance(config, MarginalConfig):
+        for row in counting:
+            known = [r for r, c in enumerate(row) if c >= 0]
+            row[: known[-1] if known else 0] = -1
+    counts = [[int((counting[:, r] == c).sum()) for c in range(size)] for r, size in enumerate(tree.sizes)]
     missing = [int((train_labels[:, r] < 0).sum()) if nulls else 0 for r in range(len(tree.sizes))]
     weights = [slow_weights(config, [*c, m]) for c, m in zip(counts, missing, strict=True)]
     targets = [dense_target(config, tree, r) for r in range(len(tree.sizes))]
-    sums, own, denominators = (torch.zeros(len(tree.sizes), dtype=torch.float64) for _ in range(3))
+    sums, denominators = (torch.zeros(len(tree.sizes), dtype=torch.float64) for _ in range(2))
     pairs = [("label", batch.get("share"))] + ([("label2", 1 - batch["share"].double())] if "label2" in batch else [])
     for key, share in pairs:
         for b, labels in enumerate(batch[key].tolist()):
@@ -229,20 +233,20 @@ def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
                 if y < 0 or (isinstance(config, MarginalConfig) and any(finer >= 0 for finer in labels[r + 1 :])):
                     continue
                 weight = batch["weight"][b].double() * (1.0 if share is None else share[b].double())
-                factor = math.exp(-config.alpha * (len(tree.sizes) - 1 - r)) if isinstance(config, ConditionalConfig) else 1.0
-                log_p, conditional = scores.log_p(b, r), factor * scores.conditional(b, r, labels)
+                log_p = scores.log_p(b, r)
                 target = torch.zeros_like(log_p)
                 if y == tree.sizes[r]:
                     target[y] = 1.0
                 else:
                     target[: tree.sizes[r]] = targets[r][y]
-                loss = -conditional if isinstance(config, ConditionalConfig) else -(target * log_p).sum()
+                loss = -(target * log_p).sum()
+                if isinstance(config, ConditionalConfig):
+                    loss = -math.exp(-config.alpha * (len(tree.sizes) - 1 - r)) * scores.conditional(b, r, labels)
                 one = torch.zeros(len(tree.sizes), dtype=torch.float64)
                 one[r] = 1.0
                 sums = sums + one * weight * weights[r][y] ** power * loss
-                own = own - one * weight * weights[r][y] ** power * conditional
                 denominators = denominators + one * weight * weights[r][y]
-    return sums, own, denominators
+    return sums, denominators
 
 
 def slow_priors(tree, train_labels):

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from linnaeus.config import compose
 from linnaeus.workloads.taxonomy.heads import linear_scores
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, class_weights, weighted_hierarchical_loss
+from linnaeus.workloads.taxonomy.nulls import NullPolicy
 from tests.workloads.taxonomy import slow_losses as slow
 
 
@@ -79,6 +81,29 @@ def test_the_null_class_has_its_count_where_it_is_learnt():
     assert learnt.tolist() == pytest.approx([8 / 4 / 1])
     both = TaxonomyLoss(config, tree, counts, nulls=True).valid_counts(batch)
     assert both.tolist() == pytest.approx([8 / 4 / 1 + 8 / 4 / 4])
+
+
+@pytest.mark.parametrize("head, null_rows", [("conditional", 10), ("linear", 980)])
+def test_null_labels_that_cannot_be_learnt_do_not_count(head, null_rows):
+    """On a tree: those below a taxon without children. 10 rows of each species, 10 of a genus alone, 970 of an order without children."""
+    rows = [("o", "g", "s1")] * 10 + [("o", "g", "s2")] * 10 + [("o", "g", "")] * 10 + [("p", "", "")] * 970
+    tree, labels = slow.TaxonomyTree.from_lineages(("order", "genus", "species"), np.array(rows))
+    policy = NullPolicy.of(compose([f"head={head}", "head.nulls=predict"]), tree)
+    assert policy is not None
+    counts = LabelCounts.of(tree, labels, learnt=policy.learnt(labels))
+    assert counts.ranks[2].tolist() == [10, 10, null_rows] and int(counts.finest.sum()) == len(rows)
+    loss = TaxonomyLoss(slow.loss_config("cross_entropy", class_weights="inverse"), tree, counts, nulls=True)
+    learnt = policy.apply(np.zeros(1000, np.int64), np.arange(1000), labels, np.zeros(1000), np.ones(1000, bool))
+    batch = {"label": torch.from_numpy(learnt), "weight": torch.ones(1000)}
+    assert float(loss.valid_counts(batch)[2]) == pytest.approx(20 + null_rows), "a mean of 1 over the labels that count"
+
+
+def test_the_marginal_loss_counts_the_finest_labels_alone():
+    rows = [("a", "s")] * 90 + [("a", "")] * 10 + [("b", "")] * 10
+    tree, labels = slow.TaxonomyTree.from_lineages(("genus", "species"), np.array(rows))
+    loss = TaxonomyLoss(slow.loss_config("marginal", class_weights="inverse"), tree, LabelCounts.of(tree, labels))
+    sums = [float(loss.valid_counts({"label": torch.from_numpy(labels[i : i + 1]), "weight": torch.ones(1)})[0]) for i in (0, 95, 105)]
+    assert sums == pytest.approx([0, 1, 1]), "10 labels of either genus can count"
 
 
 def test_counts_and_priors_are_those_of_the_rows():

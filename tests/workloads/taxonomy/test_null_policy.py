@@ -9,6 +9,9 @@ from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.base import SampleIndex
 from linnaeus.workloads.taxonomy.heads import linear_scores
+from linnaeus.workloads.taxonomy.losses import LabelCounts
+from linnaeus.workloads.taxonomy.nulls import NullPolicy
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RAMP = ["schedule.null_mask.start=0.75", "schedule.null_mask.end=0.25", "schedule.null_mask.until=100steps"]
 PHASE_IN = ["head.nulls=phase_in", *RAMP]
@@ -76,6 +79,19 @@ def test_contradictions_are_refused(tmp_path, overrides, said):
     with pytest.raises(ConfigError, match=said) as refused:
         workload(tmp_path, "data.train_samples=40", *overrides)
     assert "\n" not in str(refused.value)
+
+
+def test_null_labels_that_cannot_be_learnt_are_nothing_to_learn():
+    """A hole in a lineage is known to be one: on a tree its null label says nothing, to a linear head it is a class."""
+    tree, found = TaxonomyTree.from_lineages(("order", "family", "species"), np.array([("o", "", "s1"), ("o", "f", "s2")]))
+
+    def notes(head):
+        policy = NullPolicy.of(compose([f"head={head}", "head.nulls=predict"]), tree)
+        return policy.notes(tree.ranks, [int(rank[-1]) for rank in LabelCounts.of(tree, found, learnt=policy.learnt(found)).ranks])
+
+    assert notes("linear") == ("head.nulls=predict: no training sample lacks a label of order, species that could be learnt",)
+    with pytest.raises(ConfigError, match="below a taxon that has children, so there is nothing to learn"):
+        notes("conditional")
 
 
 def test_validation_keeps_its_nulls(tmp_path):

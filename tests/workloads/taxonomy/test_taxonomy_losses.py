@@ -35,8 +35,8 @@ def slowly(tree, kind, raw, nulls):
     return slow.SlowLinear(tree, raw) if kind == "linear" else slow.SlowLeaves(tree, raw[0], nulls)
 
 
-def loss_of(config, tree, labels, nulls, dtype=torch.float64, chained=False):
-    return TaxonomyLoss(config, tree, LabelCounts.of(tree, labels), nulls, chained, dtype)
+def loss_of(config, tree, labels, nulls, dtype=torch.float64):
+    return TaxonomyLoss(config, tree, LabelCounts.of(tree, labels), nulls, dtype)
 
 
 def gradients(sums, raw):
@@ -64,17 +64,17 @@ def test_agrees_with_dense_targets(name, kind, nulls, mixed, balance, seed):
         adjusted = [z + tau * p[: z.shape[1]] for z, p in zip(raw, priors.ranks, strict=True)]
     else:
         adjusted = [raw[0] + tau * slow.leaf_priors(tree, nulls, priors)]
-    expected, own, denominators = slow.slow_sums(config, tree, labels, slowly(tree, kind, adjusted, nulls), batch, nulls)
+    expected, denominators = slow.slow_sums(config, tree, labels, slowly(tree, kind, adjusted, nulls), batch, nulls)
     expected_gradients = gradients(expected, raw)
     assert expected.abs().sum() > 1
     for dtype, digits in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
-        loss = loss_of(config, tree, labels, nulls, dtype, chained=True)
+        loss = loss_of(config, tree, labels, nulls, dtype)
         cast = [z.detach().to(dtype).requires_grad_() for z in raw]
         outputs = {"scores": scores_of(tree, kind, cast, nulls)}
         sums = loss.sums(outputs, batch)
         assert sums.dtype == dtype and torch.equal(outputs["loss_sums"], sums) and not outputs["loss_sums"].requires_grad
         assert sums.tolist() == pytest.approx(expected.tolist(), rel=digits, abs=digits)
-        assert torch.stack(loss.measured(outputs, batch, sums)).tolist() == pytest.approx(own.tolist(), rel=digits, abs=digits)
+        assert torch.equal(torch.stack(outputs["losses"]), sums)
         assert loss.valid_counts(batch).tolist() == pytest.approx(denominators.tolist(), rel=1e-12)
         for found, wanted in zip(gradients(sums, cast), expected_gradients, strict=True):
             assert (found.double() - wanted).abs().max() <= max(digits, 1e-9) * 10 * wanted.abs().max()
@@ -166,7 +166,7 @@ def test_confidently_wrong_still_learns(name, kind):
     else:
         raw[0][0, torch.from_numpy(slow.leaf_paths(tree, False)[:, 0] == labels[row, 0])] = -80.0
     raw = [z.requires_grad_() for z in raw]
-    expected, _, _ = slow.slow_sums(config, tree, labels, slowly(tree, kind, raw, False), batch, False)
+    expected, _ = slow.slow_sums(config, tree, labels, slowly(tree, kind, raw, False), batch, False)
     cast = [z.detach().float().requires_grad_() for z in raw]
     sums = loss_of(config, tree, labels, False, torch.float32).sums({"scores": scores_of(tree, kind, cast, False)}, batch)
     assert sums.tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-5) and sums.max() > 30
@@ -197,14 +197,14 @@ def test_validation_is_plain_whatever_trains(tree, make_batch):
     assert torch.allclose(valid_counts(batch), plain.valid_counts(batch), rtol=1e-12)
 
 
-def test_heads_of_separate_ranks_are_measured_as_they_learn(tree, make_batch):
+def test_separate_sums_of_separate_ranks_run_through_their_own_scores_alone(tree, make_batch):
     batch, logits = make_batch(8, 8), [torch.randn(8, size, requires_grad=True) for size in tree.sizes]
     loss = loss_of(slow.loss_config("label_smoothing"), tree, batch["label"].numpy(), False, torch.float32)
     outputs = {"scores": linear_scores(tree, logits)}
     sums = loss.sums(outputs, batch)
-    assert torch.equal(torch.stack(loss.measured(outputs, batch, sums)), sums)
-    own = torch.autograd.grad(loss.measured(outputs, batch, sums)[0], logits, allow_unused=True)
-    assert own[0] is not None and own[1:] == (None,) * (len(logits) - 1), "the gradient of a rank runs through its own scores alone"
+    assert torch.equal(torch.stack(outputs["losses"]), sums)
+    own = torch.autograd.grad(outputs["losses"][0], logits, allow_unused=True)
+    assert own[0] is not None and own[1:] == (None,) * (len(logits) - 1)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -248,13 +248,12 @@ class Waiting(TorchDispatchMode):
 @pytest.mark.parametrize("name", slow.LOSSES)
 def test_nothing_waits_for_the_device(name):
     tree, labels = WORLDS[0]
-    loss = loss_of(slow.loss_config(name, **slow.INVERSE), tree, labels, False, torch.float32, chained=True)
+    loss = loss_of(slow.loss_config(name, **slow.INVERSE), tree, labels, False, torch.float32)
     batch, raw = slow.random_batch(tree, labels, mixed=True), raw_scores(tree, "linear", 10, False, torch.float32)
     loss.sums({"scores": linear_scores(tree, raw)}, batch)  # tables are placed at the first use
     outputs = {"scores": linear_scores(tree, raw)}
     with Waiting():
         sums = loss.sums(outputs, batch)
-        loss.measured(outputs, batch, sums)
         sums.sum().backward()
     with Waiting(), pytest.raises(AssertionError, match="waits"):
         sums[sums > 0].sum().item()

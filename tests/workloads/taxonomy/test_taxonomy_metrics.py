@@ -88,8 +88,8 @@ def training_counts(tree, seed=0):
     return [rng.choice([0, 19, 20, 60, 100, 101, 500], size=size) for size in tree.sizes]
 
 
-def fresh(tree, groups=None, size=N, consistent=False):
-    return TaxonomyMetrics(tree, CPU, training_counts(tree), groups, size, consistent)
+def fresh(tree, groups=None, size=N, consistent=False, nulls=False):
+    return TaxonomyMetrics(tree, CPU, training_counts(tree), groups, size, consistent, nulls)
 
 
 def feed(metrics, scores, batch, cuts=((0, N),)):
@@ -102,7 +102,8 @@ def feed(metrics, scores, batch, cuts=((0, N),)):
 
 
 def run(tree, scores, batch, cuts=((0, N),), groups=None):
-    metrics = fresh(tree, groups, consistent=scores.consistent)
+    nulls = scores.log_probs()[0].shape[1] > tree.sizes[0]
+    metrics = fresh(tree, groups, consistent=scores.consistent, nulls=nulls)
     return metrics.compute(feed(metrics, scores, batch, cuts), metrics.counts)
 
 
@@ -123,6 +124,7 @@ def test_every_metric_is_what_its_definition_says(head, kind, null):
     assert run(*given) == pytest.approx(slow, rel=1e-6, abs=1e-9, nan_ok=True)
     assert 0 < slow["partial_chain"] < 1 and 0 < slow["hd1"] < slow["hd5"] and (kind != "plain" or 0 < slow["chain"] < 1)
     assert (0 < slow["inconsistent"] < 1) if head == "linear" else slow["inconsistent"] == 0
+    assert any(0 < slow.get(f"{rank}/null_recall", 0) < 1 for rank in given[0].ranks) == null
 
 
 def test_negative_control_scores_of_other_samples_move_every_metric():
@@ -292,8 +294,8 @@ def test_ties_go_to_the_lower_index(tree):
     assert found["species/top1"] == pytest.approx(1 / 13) and found["species/top5"] == pytest.approx(5 / 13)
 
 
-def test_a_hole_in_the_lineage_is_bridged():
-    rows = np.array([("a", "", "s0"), ("b", "b1", "s1"), ("a", "a1", "s2")])
+def test_what_a_hole_in_the_lineage_leaves_open_contradicts_nothing():
+    rows = np.array([("a", "", "s0"), ("b", "b1", "s1"), ("a", "a1", "s2"), ("", "c1", "s3")])
     tree, labels = TaxonomyTree.from_lineages(("order", "family", "species"), rows)
 
     def inconsistent(*predicted):
@@ -304,8 +306,11 @@ def test_a_hole_in_the_lineage_is_bridged():
 
     a, b, s0 = labels[0, 0], labels[1, 0], labels[0, 2]
     a1, b1 = labels[2, 1], labels[1, 1]
-    assert inconsistent(a, a1, s0) == 0
+    assert inconsistent(a, a1, s0) == inconsistent(a, b1, s0) == 0
     assert inconsistent(b, b1, s0) == 1, "its nearest known ancestor is the order"
+    c1, s3 = labels[3, 1], labels[3, 2]
+    assert inconsistent(a, c1, s3) == inconsistent(b, c1, s3) == 0, "without null labels the head must name some order"
+    assert inconsistent(a, a1, s3) == 1
 
 
 # -- training ----------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Where sampling or weights make rows count for more or less, so do they here: what balanced sampling has evened out is not evened out twice.
 A class that no training row has is taken to have one: its weight never acts, but its prior does. Where the head learns null labels
-(`head.nulls`) the null class of a rank is a class like others, and its count that of all null labels, whatever the schedule lets in.
+(`head.nulls`) the null class of a rank is a class like others, and its count that of all null labels that can be learnt, whatever the
+schedule lets in.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 class LabelCounts:
     """Counts of training rows, float64 where rows count for more or less than one. T taxa in all."""
 
-    ranks: tuple[np.ndarray, ...]  # per rank int64 [C_r + 1]: rows of each class, then rows with a null label
+    ranks: tuple[np.ndarray, ...]  # per rank int64 [C_r + 1]: rows of each class, then rows with a null label that can be learnt
     finest: np.ndarray  # int64 [T + 1]: rows whose finest label is this taxon; last, rows without any
 
     @classmethod
-    def of(cls, tree: TaxonomyTree, labels: np.ndarray, mass: np.ndarray | None = None) -> LabelCounts:
-        """Of the labels of the training rows, int64 [N, R], -1 for null; `mass` float64 [N]: what each row counts for, None: one."""
+    def of(cls, tree: TaxonomyTree, labels: np.ndarray, mass: np.ndarray | None = None, learnt: np.ndarray | None = None) -> LabelCounts:
+        """Of the labels of the training rows, int64 [N, R], -1 for null; `mass` float64 [N]: what each row counts for, None: one;
+        `learnt` bool [N, R]: the null labels that can be learnt, None: all."""
         ranks, finest = [], np.full(len(labels), tree.offsets[-1])
         for r, size in enumerate(tree.sizes):
             column = labels[:, r]
-            ranks.append(np.bincount(np.where(column < 0, size, column), mass, minlength=size + 1))
+            null = size if learnt is None else np.where(learnt[:, r], size, size + 1)
+            ranks.append(np.bincount(np.where(column < 0, null, column), mass, minlength=size + 2)[: size + 1])
             finest = np.where(column < 0, finest, tree.offsets[r] + column)
         return cls(tuple(ranks), np.bincount(finest, mass, minlength=tree.offsets[-1] + 1))
 

@@ -20,8 +20,8 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class TaxonomyLoss:
-    """Sums per rank for training (`sums`), for what differentiates single tasks (`measured`), and what they are divided by
-    (`valid_counts`). Validation knows nothing of it: its loss is plain cross-entropy (`labels.rank_loss_sums`)."""
+    """Sums per rank for training (`sums`) and what they are divided by (`valid_counts`). Validation knows nothing of it: its loss is
+    plain cross-entropy (`labels.rank_loss_sums`)."""
 
     def __init__(
         self,
@@ -29,14 +29,12 @@ class TaxonomyLoss:
         tree: TaxonomyTree,
         counts: LabelCounts,
         nulls: bool = False,
-        chained: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """`nulls`: the head has a null class. `chained`: it multiplies conditionals from rank to rank, so that the loss of a rank is felt
-        in the scores of all coarser ones. `dtype`: of the scores. Raises ConfigError for settings that contradict each other."""
+        """`nulls`: the head has a null class. `dtype`: of the scores. Raises ConfigError for settings that contradict each other."""
         check(config, nulls)
         self.conditional = isinstance(config, ConditionalConfig)
-        self.strength, self.nulls, self.chained, self.dtype = config.logit_adjustment, nulls, chained, dtype
+        self.strength, self.nulls, self.dtype = config.logit_adjustment, nulls, dtype
         self._host = _Tables(config, tree, counts, nulls)
         self._placed: dict[torch.device, _Tables] = {}
 
@@ -45,36 +43,23 @@ class TaxonomyLoss:
         return self._host.labels.sums(batch)
 
     def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
-        """[R]: each rank's loss summed over the labels of a prepared batch. Also left, detached, in `outputs["loss_sums"]`, so that
-        the training metrics need not compute it again."""
+        """[R]: each rank's loss summed over the labels of a prepared batch. Also left in `outputs`: "losses", the same as R scalars, for
+        what differentiates one of them, and "loss_sums", detached, so that the training metrics need not compute it again."""
         tables = self._on(batch["label"].device)
         scores = self._scores(outputs, tables)
         parts = tables.labels(batch)
         if tables.shells is not None:
             losses = _shell_losses(tables.shells, scores, parts, self.nulls)
         else:
-            losses, outputs["conditional_losses"] = _label_losses(scores, parts, tables.factors)
-            if self.conditional:
-                losses = outputs["conditional_losses"]
+            losses = _label_losses(scores, parts, tables.factors, self.conditional)
         sums = torch.stack(losses)
         outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
         return sums
 
-    def measured(self, outputs: dict[str, Any], batch: Batch, sums: Tensor) -> list[Tensor]:
-        """Per rank []: what it alone asks of the features, after `sums` of the same outputs. For chained heads it is -log p(y | its
-        nearest known ancestor), the part of the rank's own scores, weighted as in the loss and never smoothed; else its sum."""
-        if not self.chained:
-            return outputs["losses"]
-        if "conditional_losses" not in outputs:
-            tables = self._on(batch["label"].device)
-            outputs["conditional_losses"] = _label_losses(outputs["training_scores"], tables.labels(batch), tables.factors)[1]
-        return outputs["conditional_losses"]
-
     def _scores(self, outputs: dict[str, Any], tables: _Tables) -> Scores:
-        """The scores of the loss, with the priors added where logits are adjusted; kept in `outputs` for `measured`."""
+        """The scores of the loss, with the priors added where logits are adjusted."""
         scores: Scores = outputs["scores"]
-        outputs["training_scores"] = scores if self.strength == 0 else scores.adjusted(tables.priors(), self.strength)
-        return outputs["training_scores"]
+        return scores if self.strength == 0 else scores.adjusted(tables.priors(), self.strength)
 
     def _on(self, device: torch.device) -> _Tables:
         """The tables on a device, copied there at the first use."""
@@ -91,7 +76,7 @@ class _Tables(nn.Module):
 
     def __init__(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> None:
         super().__init__()
-        self.labels = LabelWeights(_label_weights(config, counts, nulls), isinstance(config, MarginalConfig))
+        self.labels = LabelWeights(_label_weights(config, tree, counts, nulls), isinstance(config, MarginalConfig))
         self.shells = shell_losses(config, tree)
         height = np.arange(len(tree.ranks))[::-1]
         alpha = config.alpha if isinstance(config, ConditionalConfig) else 0.0
@@ -107,13 +92,11 @@ class _Tables(nn.Module):
         return Priors(tuple(self.get_buffer(f"prior{r}") for r in range(self.ranks)), self.null_prior)
 
 
-def _label_losses(scores: Scores, parts: list[tuple[Tensor, Tensor]], factors: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Per rank [], sums of weight x -log p(y), and of factor x weight x -log p(y | nearest known ancestor)."""
-    found = [(weight.unbind(1), *scores.at(label)) for label, weight in parts]
-    ranks = range(len(factors))
-    marginal = [sum(-(weight[r] * log_p[r]).sum() for weight, log_p, _ in found) for r in ranks]
-    conditional = [factors[r] * sum(-(weight[r] * log_p[r]).sum() for weight, _, log_p in found) for r in ranks]
-    return cast(list[Tensor], marginal), conditional
+def _label_losses(scores: Scores, parts: list[tuple[Tensor, Tensor]], factors: Tensor, conditional: bool) -> list[Tensor]:
+    """Per rank [], the sum of weight x -log p(y), or `conditional`, of factor x weight x -log p(y | nearest known ancestor)."""
+    found = [(weight.unbind(1), scores.at(label)[conditional]) for label, weight in parts]
+    sums = [sum(-(weight[r] * log_p[r]).sum() for weight, log_p in found) for r in range(len(factors))]
+    return [factor * one for factor, one in zip(factors, sums, strict=True)] if conditional else cast(list[Tensor], sums)
 
 
 def _shell_losses(shells: nn.ModuleList, scores: Scores, parts: list[tuple[Tensor, Tensor]], nulls: bool) -> list[Tensor]:
@@ -131,11 +114,12 @@ def _shell_losses(shells: nn.ModuleList, scores: Scores, parts: list[tuple[Tenso
     return losses
 
 
-def _label_weights(config: LossConfig, counts: LabelCounts, nulls: bool) -> list[np.ndarray]:
+def _label_weights(config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> list[np.ndarray]:
     """Per rank float64 [C_r + 1]: class weights, the null class last; a mean of 1 over the training labels that can count."""
     weights = []
-    for rank in counts.ranks:
-        usable = rank if nulls else np.append(rank[:-1], 0)
+    for r, rank in enumerate(counts.ranks):
+        classes = counts.finest[tree.offsets[r] : tree.offsets[r + 1]] if isinstance(config, MarginalConfig) else rank[:-1]
+        usable = np.append(classes, rank[-1] if nulls else 0)
         weights.append(class_weights(usable, config.class_weights, config.effective_beta, config.class_weight_cap))
     return weights
 

@@ -11,9 +11,10 @@ sample is NaN, "not defined". `finest` below: over samples with a label at the f
     <rank>/macro_top1       mean over the classes that occur of the share of their samples that is right
     <rank>/many, medium, few    the same over classes of more than 100, 20 to 100, fewer than 20 training labels (`shots.py`)
     <rank>/ece              expected calibration error of the likeliest class in 15 bins (`calibration.py`)
+    <rank>/null_recall, null_precision    of the samples without a label there, of those said to have none; heads that learn null labels
     chain                   share right at every rank, of the samples labelled at every rank
     partial_chain           share right at all the ranks they are labelled at, of the samples labelled at any
-    inconsistent            share of predictions that are no path of the tree
+    inconsistent            share of predictions with a class that is not on the path of the deepest one, holes of that path aside
     hd1, hd5, hd20, severity    height of the lowest common ancestor of y and p, finest (`distance.py`)
     crm_top1, hd1, ...      the same of the decision of least expected height, finest (`decisions.py`)
     depth_precision, ...    what prediction and truth have in common, in ranks and in bits, truth at any rank (`hierarchy.py`)

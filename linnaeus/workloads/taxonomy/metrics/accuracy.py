@@ -39,11 +39,10 @@ class Accuracy:
 
 
 class Paths:
-    """`chain`, `partial_chain`, and `inconsistent`: the nearest known ancestor of some predicted class is not the class predicted at
-    that ancestor's rank."""
+    """`chain`, `partial_chain`, and `inconsistent`: some predicted class is not the one on the path of the deepest. A rank at which that
+    path has no class is not looked at: a head without null labels must say something there."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
-        self.tables = tables
         self.counts = {name: zeros(device, 2) for name in ("chain", "partial_chain", "inconsistent")}  # hits, samples
 
     def count(self, view: BatchView) -> None:
@@ -52,13 +51,8 @@ class Paths:
         self.counts["chain"] += torch.stack([agrees & complete, complete]).sum(1)
         self.counts["partial_chain"] += torch.stack([agrees & labelled, labelled]).sum(1)
         scored = view.real & ~view.best_log_p.isnan().any(1)
-        self.counts["inconsistent"] += torch.stack([self._contradicts(view.path) & scored, scored]).sum(1)
-
-    def _contradicts(self, path: Tensor) -> Tensor:
-        nodes = self.tables.nodes(path)  # the virtual root where nothing is predicted
-        parent = self.tables.parent[nodes]
-        among = (parent.unsqueeze(2) == nodes.unsqueeze(1)).any(2)
-        return ~(among | (parent == self.tables.taxa)).all(1)
+        contradicts = ((view.predicted_path >= 0) & (view.path != view.predicted_path)).any(1)
+        self.counts["inconsistent"] += torch.stack([contradicts & scored, scored]).sum(1)
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         return {name: ratio(*counts[name]).item() for name in ("chain", "partial_chain", "inconsistent")}

@@ -32,7 +32,7 @@ class BatchView:
     right: Tensor  # bool [B, R]: known, and predicted
 
     def __init__(self, tables: TreeTables, scores: Scores, batch: Batch) -> None:
-        self.tables, self.consistent = tables, scores.consistent
+        self.tables, self.consistent, self._scores = tables, scores.consistent, scores
         self.label, self.known = labels_of(batch, tables.size)
         self.real, self.sample = batch["weight"] > 0, batch["sample"]
         self.log_probs = _given_a_class(scores, tables.sizes)
@@ -40,6 +40,12 @@ class BatchView:
         self.best_log_p, self.best = torch.stack([b.values for b in best], 1), torch.stack([b.indices for b in best], 1)
         self.path = torch.where(self.best_log_p.isnan(), -1, scores.path())
         self.right = (self.path == self.label) & self.known
+
+    @cached_property
+    def null_likeliest(self) -> Tensor:
+        """bool [B, R]: the head, which learns null labels, gives "no class at this rank" more than any class."""
+        pairs = zip(self._scores.log_probs(), self.tables.sizes, strict=True)
+        return torch.stack([log_p[:, size] > log_p[:, :size].amax(1) for log_p, size in pairs], 1)
 
     @cached_property
     def predicted(self) -> Tensor:

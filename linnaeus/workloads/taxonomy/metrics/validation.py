@@ -17,6 +17,7 @@ from linnaeus.workloads.taxonomy.metrics.calibration import Calibration
 from linnaeus.workloads.taxonomy.metrics.counting import Counter, Part
 from linnaeus.workloads.taxonomy.metrics.distance import Distance
 from linnaeus.workloads.taxonomy.metrics.hierarchy import Hierarchy
+from linnaeus.workloads.taxonomy.metrics.nulls import Nulls
 from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD, SampleRecord, Samples
 from linnaeus.workloads.taxonomy.metrics.selective import HierarchicalRisk, RiskCoverage
 from linnaeus.workloads.taxonomy.metrics.shots import ClassAccuracy
@@ -36,9 +37,11 @@ class TaxonomyMetrics:
         groups: np.ndarray | None,
         size: int,
         consistent: bool = False,
+        nulls: bool = False,
     ) -> None:
         """`training_counts`: per rank int64 [C_r], training labels of each class. `size`: samples of the validation set; `groups`
-        int64 [size]: which of them belong together, None: none do. `consistent`: the head's scores are one distribution on the tree."""
+        int64 [size]: which of them belong together, None: none do. `consistent`: the head's scores are one distribution on the tree;
+        `nulls`: it learns null labels."""
         self.tables = TreeTables(tree, device)
         self.width = 2 * len(tree.ranks)
         self.parts: list[Part] = [
@@ -49,6 +52,7 @@ class TaxonomyMetrics:
             Hierarchy(self.tables, device),
             Calibration(self.tables, device),
             HierarchicalRisk(self.tables, device),
+            *([Nulls(self.tables, device)] if nulls else []),
         ]
         self.counters: list[Counter] = [*self.parts, SampleRecord(self.tables, device, size)]
         self.risk, self.groups = RiskCoverage(), groups

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -21,11 +22,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from linnaeus.checkpoint import save_checkpoint
+from linnaeus.checkpoint import disk, format, save_checkpoint
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config, DataConfig
 from linnaeus.rundir import NOT_UPDATES, RunDirectory, config_difference, dump_yaml, load_yaml, run_path, update_hash
-from linnaeus.rundir.lock import RunLock, identity
+from linnaeus.rundir.lock import RunLock, alive_here, identity
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -278,6 +279,83 @@ def test_a_finished_run_owes_what_it_has_lost() -> None:
         assert json.loads((run.path / "summary.json").read_text())["status"] == "running"
 
 
+def test_an_ended_run_owes_nothing_because_a_disk_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make its last checkpoint again would mean to train from an older one, and to set newer ones aside."""
+    tree = config(run__name="x", schedule__checkpoint_at_end=True)
+    with RunDirectory.open(tree) as run:
+        ended(run.path, 9, **{"val/loss": 1.0})
+    assert RunDirectory(tree).finished
+
+    def away(path: Path) -> str:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(disk, "PAUSES", (0.0, 0.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(format, "file_digest", away)
+        with pytest.raises(ConfigError, match=r"step-00000009/.*Stale file handle"):
+            RunDirectory(tree)
+    assert RunDirectory(tree).finished
+
+
+# -- damaged files of the directory itself ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["", '{"run_id": "ab', "null", "[1]", "\xff", None])
+def test_a_damaged_record_is_replaced_by_that_of_the_newest_launch(damage: str | None) -> None:
+    tree = config(run__name="x")
+    for _ in range(2):
+        run = RunDirectory(tree)
+        run.start(data_fingerprint="one", world_size=1)
+        run.release()
+    file = run.path / "run.json"
+    whole = json.loads(file.read_text())
+    file.unlink() if damage is None else file.write_bytes(damage.encode("latin-1"))
+    with pytest.raises(ConfigError, match="one -> two"):  # what it knew still counts
+        RunDirectory(tree).start(data_fingerprint="two")
+    again = RunDirectory(tree)
+    again.start(data_fingerprint="one", world_size=1)
+    assert again.record == whole and (again.run_id, again.launch) == (run.run_id, 3)
+    assert any("run.json was damaged or gone; what" in line and "launches/2/launch.json" in line for line in again.news())
+    again.release()
+    assert json.loads(file.read_text())["created"] == whole["created"] and "pid" not in json.loads(file.read_text())
+    assert not [line for line in RunDirectory(tree).notes if "damaged" in line]
+
+
+def test_a_damaged_record_that_nothing_replaces_is_one_line() -> None:
+    """Launches of before they held the id of the run."""
+    tree = config(run__name="x")
+    with RunDirectory.open(tree) as run:
+        pass
+    launch = run.path / "launches/1/launch.json"
+    launch.write_text(json.dumps({key: value for key, value in json.loads(launch.read_text()).items() if key != "run_id"}))
+    (run.path / "run.json").write_text("")
+    before = files()
+    with pytest.raises(ConfigError, match=r"run\.json is damaged.*put a copy of it back") as caught:
+        RunDirectory(tree)
+    assert "\n" not in str(caught.value) and files() == before
+
+
+@pytest.mark.parametrize("damage", ["", "run: {", "- a", "run: 3", "\xff"])
+def test_a_damaged_configuration_is_one_line(damage: str) -> None:
+    tree = config(run__name="x")
+    with RunDirectory.open(tree) as run:
+        pass
+    (run.path / "config.yaml").write_bytes(damage.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"config\.yaml is damaged; put its newest copy, .*/launches/<number>/config\.yaml, in its place"):
+        RunDirectory(tree)
+    shutil.copy(run.path / "launches/1/config.yaml", run.path / "config.yaml")
+    assert not RunDirectory(tree).is_new
+
+
+def test_a_summary_that_is_no_summary() -> None:
+    tree = config(run__name="x")
+    with RunDirectory.open(tree) as run:
+        pass
+    for text in ("", "null", "[]", '{"status": "fin'):
+        (run.path / "summary.json").write_text(text)
+        assert not RunDirectory(tree).finished
+
+
 @pytest.mark.parametrize("name", ["", "../up", ".hidden", "a/b", "a\0b"])
 def test_names_that_are_no_directories(name: str) -> None:
     with pytest.raises(ConfigError, match=r"run\.name"):
@@ -382,6 +460,38 @@ def test_a_note_of_a_dead_process_of_this_host(changes: dict[str, Any]) -> None:
     lock.release()
 
 
+def test_a_renamed_host_knows_its_own_dead_at_once() -> None:
+    """The same boot is the same machine, whatever it is called by now."""
+    note(Path("lock"), host="before-dhcp", pid=2**22 + 1)
+    lock, start = RunLock(Path("lock"), beat=30.0), time.monotonic()
+    lock.acquire()
+    assert time.monotonic() - start < 1.0
+    lock.release()
+
+
+def test_a_renamed_host_knows_its_own_living(holder: subprocess.Popen[str]) -> None:
+    owner = json.loads((run_path(config()) / "lock").read_text())
+    Path("lock").write_text(json.dumps({**owner, "host": "before-dhcp"}))
+    with pytest.raises(ConfigError, match=str(holder.pid)):
+        RunLock(Path("lock")).acquire()
+
+
+def test_processes_of_another_container_have_numbers_of_their_own() -> None:
+    """They share boot and perhaps name with us: only their touches tell."""
+    here = identity()
+    for pid in (os.getpid(), 2**22 + 1):
+        assert alive_here({**here, "pid": pid, "space": here["space"] + 1}) is None
+    before_there_were_spaces = {key: value for key, value in here.items() if key != "space"}
+    assert alive_here(before_there_were_spaces) is True and alive_here({**before_there_were_spaces, "pid": 2**22 + 1}) is False
+
+
+def test_another_machine_is_asked_for_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = identity()
+    assert alive_here({**here, "host": "elsewhere", "boot": "another"}) is None
+    monkeypatch.setattr("linnaeus.rundir.lock._boot_id", lambda: "")  # a system that does not number its boots
+    assert alive_here({**here, "host": "elsewhere", "boot": ""}) is None and alive_here({**here, "boot": ""}) is True
+
+
 def test_a_live_process_is_believed_where_locks_do_not_work(holder: subprocess.Popen[str]) -> None:
     """A file system that grants every lock: the note alone decides."""
     held = run_path(config()) / "lock"
@@ -391,7 +501,7 @@ def test_a_live_process_is_believed_where_locks_do_not_work(holder: subprocess.P
 
 
 def test_an_owner_on_another_host_lives_while_it_touches_the_file() -> None:
-    note(Path("lock"), host="elsewhere")
+    note(Path("lock"), host="elsewhere", boot="another")
     stop = threading.Event()
 
     def touch() -> None:

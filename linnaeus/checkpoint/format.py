@@ -17,15 +17,16 @@ import os
 import pickle
 import shutil
 import stat
-from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from linnaeus.checkpoint.damage import CheckpointDamaged, CheckpointNewer, reading
 from linnaeus.checkpoint.files import TEMPORARY, commit_directory, delete, file_digest, text_digest
 from linnaeus.checkpoint.hashed import FileEntry, HashedFile
+from linnaeus.checkpoint.plain import assert_plain
 from linnaeus.checkpoint.weights import read_weights, write_weights
 
 if TYPE_CHECKING:
@@ -35,19 +36,6 @@ FORMAT = 1
 MODEL, EMA, TRAINING, STATE, MANIFEST = "model.safetensors", "ema.safetensors", "training_state.pt", "state.json", "manifest.json"
 REQUIRED = (MODEL, TRAINING, STATE)
 HASHING_THREADS = 4
-PLAIN = (bool, int, float, str, type(None))
-
-
-class CheckpointDamaged(ValueError):
-    """A checkpoint is not what was written; `reason` names the file and what is wrong with it."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path, self.reason = path, reason
-
-
-class CheckpointNewer(CheckpointDamaged):
-    """Whole, but of a format that only a later version of this program reads."""
 
 
 @dataclass(frozen=True)
@@ -115,26 +103,6 @@ def _write_training(path: Path, training_state: dict[str, Any]) -> FileEntry:
     return file.entry
 
 
-def assert_plain(value: Any, where: str, *, tensors: bool) -> None:
-    """TypeError naming the place of the first value that `weights_only=True` or JSON would not give back as it was."""
-    if type(value) in (dict, OrderedDict):
-        for key, item in value.items():
-            if type(key) is not str and not (tensors and type(key) is int):
-                raise TypeError(f"{where}: key {key!r} is a {type(key).__name__}, not a string")
-            assert_plain(item, f"{where}[{key!r}]", tensors=tensors)
-    elif type(value) in (list, tuple):
-        for i, item in enumerate(value):
-            assert_plain(item, f"{where}[{i}]", tensors=tensors)
-    elif type(value) not in PLAIN and not (tensors and _is_tensor(value)):
-        raise TypeError(f"{where} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds plain values only")
-
-
-def _is_tensor(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
-
-
 def write_manifest(directory: Path, step: int, score: float | None, known: Mapping[str, FileEntry] | None = None) -> None:
     """Sizes and hashes of every file of `directory`, and a hash of the manifest itself; those of `known` are not read for it. Nothing
     is flushed."""
@@ -153,12 +121,15 @@ def _manifest_digest(content: Mapping[str, Any]) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest, checked for itself: its own hash, its shape, its format. CheckpointDamaged, or CheckpointNewer of a newer format."""
-    if not (path / MANIFEST).is_file():
-        raise CheckpointDamaged(path, f"{MANIFEST} is {'no file' if (path / MANIFEST).exists() else 'missing'}")
+    """The manifest, checked for itself: its own hash, its shape, its format. CheckpointDamaged, or CheckpointNewer of a newer format;
+    OSError when the disk cannot read it now."""
+    with reading(path, MANIFEST):
+        if not stat.S_ISREG(os.stat(path / MANIFEST).st_mode):
+            raise CheckpointDamaged(path, f"{MANIFEST} is no file")
+        data = (path / MANIFEST).read_bytes()
     try:
-        content = json.loads((path / MANIFEST).read_text())
-    except (ValueError, OSError, RecursionError) as error:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise CheckpointDamaged(path, f"{MANIFEST} cannot be read ({_one_line(error)})") from None
     if not isinstance(content, dict) or content.get("sha256") != _manifest_digest(content):
         raise CheckpointDamaged(path, f"{MANIFEST} was altered (its own hash does not match)")
@@ -199,16 +170,14 @@ def _is_count(value: Any) -> bool:
 
 
 def check_sizes(path: Path) -> dict[str, Any]:
-    """The manifest, if every file is there with its size: the cheap part of `verify`."""
+    """The manifest, if every file is there with its size: the cheap part of `verify`, which raises the same."""
     manifest = read_manifest(path)
     for name in REQUIRED:
         if name not in manifest["files"]:
             raise CheckpointDamaged(path, f"{name} is not in {MANIFEST}")
     for name, entry in manifest["files"].items():
-        try:
-            found = (path / name).stat()
-        except OSError:
-            raise CheckpointDamaged(path, f"{name} is missing") from None
+        with reading(path, name):
+            found = os.stat(path / name)
         if not stat.S_ISREG(found.st_mode):
             raise CheckpointDamaged(path, f"{name} is no file")
         if found.st_size != entry["size"]:
@@ -217,7 +186,7 @@ def check_sizes(path: Path) -> dict[str, Any]:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether every file is there with its size."""
+    """Whether every file is there with its size. OSError when the disk does not say."""
     try:
         check_sizes(path)
     except CheckpointDamaged:
@@ -226,8 +195,8 @@ def is_intact(path: Path) -> bool:
 
 
 def verify(path: Path | str) -> dict[str, Any]:
-    """The manifest, if every file is there with its size and hash. CheckpointDamaged says which is not. Files are hashed side by
-    side: that is most of the time it takes to resume."""
+    """The manifest, if every file is there with its size and hash. CheckpointDamaged says which is not, OSError
+    which the disk cannot read now. Files are hashed side by side: that is most of the time it takes to resume."""
     path = Path(path)
     manifest = check_sizes(path)
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
@@ -236,39 +205,36 @@ def verify(path: Path | str) -> dict[str, Any]:
 
 
 def _check_hash(path: Path, name: str, sha256: str) -> None:
-    try:
+    with reading(path, name):
         digest = file_digest(path / name)
-    except OSError as error:
-        raise CheckpointDamaged(path, f"{name} cannot be read ({error.strerror})") from None
     if digest != sha256:
         raise CheckpointDamaged(path, f"{name} was altered (its hash does not match)")
 
 
 def load_checkpoint(path: Path | str, *, verified: bool = False) -> LoadedCheckpoint:
-    """Verify and map a checkpoint. CheckpointDamaged (CheckpointNewer for a newer format) when it cannot be trusted.
+    """Verify and map a checkpoint. CheckpointDamaged (CheckpointNewer for a newer format) when it cannot be trusted; OSError when
+    the disk or the system cannot read it now, which says nothing of it (`disk.py` knows how to go on).
 
     `verified`: another process has hashed these files just now; sizes are checked and the loaders refuse what is no plain data."""
     path = Path(path)
     manifest = check_sizes(path) if verified else verify(path)
     names = manifest["files"]
-    try:
-        return LoadedCheckpoint(
-            path=path,
-            step=manifest["step"],
-            model_state=_read_weights(path, MODEL),
-            ema_state=_read_weights(path, EMA) if EMA in names else None,
-            training_state=_read_training(path),
-            state=_read_state(path),
-        )
-    except OSError as error:
-        raise CheckpointDamaged(path, f"{Path(error.filename or path).name} cannot be read ({error.strerror or error})") from None
+    return LoadedCheckpoint(
+        path=path,
+        step=manifest["step"],
+        model_state=_read_weights(path, MODEL),
+        ema_state=_read_weights(path, EMA) if EMA in names else None,
+        training_state=_read_training(path),
+        state=_read_state(path),
+    )
 
 
 def _read_weights(path: Path, name: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError
 
     try:
-        return read_weights(path / name)
+        with reading(path, name):
+            return read_weights(path / name)
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointDamaged(path, f"{name} is not a safetensors file ({_one_line(error)})") from None
 
@@ -279,7 +245,8 @@ def _read_training(path: Path) -> dict[str, Any]:
     import torch
 
     try:
-        content = torch.load(path / TRAINING, map_location="cpu", weights_only=True, mmap=True)
+        with reading(path, TRAINING):
+            content = torch.load(path / TRAINING, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError) as error:
         raise CheckpointDamaged(path, f"{TRAINING} is not plain data ({_one_line(error)})") from None
     if not isinstance(content, dict):
@@ -288,8 +255,10 @@ def _read_training(path: Path) -> dict[str, Any]:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
+    with reading(path, STATE):
+        data = (path / STATE).read_bytes()
     try:
-        content = json.loads((path / STATE).read_text())
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CheckpointDamaged(path, f"{STATE} is not JSON ({_one_line(error)})") from None
     if not isinstance(content, dict):

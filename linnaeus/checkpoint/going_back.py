@@ -12,6 +12,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from linnaeus.checkpoint.disk import is_absent
 from linnaeus.checkpoint.files import file_digest, write_atomic
 from linnaeus.checkpoint.format import MANIFEST
 
@@ -32,11 +33,16 @@ class WentBack:
 
 
 def read_note(directory: Path, to: Path) -> WentBack | None:
-    """The note of `directory`, if it is of going back to `to`."""
+    """The note of `directory`, if it is of going back to `to`. OSError when it cannot be read now: without it the run would go back a
+    second time."""
     try:
-        note = WentBack(**json.loads((directory / NOTE).read_text()))
-    except (OSError, ValueError, TypeError):
+        note = WentBack(**json.loads((directory / NOTE).read_bytes()))
+    except (ValueError, TypeError):
         return None
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
     return note if note.to == to.name else None
 
 
@@ -54,5 +60,7 @@ def forget(directory: Path) -> None:
 def _mark(path: Path) -> str:
     try:
         return file_digest(path / MANIFEST)
-    except OSError:
-        return "unreadable"
+    except OSError as error:
+        if is_absent(error):
+            return "unreadable"
+        raise

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from linnaeus.checkpoint.damage import CheckpointDamaged
 from linnaeus.checkpoint.files import file_digest
 from linnaeus.checkpoint.fitting import Report, check_fit, load_into, some
-from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING, CheckpointDamaged, verify
+from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING, verify
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.checkpoint.weights import convert_ddp_state, read_weights
 from linnaeus.config.errors import ConfigError

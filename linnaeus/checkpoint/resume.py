@@ -1,7 +1,8 @@
 """Where a run goes on: the newest checkpoint that verifies, found by one process rank and agreed on by all.
 
 Damaged checkpoints, and those of a newer format, are walked past, newest to oldest, and each is named with its reason. "Verifies"
-means that it was loaded: hashes match and the loader accepted every file, so that a bad one is found before training starts.
+means that it was loaded: hashes match and the loader accepted every file, so that a bad one is found before training starts. One that
+cannot be read now is not damaged: it is tried again, and then the launch is refused (`disk.py`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from linnaeus.checkpoint.damage import CheckpointDamaged, CheckpointNewer
+from linnaeus.checkpoint.disk import is_directory, is_there, read_or_refuse
 from linnaeus.checkpoint.files import REPLACED
-from linnaeus.checkpoint.format import MANIFEST, CheckpointDamaged, CheckpointNewer, LoadedCheckpoint, load_checkpoint
+from linnaeus.checkpoint.format import MANIFEST, LoadedCheckpoint, load_checkpoint
 from linnaeus.checkpoint.going_back import forget, read_note, write_note
 from linnaeus.config.errors import ConfigError
 
@@ -38,10 +41,11 @@ class ResumePoint:
 
 
 def list_checkpoints(directory: Path | str) -> list[tuple[int, Path]]:
-    """(step, path) of every committed checkpoint, oldest first; one stepping aside (`.replaced`) comes before its successor."""
+    """(step, path) of every committed checkpoint, oldest first; one stepping aside (`.replaced`) comes before its successor.
+    OSError when the disk does not say what is there."""
     directory = Path(directory)
-    entries = directory.iterdir() if directory.is_dir() else ()
-    found = [(int(match[1]), not match[2], path) for path in entries if (match := _STEP.fullmatch(path.name)) and path.is_dir()]
+    entries = directory.iterdir() if is_directory(directory) else ()
+    found = [(int(match[1]), not match[2], path) for path in entries if (match := _STEP.fullmatch(path.name)) and is_directory(path)]
     return [(step, path) for step, _, path in sorted(found)]
 
 
@@ -49,7 +53,8 @@ def auto_resume_helper(directory: Path | str, *, is_master: bool = True, broadca
     """The newest checkpoint of `directory` that verifies.
 
     With several process ranks every one calls this: `broadcast_object(value)` returns rank 0's value on all. Rank 0 walks back;
-    the others load what it chose. ConfigError when none verifies and one is of a newer format: that is no run to begin anew.
+    the others load what it chose. ConfigError when none verifies and one is of a newer format: that is no run to begin anew. ConfigError
+    as well when the disk cannot be read now; on another process than rank 0 it is `Unreadable`, which the others have to be told.
     """
     return _agree(lambda: _walk_back(list_checkpoints(directory)), is_master, broadcast_object)
 
@@ -79,8 +84,9 @@ def find_resume_point(
 
 
 def holds_checkpoint(path: Path, own: Path | None = None) -> bool:
-    """Whether a `run.resume` path may be resumed from; nothing is loaded yet. `own`: the checkpoints of this run, if it is known."""
-    if (path / MANIFEST).exists() or (path.is_dir() and _STEP.fullmatch(path.name)):
+    """Whether a `run.resume` path may be resumed from; nothing is loaded yet. `own`: the checkpoints of this run, if it is known.
+    OSError when the disk does not say."""
+    if is_there(path / MANIFEST) or (is_directory(path) and _STEP.fullmatch(path.name)):
         return True
     if list_checkpoints(path / "checkpoints") or list_checkpoints(path):
         return True
@@ -129,7 +135,7 @@ def _walk_back(found: list[tuple[int, Path]]) -> ResumePoint:
 
 
 def _named(path: Path) -> ResumePoint:
-    if (path / MANIFEST).exists() or _STEP.fullmatch(path.name):
+    if is_there(path / MANIFEST) or _STEP.fullmatch(path.name):
         try:
             return ResumePoint(load_checkpoint(path))
         except CheckpointNewer as newer:
@@ -146,13 +152,13 @@ def _named(path: Path) -> ResumePoint:
 
 
 def _agree(find: Callable[[], ResumePoint], is_master: bool, broadcast_object: Broadcast | None) -> ResumePoint:
-    """Run `find` on rank 0 alone; its choice, or its error, becomes everybody's."""
+    """Run `find` on rank 0 alone, with patience for the disk; its choice, or its error, becomes everybody's."""
     if broadcast_object is None:
-        return find()
+        return read_or_refuse(find)
     point, verdict = ResumePoint(None), {}
     if is_master:
         try:
-            point = find()
+            point = read_or_refuse(find)
             verdict = {"path": str(point.checkpoint.path) if point.checkpoint else None, "skipped": point.skipped}
         except ConfigError as error:
             verdict = {"error": str(error)}
@@ -160,6 +166,7 @@ def _agree(find: Callable[[], ResumePoint], is_master: bool, broadcast_object: B
     if "error" in verdict:
         raise ConfigError(verdict["error"])
     if not is_master:
-        chosen = load_checkpoint(verdict["path"], verified=True) if verdict["path"] else None  # rank 0 has hashed it
+        path = verdict["path"]
+        chosen = read_or_refuse(lambda: load_checkpoint(path, verified=True)) if path else None  # rank 0 has hashed it
         point = ResumePoint(chosen, [tuple(item) for item in verdict["skipped"]])
     return point

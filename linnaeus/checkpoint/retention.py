@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from linnaeus.checkpoint.damage import CheckpointDamaged
 from linnaeus.checkpoint.files import remove_directory, remove_stale, restore_replaced, try_to_remove
-from linnaeus.checkpoint.format import CheckpointDamaged, check_sizes, step_name
+from linnaeus.checkpoint.format import check_sizes, step_name
 from linnaeus.checkpoint.resume import list_checkpoints
 
 ASIDE = ".aside"
@@ -57,8 +58,8 @@ def set_aside_beyond(directory: Path, step: int) -> list[str]:
 def prune(directory: Path, committed: int, keep_last: int, keep_best: int, best_mode: str = "max") -> list[str]:
     """Delete what is not kept, now that step `committed` is on the disk; returns the names deleted.
 
-    A checkpoint that is not intact (sizes do not match) takes no place among the kept ones. One that cannot be deleted is named in
-    the log and tried again next time; the others go.
+    A checkpoint that is not intact (sizes do not match) takes no place among the kept ones; OSError, and nothing is deleted, when the
+    disk does not say whether one is. One that cannot be deleted is named in the log and tried again next time; the others go.
     """
     assert keep_last >= 1, "the newest checkpoint always stays"
     found = [(step, path) for step, path in list_checkpoints(directory) if step <= committed]

@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.checkpoint.format import CheckpointDamaged, assert_plain, check_sizes, is_intact, save_checkpoint
+from linnaeus.checkpoint.damage import CheckpointDamaged
+from linnaeus.checkpoint.format import check_sizes, is_intact, save_checkpoint
+from linnaeus.checkpoint.plain import assert_plain
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.checkpoint.retention import prune, set_aside_beyond, tidy
 from linnaeus.checkpoint.snapshot import HostSnapshot

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from linnaeus.checkpoint import list_checkpoints
+from linnaeus.checkpoint.disk import read_or_refuse
 from linnaeus.checkpoint.fitting import check_fit, load_into
 from linnaeus.checkpoint.initial import InitialWeights, read_initial
 from linnaeus.config.errors import ConfigError
@@ -20,7 +21,10 @@ def find_initial_weights(t: Training, directory: RunDirectory) -> InitialWeights
     begin with. Call it before anything is written: `ConfigError` on every process, for a file that one of them cannot read, that is
     not the same everywhere, or that does not fit the model."""
     path = t.config.run.init_from
-    if path is None or t.context.broadcast_object(bool(list_checkpoints(directory.checkpoints)) if t.context.is_master else None):
+    if path is None:
+        return None
+    own = lambda: bool(list_checkpoints(directory.checkpoints))
+    if t.context.broadcast_object(read_or_refuse(own) if t.context.is_master else None):
         return None
     return _read_alike(t, path)
 

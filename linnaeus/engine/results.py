@@ -1,19 +1,25 @@
 """Results of validation passes, `validation/step-N/<pass>.json`: a pass whose result is there is not run again.
 
 Each is bound to the hash of the weights it belongs to. A result that the disk refuses stays in memory and is tried again, by the
-training thread with the next result, by the checkpoint writer's before it commits what builds on it.
+training thread with the next result, by the checkpoint writer's before it commits what builds on it. A result that is damaged or
+cannot be read counts as none, since its pass can be run again; what has another name than ours is left alone.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import logging
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from linnaeus.checkpoint.files import write_atomic
+from linnaeus.checkpoint.files import remove_stale, try_to_remove, write_atomic
 from linnaeus.checkpoint.format import step_name
+
+log = logging.getLogger("linnaeus")
+
+_STEP = re.compile(r"step-(\d{8,})")
 
 
 class ValidationResults:
@@ -28,10 +34,17 @@ class ValidationResults:
         return self.directory / step_name(step) / f"{key}.json"
 
     def read(self, step: int, key: str, weights: str) -> dict[str, float] | None:
-        """The metrics of a pass with these weights; None when there is no such result."""
+        """The metrics of a pass with these weights; None when there is no such result, or none that can be read."""
         path = self.path(step, key)
-        result = json.loads(path.read_text()) if path.exists() else {}
-        return result["metrics"] if result.get("weights") == weights else None
+        try:
+            result = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            log.warning("the result %s cannot be read (%s); its pass is run again", path, error)
+            return None
+        known = isinstance(result, dict) and result.get("weights") == weights and isinstance(result.get("metrics"), dict)
+        return result["metrics"] if known else None
 
     def write(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
         """OSError while it cannot be written; it is kept then."""
@@ -49,7 +62,10 @@ class ValidationResults:
                 del self._unwritten[path]
 
     def discard_after(self, step: int) -> None:
-        """Results beyond the checkpoint a run continues from belong to updates that will be made again."""
-        for folder in self.directory.iterdir() if self.directory.is_dir() else ():
-            if folder.name.startswith("step-") and int(folder.name[5:]) > step:
-                shutil.rmtree(folder)
+        """Results beyond the checkpoint a run continues from belong to updates that will be made again. One that cannot be deleted is
+        named in the log and stays: it is taken only if the same weights come again."""
+        remove_stale(self.directory)  # what a kill in here left
+        for folder in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+            match = _STEP.fullmatch(folder.name)
+            if match and int(match[1]) > step:
+                try_to_remove(folder)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from linnaeus.checkpoint.disk import is_there, read_or_refuse
 from linnaeus.checkpoint.files import remove_stale, write_atomic
 from linnaeus.config.errors import ConfigError
 from linnaeus.config.repeat import saved_file, split_from
@@ -28,10 +29,10 @@ from linnaeus.config.saved import filled
 from linnaeus.rundir.identity import config_difference, covers, flatten, update_hash
 from linnaeus.rundir.lock import RunLock
 from linnaeus.rundir.owed import ENDED, SUMMARY, owed, read_summary
-from linnaeus.rundir.record import environment_record, record_differences
-from linnaeus.rundir.resolved import dump_yaml, load_yaml
+from linnaeus.rundir.record import LAUNCH, RECORD, environment_record, read_record, record_differences
+from linnaeus.rundir.resolved import dump_yaml, load_saved
 
-CONFIG, RECORD = "config.yaml", "run.json"
+CONFIG = "config.yaml"
 Broadcast = Callable[[Any], Any]
 _TOLD = ("path", "is_new", "changes", "altered", "owed", "run_id", "launch", "_ended")  # what rank 0 finds out for all
 
@@ -163,14 +164,15 @@ class RunDirectory:
         self.path = run_path(self.config)
         run = self.config["run"]
         _check_resume(run["resume"], self.checkpoints)
-        self.is_new = not (self.path / CONFIG).exists()
+        self.is_new = not is_there(self.path / CONFIG)
         self._ended = not self.is_new and read_summary(self.path).get("status") in ENDED
         if self.is_new:
             return
         if run["resume"] == "never":
             raise ConfigError(f"run.resume=never, but {self.path} holds a run; choose another run.name or delete that directory")
-        self.record = json.loads((self.path / RECORD).read_text()) if (self.path / RECORD).exists() else {}
-        self.previous, new_keys = filled(load_yaml((self.path / CONFIG).read_text()), self.config_dir)
+        self.record, mended = read_record(self.path)
+        self.notes = [mended] if mended else []
+        self.previous, new_keys = filled(load_saved(self.path / CONFIG), self.config_dir)
         known = [*flatten(self.config), *flatten(self.previous), "data"]  # the fingerprint of the data is allowed by that name
         unknown = [name for name in run["allow"] if not any(covers([name], key) for key in known)]
         if unknown:
@@ -229,24 +231,26 @@ class RunDirectory:
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         launch = {"launch": self.launch, "started": now, "command": [sys.executable, *sys.argv], "overrides": self.overrides}
         launch |= {**environment_record(), **record}
-        self.notes = [f"since the last start, {line}" for line in record_differences(before, launch)] + self._unlike_the_repeated(launch)
+        self.notes += [f"since the last start, {line}" for line in record_differences(before, launch)] + self._unlike_the_repeated(launch)
         if "initial_weights" in before:  # a later start reads them no more
             launch.setdefault("initial_weights", before["initial_weights"])
         text = dump_yaml(self.config)
         directory = self.path / "launches" / str(self.launch)
         directory.mkdir()
-        write_atomic(directory / "launch.json", _json({**launch, "pid": os.getpid(), "changes": self.changes}))
+        record = {"run_id": self.run_id, "created": before.get("created", now), **launch}
+        write_atomic(directory / LAUNCH, _json({**record, "pid": os.getpid(), "changes": self.changes}))
         write_atomic(directory / CONFIG, text)
-        created = before.get("created", now)
-        write_atomic(self.path / RECORD, _json({"run_id": self.run_id, "created": created, **launch}))
+        write_atomic(self.path / RECORD, _json(record))
         write_atomic(self.path / CONFIG, text)
 
 
 def _repeated_record(overrides: Sequence[str]) -> dict[str, Any]:
-    """run.json of the run that `run.from` repeats; empty when there is none."""
+    """run.json of the run that `run.from` repeats; empty when there is none that can be read."""
     given, _ = split_from(overrides)
-    record = saved_file(given).parent / RECORD if given is not None else None
-    return json.loads(record.read_text()) if record is not None and record.is_file() else {}
+    try:
+        return read_record(saved_file(given).parent)[0] if given is not None else {}
+    except ConfigError:
+        return {}
 
 
 def _check_resume(choice: str, own: Path) -> None:
@@ -255,7 +259,7 @@ def _check_resume(choice: str, own: Path) -> None:
         return
     from linnaeus.checkpoint.resume import holds_checkpoint
 
-    if not holds_checkpoint(Path(choice), own):
+    if not read_or_refuse(lambda: holds_checkpoint(Path(choice), own)):
         found = "holds no checkpoint" if Path(choice).is_dir() else "is not there"
         raise ConfigError(f"run.resume: {choice!r} {found}; give auto, never, or the path of a step-... directory")
 

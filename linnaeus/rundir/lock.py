@@ -1,9 +1,9 @@
 """One live process group per run directory: a POSIX record lock plus a note of who holds it.
 
 The record lock keeps a second run on this host out and vanishes with its owner, however that dies (loader workers do not inherit
-it). Where a file system does not carry locks between hosts the note decides: host, boot, pid and start time say whether an
-owner on this host lives; one on another host is alive while it touches the file (`BEAT` seconds apart), and is taken
-over after three missed touches.
+it). Where a file system does not carry locks between hosts the note decides: boot, process space, pid and start time say whether an
+owner on this machine lives, whatever the machine is called by now; one on another machine, or in another container, is alive while it
+touches the file (`BEAT` seconds apart), and is taken over after three missed touches.
 """
 
 from __future__ import annotations
@@ -41,17 +41,31 @@ def _start_time(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
+def _process_space() -> int:
+    """What tells containers on one machine apart, whose processes have numbers of their own; 0 where the system does not say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
 def identity() -> dict[str, Any]:
     """Who this process is, for the lock file."""
-    return {"host": socket.gethostname(), "boot": _boot_id(), "pid": os.getpid(), "start": _start_time(os.getpid())}
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "boot": _boot_id(), "space": _process_space(), "pid": pid, "start": _start_time(pid)}
 
 
 def alive_here(owner: dict[str, Any]) -> bool | None:
-    """Whether the owner of a note lives; None when only its own host can tell."""
-    if owner["host"] != socket.gethostname():
+    """Whether the owner of a note lives; None when only its own machine or container can tell. The boot is the machine: a host that got
+    another name meanwhile has the same one, and a restarted host has another."""
+    boot = _boot_id()
+    if owner["boot"] != boot:
+        return False if owner["host"] == socket.gethostname() else None
+    if not boot and owner["host"] != socket.gethostname():
         return None
-    if owner["boot"] != _boot_id():
-        return False
+    space = _process_space()
+    if owner.get("space", space) != space:  # an earlier version did not note it
+        return None
     start = _start_time(owner["pid"])
     return start is not None and start == owner["start"]
 
@@ -86,7 +100,7 @@ class RunLock:
             time.sleep(0.01)
         owner = _note(descriptor)  # once more: it may have changed hands before the lock was ours
         me = identity()
-        if owner is not None and any(owner[key] != me[key] for key in me):
+        if owner is not None and any(owner.get(key) != me[key] for key in me):
             alive = alive_here(owner)
             if alive or (alive is None and self._touched_again()):
                 raise self._refusal(owner)

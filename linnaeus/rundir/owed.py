@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linnaeus.checkpoint.format import CheckpointDamaged, step_name, verify
+from linnaeus.checkpoint.damage import CheckpointDamaged
+from linnaeus.checkpoint.disk import read_or_refuse
+from linnaeus.checkpoint.format import step_name, verify
 from linnaeus.checkpoint.resume import list_checkpoints
-from linnaeus.config.errors import ConfigError
 
 SUMMARY = "summary.json"
 ENDED = ("finished", "stopped_early")
@@ -19,14 +20,16 @@ _TAIL = 4 << 20  # bytes at the end of metrics.jsonl that hold the rows of the l
 def read_summary(path: Path) -> dict[str, Any]:
     """summary.json of a run directory; empty when there is none yet, or none that can be read."""
     try:
-        return json.loads((path / SUMMARY).read_text())
+        summary = json.loads((path / SUMMARY).read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
+    return summary if isinstance(summary, dict) else {}
 
 
 def owed(path: Path, config: Mapping[str, Any]) -> list[str]:
     """Names of what is missing in a run directory whose summary says that the run has ended: the checkpoint of its last step, results
-    of its validations, the report. Everything is made from a checkpoint: where all were deleted, nothing is owed."""
+    of its validations, the report. Everything is made from a checkpoint: where all were deleted, nothing is owed.
+    ConfigError when the disk cannot be read now."""
     summary, checkpoints = read_summary(path), path / "checkpoints"
     if not list_checkpoints(checkpoints):
         return []
@@ -59,7 +62,7 @@ def _validated(rows: Path, step: int) -> list[str]:
 
 def _verifies(checkpoint: Path) -> bool:
     try:
-        verify(checkpoint)
-    except (CheckpointDamaged, ConfigError):
+        read_or_refuse(lambda: verify(checkpoint))  # an ended run is not trained again because a disk is away
+    except CheckpointDamaged:
         return False
     return True

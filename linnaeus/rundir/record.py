@@ -1,7 +1,8 @@
-"""What a run ran on: commit, versions, host. Nothing is imported to learn its version."""
+"""What a run ran on, in run.json: commit, versions, host. Nothing is imported to learn its version."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -11,6 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from linnaeus.config.errors import ConfigError
+
+RECORD, LAUNCH = "run.json", "launch.json"
+ONLY_OF_A_LAUNCH = ("pid", "changes")
 PACKAGES = ("linnaeus", "torch", "torchvision", "timm", "numpy", "hydra-core", "omegaconf", "pillow", "pyarrow", "safetensors", "wandb")
 
 
@@ -67,3 +72,33 @@ def environment_record() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
+
+
+def read_record(run: Path) -> tuple[dict[str, Any], str]:
+    """(run.json of a run directory, a note for a person). Where it is damaged or gone, the newest launches/<n>/launch.json, which says the
+    same, takes its place; empty in a directory without either. ConfigError when it is damaged and nothing can take its place."""
+    file = run / RECORD
+    record = _json_object(file)
+    if record is not None:
+        return record, ""
+    launches = [path for path in run.glob(f"launches/*/{LAUNCH}") if path.parent.name.isdecimal()]
+    for path in sorted(launches, key=lambda path: int(path.parent.name), reverse=True):
+        record = _json_object(path)
+        if record is not None and "run_id" in record:
+            shared = {key: value for key, value in record.items() if key not in ONLY_OF_A_LAUNCH}
+            return shared, f"{file} was damaged or gone; what {path} says is taken"
+    if file.exists():
+        raise ConfigError(
+            f"run.root: {file} is damaged, and no {LAUNCH} of {run / 'launches'} can take its place; put a copy of it back, "
+            "or choose another run.name"
+        )
+    return {}, ""
+
+
+def _json_object(file: Path) -> dict[str, Any] | None:
+    """None when there is no such file or it holds something else; OSError when it cannot be read now."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from linnaeus.config.errors import ConfigError
 from linnaeus.rundir.identity import plain
 
 
@@ -27,6 +29,22 @@ def load_yaml(text: str) -> Any:
     import yaml
 
     return yaml.safe_load(text)
+
+
+def load_saved(file: Path) -> dict[str, Any]:
+    """The configuration that a run directory holds as `file`. ConfigError, one line, when it is damaged."""
+    import yaml
+
+    try:
+        content = load_yaml(file.read_bytes().decode())
+    except (UnicodeDecodeError, yaml.YAMLError):
+        content = None
+    if not isinstance(content, dict) or not isinstance(content.get("run"), dict):
+        raise ConfigError(
+            f"run.root: {file} is damaged; put its newest copy, {file.parent / 'launches'}/<number>/{file.name}, in its place, "
+            "or choose another run.name"
+        )
+    return content
 
 
 def _looks_numeric(value: str) -> bool:

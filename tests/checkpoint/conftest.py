@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from linnaeus.checkpoint import save_checkpoint
+from linnaeus.checkpoint import disk, save_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tries of a disk that cannot read, at once."""
+    monkeypatch.setattr(disk, "PAUSES", tuple(0.0 for _ in disk.PAUSES))
 
 
 def payload(step: int, **state: Any) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def test_something_else_in_the_place_of_a_file(saved: Path, name: str, kind: str
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_disk_that_cannot_read(saved: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Input/output errors, at the first read of a file and at a later one."""
+    """Input/output errors, at the first read of a file and at a later one: they say nothing of what is stored, so it is no damage."""
     real = io.open
 
     def broken(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -239,10 +239,10 @@ def test_a_disk_that_cannot_read(saved: Path, name: str, monkeypatch: pytest.Mon
 
     for module in (builtins, io):
         monkeypatch.setattr(module, "open", broken)
-    with pytest.raises(CheckpointDamaged, match=f"{name} cannot be read"):
+    with pytest.raises(OSError, match=f"Input/output error.*{name}"):
         load_checkpoint(saved / "step-00000200")
     if name in (TRAINING, STATE):  # hashed before the disk broke
-        with pytest.raises(CheckpointDamaged, match=name):
+        with pytest.raises(OSError, match=f"Input/output error.*{name}"):
             load_checkpoint(saved / "step-00000200", verified=True)
 
 

@@ -1,0 +1,63 @@
+"""Results of validation passes: what is damaged is made again, what is not ours is left alone, what cannot be deleted stays."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from linnaeus.engine.results import ValidationResults
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> ValidationResults:
+    """With one pass at steps 100, 200 and 300."""
+    (tmp_path / "validation").mkdir()
+    found = ValidationResults(tmp_path / "validation")
+    for step in (100, 200, 300):
+        found.write(step, "val", {"val/loss": float(step)}, "hash")
+    return found
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"weights": "hash", "metr', b"null", b"[]", b"\xff", b'{"weights": "hash"}', b"[" * 100_000])
+def test_a_damaged_result_counts_as_none(results: ValidationResults, damage: bytes) -> None:
+    assert results.read(200, "val", "hash") == {"val/loss": 200.0} and results.read(200, "val", "other") is None
+    results.path(200, "val").write_bytes(damage)
+    assert results.read(200, "val", "hash") is None
+    results.write(200, "val", {"val/loss": 2.0}, "hash")
+    assert results.read(200, "val", "hash") == {"val/loss": 2.0}
+
+
+def test_an_unreadable_result_counts_as_none_and_an_absent_one_is_not_worth_a_word(
+    results: ValidationResults, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert results.read(400, "val", "hash") is None and not caplog.records
+    results.path(200, "val").unlink()
+    results.path(200, "val").mkdir()
+    assert results.read(200, "val", "hash") is None
+    assert "its pass is run again" in caplog.text
+
+
+def test_strange_names_are_left_alone(results: ValidationResults) -> None:
+    strange = ["step-old", "step-", "step-1e9", "step-00000300.bak", "notes"]
+    for name in strange:
+        (results.directory / name).mkdir()
+    (results.directory / ".tmp-step-00000300-77-deleted").mkdir()  # a kill while one was deleted
+    results.discard_after(150)
+    assert sorted(path.name for path in results.directory.iterdir()) == sorted([*strange, "step-00000100"])
+
+
+def test_what_cannot_be_deleted_is_named_and_stays(
+    results: ValidationResults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stubborn(path: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", stubborn)
+        results.discard_after(150)
+    assert caplog.text.count("could not be deleted") == 2 and results.read(100, "val", "hash") is not None
+    results.discard_after(150)
+    assert [path.name for path in results.directory.iterdir()] == ["step-00000100"]

@@ -265,9 +265,9 @@ class Outputs:
     def fail(self, reason: str, global_step: int) -> None:
         """For another thread, which is about to end the process and asks nobody."""
         if self.context.is_master:
-            log.error(reason)
-            with told_if_unwritten(self.directory.path / "summary.json"):
+            with told_if_unwritten(self.directory.path / "summary.json"):  # first: the console may be a pipe that nobody reads
                 self.mark("failed", max(global_step, self.saved_step, 0), error=reason)
+            log.error(reason)
 
     def mark(self, status: str, global_step: int | None = None, **more: Any) -> None:
         """Change what summary.json says of the end, and keep what it knows of the run: for an end before anything was restored."""

@@ -3,7 +3,8 @@
 Every process notes over the launcher's store, once a second, who it is, what it is doing and how far it is; rank 0 reads all notes,
 the others rank 0's. A process that is gone from this host is known at once (its launcher ends the rest), one that has been silent for
 `LOST` seconds is given up, and a group in which nothing moves for `trainer.timeout` is stuck. An exception that ends a process is noted
-as its last words, so that the others, who only see a broken connection, can name the cause.
+as its last words, so that the others, who only see a broken connection, can name the cause. Time in which this process did not run
+(a suspended job) is nobody's silence, nor is that in which the launcher, who holds the store, is stopped.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 
 from linnaeus.config.errors import RunFailed
 from linnaeus.distributed import DistributedContext
+from linnaeus.engine.awake import Awake
 from linnaeus.rundir.lock import alive_here, identity
 
 T = TypeVar("T")
@@ -42,8 +44,9 @@ class Vitals:
         self.context, self.timeout, self.startup_timeout = context, timeout, startup_timeout
         self.doing, self.step, self.pulse = "starting", 0, 0
         self.patient = True  # the first update compiles, allocates and reads caches: `startup_timeout` holds until it is done
-        self._me, self._parent = identity() | {"space": _process_space()}, os.getppid()
+        self._me, self._parent = identity(), os.getppid()
         self.notes: dict[int, dict[str, Any]] = {}  # the newest of each process watched
+        self.clock = Awake()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -56,7 +59,7 @@ class Vitals:
             self._store = self.context.store.clone()
             self._store.set_timeout(timedelta(seconds=LOST))
             self._note()  # before anything can happen to this process
-            self._answered = time.monotonic()
+            self._answered = self.clock.now()
             self._threads = [threading.Thread(target=act, name="vitals", daemon=True) for act in (self._watch, self._guard)]
             for thread in self._threads:
                 thread.start()
@@ -109,11 +112,14 @@ class Vitals:
         while not self._stop.wait(BEAT):
             try:
                 self._note()
-                lost = watch.lost(watch.read(), GRACE, LOST) or watch.stuck()
+                notes = watch.read()
+                if self.clock.now() - self._answered > LOST / 2:
+                    watch.hear_again()  # the others could note no more than this process could read
+                lost = watch.lost(notes, GRACE, LOST) or watch.stuck()
                 words = watch.last_words()
             except RuntimeError:  # the store is gone; perhaps because the run is over on rank 0, and soon here
                 continue
-            self._answered = time.monotonic()
+            self._answered = self.clock.now()
             said += BEAT if words else 0.0
             if lost or said > GRACE:  # who said it was given time to bring the others down by itself
                 self._end(lost or str(words))
@@ -122,23 +128,43 @@ class Vitals:
 
     def _guard(self) -> None:
         """Needs no store: one that does not answer may block the other thread."""
+        stopped = self._answered  # when the launcher was last seen to be
         while not self._stop.wait(BEAT):
             if os.getppid() != self._parent:  # where the system does not end us with the launcher
                 os._exit(1)
-            if time.monotonic() - self._answered > LOST:
+            now = self.clock.now()
+            if self._launcher_is_stopped() and now - self._answered < self.timeout:
+                stopped = now  # training needs no store: perhaps it is continued
+            elif now - max(self._answered, stopped) > LOST:
                 self._end(self._store_lost())
 
     def _end(self, line: str) -> None:
         if self._stop.is_set() or self.doing == "ending":
             return
-        print(f"error: {line}", file=sys.stderr, flush=True)
-        _within(10.0, lambda: self._give_up(line, self.step))  # the disk may be what hangs
-        os._exit(1)
+        try:  # the disk may be what hangs, or is full; stderr may be on it, or a pipe that nobody reads
+            _within(2.0, lambda: print(f"error: {line}", file=sys.stderr, flush=True))
+            _within(10.0, lambda: self._give_up(line, self.step))
+        finally:
+            os._exit(1)
 
     def _store_lost(self) -> str:
         """The launcher of process rank 0 holds the store: gone are both, or the way to their host."""
         line, note = "the launcher's store cannot be reached: the first node has failed", self.notes.get(0)
+        if self._launcher_is_stopped():
+            return f"the launcher of this node (process {self._parent}), which holds the store, is stopped: it was not continued in time"
+        if self.context.rank == 0:
+            return "the launcher's store, which is on this node, does not answer"
+        if note and self._is_here(note) and alive_here(note):
+            return f"the launcher's store does not answer, and {_who(0, note)} lives, at step {note['step']} ({note['doing']})"
         return f"{line}, with {_who(0, note)} at step {note['step']} ({note['doing']})" if note else line
+
+    def _launcher_is_stopped(self) -> bool:
+        """Whether this node's launcher holds the store and has been told to stand still (SIGSTOP, Ctrl-Z)."""
+        return os.environ.get("GROUP_RANK") == "0" and _state(self._parent) in ("T", "t")
+
+    def _is_here(self, note: dict[str, Any]) -> bool:
+        """Whether it is of a process that can be seen from this one; hosts may share a name."""
+        return note["boot"] == self._me["boot"] and note["space"] == self._me["space"]
 
     def _note(self) -> None:
         note = {**self._me, "doing": self.doing, "step": self.step, "pulse": self.pulse, "patient": self.patient, "beat": time.time()}
@@ -152,15 +178,19 @@ class Vitals:
 
 
 class Watch:
-    """What one process sees of the others. Times are of this process's clock."""
+    """What one process sees of the others. Times are of this process's clock, `Awake`."""
 
     def __init__(self, vitals: Vitals) -> None:
         self.v, self.store = vitals, vitals._store
         world, rank = vitals.context.world_size, vitals.context.rank
         self.others = [r for r in range(world) if r != rank] if rank == 0 else [0]
-        self.notes = vitals.notes
-        self._heard = dict.fromkeys(self.others, time.monotonic())
-        self._moved, self._pulses = time.monotonic(), -1
+        self.notes, self._now = vitals.notes, vitals.clock.now
+        self._moved, self._pulses = self._now(), -1
+        self.hear_again()
+
+    def hear_again(self) -> None:
+        """Silence counts from now on."""
+        self._heard = dict.fromkeys(self.others, self._now())
 
     def read(self) -> dict[int, dict[str, Any]]:
         """The newest note of each process watched, as far as there is one."""
@@ -169,7 +199,7 @@ class Watch:
                 continue
             note = json.loads(self.store.get(f"note/{rank}"))
             if note != self.notes.get(rank):
-                self.notes[rank], self._heard[rank] = note, time.monotonic()
+                self.notes[rank], self._heard[rank] = note, self._now()
         return self.notes
 
     def lost(self, notes: dict[int, dict[str, Any]], grace: float, silence: float) -> str | None:
@@ -178,8 +208,7 @@ class Watch:
         for rank, note in notes.items():
             if note["doing"] == "ending":
                 continue
-            here = note["boot"] == self.v._me["boot"] and note["space"] == self.v._me["space"]  # hosts may share a name
-            gone, quiet = here and alive_here(note) is False, time.monotonic() - self._heard[rank]
+            gone, quiet = self.v._is_here(note) and alive_here(note) is False, self._now() - self._heard[rank]
             if quiet > (grace if gone else silence):
                 end = "died" if gone else f"has given no sign of life for {quiet:.0f} s; it was"
                 step = max(note["step"], self.v.step)  # all are at the same one, and its note may be a beat old
@@ -204,10 +233,10 @@ class Watch:
         notes = {0: mine, **self.notes}
         pulses = sum(note["pulse"] for note in notes.values())
         if pulses != self._pulses:
-            self._pulses, self._moved = pulses, time.monotonic()
+            self._pulses, self._moved = pulses, self._now()
         patient = self.v.patient or self.v.doing == "saving"  # a slow disk is no hang
         limit = self.v.startup_timeout if patient else self.v.timeout
-        quiet = time.monotonic() - self._moved
+        quiet = self._now() - self._moved
         if quiet <= limit:
             return None
         least = min(note["pulse"] for note in notes.values())
@@ -216,20 +245,21 @@ class Watch:
         return f"nothing has moved for {quiet:.0f} s (trainer.timeout); furthest behind: {', '.join(behind[:4])}{more}"
 
 
-def _process_space() -> int:
-    """What tells containers on one host apart, whose processes have numbers of their own."""
+def _state(pid: int) -> str | None:
+    """The letter the system has for what a process does, where it tells."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
     except OSError:
-        return 0
+        return None
 
 
 def _within(seconds: float, act: Callable[[], T], otherwise: Callable[[], T | None] = lambda: None) -> T | None:
-    """What `act` returns, or `otherwise` when it takes longer or fails for the store."""
+    """What `act` returns, or `otherwise` when it takes longer or fails for the store, or a disk."""
     done: list[T] = []
 
     def run() -> None:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, OSError, ValueError):  # ValueError: a closed file
             done.append(act())
 
     thread = threading.Thread(target=run, daemon=True)

@@ -1,7 +1,7 @@
 """The loop of a sweep: start what may start, notice what ended, pass on a request to stop.
 
 One trial's end is no business of another's. At any instant what is on the disk is enough to go on: a run directory knows whether it
-is finished, and the same command starts whatever is not.
+is finished, and the same command starts whatever is not. What the disk refuses to take is written later: it ends no trial.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_launch import SweepConfig
 from linnaeus.launch import Handle, Job, Launcher
 from linnaeus.sweep.outcomes import FAILED, INTERRUPTED, RUNNING, WAITING, Metric, Outcome, ended, finished
+from linnaeus.sweep.retried import Retried, reason
 from linnaeus.sweep.stopping import Requests
 from linnaeus.sweep.trials import Trial, shown
 
@@ -29,6 +30,7 @@ class Source(Protocol):
     """Where trials come from."""
 
     total: int
+    on_record_first: bool  # whether what it gives cannot be known again, and has to be on the disk before it starts
 
     def next(self, outcomes: Mapping[int, Outcome]) -> Trial | None:
         """The next trial; None when there is none, or none before another one has ended."""
@@ -46,53 +48,61 @@ class Running:
 
 
 class Driver:
-    """`trials` and `outcomes` by number, from 1; `interrupted`: the sweep was asked to stop."""
+    """`trials` and `outcomes` by number, from 1; `interrupted`: the sweep was asked to stop; `is_recorded`: what `run` wrote at
+    the end is on the disk."""
 
     def __init__(self, source: Source, launcher: Launcher, sweep: SweepConfig, metric: Metric, directory: Path) -> None:
         self.source, self.launcher, self.sweep, self.metric, self.directory = source, launcher, sweep, metric, directory
         self.trials: dict[int, Trial] = {}
         self.outcomes: dict[int, Outcome] = {}
-        self.interrupted = False
+        self.interrupted, self.is_recorded = False, True
         self._running: list[Running] = []
-        self._held: list[Trial] = []  # their run is another trial's as well, which runs
+        self._held: list[Trial] = []  # their run is another trial's as well, which runs; or the disk refuses the record of them
         self._requests = Requests()
         self._passed_on = 0
         self._error: ConfigError | None = None
 
-    def run(self, record: Callable[[], None]) -> None:
-        """Until every trial has ended, or those that run after a request to stop. `record` is called whenever something changed, before
-        a trial starts and after it ended. A `ConfigError` (of the source, the launcher, a metric's name) ends the sweep as a request to
-        stop does, and is raised then."""
-        with self._requests:
-            while True:
-                changed = self._notice()
-                self._pass_on()
-                if not self._stops() and len(self._running) < self.sweep.parallel and self._start_next(record):
-                    continue
-                if changed:
-                    record()
-                if not self._running:
-                    break
-                time.sleep(LOOK)
+    def run(self, write: Callable[[], None]) -> None:
+        """Until every trial has ended, or those that run after a request to stop. `write` is called whenever something changed, before
+        a trial starts and after it ended, and once more at the end; if the disk refuses it (`OSError`), at each look. A `ConfigError` (of
+        the source, the launcher, a metric's name) ends the sweep as a request to stop does, and is raised then."""
+        record = Retried(self.directory, write)
+        try:
+            with self._requests:
+                self._loop(record)
+        finally:
+            self.is_recorded = record()
         self.interrupted = self._requests.count > 0
         if self._error is not None:
             raise self._error
+
+    def _loop(self, record: Retried) -> None:
+        while True:
+            changed = self._notice()
+            self._pass_on()
+            if not self._stops() and len(self._running) < self.sweep.parallel and self._start_next(record):
+                continue
+            if changed or not record.is_written:
+                record()
+            if not self._running and (self._stops() or not self._held):
+                break
+            time.sleep(LOOK)
 
     def log_of(self, trial: Trial) -> Path:
         return self.directory / f"trial-{trial.number:02d}.log"
 
     # -- trials ----------------------------------------------------------------------------------------------------------
 
-    def _start_next(self, record: Callable[[], None]) -> bool:
-        """Start the next trial; whether there was one."""
+    def _start_next(self, record: Retried) -> bool:
+        """Start the next trial; whether there was one that could."""
         try:
             trial = self._next()
-            if trial is not None:
-                self._begin(trial, record)
+            return trial is not None and self._begin(trial, record)
         except ConfigError as error:
             self._error = error
-            return False
-        return trial is not None
+        except OSError as error:
+            self._error = ConfigError(f"the next trial cannot be looked at: {reason(error)}")
+        return False
 
     def _next(self) -> Trial | None:
         busy = {running.trial.directory for running in self._running}
@@ -107,20 +117,34 @@ class Driver:
             self._held.append(trial)
         return None
 
-    def _begin(self, trial: Trial, record: Callable[[], None]) -> None:
-        path = self.log_of(trial)
+    def _begin(self, trial: Trial, record: Retried) -> bool:
+        """Start it; False when it is held back, to be tried again."""
         known = finished(trial, self.sweep) if trial.is_finished() and not trial.config.plan else self.source.kept(trial)
         self.outcomes[trial.number] = known or Outcome(WAITING)
         record()  # before it starts: what optuna proposed has to be known if this process ends now
         if known is not None:
             self._say(trial, self._result(known) + (" already" if known.is_good else " before"))
-            return
+            return True
+        if not record.is_written and self.source.on_record_first:
+            self._held.append(trial)
+            return False
+        try:
+            if not record.is_written:
+                self.log_of(trial).touch()  # to a launcher, a log that cannot be made is a mistake that ends the sweep
+            self._launch(trial)
+        except OSError as error:  # of this trial alone
+            self.outcomes[trial.number] = Outcome(FAILED, error=f"it could not be started: {reason(error)}")
+            self._say(trial, f"failed: {self.outcomes[trial.number].error}")
+        record()
+        return True
+
+    def _launch(self, trial: Trial) -> None:
+        path = self.log_of(trial)
         start = path.stat().st_size if path.exists() else 0
         handle = self.launcher.start(Job(trial.overrides, trial.directory, trial.config_dir, path))
         self._running.append(Running(trial, handle, time.monotonic(), start))
         self.outcomes[trial.number] = Outcome(RUNNING)
         self._say(trial, f"started ({handle.describe()})")
-        record()
 
     def _notice(self) -> bool:
         """Take what has ended; whether anything has."""
@@ -136,6 +160,8 @@ class Driver:
             except ConfigError as error:
                 self._error = self._error or error
                 outcome = Outcome(FAILED, error=str(error))
+            except OSError as error:  # the disk may have it again by the next start, which reads it
+                outcome = Outcome(FAILED, error=f"its results cannot be read: {reason(error)}")
             self.outcomes[trial.number] = outcome
             self._say(trial, f"{self._result(outcome)}  {time.monotonic() - running.since:.0f} s{self._why(trial, outcome)}")
         changed = len(left) < len(self._running)

@@ -77,7 +77,10 @@ def ended(trial: Trial, sweep: SweepConfig, exit_status: int, log: Path, start: 
     """The outcome of a trial whose job has returned `exit_status`; its lines begin at byte `start` of `log`."""
     if exit_status == 0:
         return finished(trial, sweep)
-    summary = read_summary(trial.directory)
+    try:
+        summary = read_summary(trial.directory)
+    except OSError:  # how it ended is known without its numbers
+        summary = {}
     seconds = summary.get("wall_seconds")
     if exit_status == SAVED or (asked_to_stop and exit_status in STOPPED):
         return Outcome(INTERRUPTED, step=summary.get("global_step"), seconds=seconds)

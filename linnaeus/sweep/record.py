@@ -54,7 +54,10 @@ class SweepRecord:
                 f"run.root: {self.directory} cannot be made ({error.strerror}); choose a directory you may write to"
             ) from None
         lock = SweepLock(self.directory / "lock")
-        lock.acquire()
+        try:
+            lock.acquire()
+        except OSError as error:
+            raise ConfigError(f"run.root: {lock.path} cannot be written ({error.strerror}); see to that disk") from None
         path = self.directory / RECORD
         self.before = json.loads(path.read_text()) if path.exists() else {}
         return lock

@@ -24,6 +24,8 @@ class Study:
     """A source of trials. `first`: what a trial looks like, none that is run; `after`: trial number -> how many results it was proposed
     after; `head` joins sweep.json."""
 
+    on_record_first = True  # another start compares what it proposes with the record
+
     def __init__(self, request: Request) -> None:
         optuna = import_optuna()
         assert request.sweep.trials is not None

@@ -18,11 +18,13 @@ from linnaeus.sweep.trials import Trial, grid, sweep_name
 
 log = logging.getLogger("linnaeus")
 
-ALL_WELL, ONE_FAILED, STOPPED = 0, 1, 75  # exit statuses
+ALL_WELL, ONE_FAILED, STOPPED = 0, 1, 75  # exit statuses; 1 also when a file of the sweep could not be written
 
 
 class Grid:
     """A source of trials that are all known from the start."""
+
+    on_record_first = False
 
     def __init__(self, request: Request) -> None:
         self.trials = grid(request)
@@ -59,10 +61,7 @@ def run_sweep(request: Request) -> int:
             of_study = (source.head, source.more()) if isinstance(source, Study) else ({}, {})
             record.write(trials, driver.outcomes, {**_head(request, source.metric), **of_study[0]}, of_study[1])
 
-        try:
-            driver.run(write)
-        finally:
-            write()
+        driver.run(write)
         return _end(record, driver, request, source)
     finally:
         launcher.close()
@@ -90,15 +89,34 @@ def _end(record: SweepRecord, driver: Driver, request: Request, source: Grid | S
     for column in record.unknown(driver.outcomes):
         log.warning("sweep.columns: no trial has %s; `final` and `timings` of a summary.json have the names", column)
     picture = sweep_picture(request.parameters, trials, driver.outcomes, source.metric)
-    if picture is not None:
-        write_atomic(record.directory / PICTURE, picture)
-    log.info("%s: table.txt, trials.csv%s", record.directory, f", {PICTURE}" if picture is not None else "")
+    is_drawn = picture is None or _drawn(record.directory / PICTURE, picture)
+    if driver.is_recorded:
+        log.info("%s: table.txt, trials.csv%s", record.directory, f", {PICTURE}" if picture is not None and is_drawn else "")
+    else:
+        log.error("%s: the table and what belongs to it could not be written; the same command writes them", record.directory)
+    return _status(driver, source, len(trials), driver.is_recorded and is_drawn)
+
+
+def _drawn(path: Path, picture: str) -> bool:
+    """Whether the disk has taken the picture."""
+    try:
+        write_atomic(path, picture)
+    except OSError as error:
+        log.error("%s could not be written (%s); the same command writes it", path, error.strerror or error)
+        return False
+    return True
+
+
+def _status(driver: Driver, source: Grid | Study, trials: int, all_written: bool) -> int:
+    """The exit status, and what there is to say of it."""
     statuses = [outcome.status for outcome in driver.outcomes.values()]
     if driver.interrupted:
         log.info("stopped; the same command goes on")
         return STOPPED
     if FAILED in statuses:
         again = "; the same command tries again" if isinstance(source, Grid) else ""
-        log.info("%d of %d trials failed%s", statuses.count(FAILED), len(trials), again)
+        log.info("%d of %d trials failed%s", statuses.count(FAILED), trials, again)
         return ONE_FAILED
-    return STOPPED if INTERRUPTED in statuses else ALL_WELL
+    if INTERRUPTED in statuses:
+        return STOPPED
+    return ALL_WELL if all_written else ONE_FAILED

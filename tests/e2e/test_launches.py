@@ -59,7 +59,7 @@ def wait_until(what, seconds: float = 180) -> None:
 
 
 def wait_in(launch: subprocess.Popen, mark: str, what, seconds: float = 180) -> None:
-    """Until `what` holds while the launch lives; if it never does, the failure shows what the launch printed and where its threads stood."""
+    """Until `what` holds while the launch lives; else the failure shows what the launch printed and where its threads stood."""
     end = time.monotonic() + seconds
     while not what():
         ended = launch.poll() is not None

@@ -38,7 +38,7 @@ class Measured:
     sums: Tensor | None = None  # float64 [T]: of each task's losses
     valid: Tensor | None = None  # float64 [T]: labels they were summed over
     sums_after: Tensor | None = None  # float64 [T]: of the same labels after the update
-    losses: Tensor | None = None  # [T]: mean of what was differentiated (a hierarchical head measures its conditional part)
+    losses: Tensor | None = None  # [T]: mean of what was differentiated
     norms: Tensor | None = None  # [T]: of the gradients of those
     gramian: Tensor | None = None  # [T, T]: their scalar products
 

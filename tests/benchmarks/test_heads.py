@@ -60,7 +60,7 @@ def test_every_variant_is_another_configuration():
 
 
 def test_trials_are_run_once(tmp_path):
-    sizes = ["data.train_samples=64", "data.validation_samples=40", "trainer.length=2steps", "schedule.checkpoint=[]"]
+    sizes = ["data.image_size=16", "data.train_samples=64", "data.validation_samples=40", "trainer.length=2steps", "schedule.checkpoint=[]"]
     command = [sys.executable, "-m", "benchmarks.heads", "biota", "--variants", "marginal", "--choose", "0", "--confirm", "1"]
     command += ["--root", str(tmp_path / "runs"), "--json", str(tmp_path / "x"), "--parallel", "2", *sizes]
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

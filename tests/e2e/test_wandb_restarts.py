@@ -57,7 +57,7 @@ def stored(content: bytes) -> Iterator[bytes]:
 
 def test_three_restarts_make_one_run(tmp_path, mark, monkeypatch):
     pytest.importorskip("wandb")
-    monkeypatch.setenv(PAUSE, "0.02")  # so that it is not over before it is stopped, however late that is
+    monkeypatch.setenv(PAUSE, "0.05")  # so that it is not over before it is stopped, however late that is
     run = tmp_path / "vectors/run"
     for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         already = len(runs.rows(run / "metrics.jsonl")) if (run / "metrics.jsonl").exists() else 0

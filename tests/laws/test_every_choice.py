@@ -8,7 +8,7 @@ from linnaeus.config import CONF
 from linnaeus.engine import epoch
 from tests import runs
 
-SETTING = ["trainer.length=5steps", "schedule.checkpoint=[2steps]", "schedule.log=[1steps]", "schedule.validate=[100%]"]
+SETTING = ["trainer.length=4steps", "schedule.checkpoint=[2steps]", "schedule.log=[1steps]", "schedule.validate=[100%]"]
 SETTING += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]", "schedule.partial_combinations=[]"]
 CHOICES = [f"{group}={path.stem}" for group in ("head", "loss", "weighting") for path in sorted((CONF / group).glob("*.yaml"))]
 MORE = [["head=hierarchical_softmax", f"head.routing={routing}"] for routing in ("hard", "gumbel")]

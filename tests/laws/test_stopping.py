@@ -18,7 +18,7 @@ from linnaeus.engine.stopping import SAME_REQUEST, StoppedBeforeTraining, StopRe
 from tests import runs, watching
 
 VALIDATING = ["schedule.validate=[4steps]", "trainer.length=10steps", "schedule.validate_at_end=true"]
-MASKED = ["schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]"]
+MASKED = ["schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]", "trainer.global_batch=16"]
 
 
 def summary(run: Path) -> dict:

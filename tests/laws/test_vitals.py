@@ -20,7 +20,7 @@ from tests import runs
 
 LONG = ["trainer.length=1000000steps", "schedule.log=[50steps]", "schedule.report=[]", "schedule.checkpoint=[]"]
 SCRIPT = (
-    "import sys; from linnaeus.engine import vitals; vitals.LOST = vitals.SILENT = 4.0; vitals.GRACE = {grace}\n"
+    "import sys; from linnaeus.engine import vitals; vitals.BEAT = 0.25; vitals.LOST = vitals.SILENT = 4.0; vitals.GRACE = {grace}\n"
     "from tests import watching; from pathlib import Path; import contextlib, main\n"
     "with getattr(watching, {watch!r})(Path()) if {watch!r} else contextlib.nullcontext():\n"
     "    sys.exit(main.main())\n"
@@ -55,7 +55,7 @@ def training(root: Path) -> Path:
     while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").stat().st_size == 0:
         assert time.monotonic() < end, "it never began"
         time.sleep(0.05)
-    time.sleep(1.5)  # a note or two
+    time.sleep(0.5)  # a note or two
     return run
 
 

@@ -10,7 +10,7 @@ import pytest
 from linnaeus.sweep.record import SweepLock
 from tests.sweep.conftest import alive, killed, started, wait_until
 
-GRID = ("optimizer.lr=1e-3,1e-2,1e-1", "seed=0,1")
+GRID = ("optimizer.lr=1e-3,1e-2", "seed=0,1")
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +28,15 @@ def test_every_combination_is_run_and_the_best_comes_first(uninterrupted):
     sweep, out = uninterrupted
     lines = sweep.text("trials.csv").splitlines()
     assert lines[0] == "trial,optimizer.lr,seed,status,val/loss,step,directory"
-    assert [line.split(",")[1:4] for line in lines[1:]] == [
-        [lr, seed, "finished"] for lr in ("0.001", "0.01", "0.1") for seed in ("0", "1")
-    ]
+    assert [line.split(",")[1:4] for line in lines[1:]] == [[lr, seed, "finished"] for lr in ("0.001", "0.01") for seed in ("0", "1")]
     values = [float(line.split(",")[4]) for line in lines[1:]]
     table = sweep.text("table.txt").splitlines()
     assert table[1].split()[:4] == ["*", "1", "0.001", "0"] and values[0] == min(values)
     assert [line.split()[-4] for line in table[2:]] == [f"{value:.6g}" for value in sorted(values)[1:]]
     assert table[1] in out
-    assert len({line.split(",")[-1] for line in lines[1:]}) == 6 == len(list((sweep.root / "biota").iterdir()))
-    assert "<svg" in sweep.text("sweep.svg") and sweep.text("sweep.svg").count("<circle") == 12
-    assert json.loads(sweep.text("sweep.json"))["parameters"] == {"optimizer.lr": "1e-3,1e-2,1e-1", "seed": "0,1"}
+    assert len({line.split(",")[-1] for line in lines[1:]}) == 4 == len(list((sweep.root / "biota").iterdir()))
+    assert "<svg" in sweep.text("sweep.svg") and sweep.text("sweep.svg").count("<circle") == 8
+    assert json.loads(sweep.text("sweep.json"))["parameters"] == {"optimizer.lr": "1e-3,1e-2", "seed": "0,1"}
 
 
 def test_killed_in_the_middle_and_started_again_it_ends_with_the_same_table(sweep, uninterrupted):
@@ -48,12 +46,12 @@ def test_killed_in_the_middle_and_started_again_it_ends_with_the_same_table(swee
     killed(process)
     done = {path.parent for path in cut.root.glob("biota/*/summary.json")}
     begun = {path.parent for path in cut.root.glob("biota/*/step.json")} - done
-    assert 2 <= len(done) < 6
+    assert 2 <= len(done) < 4
     status, out, err = cut.run()
     assert (status, err) == (0, "")
     for name in ("trials.csv", "table.txt"):
         assert cut.text(name) == uninterrupted[0].text(name)
-    assert out.count("already") == len(done) and out.count("started") == 6 - len(done)
+    assert out.count("already") == len(done) and out.count("started") == 4 - len(done)
     for run in done | begun:  # finished ones were not touched, cut-off ones went on
         assert [int(line.split()[0]) for line in (run / "updates").read_text().splitlines()] == list(range(1, 9))
     assert all((run / "launches/2").exists() == (run not in done) for run in done | begun)

@@ -97,6 +97,23 @@ def test_probabilities_are_those_of_a_walk_down_the_tree(name, kind, null):
             assert float(conditional[row, r].exp()) == pytest.approx(float(given), rel=1e-9)
 
 
+@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["conditional", "soft"])
+def test_families_alone_say_the_same_of_labels(name, kind, null, monkeypatch):
+    """On a large tree only the siblings of a label are looked at: here always, and never."""
+    _tree, label, head, features = make(name, kind, null)
+    found = []
+    for fetched, unused in ((0, "_RangeLogSumExp"), (1 << 40, "_ShortLogSumExp")):
+        monkeypatch.undo()
+        monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.FETCHED", fetched)
+        monkeypatch.setattr(f"linnaeus.workloads.taxonomy.ranges.{unused}", None)
+        values = torch.stack([each for part in head(features).at(label) for each in part])
+        weight = torch.linspace(-1, 1, values.numel(), dtype=values.dtype).view_as(values)
+        found.append((values.detach(), *torch.autograd.grad((values * weight).sum(), list(head.parameters()))))
+    assert all(torch.allclose(ours, expected, atol=1e-10) for ours, expected in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
 @torch.no_grad()

@@ -51,6 +51,31 @@ def test_log_sums_and_their_gradients(size, by_class):
     assert torch.allclose(*grads, atol=1e-12)
 
 
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_short_ranges_are_fetched_and_nothing_else_is_looked_at(size, by_class, monkeypatch):
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.FETCHED", 0)  # however small all is
+    x, first, last = case(size, by_class)
+    last = torch.minimum(last, first + 5)
+    expected = range_logsumexp(x, first, last)
+    seen = torch.zeros(x.shape, dtype=torch.bool)
+    for row, *pair in zip(seen, first.tolist(), last.tolist()):
+        for f, t in zip(*pair):
+            row[f:t] = True
+    there, rest = last > first, torch.where(seen, x, math.nan)
+    ours = range_logsumexp(rest.t().contiguous().t() if by_class else rest, first, last, 5)
+    weight = torch.randn_like(ours)
+    assert torch.allclose(ours[there], expected[there], atol=1e-12) and (ours[~there] == -math.inf).all()
+    grads = (torch.autograd.grad((torch.where(there, y, 0) * weight).sum(), x)[0] for y in (ours, expected))
+    assert torch.allclose(*grads, atol=1e-12)
+
+
+def test_long_ranges_are_not_fetched(monkeypatch):
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges._ShortLogSumExp", None)
+    x, first, last = case(1025, False)
+    assert torch.equal(range_logsumexp(x, first, last, 1025), range_logsumexp(x, first, last))
+
+
 def test_an_element_far_below_has_its_gradient():
     """Probability-space sums lose it: this one would be 0 or nan."""
     x = torch.zeros(1, 400)

@@ -60,7 +60,8 @@ class SiblingScores(Scores):
             place, group = own[:, columns], siblings[:, columns]
             first = torch.where(here, torch.stack([place, group[..., 0]]), 0)
             last = torch.where(here, torch.stack([place + 1, group[..., 1]]), 1)
-            score, normaliser = range_logsumexp(wide(z).t(), torch.cat(list(first), 1), torch.cat(list(last), 1)).chunk(2, 1)
+            longest = layout.widths[number] + layout.null
+            score, normaliser = range_logsumexp(wide(z).t(), torch.cat(list(first), 1), torch.cat(list(last), 1), longest).chunk(2, 1)
             for r, part in enumerate(torch.where(here, score - normaliser, 0.0).unbind(1), start=number):
                 total[r] = total[r] + part
         return total

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-FETCHED = 8  # elements passed over in the time that it takes to fetch one from its place and put its gradient there; 2 to 10
+FETCHED = 8  # elements passed over in the time that it takes to fetch one from its place and put its gradient there: 1.5 to 7, by size
 
 
 def range_sum(x: Tensor, first: Tensor, last: Tensor) -> Tensor:

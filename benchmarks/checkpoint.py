@@ -1,12 +1,13 @@
 """What a checkpoint costs training, and how long it takes to go on from one, beside what PyTorch offers.
 
-    python -m benchmarks.checkpoint                            about 25 minutes, 7 GB of disk, 7 GB of memory
+    python -m benchmarks.checkpoint                            about 12 minutes, 7 GB of disk, 7 GB of memory
     python -m benchmarks.checkpoint --quick --rounds 3         half a minute with a small model; no verdict
 
-A transformer of 100 M parameters and its AdamW state, 1.2 GB. Time lost: the wall time of N steps with one save after the first,
-minus that of N steps without one, of the same round, so that a thread which writes beside training and slows it is charged for
-that; the window is longer than the writing takes. The first save of each kind, whose host memory is fresh, stands apart. One thread
-trains and a second core is free. Everyone flushes to the disk. Bar: we lose at most 0.10 of what `torch.save` in the loop costs.
+A transformer of 100 M parameters and its AdamW state, 1.2 GB. Time lost: the wall time of the call and of the N steps after it that
+run until all is written, minus that of N steps without a save: those just before the call and just after the writing, since the
+speed of a shared machine changes within seconds. A thread which writes beside training and slows it is so charged for that. The
+first save of each kind, whose host memory is fresh, stands apart. One thread trains and a second core is free. Everyone flushes to
+the disk. A save that does nothing shows what the machine alone adds. Bar: we lose at most 0.10 of what `torch.save` in the loop costs.
 
 Going on: a checkpoint in the file cache, until model and optimizer hold its values. Ours hashes every byte, which the peers do not.
 """
@@ -18,24 +19,29 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
-from benchmarks.interleaved import Bar, Seconds, arguments, conclude, measure, report
+from benchmarks.interleaved import Bar, arguments, conclude, measure, report
 from linnaeus.checkpoint import CheckpointWriter, LoadedCheckpoint, load_checkpoint, verify
 
 SYNC, RESUME_PEER = "torch.save + fsync", "torch.load + load_state_dict"
 BARS = [Bar("linnaeus", SYNC, 0.10)]
 BATCH, TOKENS, CLASSES = 2, 16, 1000
-SIZES = {False: (12, 832, 16), True: (3, 256, 30)}  # quick: (layers, width, steps of a window)
+SIZES = {False: (12, 832), True: (3, 256)}  # quick: (layers, width)
+BESIDE = 4  # steps before the call, and as many after the writing, that tell how long a step takes without a save
+CHARGED = 4  # at least so many steps after the call are charged to it, even if nothing is being written
 NEEDED = 12 << 30  # bytes of free disk, twice what is written
 
 
@@ -49,14 +55,17 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
         self.inputs, self.labels = torch.randn(BATCH, TOKENS, width), torch.randint(CLASSES, (BATCH,))
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self.steps(3)
+        for _ in range(3):
+            self.step()
 
-    def steps(self, count: int) -> None:
-        for _ in range(count):
-            self.optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(self.model(self.inputs).mean(1), self.labels)
-            loss.backward()
-            self.optimizer.step()
+    def step(self) -> float:
+        """The seconds it took."""
+        start = time.perf_counter()
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(self.inputs).mean(1), self.labels)
+        loss.backward()
+        self.optimizer.step()
+        return time.perf_counter() - start
 
     def state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -72,9 +81,12 @@ class Trainer:
 
 
 class Saver:
-    """A way to save: called in the loop; `settle` waits until the disk has it."""
+    """A way to save: called in the loop; `busy` while something is written beside it; `settle` waits and says what failed."""
 
     def __call__(self) -> None: ...
+
+    def busy(self) -> bool:
+        return False
 
     def settle(self) -> None: ...
 
@@ -96,6 +108,9 @@ class Ours(Saver):
             training_state={"optimizer": state["optimizer"]},
             state={"global_step": self.step},
         )
+
+    def busy(self) -> bool:
+        return any(thread.name == "checkpoint" for thread in threading.enumerate())
 
     def settle(self) -> None:
         self.writer.wait()
@@ -135,10 +150,46 @@ class Distributed(Saver):
         self.number += 1
         self.pending = dcp.async_save(self.trainer.state(), checkpoint_id=self.folder / str(self.number), **self.options)
 
+    def busy(self) -> bool:
+        return not self._upload().done()
+
     def settle(self) -> None:
-        if self.pending is not None:
-            getattr(self.pending, "upload_completion", self.pending).result()
-            shutil.rmtree(self.folder / str(self.number - 1), ignore_errors=True)
+        self._upload().result()
+        shutil.rmtree(self.folder / str(self.number - 1), ignore_errors=True)
+
+    def _upload(self) -> Any:
+        return getattr(self.pending, "upload_completion", self.pending)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Seconds of the steps around a save, of the call, and of the steps while it was being written."""
+
+    before: list[float]
+    call: float
+    during: list[float]
+    after: list[float]
+
+    @property
+    def lost(self) -> float:
+        return self.call + sum(self.during) - len(self.during) * statistics.fmean(self.before + self.after)
+
+    @property
+    def written(self) -> float:
+        """From the call to the end of the step in which the writing ended."""
+        return self.call + sum(self.during)
+
+
+def window(trainer: Trainer, save: Saver) -> Window:
+    before = [trainer.step() for _ in range(BESIDE)]
+    start = time.perf_counter()
+    save()
+    call = time.perf_counter() - start
+    during: list[float] = []
+    while len(during) < CHARGED or save.busy():
+        during.append(trainer.step())
+    save.settle()
+    return Window(before, call, during, [trainer.step() for _ in range(BESIDE)])
 
 
 def main() -> int:
@@ -149,11 +200,11 @@ def main() -> int:
     if not options.quick and shutil.disk_usage(options.folder).free < NEEDED:
         parser.error(f"--folder={options.folder} has less than {NEEDED >> 30} GiB free; name one on another disk")
     torch.set_num_threads(1)
-    layers, width, steps = SIZES[options.quick]
+    layers, width = SIZES[options.quick]
     with process_group(), tempfile.TemporaryDirectory(dir=options.folder) as root:
         trainer = Trainer(layers, width)
         folder, what = Path(root), f"{trainer.parameters / 1e6:.0f} M parameters with AdamW state, {options.rounds} rounds, wall time"
-        tables = [saving(trainer, folder, steps, options.rounds, what), resuming(trainer, folder, options.rounds, what)]
+        tables = [saving(trainer, folder, options.rounds, what), resuming(trainer, folder, options.rounds, what)]
     return conclude(tables, options.json)
 
 
@@ -167,48 +218,32 @@ def process_group() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def saving(trainer: Trainer, folder: Path, steps: int, rounds: int, what: str) -> dict[str, Any]:
+def saving(trainer: Trainer, folder: Path, rounds: int, what: str) -> dict[str, Any]:
     """Time lost to one save, of each kind."""
     savers: dict[str, Saver] = {
+        "nothing, a control": Saver(),
         "linnaeus": Ours(trainer, folder / "ours"),
         SYNC: TorchSave(trainer, folder / "sync"),
         "DCP async_save": Distributed(trainer, folder / "dcp", cached=False),
         "DCP async_save, host copy kept": Distributed(trainer, folder / "cached", cached=True),
     }
-    blocked: Seconds = {name: [] for name in savers}
-    settled: Seconds = {name: [] for name in savers}
+    windows: dict[str, list[Window]] = {name: [] for name in savers}
 
-    def window(name: str, save: Saver) -> float:
-        start = time.perf_counter()
-        trainer.steps(1)
-        called = time.perf_counter()
-        save()
-        blocked[name].append(time.perf_counter() - called)
-        trainer.steps(steps - 1)
-        end = time.perf_counter()
-        save.settle()
-        settled[name].append(time.perf_counter() - called)
-        return end - start
+    def lost(name: str) -> float:
+        windows[name].append(window(trainer, savers[name]))
+        return windows[name][-1].lost
 
-    def without(number: int) -> float:
-        start = time.perf_counter()
-        trainer.steps(steps)
-        return time.perf_counter() - start
-
-    variants: dict[str, Callable[[int], float]] = {"no save": without}
-    for name, saver in savers.items():
-        variants[name] = lambda number, name=name, saver=saver: window(name, saver)  # type: ignore[misc]
-    times = measure(variants, rounds)
-    plain = times.pop("no save")
-    lost = {name: [taken - alone for taken, alone in zip(found, plain, strict=True)] for name, found in times.items()}
+    seconds = measure({name: lambda number, name=name: lost(name) for name in savers}, rounds)  # type: ignore[misc]
+    steps = [taken for found in windows.values() for each in found for taken in each.before + each.after]
     notes = {
-        name: f"call {statistics.median(blocked[name][1:]):.3f} s, first {blocked[name][0]:.2f} s, "
-        f"on the disk after {statistics.median(settled[name][1:]):.1f} s"
-        for name in savers
+        name: f"call {statistics.median(each.call for each in found[1:]):.3f} s, first {found[0].call:.2f} s, "
+        f"written after {statistics.median(each.written for each in found[1:]):.1f} s"
+        for name, found in windows.items()
     }
-    print(f"{steps} steps without a save: {statistics.median(plain):.2f} s ({min(plain):.2f} to {max(plain):.2f})")
-    table = report(f"time lost to a checkpoint, {what}", lost, SYNC, BARS, (1, "s"), notes)
-    return table | {"plain": plain, "blocked": blocked, "settled": settled}
+    low, median, high = np.quantile(steps, [0.05, 0.5, 0.95])
+    print(f"a step without a save: {median:.3f} s (nine of ten between {low:.3f} and {high:.3f})")
+    table = report(f"time lost to a checkpoint, {what}", seconds, SYNC, BARS, (1, "s"), notes)
+    return table | {"windows": {name: [asdict(each) for each in found] for name, found in windows.items()}}
 
 
 def resuming(trainer: Trainer, folder: Path, rounds: int, what: str) -> dict[str, Any]:

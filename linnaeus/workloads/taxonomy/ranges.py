@@ -59,14 +59,14 @@ def _block_size(classes: int) -> int:
     return 1 << max(round(math.log2(max(classes / 2, 1)) / 2), 3)
 
 
-class _Blocks:
+class Blocks:
     """Where ranges lie on the blocks of x [B, C]: the whole blocks of each, and the elements of its two ends.
 
     x lies in memory by samples or, being the transpose of [C, B], by classes; reductions over the wrong one of the two take ten times
     as long, so blocks are [B, n, size] or [n, size, B]."""
 
     def __init__(self, x: Tensor, first: Tensor, last: Tensor) -> None:
-        classes = x.shape[1]
+        self.shape, classes = x.shape, x.shape[1]
         self.by_class = not x.is_contiguous() and x.t().is_contiguous()
         self.size = _block_size(classes)
         self.count = classes // self.size
@@ -95,40 +95,52 @@ class _Blocks:
 
     def spread(self, values: Tensor) -> Tensor:
         """[B, n], one of each block, to go with its elements."""
-        return values.t().unsqueeze(1) if self.by_class else values.unsqueeze(2)
+        return values.t().contiguous().unsqueeze(1) if self.by_class else values.unsqueeze(2)
 
     def at_ends(self, x: Tensor) -> Tensor:
         """[B, K, 2 size] elements; those that are not `in_ends` mean nothing."""
         return x.gather(1, self.ends.flatten(1)).view(self.ends.shape)
 
+    def sums(self, x: Tensor) -> Tensor:
+        """[B, K] of x [B, C] over each range."""
+        whole = torch.where(self.inside, self.reduced(x, torch.sum), 0).sum(1)
+        return whole + torch.where(self.in_ends, self.at_ends(x), 0).sum(2)
+
+    def per_block(self, values: Tensor) -> Tensor:
+        """[B, n]: the sum of values [B, K] over the ranges that each block lies in whole."""
+        return torch.where(self.inside, values.unsqueeze(1), 0).sum(2)
+
+    def gradient(self, values: Tensor) -> Tensor:
+        """[B, C], that of `sums`: to every element, the sum of values [B, K] over the ranges it lies in."""
+        samples, classes = self.shape
+        grad = values.new_empty(classes, samples).t() if self.by_class else values.new_empty(samples, classes)
+        grad[:, self.whole :] = 0
+        self.of(grad).copy_(self.spread(self.per_block(values)))
+        self.add_ends(grad, values)
+        return grad
+
     def add_ends(self, grad: Tensor, values: Tensor) -> None:
+        """Add values [B, K] or [B, K, 2 size] to the elements of [B, C] at the ends of each range."""
+        values = torch.where(self.in_ends, values if values.ndim == 3 else values.unsqueeze(2), 0)
         grad.scatter_add_(1, self.ends.flatten(1), values.flatten(1))
 
 
 class _RangeSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
-        blocks = ctx.blocks = _Blocks(x, first, last)
-        ctx.shape = x.shape
-        whole = torch.where(blocks.inside, blocks.reduced(x, torch.sum), 0).sum(1)
-        return whole + torch.where(blocks.in_ends, blocks.at_ends(x), 0).sum(2)
+        blocks = ctx.blocks = Blocks(x, first, last)
+        return cast(Tensor, blocks.sums(x))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        blocks, g = ctx.blocks, grads[0]
-        samples, classes = ctx.shape
-        grad = g.new_empty(classes, samples).t() if blocks.by_class else g.new_empty(samples, classes)
-        grad[:, blocks.whole :] = 0
-        blocks.of(grad).copy_(blocks.spread(torch.where(blocks.inside, g.unsqueeze(1), 0).sum(2)))
-        blocks.add_ends(grad, torch.where(blocks.in_ends, g.unsqueeze(2), 0))
-        return grad, None, None
+        return ctx.blocks.gradient(grads[0]), None, None
 
 
 class _RangeLogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
-        blocks = ctx.blocks = _Blocks(x, first, last)
+        blocks = ctx.blocks = Blocks(x, first, last)
         sums = blocks.reduced(x, torch.logsumexp)
         result = torch.logaddexp(_logsumexp(sums, blocks.inside, 1), _logsumexp(blocks.at_ends(x), blocks.in_ends, 2))
         ctx.save_for_backward(x, sums, result)
@@ -147,7 +159,7 @@ class _RangeLogSumExp(torch.autograd.Function):
         torch.sub(blocks.of(x), blocks.spread(least.squeeze(2)), out=blocks.of(grad))
         blocks.of(grad).exp_().mul_(blocks.spread(factor))
         shares = torch.where(blocks.in_ends, blocks.at_ends(x) - lse.unsqueeze(2), 0).exp_()
-        blocks.add_ends(grad, torch.where(blocks.in_ends, g.unsqueeze(2) * shares, 0))
+        blocks.add_ends(grad, g.unsqueeze(2) * shares)
         return grad, None, None
 
 

@@ -31,16 +31,17 @@ def sibling_log_softmax(x: Tensor, above: Tensor | None, group: Tensor, groups: 
 def _logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
     largest = x.new_full((groups, x.shape[1]), -math.inf).scatter_reduce_(0, group.unsqueeze(1).expand_as(x), x, "amax")
     total = torch.zeros_like(largest)
-    for part in _parts(x):
+    for part in parts(x):
         total.index_add_(0, group[part], (x[part] - largest.index_select(0, group[part])).exp_())
     return total.log_().add_(largest)
 
 
-def _parts(x: Tensor) -> Iterator[slice]:
-    """Rows of x [n, B] in parts that stay in a CPU's cache while they are worked on, an eighth of a training step at 100,000
-    leaves; on other devices all at once."""
-    rows = max(PART_BYTES // max(x.shape[1] * x.element_size(), 1), 1) if x.device.type == "cpu" else len(x)
-    return (slice(first, first + rows) for first in range(0, len(x), max(rows, 1)))
+def parts(x: Tensor, multiple: int = 1) -> Iterator[slice]:
+    """Rows of x [n, B] in parts, a `multiple` of rows each but the last, that stay in a CPU's cache while they are worked on: an eighth
+    of a training step at 100,000 leaves. On other devices all at once."""
+    rows = PART_BYTES // max(x.shape[1] * x.element_size(), 1) if x.device.type == "cpu" else len(x)
+    rows = max(rows // multiple, 1) * multiple
+    return (slice(first, min(first + rows, len(x))) for first in range(0, len(x), rows))
 
 
 class _GroupLogSumExp(torch.autograd.Function):
@@ -55,7 +56,7 @@ class _GroupLogSumExp(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, group, result = ctx.saved_tensors
         grad = torch.empty_like(x)
-        for part in _parts(x):
+        for part in parts(x):
             share = torch.sub(x[part], result.index_select(0, group[part]), out=grad[part]).exp_()
             share.mul_(grads[0].index_select(0, group[part]))
         return grad, None, None
@@ -68,7 +69,7 @@ class _SiblingLogSoftmax(torch.autograd.Function):
         ctx.groups, ctx.below = groups, above is not None
         ctx.save_for_backward(x, group, normaliser)
         result = torch.empty_like(x)
-        for part in _parts(x):
+        for part in parts(x):
             torch.sub(x[part], normaliser.index_select(0, group[part]), out=result[part])
             if above is not None:  # added last: far down the tree it is large, and is to be rounded once
                 result[part].add_(above.index_select(0, group[part]))
@@ -81,7 +82,7 @@ class _SiblingLogSoftmax(torch.autograd.Function):
         g = grads[0].contiguous()
         total = g.new_zeros(ctx.groups, g.shape[1]).index_add_(0, group, g)
         grad = torch.empty_like(x)
-        for part in _parts(x):
+        for part in parts(x):
             share = (x[part] - normaliser.index_select(0, group[part])).exp_()
             torch.addcmul(g[part], share, total.index_select(0, group[part]), value=-1, out=grad[part])
         return grad, total if ctx.below else None, None, None

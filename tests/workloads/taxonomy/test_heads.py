@@ -10,6 +10,7 @@ import torch
 
 from linnaeus.workloads.taxonomy.config import HierarchicalSoftmaxConfig, PlainHeadConfig
 from linnaeus.workloads.taxonomy.heads import Priors, build_head
+from linnaeus.workloads.taxonomy.heads.siblings import SiblingScores
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.trees import KINDS, is_path, node_of, random_tree, with_null_labels
 
@@ -112,6 +113,30 @@ def test_families_alone_say_the_same_of_labels(name, kind, null, monkeypatch):
         weight = torch.linspace(-1, 1, values.numel(), dtype=values.dtype).view_as(values)
         found.append((values.detach(), *torch.autograd.grad((values * weight).sum(), list(head.parameters()))))
     assert all(torch.allclose(ours, expected, atol=1e-10) for ours, expected in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_sums_over_ranges_of_classes_are_those_of_the_log_probabilities(name, kind, null):
+    """Asked for before the log-probabilities and after them, values and gradients."""
+    tree, _, head, features = make(name, kind, null)
+    columns = [z.shape[1] for z in head.eval()(features).log_probs()]
+    bounds = [torch.randint(0, size + 1, (2, ROWS, 5), generator=torch.Generator().manual_seed(3)).sort(0).values for size in columns]
+    found = []
+    for known in (False, True):
+        scores = head(features)
+        log_probs = scores.log_probs() if known else None
+        ours = torch.stack([scores.range_sums(r, first, last) for r, (first, last) in enumerate(bounds)])
+        if isinstance(scores, SiblingScores) and scores.layout.plain and not known:
+            assert len(scores._levels) == len(tree.ranks) - 1, "the finest rank is not computed"
+        weight = torch.linspace(-1, 1, ours.numel(), dtype=ours.dtype).view_as(ours)
+        found.append((ours.detach(), *torch.autograd.grad((ours * weight).sum(), list(head.parameters()))))
+    for r, ranges in enumerate(bounds):
+        rows = zip(log_probs[r].detach(), *(end.tolist() for end in ranges), strict=True)
+        slow = [[float(row[f:t].sum()) for f, t in zip(*ends, strict=True)] for row, *ends in rows]
+        assert torch.allclose(found[0][0][r], torch.tensor(slow, dtype=torch.float64), atol=1e-9)
+    assert all(torch.allclose(ours, expected, atol=1e-9) for ours, expected in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)

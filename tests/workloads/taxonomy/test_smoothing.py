@@ -2,22 +2,29 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from linnaeus.workloads.taxonomy.losses.shells import ShellLoss, ranges_around, shell_losses, smoothing_target, soft_target
+from linnaeus.workloads.taxonomy.ranges import range_sum
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy import slow_losses as slow
 
 SMOOTHED = ["label_smoothing", "taxonomic_smoothing", "soft_labels"]
 
 
+def scores_of(log_p):
+    """As much of `Scores` as these losses ask for."""
+    return SimpleNamespace(range_sums=lambda rank, first, last: range_sum(log_p, first, last))
+
+
 def target_of(loss: ShellLoss, label: int, columns: int) -> torch.Tensor:
     """The target itself: the gradient of the loss by -log p."""
     log_p = torch.zeros(1, columns, dtype=torch.float64, requires_grad=True)
-    loss(log_p, torch.tensor([[label]])).sum().backward()
+    loss(scores_of(log_p), torch.tensor([[label]])).sum().backward()
     return -log_p.grad[0]
 
 
@@ -72,7 +79,7 @@ def test_tables_are_linear_in_the_classes():
     losses = shell_losses(slow.loss_config("taxonomic_smoothing"), tree)
     assert sum(b.numel() * b.element_size() for b in losses.buffers()) < 100 * tree.offsets[-1]
     log_p = torch.log_softmax(torch.randn(4, 20_000), 1).requires_grad_()
-    loss = losses[3](log_p, torch.tensor([[0], [77], [19_999], [-1]]))
+    loss = losses[3](scores_of(log_p), torch.tensor([[0], [77], [19_999], [-1]]))
     loss.sum().backward()
     assert -log_p.grad[1].sum().item() == pytest.approx(1, abs=1e-4) and loss[3] == 0 and not log_p.grad[3].any()
     dense = -(-log_p.grad[:3].double() * log_p[:3].detach().double()).sum(1)

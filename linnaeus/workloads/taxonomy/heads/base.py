@@ -1,8 +1,8 @@
 """What a head is: from one feature vector per taxonomic rank to `Scores`, from which every loss and metric is computed.
 
 A head returns raw scores ("logits") wrapped in `Scores`, which knows how they become probabilities on the tree. Losses ask it only for
-what they need: the log-probability of the labels (`at`), which never takes work for every class of every rank, or those of
-all classes (`log_probs`), for smoothed targets and validation.
+what they need: the log-probability of the labels (`at`), which never takes work for every class of every rank, sums of those of
+neighbouring classes (`range_sums`), for smoothed targets, or those of all classes (`log_probs`), for validation.
 
 `NULL`, a label equal to the number of classes of its rank, says "not known at this rank" where the head learns that
 (`head.nulls`); a label of -1 says nothing.
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from linnaeus.workloads.taxonomy.ranges import range_sum
 
 INIT_STD = 0.02  # of the classifiers' weights: the first loss is within a percent of log C
 
@@ -42,6 +44,10 @@ class Scores(ABC):
     @abstractmethod
     def log_probs(self) -> tuple[Tensor, ...]:
         """Per rank [B, C_r], or [B, C_r + 1] with the null label: log-probabilities of all classes. Computed once."""
+
+    def range_sums(self, rank: int, first: Tensor, last: Tensor) -> Tensor:
+        """[B, K]: sums of `log_probs()[rank]` over the classes first..last - 1, int64 [B, K]; 0 for an empty range."""
+        return range_sum(self.log_probs()[rank], first, last)
 
     @abstractmethod
     def path(self) -> Tensor:

@@ -19,8 +19,8 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 class Layout(nn.Module):
     """Integer tables of a tree as buffers, which move with the head and are not saved. N nodes, T of them taxa, R ranks, L leaves.
 
-    Of each level: `group<l>` int64 [n_l], the number of a node's siblings among all groups of the level; `above<l>` int64 [G_l], their
-    parent as a class of rank l - 1 (missing for level 0)."""
+    Of each level: `group<l>` int64 [n_l], the number of a node's siblings among all groups of the level; `starts<l>` int64 [G_l + 1], the
+    first place of each group, and n_l; `above<l>` int64 [G_l], their parent as a class of rank l - 1 (missing for level 0)."""
 
     level: Tensor  # int64 [N]: level of each node
     place: Tensor  # int64 [N]: its place there
@@ -111,6 +111,7 @@ class Layout(nn.Module):
             widths.append(int((known - first).max(initial=0)))
             counts.append(len(first))
             self._keep(f"group{number}", group)
+            self._keep(f"starts{number}", np.append(first, len(nodes)))
             if number:
                 self._keep(f"above{number}", above - tree.offsets[number - 1])
         self.widths, self.group_counts = tuple(widths), tuple(counts)  # the largest group of each level, null nodes excepted; how many

@@ -1,8 +1,8 @@
 """Conditional heads: a softmax among siblings for every taxon, multiplied down the tree.
 
 p(taxon) = p(taxon | parent) p(parent), so the probabilities are one distribution on the tree whatever the raw scores are. The loss of a
-label needs the scores of its siblings and of its ancestors' siblings only (`at`); all probabilities (`log_probs`) are for validation
-and smoothed targets. Nodes come first, [n, B]; see `segments.py`.
+label needs the scores of its siblings and of its ancestors' siblings only (`at`); all probabilities (`log_probs`) are for validation,
+and for smoothed targets above the finest rank. Nodes come first, [n, B]; see `segments.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from linnaeus.workloads.taxonomy.heads.base import Head, Priors, Scores, init_classifiers, wide
 from linnaeus.workloads.taxonomy.heads.layout import Layout
-from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp
+from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.segments import sibling_log_softmax
+from linnaeus.workloads.taxonomy.softmax_sums import softmax_range_sums
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -74,9 +75,12 @@ class SiblingScores(Scores):
         while len(self._levels) <= number:
             level = len(self._levels)
             z, group = wide(self.logits[level]), layout.of("group", level)
-            above = self.rank_log_probs(level - 1).index_select(0, layout.of("above", level)) if level else None
-            self._levels.append(sibling_log_softmax(z, above, group, layout.group_counts[level]))
+            self._levels.append(sibling_log_softmax(z, self._above(level), group, layout.group_counts[level]))
         return self._levels[number]
+
+    def _above(self, level: int) -> Tensor | None:
+        """[G_l, B]: log-probability of the parent of each group of a level; None for the top."""
+        return self.rank_log_probs(level - 1).index_select(0, self.layout.of("above", level)) if level else None
 
     def rank_log_probs(self, rank: int) -> Tensor:
         """[C_r, B]: log-probability of the classes of a rank."""
@@ -92,6 +96,16 @@ class SiblingScores(Scores):
                 ranks = [torch.cat(pair) for pair in zip(ranks, null, strict=True)]
             self._log_probs = tuple(found.t() for found in ranks)
         return self._log_probs
+
+    def range_sums(self, rank: int, first: Tensor, last: Tensor) -> Tensor:
+        """Those of the finest rank, by far the largest, without its log-probabilities."""
+        layout = self.layout
+        if not layout.plain:
+            return super().range_sums(rank, first, last)
+        if rank < layout.ranks - 1 or len(self._levels) > rank:
+            return range_sum(self._level_log_probs(rank).t(), first, last)
+        tables = layout.of("group", rank), layout.of("starts", rank)
+        return softmax_range_sums(wide(self.logits[rank]), self._above(rank), *tables, first, last)
 
     # -- predictions -----------------------------------------------------------------------------------------------------
 

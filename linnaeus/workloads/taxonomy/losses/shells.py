@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.workloads.taxonomy.config import CrossEntropyConfig, LossConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
-from linnaeus.workloads.taxonomy.ranges import range_sum
+from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -31,11 +31,11 @@ class ShellLoss(nn.Module):
     last: Tensor  # int32 [C_r + 2, K]
     coefficient: Tensor  # float64 [C_r + 2, K]: w_k - w_{k+1}
 
-    def __init__(self, first: np.ndarray, last: np.ndarray, target: np.ndarray) -> None:
+    def __init__(self, rank: int, first: np.ndarray, last: np.ndarray, target: np.ndarray) -> None:
         """`first`, `last` int64 [C_r, K] and `target` float64 [C_r, K], the target of each class of a shell."""
         super().__init__()
         classes, shells = target.shape
-        self.classes = classes
+        self.rank, self.classes = rank, classes
         nothing = np.zeros((2, shells), np.int64)
         coefficient = target - np.append(target[:, 1:], np.zeros((classes, 1)), 1)
         self._keep("first", np.concatenate([first, nothing]).astype(np.int32))
@@ -45,11 +45,11 @@ class ShellLoss(nn.Module):
     def _keep(self, name: str, table: np.ndarray) -> None:
         self.register_buffer(name, torch.from_numpy(table), persistent=False)
 
-    def forward(self, log_p: Tensor, label: Tensor) -> Tensor:
-        """Losses [B, L] of log-probabilities [B, C_r] or [B, C_r + 1] for L labels a sample, int64 [B, L], -1 for none: exactly 0."""
+    def forward(self, scores: Scores, label: Tensor) -> Tensor:
+        """Losses [B, L] for L labels a sample, int64 [B, L], -1 for none: exactly 0."""
         rows = torch.where(label < 0, self.classes + 1, label)
         first, last = self.first[rows].long(), self.last[rows].long()  # [B, L, K]
-        sums = range_sum(log_p, first.flatten(1), last.flatten(1)).view(first.shape)
+        sums = scores.range_sums(self.rank, first.flatten(1), last.flatten(1)).view(first.shape)
         return -(self.coefficient[rows] * sums).sum(2)
 
 
@@ -66,11 +66,11 @@ def _of_rank(config: CrossEntropyConfig | TaxonomicSmoothingConfig | SoftLabelsC
     first, last = ranges_around(tree, rank)
     if isinstance(config, CrossEntropyConfig):
         first, last = first[:, [0, -1]], last[:, [0, -1]]  # no tree: itself and all
-        return ShellLoss(first, last, uniform_target(tree.sizes[rank], config.label_smoothing))
+        return ShellLoss(rank, first, last, uniform_target(tree.sizes[rank], config.label_smoothing))
     count = np.diff(last - first, axis=1, prepend=0)
     if isinstance(config, TaxonomicSmoothingConfig):
-        return ShellLoss(first, last, smoothing_target(count, config.label_smoothing, config.beta))
-    return ShellLoss(first, last, soft_target(count, config.beta))
+        return ShellLoss(rank, first, last, smoothing_target(count, config.label_smoothing, config.beta))
+    return ShellLoss(rank, first, last, soft_target(count, config.beta))
 
 
 def ranges_around(tree: TaxonomyTree, rank: int) -> tuple[np.ndarray, np.ndarray]:

@@ -107,7 +107,7 @@ def _shell_losses(shells: nn.ModuleList, scores: Scores, parts: list[tuple[Tenso
     exact = [torch.stack(column, 1) for column in zip(*(scores.at(label)[0] for label, _ in parts), strict=True)] if nulls else []
     losses = []
     for r, loss in enumerate(shells):
-        found = loss(scores.log_probs()[r], label[:, r])
+        found = loss(scores, label[:, r])
         if nulls:
             found = torch.where(label[:, r] == cast(ShellLoss, loss).classes, -exact[r], found)
         losses.append((weight[:, r] * found).sum())

@@ -2,6 +2,8 @@
 
     python -m benchmarks.gradnorm                      about 15 minutes
     python -m benchmarks.gradnorm --quick              a look, 1 minute; no verdict
+    python -m benchmarks.gradnorm --variants "GradNorm, last shared layer" --updates 2 --rounds 100
+                                                       the bar alone, finely interleaved, 3 minutes
 
 Ours is `linnaeus.engine.train_one_epoch` with everything a run has; the plain step is the same with fixed weights and nothing measured.
 Bar: GradNorm at the last shared layer at most 1.10 of it, updating at every step (by default it does at every tenth). Beside it the
@@ -14,7 +16,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,9 +29,10 @@ from benchmarks.ranks.workload import task_sums
 from linnaeus.distributed import DistributedContext
 
 BATCH = 32
+PLAIN = "plain step"
 GRADNORM = ["weighting=gradnorm", "weighting.every=[1steps]"]
 OURS = {
-    "plain step": ["weighting=fixed"],
+    PLAIN: ["weighting=fixed"],
     "GradNorm, last shared layer": [*GRADNORM, "weighting.place=shared"],
     "GradNorm, features": [*GRADNORM, "weighting.place=features"],
     "GradNorm, trunk": [*GRADNORM, "weighting.place=trunk"],
@@ -39,7 +42,7 @@ OURS = {
     "FAMO": ["weighting=famo"],
 }
 SURGERY = {"surgery (torchjd's PCGrad), last shared": ["weighting=surgery"]}
-BARS = [Bar("GradNorm, last shared layer", "plain step", 1.10)]
+BARS = [Bar("GradNorm, last shared layer", PLAIN, 1.10)]
 
 
 class Clipped(Peer):
@@ -99,30 +102,42 @@ class TorchJD(Clipped):
         jac_to_grad(self.shared, self.aggregator)
 
 
+PEERS: dict[str, type[Peer]] = {"GradNorm, forward again per task": ForwardAgain, "torchjd mtl_backward, PCGrad": TorchJD}
+WITH_TORCHJD = {*SURGERY, "torchjd mtl_backward, PCGrad"}
+
+
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--updates", type=int, default=8, help="updates of a driver in a round")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 2 updates")
+    names = [name for name in [*OURS, *SURGERY, *PEERS] if installed() or name not in WITH_TORCHJD]
+    parser.add_argument(
+        "--variants", nargs="+", metavar="NAME", choices=names, default=names, help="rows of the table, beside the plain step"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     rounds, updates = (2, 2) if options.quick else (options.rounds, options.updates)
-    return conclude([compare(rounds, updates)], options.json)
+    return conclude([compare(rounds, updates, options.variants)], options.json)
 
 
-def compare(rounds: int, updates: int) -> dict[str, Any]:
-    """Time every variant; returns the table."""
-    installed = importlib.util.find_spec("torchjd") is not None
+def installed() -> bool:
+    return importlib.util.find_spec("torchjd") is not None
+
+
+def compare(rounds: int, updates: int, variants: list[str]) -> dict[str, Any]:
+    """Time these variants and the plain step; returns the table."""
     context = DistributedContext().initialize(device="cpu")
     drivers: dict[str, Ours | Peer] = {}
     with tempfile.TemporaryDirectory() as root:
-        for name, overrides in {**OURS, **(SURGERY if installed else {})}.items():
+        for name, overrides in {**OURS, **SURGERY}.items():
+            if name not in (PLAIN, *variants):
+                continue
             config = configure(["experiment=ranks", *overrides, f"run.name=v{len(drivers)}"], BATCH, updates, rounds + 1, root)
             drivers[name] = Ours(config, context)
-        ours = drivers["plain step"]
-        peers: dict[str, Callable[..., Peer]] = {"GradNorm, forward again per task": ForwardAgain}
-        if installed:
-            peers["torchjd mtl_backward, PCGrad"] = TorchJD
-        for name, peer in peers.items():
+        ours = drivers[PLAIN]
+        for name, peer in PEERS.items():
+            if name not in variants:
+                continue
             drivers[name] = peer(ours.config, context, ours.workload, ours.plan)
         seconds = measure(drivers, rounds)
         notes = {name: weights_of(driver) for name, driver in drivers.items()}
@@ -130,7 +145,7 @@ def compare(rounds: int, updates: int) -> dict[str, Any]:
             driver.close()
     per_update = {name: [s / updates for s in times] for name, times in seconds.items()}
     title = f"ViT-tiny 64 px, 4 heads, batch {BATCH}, {rounds} rounds of {updates} updates, 1 thread, CPU time of an update"
-    return report(title, per_update, "plain step", BARS, (1000, "ms"), notes)
+    return report(title, per_update, PLAIN, [bar for bar in BARS if bar.variant in per_update], (1000, "ms"), notes)
 
 
 def weights_of(driver: Any) -> str:

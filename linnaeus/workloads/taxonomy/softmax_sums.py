@@ -63,7 +63,8 @@ class _SoftmaxRangeSums(torch.autograd.Function):
         """A raw score is in the sums of its ranges, and by its share of the family in as many as the family's members are."""
         x, group, normaliser = ctx.saved_tensors
         rows, total = ctx.rows, ctx.families.gradient(grads[0])
-        covered, grad, minus = rows.per_block(grads[0]).t().contiguous().unsqueeze(1), x.new_empty(x.shape), total.neg()
+        covered = rows.per_block(grads[0]).t().contiguous().unsqueeze(1)  # [blocks, 1, B]
+        minus, grad = total.neg(), x.new_empty(x.shape)
         for part in parts(x, rows.size):
             share = (x[part] - normaliser.index_select(0, group[part])).exp_()
             torch.mul(share, minus.index_select(0, group[part]), out=grad[part])

@@ -1,8 +1,8 @@
 """What a checkpoint costs training, and how long it takes to go on from one, beside what PyTorch offers.
 
-    python -m benchmarks.checkpoint                            about 12 minutes, 7 GB of disk, 7 GB of memory
+    python -m benchmarks.checkpoint                            about 15 minutes, 7 GB of disk, 7 GB of memory
     python -m benchmarks.checkpoint --quick --rounds 3         half a minute with a small model; no verdict
-    python -m benchmarks.checkpoint --bar --rounds 40          what the bar is about alone, about 17 minutes
+    python -m benchmarks.checkpoint --bar --rounds 26          what the bar is about alone, 15 minutes
 
 A transformer of 100 M parameters and its AdamW state, 1.2 GB. Time lost: the wall time of the call and of the N steps after it that
 run until all is written, minus that of N steps without a save: those just before the call and just after the writing, since the

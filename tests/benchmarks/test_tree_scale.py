@@ -79,11 +79,12 @@ class Largest(TorchDispatchMode):
         return result
 
 
-@pytest.fixture(scope="module")
-def bench():
+@pytest.fixture(scope="module", params=[0.0, 0.05], ids=["complete", "holes"])
+def bench(request):
+    """Complete lineages take shorter ways than those with holes."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Bench(CLASSES, holes=0.05)
+    yield Bench(CLASSES, holes=request.param)
     torch.set_num_threads(threads)
 
 

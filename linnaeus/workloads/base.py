@@ -121,7 +121,8 @@ class Workload(Protocol):
         For two choices of `weighting.place` more is needed: `model.trunk_parameters()`, all parameters that all tasks share, for
         `trunk`, and outputs that are a mapping with `per_rank`, the features [B, ...] that the heads read, for `features`. With
         `trainer.compile` the layers up to there must be parts of their own (`model.compiled_parts()`), else measuring runs the whole
-        backward.
+        backward. A part needs a class whose `forward` is not inherited from torch: torch 2.11 leaves a bare `nn.Sequential` uncompiled,
+        without a word.
 
         For reports a model may say more of itself: `model.flops_per_sample()`, floating-point operations of forward and backward for one
         sample, without which there is no MFU; `model.active_parameters()`, how many take part, by default all that are trained."""

@@ -54,11 +54,17 @@ class Vectors:
         }
 
 
+class Trunk(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        """Its own, or torch 2.11 would not compile it."""
+        return super().forward(x)
+
+
 class MLP(nn.Module):
     def __init__(self, width: int, config: Any) -> None:
         super().__init__()
         norm = [nn.BatchNorm1d(config.hidden)] if config.batch_norm else []
-        self.trunk = nn.Sequential(
+        self.trunk = Trunk(
             nn.Linear(width, config.hidden),
             *norm,
             nn.ReLU(),

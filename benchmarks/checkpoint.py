@@ -3,12 +3,14 @@
     python -m benchmarks.checkpoint                            about 15 minutes, 7 GB of disk, 7 GB of memory
     python -m benchmarks.checkpoint --quick --rounds 3         half a minute with a small model; no verdict
     python -m benchmarks.checkpoint --bar --rounds 26          what the bar is about alone, 15 minutes
+    python -m benchmarks.checkpoint --device cuda              model and optimizer on a GPU
 
 A transformer of 100 M parameters and its AdamW state, 1.2 GB. Time lost: the wall time of the call and of the N steps after it that
 run until all is written, minus that of N steps without a save: those just before the call and just after the writing, since the
 speed of a shared machine changes within seconds. A thread which writes beside training and slows it is so charged for that. The
-first save of each kind, whose host memory is fresh, stands apart. One thread trains and a second core is free. Everyone flushes to
-the disk. A save that does nothing shows what the machine alone adds. Bar: we lose at most 0.10 of what `torch.save` in the loop costs.
+first save of each kind, whose host memory is fresh, stands apart. One thread trains and a second core is free, or a GPU trains.
+Everyone flushes to the disk. A save that does nothing shows what the machine alone adds. Bar: we lose at most 0.10 of what
+`torch.save` in the loop costs.
 
 Going on: a checkpoint in the file cache, until model and optimizer hold its values. Ours hashes every byte, which the peers do not.
 """
@@ -24,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ SYNC, RESUME_PEER = "torch.save + fsync", "torch.load + load_state_dict"
 BARS = [Bar("linnaeus", SYNC, 0.10)]
 BATCH, TOKENS, CLASSES = 2, 16, 1000
 SIZES = {False: (12, 832), True: (3, 256)}  # quick: (layers, width)
-BESIDE = 4  # steps before the call, and as many after the writing, that tell how long a step takes without a save
+BESIDE, BESIDE_SECONDS = 4, 1.0  # steps before the call, and as many after the writing, that tell how long one takes without a save
 CHARGED = 4  # at least so many steps after the call are charged to it, even if nothing is being written
 NEEDED = 12 << 30  # bytes of free disk, twice what is written
 
@@ -50,12 +52,13 @@ NEEDED = 12 << 30  # bytes of free disk, twice what is written
 class Trainer:
     """A model, its optimizer, and steps on fixed data."""
 
-    def __init__(self, layers: int, width: int) -> None:
+    def __init__(self, layers: int, width: int, device: torch.device) -> None:
         torch.manual_seed(0)
+        self.device = device
         layer = nn.TransformerEncoderLayer(width, width // 64 or 4, 4 * width, dropout=0.0, batch_first=True)
-        self.model = nn.Sequential(nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), nn.Linear(width, CLASSES))
+        self.model = nn.Sequential(nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), nn.Linear(width, CLASSES)).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
-        self.inputs, self.labels = torch.randn(BATCH, TOKENS, width), torch.randint(CLASSES, (BATCH,))
+        self.inputs, self.labels = torch.randn(BATCH, TOKENS, width, device=device), torch.randint(CLASSES, (BATCH,), device=device)
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
         for _ in range(3):
             self.step()
@@ -67,7 +70,13 @@ class Trainer:
         loss = nn.functional.cross_entropy(self.model(self.inputs).mean(1), self.labels)
         loss.backward()
         self.optimizer.step()
+        self.finish()
         return time.perf_counter() - start
+
+    def finish(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -80,6 +89,7 @@ class Trainer:
         for parameter, kept in own.items():
             for name, tensor in kept.items():
                 tensor.copy_(saved[parameter][name])
+        self.finish()
 
 
 class Saver:
@@ -145,7 +155,8 @@ class Distributed(Saver):
         folder.mkdir()
         self.trainer, self.folder, self.number = trainer, folder, 0
         self.pending: Any = None
-        kept = StagingOptions(use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False)
+        cuda = trainer.device.type == "cuda"
+        kept = StagingOptions(use_pinned_memory=cuda, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=cuda)
         self.options: dict[str, Any] = {"async_stager": DefaultStager(kept)} if cached else {}
 
     def __call__(self) -> None:
@@ -181,9 +192,14 @@ class Window:
         """From the call to the end of the step in which the writing ended."""
         return self.call + sum(self.during)
 
+    def numbers(self) -> dict[str, float]:
+        """For the file."""
+        steps = {"step_before": statistics.fmean(self.before), "step_after": statistics.fmean(self.after)}
+        return {"lost": self.lost, "call": self.call, "written": self.written, "steps_during": len(self.during)} | steps
+
 
 def window(trainer: Trainer, save: Saver) -> Window:
-    before = [trainer.step() for _ in range(BESIDE)]
+    before = steps_without_a_save(trainer)
     start = time.perf_counter()
     save()
     call = time.perf_counter() - start
@@ -191,7 +207,15 @@ def window(trainer: Trainer, save: Saver) -> Window:
     while len(during) < CHARGED or save.busy():
         during.append(trainer.step())
     save.settle()
-    return Window(before, call, during, [trainer.step() for _ in range(BESIDE)])
+    return Window(before, call, during, steps_without_a_save(trainer))
+
+
+def steps_without_a_save(trainer: Trainer) -> list[float]:
+    """Seconds of each."""
+    taken: list[float] = []
+    while len(taken) < BESIDE or sum(taken) < BESIDE_SECONDS:
+        taken.append(trainer.step())
+    return taken
 
 
 def main() -> int:
@@ -199,14 +223,19 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a small model and little to write")
     parser.add_argument("--bar", action="store_true", help="ours, torch.save and the control alone, and nothing of going on")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="a folder on the disk to measure")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where model and optimizer are")
     options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device=cuda: no CUDA device here")
     if not options.quick and shutil.disk_usage(options.folder).free < NEEDED:
         parser.error(f"--folder={options.folder} has less than {NEEDED >> 30} GiB free; name one on another disk")
     torch.set_num_threads(1)
     layers, width = SIZES[options.quick]
     with process_group(), tempfile.TemporaryDirectory(dir=options.folder) as root:
-        trainer = Trainer(layers, width)
-        folder, what = Path(root), f"{trainer.parameters / 1e6:.0f} M parameters with AdamW state, {options.rounds} rounds, wall time"
+        trainer = Trainer(layers, width, torch.device(options.device))
+        where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
+        what = f"{trainer.parameters / 1e6:.0f} M parameters with AdamW state, {where}, {options.rounds} rounds, wall time"
+        folder = Path(root)
         tables = [saving(trainer, folder, options.rounds, what, options.bar)]
         if not options.bar:
             tables.append(resuming(trainer, folder, options.rounds, what))
@@ -245,7 +274,7 @@ def saving(trainer: Trainer, folder: Path, rounds: int, what: str, bar: bool) ->
     low, median, high = np.quantile(steps, [0.05, 0.5, 0.95])
     print(f"a step without a save: {median:.3f} s (nine of ten between {low:.3f} and {high:.3f})")
     table = report(f"time lost to a checkpoint, {what}", seconds, SYNC, BARS, (1, "s"), notes)
-    return table | {"windows": {name: [asdict(each) for each in found] for name, found in windows.items()}}
+    return table | {"windows": {name: [each.numbers() for each in found] for name, found in windows.items()}}
 
 
 def resuming(trainer: Trainer, folder: Path, rounds: int, what: str) -> dict[str, Any]:

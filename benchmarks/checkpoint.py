@@ -93,7 +93,8 @@ class Trainer:
 
 
 class Saver:
-    """A way to save: called in the loop; `busy` while something is written beside it; `settle` waits and says what failed."""
+    """A way to save: called in the loop; `busy` while something is written beside it; `settle` waits and says what failed; `close` gives
+    back the memory that was kept for the next one."""
 
     def __call__(self) -> None: ...
 
@@ -101,6 +102,8 @@ class Saver:
         return False
 
     def settle(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Ours(Saver):
@@ -128,6 +131,9 @@ class Ours(Saver):
         self.writer.wait()
         if self.writer.failure is not None:
             raise RuntimeError(self.writer.failure)
+
+    def close(self) -> None:
+        self.writer.close()
 
 
 class TorchSave(Saver):
@@ -266,6 +272,8 @@ def saving(trainer: Trainer, folder: Path, rounds: int, what: str, bar: bool) ->
         return windows[name][-1].lost
 
     seconds = measure({name: lambda number, name=name: lost(name) for name in savers}, rounds)  # type: ignore[misc]
+    for saver in savers.values():
+        saver.close()
     steps = [taken for found in windows.values() for each in found for taken in each.before + each.after]
     notes = {
         name: f"call {statistics.median(each.call for each in found[1:]):.3f} s, first {found[0].call:.2f} s, "

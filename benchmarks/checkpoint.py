@@ -345,9 +345,9 @@ def check_restored(trainer: Trainer, path: Path) -> None:
             parameter.zero_()
     trainer.restore(found)
     live: dict[str, Tensor] = trainer.model.state_dict()
-    assert all(torch.equal(live[name], value) for name, value in found.model_state.items())
+    assert all(torch.equal(live[name].cpu(), value) for name, value in found.model_state.items())
     state = trainer.optimizer.state_dict()["state"]
-    assert torch.equal(state[0]["exp_avg"], found.training_state["optimizer"]["state"][0]["exp_avg"])
+    assert torch.equal(state[0]["exp_avg"].cpu(), found.training_state["optimizer"]["state"][0]["exp_avg"])
 
 
 if __name__ == "__main__":

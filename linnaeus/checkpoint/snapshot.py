@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 from linnaeus.checkpoint.weights import identity
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 log = logging.getLogger("linnaeus")
 
 ALIGNED = 64  # bytes; a cache line
 THREADS = 4  # more do not copy faster than memory delivers
-WORTH_THREADS = 16 << 20  # bytes
+LARGE = 1 << 20  # bytes of a tensor that is worth a thread
+PIECE = 16 << 20  # bytes a thread copies at a time, so that they end together
 
 
 class HostSnapshot:
@@ -119,7 +121,7 @@ class _HostMemory:
 
 def copy_to_host(hosts: list[Tensor], sources: list[Tensor]) -> None:
     """Fill `hosts`. Copies from CUDA are queued on the current streams, behind the update that made the values; one wait per device
-    then ends them all. Memory to memory, a second core doubles the speed where torch itself uses one only."""
+    then ends them all."""
     import torch
 
     pairs = list(zip(hosts, sources, strict=True))
@@ -133,26 +135,36 @@ def copy_to_host(hosts: list[Tensor], sources: list[Tensor]) -> None:
 
 
 def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Large tensors as bytes on several cores, by numpy, which at that is a sixth faster than torch; small ones in one go."""
+    import numpy as np
     import torch
 
-    if sum(host.nbytes for host, _ in pairs) < WORTH_THREADS or torch.get_num_threads() > 1:  # then each copy is shared out by torch
-        return _copy_each(pairs)
-    shares: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(min(THREADS, _cores()))]
-    sizes = [0] * len(shares)
-    for pair in sorted(pairs, key=lambda pair: pair[0].nbytes, reverse=True):
-        least = sizes.index(min(sizes))
-        shares[least].append(pair)
-        sizes[least] += pair[0].nbytes
-    with ThreadPoolExecutor(len(shares), thread_name_prefix="snapshot") as pool:
-        list(pool.map(_copy_each, shares))
+    small: list[tuple[Tensor, Tensor]] = []
+    pieces: list[tuple[np.ndarray, np.ndarray]] = []
+    for host, source in pairs:
+        if host.nbytes >= LARGE and _lie_alike(host, source):
+            pieces += zip(_pieces(host), _pieces(source), strict=True)
+        else:
+            small.append((host, source))
+    if small:
+        torch._foreach_copy_([host for host, _ in small], [source for _, source in small])
+    if pieces:
+        with ThreadPoolExecutor(min(THREADS, _cores()), thread_name_prefix="snapshot") as pool:
+            list(pool.map(np.copyto, *zip(*pieces, strict=True)))
 
 
-def _copy_each(pairs: list[tuple[Tensor, Tensor]]) -> None:
+def _lie_alike(host: Tensor, source: Tensor) -> bool:
+    """Whether the bytes of one are those of the other: a source without gaps, whose values are stored as they are."""
+    return host.stride() == source.stride() and not source.is_conj() and not source.is_neg()
+
+
+def _pieces(tensor: Tensor) -> list[np.ndarray]:
+    """The memory of a tensor without gaps."""
     import torch
 
-    if pairs:
-        with torch.no_grad():  # a setting of the thread
-            torch._foreach_copy_([host for host, _ in pairs], [source for _, source in pairs])
+    raw = torch.empty(0, dtype=torch.uint8)
+    raw.set_(tensor.untyped_storage(), tensor.storage_offset() * tensor.element_size(), (tensor.nbytes,), (1,))
+    return [piece.numpy() for piece in raw.split(PIECE)]
 
 
 def _cores() -> int:

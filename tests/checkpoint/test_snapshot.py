@@ -27,6 +27,7 @@ def state(seed: int) -> dict[str, Any]:
         "types": [torch.full((3,), seed, dtype=kind) for kind in (torch.bfloat16, torch.bool, torch.int64, torch.uint8, torch.float64)],
         "empty": (torch.zeros(0, 3), torch.zeros(0, 3)),
         "scalar": torch.tensor(seed),
+        "signed": (torch.full((2, 2), 1 + seed * 1j).conj(), torch.full((3,), 2j * seed).conj().imag),  # stored with the other sign
         "plain": OrderedDict(step=seed, name="x", nothing=None, deep=[{"a": (1, 2.5)}]),
     }
 
@@ -35,11 +36,10 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return list(snapshot._tensors(value))
 
 
-@pytest.mark.parametrize("threaded", [False, True])
-def test_it_is_the_same_and_stays_so(threaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if threaded:
-        monkeypatch.setattr(snapshot, "WORTH_THREADS", 0)
-        monkeypatch.setattr(snapshot, "_cores", lambda: 3)
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_it_is_the_same_and_stays_so(as_bytes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if as_bytes:
+        copy_all_as_bytes(monkeypatch)
     live, keeper = state(1), HostSnapshot()
     taken = keeper.take(live)
     assert_same(taken, state(1))
@@ -48,6 +48,25 @@ def test_it_is_the_same_and_stays_so(threaded: bool, monkeypatch: pytest.MonkeyP
         tensor.zero_() if tensor.numel() and 0 not in tensor.stride() else None
     live["plain"]["deep"][0]["a"] = "changed"
     assert_same(taken, state(1))
+
+
+def copy_all_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As large tensors are copied, in pieces of which most tensors here have several, the last a shorter one."""
+    monkeypatch.setattr(snapshot, "LARGE", 0)
+    monkeypatch.setattr(snapshot, "PIECE", 24)
+    monkeypatch.setattr(snapshot, "_cores", lambda: 3)
+
+
+@pytest.mark.parametrize("forgotten", ["stride", "sign"])
+def test_negative_control_bytes_are_not_values_where_they_lie_otherwise(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_all_as_bytes(monkeypatch)
+    alike = {
+        "stride": lambda host, source: not (source.is_conj() or source.is_neg()),
+        "sign": lambda host, source: host.stride() == source.stride(),
+    }
+    monkeypatch.setattr(snapshot, "_lie_alike", alike[forgotten])
+    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+        assert_same(HostSnapshot().take(state(1)), state(1))
 
 
 def test_names_of_one_tensor_stay_names_of_one_and_storages_are_of_exact_size() -> None:

@@ -1,8 +1,9 @@
 """Saving during a run: a copy into host memory while training waits, everything else in a thread beside it.
 
-`save` returns once the values are copied. The thread then has the rows flushed, writes, commits, and deletes what retention no
-longer keeps; it runs no collective and touches no device. One checkpoint is written at a time. Where the disk refuses, training
-goes on: the error is logged, `failure` tells the engine, and the next save tries again. Only process rank 0 has a writer.
+`save` returns once the values are copied; what only an update changes may be left to the thread, if the next update asks `copied`
+first. The thread then has the rows flushed, writes, commits, and deletes what retention no longer keeps; it runs no collective and
+touches no device. One checkpoint is written at a time. Where the disk refuses, training goes on: the error is logged, `failure` tells
+the engine, and the next save tries again. Only process rank 0 has a writer.
 """
 
 from __future__ import annotations
@@ -79,10 +80,12 @@ class CheckpointWriter:
         state: dict[str, Any],
         ema_state: Mapping[str, Tensor] | None = None,
         before_commit: Callable[[], None] = nothing,
+        steady: Any = None,
     ) -> None:
-        """Returns once everything is copied to the host; the caller may change the tensors then. See `save_checkpoint` for what they
-        may hold (TypeError). `before_commit` is called in the writer's thread before anything is written; an OSError of its own
-        means that this checkpoint must not be. Waits first for a checkpoint that is still being written."""
+        """Returns once everything is copied to the host and may change, but for `steady`, a dict in `training_state`: call `copied`
+        before its tensors change. See `save_checkpoint` for what may be saved (TypeError). `before_commit` is called in the writer's
+        thread before anything is written; an OSError of its own means that this checkpoint must not be. Waits first for a checkpoint
+        that is still being written."""
         start = time.monotonic()
         self.wait()
         if time.monotonic() - start > NOTICEABLE:
@@ -93,12 +96,16 @@ class CheckpointWriter:
         averages = None if ema_state is None else dict(ema_state)
         live = {"model_state": dict(model_state), "ema_state": averages, "training_state": training_state, "state": state}
         try:
-            content = self._snapshot.take(live)
+            content = self._snapshot.take(live, steady)
         except OSError as error:
             self._fail(step, error)
             return
         self._thread = threading.Thread(target=self._write, args=(step, content, before_commit), name="checkpoint")
         self._thread.start()  # no daemon: an interpreter that exits finishes the file first
+
+    def copied(self) -> None:
+        """Returns once `steady` may change."""
+        self._snapshot.finish()
 
     def wait(self) -> None:
         """Until what was handed over is committed or has failed. Raises what went wrong in the thread and was no matter of the disk."""
@@ -118,6 +125,7 @@ class CheckpointWriter:
 
     def _write(self, step: int, content: dict[str, Any], before_commit: Callable[[], None]) -> None:
         try:
+            self._snapshot.finish()
             before_commit()
             tidy(self.directory)  # what an earlier save could not remove takes up space
             check_sizes(save_checkpoint(self.directory, step, **content, parents=False))

@@ -147,15 +147,22 @@ class Outputs:
             per_rank = self.context.all_gather(t.tracker.rank_state_dict())
             if self.writer is not None:
                 self.reports.saves += 1
+                parts = {name: part.state_dict() for name, part in t.stateful().items()}
                 self.writer.save(
                     t.progress.global_step,
                     model_state=t.model.state_dict(),
                     ema_state=t.ema.averaged() if t.ema is not None else None,
-                    training_state={name: part.state_dict() for name, part in t.stateful().items()} | {"ranks": per_rank},
+                    training_state=parts | {"ranks": per_rank},
                     state=self._state(t),
                     before_commit=self._before_commit,
+                    steady=parts["optimizers"],
                 )
         self.saved_step, t.vitals.doing = t.progress.global_step, doing
+
+    def before_update(self) -> None:
+        """Until the optimizers' state, which changes now, is in the copy of the newest checkpoint."""
+        if self.writer is not None:
+            self.writer.copied()
 
     def _state(self, t: Training) -> dict[str, Any]:
         """What a person may want to read, and what the outputs themselves continue from."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -55,6 +57,46 @@ def copy_all_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "LARGE", 0)
     monkeypatch.setattr(snapshot, "PIECE", 24)
     monkeypatch.setattr(snapshot, "_cores", lambda: 3)
+
+
+def test_what_stays_as_it_is_is_copied_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only that: what has another name outside is copied at once, and so are small tensors."""
+    monkeypatch.setattr(snapshot, "LARGE", 100)
+    shared, moments, count = torch.ones(64), torch.ones(2, 32), torch.ones(1)
+    live = {"model": {"w": torch.ones(64), "tied": shared}, "optimizer": {"m": moments, "also": moments, "tied": shared, "step": count}}
+    keeper, ones = HostSnapshot(), torch.ones(64)
+    taken = keeper.take(live, live["optimizer"])
+    for tensor in (live["model"]["w"], shared, count):
+        tensor.zero_()
+    moments.fill_(2)
+    keeper.finish()
+    assert torch.equal(taken["model"]["w"], ones) and torch.equal(taken["model"]["tied"], ones) and taken["optimizer"]["step"] == 1
+    assert taken["optimizer"]["m"] is taken["optimizer"]["also"] and torch.equal(taken["optimizer"]["m"], torch.full((2, 32), 2.0))
+    moments.zero_()
+    keeper.finish()
+    assert torch.equal(taken["optimizer"]["m"], torch.full((2, 32), 2.0)), "nothing was left"
+
+
+def test_finish_waits_for_the_thread_that_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    copyto, inside, go = np.copyto, threading.Event(), threading.Event()
+
+    def held(*pair: Any) -> None:
+        inside.set()
+        assert go.wait(30)
+        copyto(*pair)
+
+    monkeypatch.setattr(snapshot, "LARGE", 0)
+    monkeypatch.setattr(np, "copyto", held)
+    live, keeper = {"m": torch.ones(64)}, HostSnapshot()
+    taken = keeper.take(live, live)
+    other = threading.Thread(target=keeper.finish)
+    other.start()
+    assert inside.wait(30)
+    threading.Timer(0.2, go.set).start()
+    keeper.finish()
+    live["m"].zero_()
+    other.join()
+    assert torch.equal(taken["m"], torch.ones(64))
 
 
 @pytest.mark.parametrize("forgotten", ["stride", "sign"])

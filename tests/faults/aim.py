@@ -23,7 +23,7 @@ from tests.faults.places import BEGIN, PLACES, SCOPES, STEP_OF, Place, label
 from tests.faults.spec import ANY, Spec, append, processes, signal_to
 
 HELD = 10.0  # seconds that a thread is held up at most; the kill comes long before
-Patch = Callable[[Any], Any]  # a function of the program -> what takes its place
+Patch = Callable[[Any], Any]  # a function or constant of the program -> what takes its place
 
 
 class Aim:
@@ -121,7 +121,7 @@ def arm() -> None:
 
 
 def _patches(aim: Aim) -> dict[str, dict[str, list[Patch]]]:
-    """module -> function -> what to put around it, innermost first."""
+    """module -> name -> what to put around it, innermost first."""
     patches: dict[str, dict[str, list[Patch]]] = {}
 
     def add(target: str, patch: Patch) -> None:
@@ -136,6 +136,8 @@ def _patches(aim: Aim) -> dict[str, dict[str, list[Patch]]]:
     for target, scope in SCOPES.items():
         add(target, functools.partial(_scoped, aim, scope, target in STEP_OF))
     add("linnaeus.progress.training_progress:TrainingProgress.__init__", functools.partial(_noting_progress, aim))
+    # The models here are small; so part of their tensors goes the way of large ones, which an update may have to wait for.
+    add("linnaeus.checkpoint.snapshot:LARGE", lambda original: 256)
     return patches
 
 

@@ -10,16 +10,19 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from linnaeus import engine
-from linnaeus.checkpoint import writer
+from linnaeus.checkpoint import snapshot, writer
+from linnaeus.checkpoint.snapshot import HostSnapshot
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.engine import epoch, outputs, validation
 from linnaeus.engine.training import Training
+from linnaeus.engine.update import Update
 from linnaeus.metrics import MetricsTracker
 from tests import runs, watching
 
@@ -129,6 +132,33 @@ def test_killed_again_and_again(uninterrupted, tmp_path):
     for call in (5, 1, 2, 3):
         killed_run("vectors", tmp_path, epoch, "train_one_step", call)
     assert runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path)) == []
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_an_update_waits_for_the_copy_of_what_it_changes(uninterrupted, tmp_path, monkeypatch, forgotten):
+    """Here the writer's thread comes to it only when an update is over. Negative control: without the wait the moments are torn."""
+    updated, finish, update = threading.Event(), HostSnapshot.finish, Update.__call__
+
+    def late(self):
+        if threading.current_thread().name == "checkpoint":
+            updated.wait(1)
+        finish(self)
+
+    def telling(self):
+        norm = update(self)
+        updated.set()
+        return norm
+
+    monkeypatch.setattr(snapshot, "LARGE", 0)
+    monkeypatch.setattr(HostSnapshot, "finish", late)
+    monkeypatch.setattr(Update, "__call__", telling)
+    if forgotten:
+        monkeypatch.setattr(outputs.Outputs, "before_update", lambda self: None)
+    save = outputs.Outputs.save
+    monkeypatch.setattr(outputs.Outputs, "save", lambda self, t: (updated.clear(), save(self, t)))
+    killed_run("vectors", tmp_path, epoch, "train_one_step", 8)
+    found = runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
+    assert bool(found) == forgotten, found
 
 
 def test_a_process_that_dies_on_the_spot(uninterrupted, tmp_path):

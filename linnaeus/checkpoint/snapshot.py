@@ -35,7 +35,8 @@ PIECE = 16 << 20  # bytes a thread copies at a time, so that they end together
 
 
 class HostSnapshot:
-    """Copies nested dicts, lists and tuples with tensors in them. A snapshot is valid until the next `take`, which overwrites it."""
+    """Copies nested dicts, lists and tuples with tensors in them. A snapshot is whole after `finish` and valid until the next `take`, which
+    overwrites it."""
 
     def __init__(self) -> None:
         self._left: list[tuple[np.ndarray, np.ndarray]] = []
@@ -46,8 +47,9 @@ class HostSnapshot:
 
     def take(self, value: Any, steady: Any = None) -> Any:
         """`value` with its containers copied and its tensors replaced by host copies of their own; two names of one tensor become two
-        names of one copy, dense strides stay. Returns when the values are there, but for large tensors in host memory that only `steady`
-        has, a dict, list or tuple in `value`: those are copied by `finish` and must not change before. MemoryError or OSError: no room."""
+        names of one copy, dense strides stay. Returns when the values are there, but for large tensors in host memory whose every name is
+        within `steady`, which is a dict, list or tuple of `value` itself: `finish` copies them, and nothing may change their memory
+        before. MemoryError or OSError: no room."""
         sources: list[Tensor] = []
         places: dict[int, int] = {}  # id of a tensor -> its place among the sources
         first: dict[tuple[object, ...], int] = {}
@@ -59,18 +61,24 @@ class HostSnapshot:
         hosts = self._hosts_for(sources)
         at_once = {places[id(tensor)] for tensor in _tensors(value, without=steady)}
         pairs = list(zip(hosts, sources, strict=True))
-        later = [place not in at_once and _is_large(*pair) for place, pair in enumerate(pairs)]
-        copy_to_host([pair for pair, waits in zip(pairs, later, strict=True) if not waits])
-        self._left = _pieces([pair for pair, waits in zip(pairs, later, strict=True) if waits])
+        left = {place for place, pair in enumerate(pairs) if place not in at_once and _go_as_bytes(*pair)}
+        copy_to_host([pair for place, pair in enumerate(pairs) if place not in left])
+        self._left = _pieces([pairs[place] for place in sorted(left)])
         return _rebuilt(value, places, hosts)
 
     def finish(self) -> None:
-        """Copy what `take` has left, on this one thread, or wait for the one that does."""
+        """Copy what `take` has left, or wait for the thread that does. One thread alone: no pool may be begun while the interpreter
+        exits, and training has the other cores."""
         import numpy as np
 
         with self._finishing:
             while self._left:
-                np.copyto(*self._left.pop())
+                np.copyto(*self._left[-1])
+                self._left.pop()  # only now: an exception on the way, as from a signal, must not pass for a copy
+
+    @property
+    def is_finished(self) -> bool:
+        return not self._left
 
     def release(self) -> None:
         """Give the memory back once nobody holds a snapshot."""
@@ -157,26 +165,29 @@ def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
     import numpy as np
     import torch
 
-    small = [pair for pair in pairs if not _is_large(*pair)]
-    pieces = _pieces([pair for pair in pairs if _is_large(*pair)])
+    small: list[tuple[Tensor, Tensor]] = []
+    large: list[tuple[Tensor, Tensor]] = []
+    for pair in pairs:
+        (large if _go_as_bytes(*pair) else small).append(pair)
     if small:
         torch._foreach_copy_([host for host, _ in small], [source for _, source in small])
-    if pieces:
+    if large:
         with ThreadPoolExecutor(min(THREADS, _cores()), thread_name_prefix="snapshot") as pool:
-            list(pool.map(np.copyto, *zip(*pieces, strict=True)))
+            list(pool.map(np.copyto, *zip(*_pieces(large), strict=True)))
 
 
-def _is_large(host: Tensor, source: Tensor) -> bool:
-    """Whether to copy bytes: many in host memory, those of one being those of the other (no gaps, and values stored as they are)."""
+def _go_as_bytes(host: Tensor, source: Tensor) -> bool:
+    """Whether to copy the memory instead of the values: large tensors on the CPU."""
     return source.is_cpu and host.nbytes >= LARGE and _lie_alike(host, source)
 
 
 def _lie_alike(host: Tensor, source: Tensor) -> bool:
+    """Whether the bytes of one are those of the other: a source without gaps, whose values are stored as they are."""
     return host.stride() == source.stride() and not source.is_conj() and not source.is_neg()
 
 
 def _pieces(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The memory of such tensors, in pieces."""
+    """The memory of pairs that go as bytes, cut alike."""
     return [piece for host, source in pairs for piece in zip(_bytes(host), _bytes(source), strict=True)]
 
 
@@ -195,12 +206,12 @@ def _cores() -> int:
 
 
 def _tensors(value: Any, without: Any = None) -> Iterator[Tensor]:
-    """All of `value` but those that only the part `without` of it has."""
+    """All of `value`, without what is met in the part `without` of it."""
     import torch
 
     if isinstance(value, torch.Tensor):
         yield value
-    elif value is None or value is without:
+    elif value is without:
         return
     elif isinstance(value, dict):
         for item in value.values():

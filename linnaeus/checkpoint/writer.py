@@ -1,9 +1,9 @@
-"""Saving during a run: a copy into host memory while training waits, everything else in a thread beside it.
+"""Saving during a run: what may change is copied into host memory while training waits, everything else is done in a thread beside it.
 
-`save` returns once the values are copied; what only an update changes may be left to the thread, if the next update asks `copied`
-first. The thread then has the rows flushed, writes, commits, and deletes what retention no longer keeps; it runs no collective and
-touches no device. One checkpoint is written at a time. Where the disk refuses, training goes on: the error is logged, `failure` tells
-the engine, and the next save tries again. Only process rank 0 has a writer.
+What only an update changes may be left to that thread too, if the next update waits for `copied`. Then the thread has the rows
+flushed, writes, commits, and deletes what retention no longer keeps; it runs no collective and touches no device. One checkpoint is
+written at a time. Where the disk refuses, training goes on: the error is logged, `failure` tells the engine, and the next save tries
+again. Only process rank 0 has a writer.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class CheckpointWriter:
         before_commit: Callable[[], None] = nothing,
         steady: Any = None,
     ) -> None:
-        """Returns once everything is copied to the host and may change, but for `steady`, a dict in `training_state`: call `copied`
-        before its tensors change. See `save_checkpoint` for what may be saved (TypeError). `before_commit` is called in the writer's
-        thread before anything is written; an OSError of its own means that this checkpoint must not be. Waits first for a checkpoint
-        that is still being written."""
+        """Returns once everything is copied to the host and may change, but for `steady`, a dict that `training_state` itself holds:
+        call `copied` before its tensors change. See `save_checkpoint` for what may be saved (TypeError). `before_commit` is called in
+        the writer's thread before anything is written; an OSError of its own means that this checkpoint must not be. Waits first for a
+        checkpoint that is still being written."""
         start = time.monotonic()
         self.wait()
         if time.monotonic() - start > NOTICEABLE:
@@ -100,12 +100,18 @@ class CheckpointWriter:
         except OSError as error:
             self._fail(step, error)
             return
-        self._thread = threading.Thread(target=self._write, args=(step, content, before_commit), name="checkpoint")
-        self._thread.start()  # no daemon: an interpreter that exits finishes the file first
+        thread = threading.Thread(target=self._write, args=(step, content, before_commit), name="checkpoint")
+        thread.start()  # no daemon: an interpreter that exits finishes the file first
+        self._thread = thread
 
     def copied(self) -> None:
-        """Returns once `steady` may change."""
+        """Returns once `steady` may change, for which it copies or waits."""
         self._snapshot.finish()
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether `copied` would return at once."""
+        return self._snapshot.is_finished
 
     def wait(self) -> None:
         """Until what was handed over is committed or has failed. Raises what went wrong in the thread and was no matter of the disk."""

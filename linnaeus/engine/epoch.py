@@ -96,7 +96,7 @@ def update_from(t: Training, window: Window, valid: Tensor) -> None:
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
             run_micro_batch(t, batch, shares)
     t.optimizers.set_lr(t.lr.scale(step))
-    t.output.before_update()
+    t.output.before_update(t)
     t.update()
     t.weigher.finish(sums_after(t, window, step) if t.weigher.wants_losses_after() else None)
     t.tracker.add_update(valid)

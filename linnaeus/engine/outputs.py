@@ -159,10 +159,11 @@ class Outputs:
                 )
         self.saved_step, t.vitals.doing = t.progress.global_step, doing
 
-    def before_update(self) -> None:
-        """Until the optimizers' state, which changes now, is in the copy of the newest checkpoint."""
-        if self.writer is not None:
-            self.writer.copied()
+    def before_update(self, t: Training) -> None:
+        """Wait until the optimizers' state, which changes now, is in the copy of the newest checkpoint."""
+        if self.writer is not None and not self.writer.is_copied:
+            with t.clock.charge("saving"):
+                self.writer.copied()
 
     def _state(self, t: Training) -> dict[str, Any]:
         """What a person may want to read, and what the outputs themselves continue from."""

@@ -62,6 +62,7 @@ def copy_all_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_stays_as_it_is_is_copied_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """And only that: what has another name outside is copied at once, and so are small tensors."""
     monkeypatch.setattr(snapshot, "LARGE", 100)
+    monkeypatch.setattr(snapshot, "PIECE", 24)
     shared, moments, count = torch.ones(64), torch.ones(2, 32), torch.ones(1)
     live = {"model": {"w": torch.ones(64), "tied": shared}, "optimizer": {"m": moments, "also": moments, "tied": shared, "step": count}}
     keeper, ones = HostSnapshot(), torch.ones(64)
@@ -69,7 +70,9 @@ def test_what_stays_as_it_is_is_copied_later(monkeypatch: pytest.MonkeyPatch) ->
     for tensor in (live["model"]["w"], shared, count):
         tensor.zero_()
     moments.fill_(2)
+    assert not keeper.is_finished
     keeper.finish()
+    assert keeper.is_finished
     assert torch.equal(taken["model"]["w"], ones) and torch.equal(taken["model"]["tied"], ones) and taken["optimizer"]["step"] == 1
     assert taken["optimizer"]["m"] is taken["optimizer"]["also"] and torch.equal(taken["optimizer"]["m"], torch.full((2, 32), 2.0))
     moments.zero_()
@@ -97,6 +100,28 @@ def test_finish_waits_for_the_thread_that_copies(monkeypatch: pytest.MonkeyPatch
     live["m"].zero_()
     other.join()
     assert torch.equal(taken["m"], torch.ones(64))
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_exception_does_not_pass_for_a_copy(after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch raises one in the main thread, whatever that does, when a loader worker has died: before or after any of its calls."""
+    copyto = np.copyto
+
+    def interrupted(*pair: Any) -> None:
+        if after:
+            copyto(*pair)
+        monkeypatch.setattr(np, "copyto", copyto)
+        raise RuntimeError("DataLoader worker was killed")
+
+    monkeypatch.setattr(snapshot, "LARGE", 0)
+    monkeypatch.setattr(snapshot, "PIECE", 64)
+    monkeypatch.setattr(np, "copyto", interrupted)
+    live, keeper = {"m": torch.ones(64)}, HostSnapshot()
+    taken = keeper.take(live, live)
+    with pytest.raises(RuntimeError):
+        keeper.finish()
+    keeper.finish()
+    assert keeper.is_finished and torch.equal(taken["m"], torch.ones(64))
 
 
 @pytest.mark.parametrize("forgotten", ["stride", "sign"])

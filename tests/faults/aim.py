@@ -23,6 +23,7 @@ from tests.faults.places import BEGIN, PLACES, SCOPES, STEP_OF, Place, label
 from tests.faults.spec import ANY, Spec, append, processes, signal_to
 
 HELD = 10.0  # seconds that a thread is held up at most; the kill comes long before
+LATE = 0.02  # seconds that the writer's thread waits before it copies; about an update
 Patch = Callable[[Any], Any]  # a function or constant of the program -> what takes its place
 
 
@@ -136,9 +137,20 @@ def _patches(aim: Aim) -> dict[str, dict[str, list[Patch]]]:
     for target, scope in SCOPES.items():
         add(target, functools.partial(_scoped, aim, scope, target in STEP_OF))
     add("linnaeus.progress.training_progress:TrainingProgress.__init__", functools.partial(_noting_progress, aim))
-    # The models here are small; so part of their tensors goes the way of large ones, which an update may have to wait for.
+    # The models here are small: part of their tensors goes the way of large ones, which an update then often has to copy itself.
     add("linnaeus.checkpoint.snapshot:LARGE", lambda original: 256)
+    add("linnaeus.checkpoint.snapshot:HostSnapshot.finish", _late_in_the_thread)
     return patches
+
+
+def _late_in_the_thread(original: Any) -> Any:
+    @functools.wraps(original)
+    def finish(self: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(LATE)
+        original(self)
+
+    return finish
 
 
 def _watched(aim: Aim, places: list[Place], original: Any) -> Any:

@@ -81,7 +81,7 @@ PLACES = (
     Place(EPOCH_END, "before it is counted", f"{_TRAINING_PROGRESS}.end_epoch"),
     Place(EPOCH_END, "counted", f"{_TRAINING_PROGRESS}.end_epoch", after=True),
     Place(EPOCH_END, "next one begun", f"{_TRAINING_PROGRESS}.start_training_epoch", after=True),
-    Place(FILES, "copied, none written", "linnaeus.checkpoint.writer:CheckpointWriter._write"),
+    Place(FILES, "handed over, none written", "linnaeus.checkpoint.writer:CheckpointWriter._write"),
     Place(FILES, "rows flushed, none written", "linnaeus.checkpoint.format:save_checkpoint"),
     Place(FILES, "before weights", "linnaeus.checkpoint.format:write_weights", within="save"),
     Place(FILES, "after weights", "linnaeus.checkpoint.format:write_weights", after=True, within="save"),

@@ -141,7 +141,7 @@ def test_an_update_waits_for_the_copy_of_what_it_changes(uninterrupted, tmp_path
 
     def late(self):
         if threading.current_thread().name == "checkpoint":
-            updated.wait(1)
+            updated.wait(0.3)
         finish(self)
 
     def telling(self):
@@ -153,7 +153,7 @@ def test_an_update_waits_for_the_copy_of_what_it_changes(uninterrupted, tmp_path
     monkeypatch.setattr(HostSnapshot, "finish", late)
     monkeypatch.setattr(Update, "__call__", telling)
     if forgotten:
-        monkeypatch.setattr(outputs.Outputs, "before_update", lambda self: None)
+        monkeypatch.setattr(outputs.Outputs, "before_update", lambda self, t: None)
     save = outputs.Outputs.save
     monkeypatch.setattr(outputs.Outputs, "save", lambda self, t: (updated.clear(), save(self, t)))
     killed_run("vectors", tmp_path, epoch, "train_one_step", 8)

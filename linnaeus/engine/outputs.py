@@ -155,7 +155,7 @@ class Outputs:
                     training_state=parts | {"ranks": per_rank},
                     state=self._state(t),
                     before_commit=self._before_commit,
-                    steady=parts["optimizers"],
+                    steady=parts.get("optimizers"),
                 )
         self.saved_step, t.vitals.doing = t.progress.global_step, doing
 

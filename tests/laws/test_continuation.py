@@ -141,7 +141,7 @@ def test_an_update_waits_for_the_copy_of_what_it_changes(uninterrupted, tmp_path
 
     def late(self):
         if threading.current_thread().name == "checkpoint":
-            updated.wait(0.3)
+            updated.wait(1)
         finish(self)
 
     def telling(self):

@@ -4,11 +4,13 @@
     python -m benchmarks.checkpoint --quick --rounds 3         half a minute with a small model; no verdict
     python -m benchmarks.checkpoint --bar --rounds 26          what the bar is about alone, 15 minutes
     python -m benchmarks.checkpoint --device cuda              model and optimizer on a GPU
+    python -m benchmarks.checkpoint --bar --threads 2          training takes every core of two; the bar is not about that
 
 A transformer of 100 M parameters and its AdamW state, 1.2 GB. Time lost: the wall time of the call and of the N steps after it that
 run until all is written, minus that of N steps without a save: those just before the call and just after the writing, since the
 speed of a shared machine changes within seconds. A thread which writes beside training and slows it is so charged for that. The
-first save of each kind, whose host memory is fresh, stands apart. One thread trains and a second core is free, or a GPU trains.
+first save of each kind, whose host memory is fresh, stands apart. One thread trains and a second core is free, or a GPU trains;
+without a free core hashing and writing take their time from training, whoever does them.
 Everyone flushes to the disk. A save that does nothing shows what the machine alone adds. Bar: we lose at most 0.10 of what
 `torch.save` in the loop costs.
 
@@ -231,18 +233,20 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a small model and little to write")
     parser.add_argument("--bar", action="store_true", help="ours, torch.save and the control alone, and nothing of going on")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="a folder on the disk to measure")
+    parser.add_argument("--threads", type=int, default=1, help="threads that train; there is no bar for more than one")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where model and optimizer are")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device=cuda: no CUDA device here")
     if not options.quick and shutil.disk_usage(options.folder).free < NEEDED:
         parser.error(f"--folder={options.folder} has less than {NEEDED >> 30} GiB free; name one on another disk")
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     layers, width = SIZES[options.quick]
     with process_group(), tempfile.TemporaryDirectory(dir=options.folder) as root:
         trainer = Trainer(layers, width, torch.device(options.device))
         where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-        what = f"{trainer.parameters / 1e6:.0f} M parameters with AdamW state, {where}, {options.rounds} rounds, wall time"
+        threads = f", {options.threads} threads" if options.threads > 1 else ""
+        what = f"{trainer.parameters / 1e6:.0f} M parameters with AdamW state, {where}{threads}, {options.rounds} rounds, wall time"
         folder = Path(root)
         tables = [saving(trainer, folder, options.rounds, what, options.bar)]
         if not options.bar:
@@ -284,7 +288,8 @@ def saving(trainer: Trainer, folder: Path, rounds: int, what: str, bar: bool) ->
     }
     low, median, high = np.quantile(steps, [0.05, 0.5, 0.95])
     print(f"a step without a save: {median:.3f} s (nine of ten between {low:.3f} and {high:.3f})")
-    table = report(f"time lost to a checkpoint, {what}", seconds, SYNC, BARS, (1, "s"), notes)
+    bars = BARS if torch.get_num_threads() == 1 else []
+    table = report(f"time lost to a checkpoint, {what}", seconds, SYNC, bars, (1, "s"), notes)
     return table | {"windows": {name: [each.numbers() for each in found] for name, found in windows.items()}}
 
 

@@ -51,8 +51,8 @@ class _Picture:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:.0f}" viewBox="0 0 {WIDTH} {height:.0f}" '
             f'font-family="Helvetica, Arial, DejaVu Sans, sans-serif" font-size="12" fill="{INK}">'
             f'<rect width="100%" height="100%" fill="white"/>'
-            f'<text x="{LEFT}" y="24" font-size="16" font-weight="bold">Training schedule</text>'
-            f'<text x="{LEFT + 150}" y="24" fill="{GREY}">{title}</text>'
+            f'<text x="{LEFT}" y="24"><tspan font-size="16" font-weight="bold">Training schedule</tspan>'
+            f'<tspan dx="14" fill="{GREY}">{title}</tspan></text>'
         )
         return head + "\n".join(self.parts) + "</svg>\n"
 

@@ -240,6 +240,8 @@ def main() -> int:
         parser.error("--device=cuda: no CUDA device here")
     if not options.quick and shutil.disk_usage(options.folder).free < NEEDED:
         parser.error(f"--folder={options.folder} has less than {NEEDED >> 30} GiB free; name one on another disk")
+    if options.threads < 1:
+        parser.error(f"--threads={options.threads}: at least 1")
     torch.set_num_threads(options.threads)
     layers, width = SIZES[options.quick]
     with process_group(), tempfile.TemporaryDirectory(dir=options.folder) as root:

@@ -8,7 +8,7 @@
     python main.py --help                            every key with its type, value and meaning
 
 The same command again continues the run, from any instant; a finished run says so. This file is the table of contents: it builds
-the parts in the order they depend on each other and runs the epochs. The loop itself is `linnaeus/engine/epoch.py`.
+the parts in the order they depend on each other and runs the epochs. The loop itself is `linnaeus/train/loop.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linnaeus.config import Config
-    from linnaeus.engine import StopRequest
+    from linnaeus.distributed.signals import StopRequest
 
 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # exceptions reach us unprinted, so that a mistake can be one line
 
@@ -27,19 +27,19 @@ EXIT_FINISHED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 2, 75
 
 
 def run(config: Config, config_dir: str | None = None) -> int:
-    """Train, validate, save and report as `config` says; returns the exit status. `config_dir` is where groups besides those of
-    `conf/` came from. A request to stop that comes before there is anything to save ends it at once."""
-    from linnaeus import engine
+    """Train, validate, save and report as `config` says. Return the exit status. `config_dir` is the folder of config groups besides
+    `conf/`. A request to stop that comes before there is anything to save ends the run at once."""
     from linnaeus.distributed import DistributedContext
+    from linnaeus.distributed.signals import StoppedBeforeTraining, StopRequest
 
-    stop = engine.StopRequest(config.trainer.max_time)
+    stop = StopRequest(config.trainer.max_time)
     with stop.listening():
         in_order = False
         try:
             status = train(config, stop, config_dir)
             in_order = True
             return status
-        except engine.StoppedBeforeTraining as request:
+        except StoppedBeforeTraining as request:
             print(f"stopped by {request} before the first update; the same command starts again", file=sys.stderr)
             return EXIT_INTERRUPTED
         finally:
@@ -47,59 +47,60 @@ def run(config: Config, config_dir: str | None = None) -> int:
 
 
 def train(config: Config, stop: StopRequest, config_dir: str | None) -> int:
-    """The flow: parts in order, the epochs, the end."""
-    from linnaeus import engine, workloads
-    from linnaeus.logging import setup_logging
+    """Run the flow: parts in order, the epochs, the end. Return the exit status."""
+    from linnaeus import train as steps
+    from linnaeus import workloads
+    from linnaeus.reporting import setup_logging
 
     # -- processes, console, data ------------------------------------------------------------------------------------------
-    context = engine.join_group(config)
+    context = steps.join_group(config)
     log = setup_logging(is_master=context.is_master, style=config.logger.console)
-    engine.apply_process_settings(config)
-    directory = engine.find_run_directory(config, context, config_dir)
+    steps.apply_process_settings(config)
+    directory = steps.find_run_directory(config, context, config_dir)
     if directory.finished and not config.plan:
         log.info(directory.finished_note())
         return EXIT_FINISHED
     workload = workloads.build_workload(config)
 
     # -- the schedule: durations become steps, once ------------------------------------------------------------------------
-    plan = engine.resolve_schedule(config, workload, context)
+    plan = steps.resolve_schedule(config, workload, context)
 
     # -- model, optimizer, loop state --------------------------------------------------------------------------------------
-    training = engine.build_training(config, context, workload, plan, directory.path, stop)
-    engine.check_named_checkpoint(training, directory)
-    weights = engine.find_initial_weights(training, directory)
-    record = engine.run_record(context, workload, weights)
+    training = steps.build_training(config, context, workload, plan, directory.path, stop)
+    steps.check_named_checkpoint(training, directory)
+    weights = steps.find_initial_weights(training, directory)
+    record = steps.run_record(context, workload, weights)
     log.info(plan.text)
-    if config.plan:  # by now all has been asked that may refuse a run
+    if config.plan:  # everything that may refuse a run has been checked by now
         directory.check(**record)
         plan.save(directory.path, context)
         log.info("schedule: %s", directory.path / "schedule.svg")
         return EXIT_FINISHED
     try:
         directory.start(**record)
-        training.output = engine.open_outputs(config, context, directory, training)
+        training.output = steps.open_outputs(config, context, directory, training)
         plan.save(directory.path, context)
-        training.vitals.start(training.output.fail)
+        training.watchdog.start(training.output.fail)
 
         # -- resume: continue from the newest checkpoint that verifies -----------------------------------------------------
-        engine.restore(training, weights)
+        steps.restore(training, weights)
 
         # -- the epochs ----------------------------------------------------------------------------------------------------
-        stop.wait_for_boundaries()
+        stop.wait_for_step_end()
         with training.output.display:
-            engine.finish_pending_validations(training)
+            steps.finish_pending_validations(training)
             while training.unfinished():
-                engine.train_one_epoch(training, training.progress.next_epoch)
-            if training.stop_reason != "interrupted":
-                engine.final_validations(training)
+                steps.train_one_epoch(training, training.progress.next_epoch)
+            if not training.run.interrupted:
+                steps.final_validations(training)
 
         # -- the end -------------------------------------------------------------------------------------------------------
-        return EXIT_INTERRUPTED if engine.finish(training) == "interrupted" else EXIT_FINISHED
+        return EXIT_INTERRUPTED if steps.finish(training) == steps.INTERRUPTED else EXIT_FINISHED
     except BaseException as error:
-        engine.record_failure(training, error)  # raises in its place what brought this process down, if that was another one
+        steps.record_failure(training, error)  # may raise an error that names the process that brought this one down
         raise
     finally:
-        engine.close(training)
+        steps.close(training)
         directory.release()
 
 
@@ -114,11 +115,12 @@ def hydra_main() -> int:
 
 
 def main() -> int:
-    from linnaeus.config import user_errors
     from linnaeus.config.command_line import for_hydra, parse_command_line, refuse_sweep_under_launcher
-    from linnaeus.config.load import compose_tree
+    from linnaeus.config.load import typed_config
+    from linnaeus.config.messages import user_errors
     from linnaeus.config.shared import shared_config
     from linnaeus.distributed import die_with_launcher, launched
+    from linnaeus.rundir.repeat import compose_run
     from linnaeus.sweep import sweep
 
     if launched():
@@ -128,7 +130,7 @@ def main() -> int:
         if asked.help:
             from linnaeus.config.help import print_help
 
-            print_help(asked.overrides, asked.config_dir)
+            print_help(typed_config(compose_run(asked.overrides, asked.config_dir, missing_ok=True)))
             return EXIT_FINISHED
         refuse_sweep_under_launcher(asked, os.environ)
         if asked.cfg or asked.info or asked.hydra_help or asked.shell_completion:
@@ -136,7 +138,7 @@ def main() -> int:
             return hydra_main()
         if asked.multirun:
             return sweep(asked)
-        config = shared_config(lambda: compose_tree(asked.overrides, asked.config_dir))
+        config = shared_config(lambda: compose_run(asked.overrides, asked.config_dir))
         return run(config, asked.config_dir) if config.launch.name == "process" else sweep(asked)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from linnaeus import randomness
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RANKS = ("kingdom", "phylum", "class", "order", "family", "genus", "species")

@@ -15,40 +15,40 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.classification.workload import right_answers
-from linnaeus import engine, workloads
+from linnaeus import train, workloads
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
-from linnaeus.engine.build import build_sampler, build_train_loader
-from linnaeus.engine.planning import Plan
-from linnaeus.logging import setup_logging
+from linnaeus.reporting import setup_logging
+from linnaeus.train.build import build_sampler, build_train_loader
+from linnaeus.train.planning import Plan
 from linnaeus.workloads.base import Workload
 
 LOG_EVERY = 50
 
 
 class Ours:
-    """`linnaeus.engine.train_one_epoch` on a `Training` built as in `main.py`, with its real outputs in the run directory."""
+    """`linnaeus.train.train_one_epoch` on a `Training` built as in `main.py`, with its real outputs in the run directory."""
 
     def __init__(self, config: Config, context: DistributedContext) -> None:
         setup_logging(is_master=True, style=config.logger.console)
-        engine.apply_process_settings(config)
-        self.directory = engine.find_run_directory(config, context)
+        train.apply_process_settings(config)
+        self.directory = train.find_run_directory(config, context)
         self.config, self.context = config, context
         self.workload = workloads.build_workload(config)
-        self.plan = engine.resolve_schedule(config, self.workload, context)
-        self.training = engine.build_training(config, context, self.workload, self.plan, self.directory.path)
+        self.plan = train.resolve_schedule(config, self.workload, context)
+        self.training = train.build_training(config, context, self.workload, self.plan, self.directory.path)
         self.model = self.training.model
-        self.directory.start(**engine.run_record(context, self.workload))
-        self.training.output = engine.open_outputs(config, context, self.directory, self.training)
-        engine.restore(self.training)
+        self.directory.start(**train.run_record(context, self.workload))
+        self.training.output = train.open_outputs(config, context, self.directory, self.training)
+        train.restore(self.training)
 
     def __call__(self, epoch: int) -> float:
         start = time.process_time()
-        engine.train_one_epoch(self.training, epoch)
+        train.train_one_epoch(self.training, epoch)
         return time.process_time() - start
 
     def close(self) -> None:
-        engine.close(self.training)
+        train.close(self.training)
         self.directory.release()
 
 
@@ -108,7 +108,7 @@ class FusedAndClipped(Peer):
             logits = self.model(batch)
             loss = F.cross_entropy(logits, batch["y"])
             loss.backward()
-            nn.utils.clip_grad_norm_(self.parameters, self.config.trainer.clip_norm, foreach=True)
+            nn.utils.clip_grad_norm_(self.parameters, self.config.trainer.max_grad_norm, foreach=True)
             self.optimizer.step()
             losses += loss.detach() * len(logits)
             right += right_answers(logits, batch)
@@ -141,7 +141,7 @@ class Timm(Peer):
             loss = F.cross_entropy(logits, batch["y"])
             self.optimizer.zero_grad()
             loss.backward()
-            dispatch_clip_grad(self.model.parameters(), value=self.config.trainer.clip_norm)
+            dispatch_clip_grad(self.model.parameters(), value=self.config.trainer.max_grad_norm)
             self.optimizer.step()
             self.updates += 1
             losses.update(loss.item(), len(logits))
@@ -164,7 +164,7 @@ class Accelerate(Peer):
                 self.optimizer.zero_grad()
                 loss = F.cross_entropy(self.model(batch), batch["y"])
                 self.accelerator.backward(loss)
-                self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.trainer.clip_norm)
+                self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.trainer.max_grad_norm)
                 self.optimizer.step()
 
 
@@ -186,7 +186,7 @@ class Lightning(Peer):
 
         self.sampler.begin(epoch)
         trainer = Trainer(
-            accelerator="cpu", max_epochs=1, gradient_clip_val=self.config.trainer.clip_norm, logger=False, enable_checkpointing=False,
+            accelerator="cpu", max_epochs=1, gradient_clip_val=self.config.trainer.max_grad_norm, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
         trainer.fit(self.module, self.loader)

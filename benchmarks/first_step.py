@@ -57,10 +57,10 @@ def under_hydra(batch: int, side: int) -> None:
 
 
 class StopAfterUpdate:
-    """Wraps `Update.__call__` when `linnaeus.engine.update` is imported, and is no part of the program otherwise."""
+    """Wraps `Update.__call__` when `linnaeus.optim.update` is imported, and is no part of the program otherwise."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> object:
-        if name != "linnaeus.engine.update":
+        if name != "linnaeus.optim.update":
             return None
         spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
         execute = spec.loader.exec_module

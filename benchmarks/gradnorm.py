@@ -5,7 +5,7 @@
     python -m benchmarks.gradnorm --variants "GradNorm, last shared layer" --updates 2 --rounds 100
                                                        the bar alone, finely interleaved, 3 minutes
 
-Ours is `linnaeus.engine.train_one_epoch` with everything a run has; the plain step is the same with fixed weights and nothing measured.
+Ours is `linnaeus.train.train_one_epoch` with everything a run has; the plain step is the same with fixed weights and nothing measured.
 Bar: GradNorm at the last shared layer at most 1.10 of it, updating at every step (by default it does at every tenth). Beside it the
 other two places, the other weightings, GradNorm as it is often written (the model run forward again for each task, backward
 through all of the trunk) and torchjd (`pip install -e '.[surgery]'`), which forms the gradients of all tasks over all of the trunk.
@@ -57,7 +57,7 @@ class Clipped(Peer):
         for batch in batches:
             self.optimizer.zero_grad()
             self.backward(batch)
-            nn.utils.clip_grad_norm_(self.parameters, self.config.trainer.clip_norm, foreach=True)
+            nn.utils.clip_grad_norm_(self.parameters, self.config.trainer.max_grad_norm, foreach=True)
             self.optimizer.step()
 
     def backward(self, batch: dict[str, Tensor]) -> None:

@@ -5,7 +5,7 @@
     python -m benchmarks.language --only gpu --micro-batch 16
 
 On the CPU the model of `experiment=shakespeare_char_cpu` on letters of a Markov chain, one thread. Ours is
-`linnaeus.engine.train_one_epoch` with metrics, finite check, and a row and a report every 20 updates, as in a run of 2,000. The plain loop
+`linnaeus.train.train_one_epoch` with metrics, finite check, and a row and a report every 20 updates, as in a run of 2,000. The plain loop
 is written by hand: batches at random offsets, learning rate by the same schedule, forward, backward, clipping, fused AdamW, the loss read
 every 20 updates. Bar: at most 1.02 of its time, by the clock on the wall and by that of the process, which a neighbour on a busy machine
 does not move.
@@ -38,10 +38,11 @@ from benchmarks.drivers import Ours, Peer
 from benchmarks.interleaved import Bar, Seconds, arguments, conclude, measure, report
 from linnaeus.config.load import compose
 from linnaeus.config.schema import Config
+from linnaeus.data.samples import SampleIndex
 from linnaeus.distributed import DistributedContext
-from linnaeus.engine.planning import Plan
-from linnaeus.progress.peaks import peak_flops, utilisation
-from linnaeus.workloads.base import SampleIndex, Workload
+from linnaeus.reporting.peak_flops import peak_flops, utilisation
+from linnaeus.train.planning import Plan
+from linnaeus.workloads.base import Workload
 from linnaeus.workloads.language.model.token_loss import IGNORED
 
 AT_MOST = 1.02
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
         tables += on_cpu(rounds, options.updates or few or 40, options.threads)
     if options.only != "cpu" and torch.cuda.is_available():
-        tables += on_gpu(rounds, options.updates or few or 20, options.micro_batch)
+        tables += on_gpu(rounds, options.updates or few or 20, options.micro_batch_size)
     elif options.only != "cpu":
         print("\nno CUDA device here: gpt2 was not measured")
     return conclude(tables, options.json)
@@ -91,14 +92,14 @@ def on_cpu(rounds: int, updates: int, threads: int) -> list[dict[str, Any]]:
     ]
 
 
-def on_gpu(rounds: int, updates: int, micro_batch: int) -> list[dict[str, Any]]:
+def on_gpu(rounds: int, updates: int, micro_batch_size: int) -> list[dict[str, Any]]:
     context = DistributedContext().initialize(device="cuda")
     with tempfile.TemporaryDirectory() as root:
-        config = gpu_config(Path(root), updates, rounds + 1, micro_batch, "cuda")
+        config = gpu_config(Path(root), updates, rounds + 1, micro_batch_size, "cuda")
         found = compare(config, context, {"plain loop": DrawnByHand}, rounds, updates)
     name = torch.cuda.get_device_name(context.device)
     memory = torch.cuda.max_memory_allocated(context.device) / 2**30
-    what = f"gpt2, bf16, compiled, batch {micro_batch} x 1,024, {rounds} rounds of {updates} updates, {name}, at most {memory:.1f} GiB"
+    what = f"gpt2, bf16, compiled, batch {micro_batch_size} x 1,024, {rounds} rounds of {updates} updates, {name}, at most {memory:.1f} GiB"
     return [found.table(f"{what}, time of an update on the wall", found.wall, [], peak_flops(name, config.trainer.precision))]
 
 
@@ -112,14 +113,14 @@ def cpu_config(root: Path, updates: int, epochs: int, threads: int) -> Config:
     return compose(["experiment=shakespeare_char_cpu", *BETWEEN_RUNS, *sizes, f"run.root={root}"])
 
 
-def gpu_config(root: Path, updates: int, epochs: int, micro_batch: int, device: str, *more: str, block: int = 1024) -> Config:
+def gpu_config(root: Path, updates: int, epochs: int, micro_batch_size: int, device: str, *more: str, block: int = 1024) -> Config:
     """The same of `experiment=gpt2`, every update one micro-batch, on the first 65 tokens of its vocabulary."""
-    training = micro_batch * updates * block + 1
+    training = micro_batch_size * updates * block + 1
     tokens = np.array(markov_chain(training + 2 * block + 1), "<u2")
     tokens[:training].tofile(root / "train.bin")
     tokens[training:].tofile(root / "val.bin")
     sizes = [f"data.path={root}", f"data.block={block}", f"trainer.length={epochs}epochs", f"trainer.device={device}"]
-    sizes += [f"trainer.global_batch={micro_batch}", f"trainer.micro_batch={micro_batch}"]
+    sizes += [f"trainer.global_batch_size={micro_batch_size}", f"trainer.micro_batch_size={micro_batch_size}"]
     return compose(["experiment=gpt2", *BETWEEN_RUNS, *sizes, f"run.root={root}", *more])
 
 
@@ -167,8 +168,8 @@ class PlainLoop(Peer):
             loss = self.loss(self.model, tokens, targets)
         self.optimizer.zero_grad()
         loss.backward()
-        if self.config.trainer.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.config.trainer.clip_norm)
+        if self.config.trainer.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.config.trainer.max_grad_norm)
         self.optimizer.step()
         self.updates += 1
         if self.updates % READ_EVERY == 0:
@@ -184,7 +185,7 @@ class DrawnByHand(PlainLoop):
 
     def train(self, batches: Iterator[dict[str, Tensor]]) -> None:
         for _ in self.sampler.steps():
-            self.step(*self.draw(self.config.trainer.micro_batch, self.config.data.block))
+            self.step(*self.draw(self.config.trainer.micro_batch_size, self.config.data.block))
 
     def draw(self, batch: int, block: int) -> tuple[Tensor, Tensor]:
         """Tokens and targets, int64 [batch, block]."""
@@ -265,7 +266,7 @@ def compare(config: Config, context: DistributedContext, peers: Mapping[str, Cal
         {name: [s / updates for s in times] for name, times in seconds.items()},
         {name: [s / updates for s in loop.process] for name, loop in clocked.items()},
         losses,
-        config.trainer.global_batch * config.data.block,
+        config.trainer.global_batch_size * config.data.block,
         model.flops_per_token(config.data.block),
     )
 

@@ -3,7 +3,7 @@
     python -m benchmarks.loop_overhead                                    about 5 minutes
     python -m benchmarks.loop_overhead --model mlp --rounds 5 --updates 200  a look; no verdict
 
-Ours is `linnaeus.engine.train_one_epoch` with everything a run has: clipping, schedule, metrics, progress, finite check, a row of metrics
+Ours is `linnaeus.train.train_one_epoch` with everything a run has: clipping, schedule, metrics, progress, finite check, a row of metrics
 every 50 updates, reports. Bars: at most 0.90 of the plain loop, which has none of these, and at most 1.12 of a well-made loop with
 fused AdamW, clipping and the same metrics. Frameworks that are not installed are left out (`pip install -e .[bench]`).
 """
@@ -73,8 +73,8 @@ def compare(model: str, rounds: int, updates: int | None, peers: Mapping[str, Ca
 def configure(overrides: list[str], batch: int, updates: int, epochs: int, root: str) -> Config:
     """A run of `epochs` epochs of `updates` updates each: an epoch is what a driver does in a round."""
     sizes = [
-        f"trainer.global_batch={batch}",
-        f"trainer.micro_batch={batch}",
+        f"trainer.global_batch_size={batch}",
+        f"trainer.micro_batch_size={batch}",
         f"data.samples={batch * updates}",
         f"trainer.length={epochs}epochs",
     ]

@@ -22,7 +22,7 @@ import main as program
 from benchmarks.loop_overhead import CONF, MODELS
 from benchmarks.machine import describe_machine, write_numbers
 from linnaeus.config.load import compose
-from linnaeus.logging.rows import read_rows
+from linnaeus.reporting.rows import read_rows
 
 BAR = 0.001  # of the run
 
@@ -49,7 +49,7 @@ def main() -> int:
 def measure(updates: int) -> dict[str, Any]:
     """Make the run in a directory of its own."""
     batch, _, overrides = MODELS["vit"]
-    sizes = [f"trainer.global_batch={batch}", f"trainer.micro_batch={batch}", f"data.samples={16 * batch}"]
+    sizes = [f"trainer.global_batch_size={batch}", f"trainer.micro_batch_size={batch}", f"data.samples={16 * batch}"]
     with tempfile.TemporaryDirectory() as root:
         chosen = [*overrides, *sizes, f"trainer.length={updates}steps", f"run.root={root}", "run.name=run", "schedule.report=[1%]"]
         assert program.run(compose(["experiment=loop", *chosen], CONF)) == program.EXIT_FINISHED

@@ -3,7 +3,7 @@
     python -m benchmarks.start_up                     about 2 minutes
 
 Processes are started one after the other, the variants interleaved; the time is wall time from just before the spawn to the end of
-the first update, with a warm file cache. `linnaeus` is `python main.py trainer.workers=0` on the embedded data, outputs and all, in
+the first update, with a warm file cache. `linnaeus` is `python main.py trainer.num_workers=0` on the embedded data, outputs and all, in
 a fresh directory. The bare script takes one step of the same network with `torch.optim.AdamW` on random pictures and does nothing
 else. Bar: at most 1.25 of it.
 """
@@ -28,7 +28,7 @@ def main() -> int:
     options = arguments(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as root:
         variants = {
-            "linnaeus": lambda number: first_step("main", "trainer.workers=0", f"run.root={root}/{number}"),
+            "linnaeus": lambda number: first_step("main", "trainer.num_workers=0", f"run.root={root}/{number}"),
             "bare torch": lambda number: first_step("bare", BATCH, SIDE),
             "hydra and bare torch": lambda number: first_step("hydra", BATCH, SIDE),
             "import torch": lambda number: seconds_of([sys.executable, "-c", ONLY_TORCH]),

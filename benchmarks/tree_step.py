@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from benchmarks.big_trees import big_tree, draw_labels, training_batch
 from benchmarks.interleaved import measure
 from linnaeus.config.load import compose
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
 from linnaeus.workloads.taxonomy.heads import Head, build_head
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics

@@ -138,11 +138,11 @@ def seed_globals(stream: int) -> None:
     torch.default_generator.manual_seed(stream & 0x7FFFFFFFFFFFFFFF)
 
 
-def seed_forward(seed: int, global_step: int, micro_batch: int, device_type: str) -> None:
+def seed_forward(seed: int, global_step: int, micro_batch_size: int, device_type: str) -> None:
     """Key dropout and drop-path of one forward by (seed, global_step, index of the micro-batch in the global batch)."""
     import torch
 
-    stream = key(seed, FORWARD, global_step, micro_batch) & 0x7FFFFFFFFFFFFFFF
+    stream = key(seed, FORWARD, global_step, micro_batch_size) & 0x7FFFFFFFFFFFFFFF
     if device_type == "cuda":
         torch.cuda.manual_seed(stream)
     else:

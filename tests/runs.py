@@ -23,14 +23,14 @@ from unittest import mock
 import torch
 
 import main
-from linnaeus import engine
+from linnaeus import train
 from linnaeus.checkpoint import list_checkpoints, load_checkpoint
 from linnaeus.config.load import compose
 from linnaeus.config.schema import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 VECTORS = ROOT / "tests" / "vectors" / "conf"
-TINY = ["trainer.threads=1", "trainer.workers=0", "trainer.device=cpu", "trainer.global_batch=32", "trainer.micro_batch=8"]
+TINY = ["trainer.threads=1", "trainer.num_workers=0", "trainer.device=cpu", "trainer.global_batch_size=32", "trainer.micro_batch_size=8"]
 TINY += ["logger.report=false", "logger.console=quiet", "schedule.log=[1steps]", "schedule.report=[50%]", "schedule.checkpoint=[]"]
 TINY += ["data.validation_batch=2"]
 SAMPLES = ["data.train_samples=85", "data.validation_samples=13"]
@@ -38,7 +38,7 @@ WORKLOADS = {
     "vectors": ["experiment=vectors", "trainer.length=5epochs", "schedule.validate=[100%]"],
     "biota": [
         *["data.image_size=16", "model.dropout=0.1", "model.drop_path=0.1", "loss=label_smoothing"],
-        *["schedule.mixing.start=0.7", "schedule.mixing.end=0.7", "schedule.mixing_level=[{from: 0%, level: order}]"],
+        *["schedule.mixup_prob.start=0.7", "schedule.mixup_prob.end=0.7", "schedule.mixup_group_level=[{from: 0%, level: order}]"],
         *["trainer.length=3epochs", "schedule.validate=[100%]"],
     ],
     "language": [
@@ -47,7 +47,7 @@ WORKLOADS = {
     ],
     "nanecho": [
         *["experiment=nanecho_folder", "model.size=gpt_nano", "model.width=24", "model.dropout=0.1", "data.block=16"],
-        *["trainer.global_batch=8", "trainer.micro_batch=4", "trainer.length=40steps", "schedule.validate=[10steps]"],
+        *["trainer.global_batch_size=8", "trainer.micro_batch_size=4", "trainer.length=40steps", "schedule.validate=[10steps]"],
         *["growth.every=[4steps]", "lr_scheduler.warmup=4steps", "schedule.phases.adaptive_mastery.dimensions={dynamic: 3}"],
     ],
 }
@@ -129,7 +129,7 @@ def killed(owner: Any, name: str, call: int, after: bool = False) -> Iterator[No
         return result
 
     # a killed process writes no summary of its own end
-    with mock.patch.object(owner, name, dying), mock.patch.object(engine, "record_failure", lambda training, error: None):
+    with mock.patch.object(owner, name, dying), mock.patch.object(train, "record_failure", lambda training, error: None):
         try:
             yield
         except Killed:

@@ -23,10 +23,11 @@ import torch
 from omegaconf import OmegaConf
 
 from linnaeus.checkpoint import disk, format, save_checkpoint
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config, DataConfig
+from linnaeus.distributed.processes import alive_here, identity
+from linnaeus.errors import ConfigError
 from linnaeus.rundir import NOT_UPDATES, RunDirectory, config_difference, dump_yaml, load_yaml, run_path, update_hash
-from linnaeus.rundir.lock import RunLock, alive_here, identity
+from linnaeus.rundir.lock import RunLock
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,7 +45,7 @@ def config(**changes: Any) -> dict[str, Any]:
         "run": {"name": None, "experiment": "demo", "root": "outputs", "resume": "auto", "allow": []},
         "optimizer": {"name": "adamw", "lr": 1e-5, "groups": []},
         "schedule": {"log": ["50steps"], "keep_last": 2, "partial": [["SPATIAL"]]},
-        "trainer": {"workers": 1, "length": "10epochs", "clip_norm": None},
+        "trainer": {"workers": 1, "length": "10epochs", "max_grad_norm": None},
         "logger": {"console": "auto"},
     }
     for key, value in changes.items():
@@ -81,7 +82,7 @@ def test_the_same_command_enters_the_same_directory_and_keeps_its_history() -> N
     with RunDirectory.open(again) as second:
         assert second.path == first.path and second.run_id == first.run_id
         assert (second.launch, second.is_new) == (2, False)
-        assert second.changes == ['schedule.log: ["50steps"] -> ["9steps"]', "trainer.workers: 1 -> 4"]
+        assert second.changes == ['schedule.log: ["50steps"] -> ["9steps"]', "trainer.num_workers: 1 -> 4"]
     assert load_yaml((first.path / "launches/1/config.yaml").read_text()) == config()
     assert load_yaml((first.path / "config.yaml").read_text()) == again
 
@@ -144,10 +145,10 @@ def test_what_changed_is_news_and_is_recorded() -> None:
     second.start(world_size=2)
     assert second.previous == config()
     news = second.news()
-    assert news[0] == "changed since the last start: trainer.workers: 1 -> 4"
+    assert news[0] == "changed since the last start: trainer.num_workers: 1 -> 4"
     assert "since the last start, the number of processes: 7 -> 2" in news
     assert any("the commit of linnaeus: another ->" in line for line in news) and any("torch: 1.0 ->" in line for line in news)
-    assert json.loads((first.path / "launches/2/launch.json").read_text())["changes"] == ["trainer.workers: 1 -> 4"]
+    assert json.loads((first.path / "launches/2/launch.json").read_text())["changes"] == ["trainer.num_workers: 1 -> 4"]
     second.keep("moved.txt", "what moves\n")
     assert (first.path / "launches/2/moved.txt").read_text() == "what moves\n"
     second.release()
@@ -534,6 +535,6 @@ def test_the_owner_touches_its_file() -> None:
 
 def test_nothing_heavy_is_imported() -> None:
     heavy = ["torch", "rich", "wandb", "tensorboard", "numpy"]
-    code = f"import sys, linnaeus.rundir, linnaeus.logging; print(sorted(set({heavy}) & set(sys.modules)))"
+    code = f"import sys, linnaeus.rundir, linnaeus.reporting; print(sorted(set({heavy}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"

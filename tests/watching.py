@@ -12,9 +12,9 @@ from unittest import mock
 import torch
 
 from linnaeus.distributed import get_rank_safely, get_world_size
-from linnaeus.engine import epoch
-from linnaeus.engine.precision import GradScaler
-from linnaeus.engine.update import Update
+from linnaeus.optim.precision import GradScaler
+from linnaeus.optim.update import Update
+from linnaeus.train import epoch
 
 
 @contextlib.contextmanager
@@ -133,7 +133,7 @@ def signalled_in_validation(round_: int, only_last_rank: bool = False) -> Iterat
     import os
     import signal
 
-    from linnaeus.engine.agreement import Rounds
+    from linnaeus.distributed.synchronisation import Rounds
 
     original, rounds = Rounds.exchange, []
 

@@ -1,4 +1,4 @@
-"""Standing tensors, an MLP or a timm vision transformer, summed cross-entropy, top-1. Implements `linnaeus.workloads.base.Workload`."""
+"""Fixed random tensors, an MLP or a timm vision transformer, summed cross-entropy, top-1. A `linnaeus.workloads.base.Workload`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
+from linnaeus.metrics.streaming import Metrics
 from linnaeus.randomness import INIT, key
-from linnaeus.workloads.base import Batch, SampleIndex
+from linnaeus.workloads.base import Model, Workload
 
 
-class StandingTensors:
+class StandingTensors(PositionedDataset):
     """Random samples and labels; sample i of an epoch is row i mod `held`."""
 
     fingerprint = "standing-tensors"
@@ -28,18 +30,12 @@ class StandingTensors:
     def __len__(self) -> int:
         return self.size
 
-    def groups(self, level: str | None) -> None:
-        return None
-
-    def resampling(self) -> None:
-        return None
-
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
         rows = torch.tensor([index.sample % self.held for index in indices])
         return {"x": self.x.index_select(0, rows), "y": self.y.index_select(0, rows), "weight": torch.ones(len(rows))}
 
 
-class Network(nn.Module):
+class Network(Model):
     """`model(batch)` are logits [B, classes]."""
 
     def __init__(self, config: Any) -> None:
@@ -63,8 +59,8 @@ class Network(nn.Module):
         return list(self.body.parameters())[-1:]
 
 
-class LossAndTop1:
-    """The training metrics of this workload, as in `linnaeus.workloads.base.Metrics`."""
+class LossAndTop1(Metrics):
+    """The training metrics of this workload."""
 
     width = 2
 
@@ -90,11 +86,8 @@ def right_answers(outputs: Tensor, batch: Batch) -> Tensor:
     return (outputs.detach().argmax(1) == batch["y"]).sum()
 
 
-class ClassificationWorkload:
+class ClassificationWorkload(Workload):
     tasks = ("class",)
-    components: tuple[str, ...] = ()
-    groups_of_two = False
-    notes: tuple[str, ...] = ()
     fingerprint = StandingTensors.fingerprint
 
     def __init__(self, config: Any) -> None:
@@ -107,35 +100,14 @@ class ClassificationWorkload:
         torch.manual_seed(key(self.config.seed, INIT) >> 1)
         return Network(self.config)
 
-    def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
-        return batch
-
-    def notice(self, batch: dict[str, Tensor]) -> None:
-        """Every row is sound."""
-
     def valid_counts(self, batch: Batch) -> Tensor:
         return batch["weight"].sum(0, keepdim=True, dtype=torch.float64)
 
     def loss_sums(self, outputs: Tensor, batch: Batch) -> Tensor:
         return summed_loss(outputs, batch).reshape(1)
 
-    def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
-        return (sums * weights / denominators.clamp(min=1)).sum()
-
     def metrics(self, training: bool, device: torch.device) -> LossAndTop1:
         return LossAndTop1(device)
-
-    def sample_names(self, samples: Sequence[int]) -> list[str]:
-        return [str(sample) for sample in samples]
-
-    def summary(self, final: Mapping[str, float]) -> list[str]:
-        return []
-
-    def save_record(self, directory: Path) -> None:
-        return None
-
-    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        return []
 
 
 def build_workload(config: Any) -> ClassificationWorkload:

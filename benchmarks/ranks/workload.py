@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.classification.workload import ClassificationWorkload, StandingTensors
+from linnaeus.data.samples import Batch
+from linnaeus.metrics.streaming import Metrics
 from linnaeus.randomness import INIT, key
-from linnaeus.workloads.base import Batch
+from linnaeus.workloads.base import Model
 
 Outputs = dict[str, Any]
 
@@ -26,7 +28,7 @@ class RankedTensors(StandingTensors):
         self.y = torch.stack([torch.randint(classes, (data.held,), generator=generator) for classes in data.classes], 1)
 
 
-class Heads(nn.Module):
+class Heads(Model):
     """`model(batch)`: logits, one [B, C] per task, and `per_rank`, the features [B, D] they are made of."""
 
     def __init__(self, config: Any) -> None:
@@ -48,7 +50,7 @@ class Heads(nn.Module):
         return list(self.trunk.parameters())
 
 
-class TaskLosses:
+class TaskLosses(Metrics):
     """The mean loss of each task, from loss sums and valid labels [2T]."""
 
     def __init__(self, tasks: tuple[str, ...]) -> None:

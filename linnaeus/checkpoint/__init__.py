@@ -1,11 +1,11 @@
 """Checkpoints: written whole or not at all, verified before use, kept by rule, readable by anyone. torch is imported lazily."""
 
 from linnaeus.checkpoint.damage import CheckpointDamaged
-from linnaeus.checkpoint.files import write_atomic
 from linnaeus.checkpoint.format import LoadedCheckpoint, load_checkpoint, save_checkpoint, verify
 from linnaeus.checkpoint.resume import ResumePoint, auto_resume_helper, find_resume_point, list_checkpoints
-from linnaeus.checkpoint.weights import convert_ddp_state
+from linnaeus.checkpoint.weight_files import convert_ddp_state
 from linnaeus.checkpoint.writer import CheckpointWriter
+from linnaeus.files import write_atomic
 
 __all__ = [
     "CheckpointDamaged",

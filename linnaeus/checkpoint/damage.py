@@ -7,7 +7,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from linnaeus.checkpoint.disk import is_absent, system_error
+from linnaeus.files import is_absent, system_error
 
 
 class CheckpointDamaged(ValueError):

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from linnaeus.checkpoint.initial import InitialWeights
+    from linnaeus.checkpoint.initial_weights import InitialWeights
 
 _SHOWN = 3  # names of a list in one line
 

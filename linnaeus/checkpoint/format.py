@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.checkpoint.damage import CheckpointDamaged, CheckpointNewer, reading
-from linnaeus.checkpoint.files import TEMPORARY, commit_directory, delete, file_digest, text_digest
 from linnaeus.checkpoint.hashed import FileEntry, HashedFile
 from linnaeus.checkpoint.plain import assert_plain
-from linnaeus.checkpoint.weights import read_weights, write_weights
+from linnaeus.checkpoint.weight_files import read_weights, write_weights
+from linnaeus.files import TEMPORARY, commit_directory, delete, file_digest, text_digest
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.checkpoint.damage import CheckpointDamaged, CheckpointNewer
-from linnaeus.checkpoint.disk import is_directory, is_there, read_or_refuse
-from linnaeus.checkpoint.files import REPLACED
 from linnaeus.checkpoint.format import MANIFEST, LoadedCheckpoint, load_checkpoint
-from linnaeus.checkpoint.going_back import forget, read_note, write_note
-from linnaeus.config.errors import ConfigError
+from linnaeus.checkpoint.rollback import forget, read_note, write_note
+from linnaeus.errors import ConfigError
+from linnaeus.files import REPLACED, is_directory, is_there, read_or_refuse
 
 log = logging.getLogger("linnaeus")
 

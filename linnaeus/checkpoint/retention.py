@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linnaeus.checkpoint.damage import CheckpointDamaged
-from linnaeus.checkpoint.files import remove_directory, remove_stale, restore_replaced, try_to_remove
 from linnaeus.checkpoint.format import check_sizes, step_name
 from linnaeus.checkpoint.resume import list_checkpoints
+from linnaeus.files import remove_directory, remove_stale, restore_replaced, try_to_remove
 
 ASIDE = ".aside"
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.checkpoint.weights import identity
+from linnaeus.checkpoint.weight_files import identity
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 KEY = re.compile(r"\s*(\+\+|\+|~)?\s*([^=\s]+?)\s*=")
 _SWEEP = re.compile(r"\s*\+{0,2}sweep(\.\w+)*\s*=")

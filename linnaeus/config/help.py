@@ -7,12 +7,11 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from linnaeus.config.load import CONF, compose, entry_schema
-from linnaeus.config.repeat import FROM, FROM_MEANING
-from linnaeus.config.schema import Config
+from linnaeus.config.load import CONF, entry_schema
+from linnaeus.config.schema import FROM, FROM_MEANING, Config
 
 
 def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
@@ -68,17 +67,16 @@ def _shown(value: Any) -> str:
     return {None: "null", True: "true", False: "false"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
 
 
-def print_help(overrides: Sequence[str], config_dir: str | None = None) -> None:
-    """The help page on stdout, whose reader may leave early (`| head`)."""
+def print_help(config: Config) -> None:
+    """Print the help page; its reader may close the pipe early (`| head`)."""
     try:
-        print(help_text(overrides, config_dir), flush=True)
+        print(help_text(config), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
 
 
-def help_text(overrides: Sequence[str] = (), config_dir: str | None = None) -> str:
-    """The help page for a configuration composed with `overrides`, its groups' other variants listed at the end."""
-    config = compose(overrides, config_dir, missing_ok=True)
+def help_text(config: Config) -> str:
+    """Return the help page of a configuration, with the variants of every group at the end."""
     lines = [
         "linnaeus: train hierarchical species classifiers, exactly resumable.",
         "",

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, same_for_hydra
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, RunConfig
 from linnaeus.config.schema_optimization import PlateauConfig
-from linnaeus.schedule.durations import Duration
+from linnaeus.durations import Duration
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -38,17 +38,11 @@ def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None,
 
 
 def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> dict[str, Any]:
-    """`conf/config.yaml` with Hydra overrides, or the saved configuration of `run.from=` with single values changed: a resolved tree
-    of plain values, not yet checked by `typed_config`. `config_dir` adds a folder of further groups. With `missing_ok` a required
-    key that is not given has the value `???`."""
+    """Return `conf/config.yaml` with Hydra overrides: a resolved tree of plain values, not yet checked by `typed_config`. `config_dir`
+    adds a folder of further groups. With `missing_ok` a required key that is not given has the value `???`."""
     from omegaconf import OmegaConf
 
-    from linnaeus.config.repeat import repeated, split_from
-
     _check_folder(config_dir)
-    given, overrides = split_from(overrides)
-    if given is not None:
-        return repeated(given, overrides, config_dir)
     composed, variants = _composed(overrides, config_dir)
     apply_typed(composed, variants, overrides)
     return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok))

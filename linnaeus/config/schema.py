@@ -53,8 +53,10 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    global_batch: int = setting("samples of one optimizer update, over all processes and accumulation steps", low=1)
-    micro_batch: int = setting("samples one process runs forward at once; accumulation is global_batch / (micro_batch x processes)", low=1)
+    global_batch_size: int = setting("samples of one optimizer update, over all processes and accumulation steps", low=1)
+    micro_batch_size: int = setting(
+        "samples one process runs forward at once; accumulation is global_batch_size / (micro_batch_size x processes)", low=1
+    )
     length: str = setting("length of the training: `20epochs` or `5000steps`", duration="update")
     device: str = setting("auto takes CUDA when there is one", choices=("auto", "cpu", "cuda"))
     precision: str = setting(
@@ -63,7 +65,7 @@ class TrainerConfig:
     freeze: list[str] = setting(
         "beginnings of weight names ([trunk., norm.]) that are not trained: no gradient, no decay; such parts compute as in validation"
     )
-    clip_norm: float | None = setting("largest norm of the gradient, after unscaling; null: no clipping", above=0)
+    max_grad_norm: float | None = setting("largest norm of the gradient, after unscaling; null: no clipping", above=0)
     ema_decay: float | None = setting("decay of an exponential moving average of the weights; null: none", low=0, below=1)
     ema_validate: bool = setting("validate the averaged weights (rows named val_ema/...) instead of the raw ones")
     compile: bool = setting("torch.compile the model")
@@ -76,7 +78,7 @@ class TrainerConfig:
     startup_timeout: str = setting("how long processes wait for each other until the first update is done", duration="clock")
     timeout: str = setting("how long they do from then on, until the run ends with the process that hangs named", duration="clock")
     max_skipped_in_a_row: int = setting("stop after this many updates in a row were skipped as non-finite", low=1)
-    workers: int = setting("loader workers per process; 0 loads in the training process, enough for small cached images", low=0)
+    num_workers: int = setting("loader workers per process; 0 loads in the training process, enough for small cached images", low=0)
     prefetch: int = setting("batches each worker prepares ahead", low=1)
     pin_memory: bool = setting("stage batches in pinned memory for the copy to the GPU")
 
@@ -145,6 +147,10 @@ class Config:
     launch: LaunchConfig = setting("what starts a run, or each trial of a sweep")
     sweep: SweepConfig = setting("several runs in one command")
 
+
+# `run.from` is read by `rundir.repeat`: a dataclass field cannot be called `from`.
+FROM = "run.from"
+FROM_MEANING = "repeat a run from its saved config.yaml or its directory, with the same bits; further keys change single values"
 
 # group -> value of its `name` -> class, for the groups that belong to the program itself.
 VARIANTS: dict[str, dict[str, type]] = {

@@ -16,7 +16,7 @@ class OptimizerConfig:
     lr_reference_batch: int = setting("the global batch `lr` is meant for", low=1)
     weight_decay: float = setting("decoupled weight decay of the matrices (norms, biases and tokens have none)", low=0)
     fused: bool = setting("one fused kernel per update where torch has one")
-    groups: list[dict[str, Any]] = setting(
+    param_groups: list[dict[str, Any]] = setting(
         "parameter groups: [{filter: ..., lr_scale: ..., weight_decay: ...}], the first that matches takes the parameter"
     )
 
@@ -61,7 +61,7 @@ class LinearConfig(SchedulerConfig):
 
 @dataclass(frozen=True)
 class StepConfig(SchedulerConfig):
-    at: Durations = setting("moments at which the learning rate is multiplied by `factor`", duration="update")
+    milestones: Durations = setting("moments at which the learning rate is multiplied by `factor`", duration="update")
     factor: float = setting("what it is multiplied by", above=0, high=1)
 
 

@@ -65,13 +65,13 @@ class ScheduleConfig:
     keep_best: int = setting("how many of the best checkpoints are kept besides", low=0)
     best_monitor: str = setting("validation metric that says which is best")
     best_mode: str = setting("whether smaller or larger is better; auto: by the metric's name", choices=("auto", "min", "max"))
-    meta_mask: RampConfig = setting("probability that all metadata of a training sample are masked")
-    partial_meta_mask: RampConfig = setting("probability that one listed combination of a sample's metadata is masked")
+    meta_mask_prob: RampConfig = setting("probability that all metadata of a training sample are masked")
+    partial_meta_mask_prob: RampConfig = setting("probability that one listed combination of a sample's metadata is masked")
     partial_mask_whitelist: list[list[str]] = setting("combinations partial masking may draw; empty: every proper subset")
     partial_mask_weights: list[float] = setting("their weights; empty: equal")
-    null_mask: RampConfig = setting("probability that a null label is left out of the loss; below 1 needs head.nulls=phase_in")
-    mixing: RampConfig = setting("probability that a pair of samples is mixed")
-    mixing_level: list[dict[str, str]] = setting(
+    null_mask_prob: RampConfig = setting("probability that a null label is left out of the loss; below 1 needs head.nulls=phase_in")
+    mixup_prob: RampConfig = setting("probability that a pair of samples is mixed")
+    mixup_group_level: list[dict[str, str]] = setting(
         "taxonomic rank whose members are paired, from each moment on: [{from: 0%, level: genus}]; takes effect at epoch starts"
     )
     phases: dict[str, PhaseConfig] | None = setting(

@@ -9,10 +9,10 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.load import typed_config
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext, get_rank_safely
+from linnaeus.errors import ConfigError
 
 
 def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from linnaeus.workloads.base import PositionedDataset
+    from linnaeus.data.samples import PositionedDataset
 
 Batch = "dict[str, Tensor]"
 

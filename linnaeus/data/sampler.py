@@ -14,7 +14,7 @@ import numpy as np
 
 from linnaeus.data.order import epoch_order
 from linnaeus.data.resampling import Resampling
-from linnaeus.workloads.base import SampleIndex
+from linnaeus.data.samples import SampleIndex
 
 _MAKE_INDEX = partial(tuple.__new__, SampleIndex)  # about half the time of calling SampleIndex
 
@@ -28,8 +28,8 @@ class PositionSampler:
         self,
         size: int,
         seed: int,
-        global_batch: int,
-        micro_batch: int,
+        global_batch_size: int,
+        micro_batch_size: int,
         steps_per_epoch: int,
         total_steps: int,
         rank: int = 0,
@@ -38,12 +38,12 @@ class PositionSampler:
         resampling: Resampling | None = None,
     ) -> None:
         """`groups(epoch)`: int64 [size], whose members are paired in slots of two. Without `resampling` an epoch has every sample once."""
-        assert global_batch % (micro_batch * world_size) == 0
+        assert global_batch_size % (micro_batch_size * world_size) == 0
         self.size, self.seed = size, seed
-        self.global_batch, self.micro_batch = global_batch, micro_batch
+        self.global_batch_size, self.micro_batch_size = global_batch_size, micro_batch_size
         self.steps_per_epoch, self.total_steps = steps_per_epoch, total_steps
         self.rank, self.world_size = rank, world_size
-        self.accumulation = global_batch // (micro_batch * world_size)
+        self.accumulation = global_batch_size // (micro_batch_size * world_size)
         self.groups, self.resampling = groups, resampling
         self.epoch = self.start = 0
 
@@ -61,7 +61,7 @@ class PositionSampler:
 
     def samples_in(self, global_step: int) -> int:
         """Samples of the global batch of an update, over all processes; fewer in the last of an epoch."""
-        return min(self.global_batch, self.size - global_step % self.steps_per_epoch * self.global_batch)
+        return min(self.global_batch_size, self.size - global_step % self.steps_per_epoch * self.global_batch_size)
 
     def __iter__(self) -> Iterator[list[SampleIndex]]:
         order = epoch_order(self.seed, self.epoch, self.size, self.groups(self.epoch), self.resampling)
@@ -72,8 +72,8 @@ class PositionSampler:
 
     def _micro_batch(self, order: np.ndarray, epoch: int, step: int, number: int) -> list[SampleIndex]:
         global_step = epoch * self.steps_per_epoch + step
-        first = step * self.global_batch + number * self.micro_batch
-        last = min(first + self.micro_batch, (step + 1) * self.global_batch, self.size)
+        first = step * self.global_batch_size + number * self.micro_batch_size
+        last = min(first + self.micro_batch_size, (step + 1) * self.global_batch_size, self.size)
         if first >= last:  # beyond the end of a partial last batch: zero-weight stand-ins keep every process in step
             return [SampleIndex(epoch, 0, int(order[0]), global_step, False)] * 2  # two, for batch norm refuses one value
         fields = zip(repeat(epoch), range(first, last), order[first:last].tolist(), repeat(global_step), repeat(True))

@@ -14,8 +14,8 @@ import subprocess
 import sys
 from typing import IO
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.distributed import die_with_parent
+from linnaeus.errors import ConfigError
 from linnaeus.launch.base import Handle, Job
 from linnaeus.launch.gpus import share, visible_gpus
 

@@ -23,12 +23,12 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_launch import SlurmConfig
+from linnaeus.errors import ConfigError
 from linnaeus.launch.base import Job
 from linnaeus.launch.slurm_job import ENDED, FAILED, FINISHED, INTERRUPTED, REQUEUES, STOP
 from linnaeus.launch.slurm_request import check_settings, job_name, log_of, records_of, run_in_job, sbatch_settings
-from linnaeus.rundir.owed import read_summary
+from linnaeus.rundir.missing import read_summary
 
 log = logging.getLogger("linnaeus")
 

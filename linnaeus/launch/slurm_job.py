@@ -22,9 +22,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from linnaeus.checkpoint.files import write_atomic
 from linnaeus.checkpoint.resume import list_checkpoints
-from linnaeus.rundir.owed import read_summary
+from linnaeus.files import write_atomic
+from linnaeus.rundir.missing import read_summary
 
 FINISHED, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 75
 ENDED, REQUEUES, STOP = "ended.json", "requeues.json", "stop"  # files in `records`; STOP: end, and do not requeue

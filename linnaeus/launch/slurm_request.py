@@ -8,11 +8,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_launch import SlurmConfig
+from linnaeus.durations import Duration
+from linnaeus.errors import ConfigError
 from linnaeus.launch.base import MAIN, Job
 from linnaeus.launch.slurm_job import RunInJob
-from linnaeus.schedule.durations import Duration
 
 # sbatch options that have keys of their own, or that the launcher needs as they are
 OWN = {

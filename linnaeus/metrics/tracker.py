@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.base import Metrics
+from linnaeus.metrics.streaming import Metrics
 
 SMOOTHING = 0.98  # of the smoothed loss, per update
 

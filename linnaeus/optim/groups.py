@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 FILTER_KEYS = ("name", "dim", "layer", "not", "any", "all")
 GROUP_KEYS = ("filter", "lr_scale", "weight_decay")
@@ -139,7 +139,7 @@ def parameter_groups(model: nn.Module, specs: Sequence[Mapping[str, Any]], weigh
     spared = _spared_names(model, remaining)
     groups: list[ParamGroup] = []
     for i, spec in enumerate(specs):
-        key = f"optimizer.groups[{i}]"
+        key = f"optimizer.param_groups[{i}]"
         accepts, lr_scale, decay = _parse_group(spec, key)
         taken = [parameter for parameter in remaining if accepts(parameter)]
         if not taken:

@@ -13,17 +13,18 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_optimization import (
     ConstantConfig,
     CosineConfig,
     LinearConfig,
+    OptimizerConfig,
     PlateauConfig,
     SchedulerConfig,
     StepConfig,
     WSDConfig,
 )
-from linnaeus.schedule.durations import Duration
+from linnaeus.durations import Duration
+from linnaeus.errors import ConfigError
 from linnaeus.schedule.phases import Phases
 
 Shape = Callable[[int], float]
@@ -36,13 +37,18 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 class LRSchedule:
-    """A warm-up, then a shape, times what `phases` say."""
+    """The learning rate of a run: `base_lr` times a warm-up, then a shape, times the multiplier of `phases`. Parameter groups multiply it
+    by their own `lr_scale`, nothing else changes it."""
 
-    def __init__(self, name: str, warmup: int, shape: Shape, phases: Phases | None = None) -> None:
-        self.name, self.warmup, self.shape, self.phases = name, warmup, shape, phases
+    def __init__(self, name: str, base_lr: float, warmup: int, shape: Shape, phases: Phases | None = None) -> None:
+        self.name, self.base_lr, self.warmup, self.shape, self.phases = name, base_lr, warmup, shape, phases
+
+    def at(self, step: int) -> float:
+        """Return the learning rate of the update that takes `global_step` from `step` to `step + 1`."""
+        return self.base_lr * self.scale(step)
 
     def scale(self, step: int) -> float:
-        """What the update that takes `global_step` from `step` to `step + 1` multiplies the learning rate by."""
+        """Return `at(step) / base_lr`."""
         scale = (step + 1) / self.warmup if step < self.warmup else self.shape(step)
         return scale if self.phases is None else scale * self.phases.lr_multiplier(step)
 
@@ -62,8 +68,8 @@ class Plateau(LRSchedule):
     """Constant after warm-up, multiplied by `factor` after more than `patience` results in a row that did not improve by more
     than `min_delta` (NaN is no improvement)."""
 
-    def __init__(self, config: PlateauConfig, warmup: int, phases: Phases | None = None) -> None:
-        super().__init__(config.name, warmup, lambda step: 1.0, phases)
+    def __init__(self, config: PlateauConfig, base_lr: float, warmup: int, phases: Phases | None = None) -> None:
+        super().__init__(config.name, base_lr, warmup, lambda step: 1.0, phases)
         self.config = config
         self.reduced, self.waited = 1.0, 0
         self.best: float | None = None
@@ -99,9 +105,23 @@ class Plateau(LRSchedule):
         self.reduced, self.best, self.waited = state["reduced"], state["best"], state["waited"]
 
 
-def build_scheduler(config: SchedulerConfig, total_steps: int, steps_per_epoch: int, phases: Phases | None = None) -> LRSchedule:
-    """The schedule of a run of `total_steps` updates, with the `phases` of its curriculum. Raises ConfigError for one that does not fit
-    into the run."""
+def scaled_lr(config: OptimizerConfig, global_batch_size: int) -> tuple[float, str]:
+    """Return the base learning rate at this global batch size, and the line that explains it."""
+    ratio = global_batch_size / config.lr_reference_batch
+    lr = config.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.lr_scaling]
+    if config.lr_scaling == "none":
+        return lr, f"learning rate {lr:g}, not scaled with the global batch ({global_batch_size})"
+    return (
+        lr,
+        f"learning rate {config.lr:g} at {config.lr_reference_batch} samples, scaled ({config.lr_scaling}) to {lr:g} at {global_batch_size}",
+    )
+
+
+def build_scheduler(
+    config: SchedulerConfig, base_lr: float, total_steps: int, steps_per_epoch: int, phases: Phases | None = None
+) -> LRSchedule:
+    """Return the learning-rate schedule of a run of `total_steps` updates, with the `phases` of its curriculum. Raise `ConfigError` for
+    one that does not fit into the run."""
 
     def steps(text: str, key: str) -> int:
         return Duration.parse(text, f"lr_scheduler.{key}").to_steps(total_steps, steps_per_epoch)
@@ -110,8 +130,8 @@ def build_scheduler(config: SchedulerConfig, total_steps: int, steps_per_epoch: 
     if warmup > total_steps:
         raise ConfigError(f"lr_scheduler.warmup={config.warmup}: {warmup} steps, longer than the training of {total_steps}; shorten it")
     if isinstance(config, PlateauConfig):
-        return Plateau(config, warmup, phases)
-    return LRSchedule(config.name, warmup, _shape(config, warmup, total_steps, steps), phases)
+        return Plateau(config, base_lr, warmup, phases)
+    return LRSchedule(config.name, base_lr, warmup, _shape(config, warmup, total_steps, steps), phases)
 
 
 def _shape(config: SchedulerConfig, warmup: int, total: int, steps: Callable[[str, str], int]) -> Shape:
@@ -144,11 +164,15 @@ def _decay(kind: str, begin: int, end: int, final: float) -> Shape:
 
 def _stairs(config: StepConfig, total: int, steps: Callable[[str, str], int]) -> Shape:
     """Multiplied by `factor` from each moment on."""
-    moments = [steps(text, f"at[{i}]") for i, text in enumerate(config.at)]
+    moments = [steps(text, f"milestones[{i}]") for i, text in enumerate(config.milestones)]
     if not moments:
-        raise ConfigError("lr_scheduler.at=[]: no moment at which the learning rate changes; name some or use lr_scheduler=constant")
-    for text, moment in zip(config.at, moments, strict=True):
+        raise ConfigError(
+            "lr_scheduler.milestones=[]: no moment at which the learning rate changes; name some or use lr_scheduler=constant"
+        )
+    for text, moment in zip(config.milestones, moments, strict=True):
         if not 0 < moment < total:
-            raise ConfigError(f"lr_scheduler.at: {text} is step {moment}, not inside the training of {total} steps; move or remove it")
+            raise ConfigError(
+                f"lr_scheduler.milestones: {text} is step {moment}, not inside the training of {total} steps; move or remove it"
+            )
     moments.sort()
     return lambda step: config.factor ** bisect_right(moments, step)

@@ -1,7 +1,7 @@
 """All optimizers of a run behind one object: one step, one learning-rate scale, one `found_inf`, one state by parameter name.
 
 A run may have two (Muon for the hidden matrices, AdamW for the rest); they share `found_inf`, so that one never steps while the
-other skips. The learning rate of a group is its base times a scale that the loop sets: arithmetic, no scheduler object.
+other skips. The loop sets the learning rate before each step (`LRSchedule.at`); a group multiplies it by its `lr_scale`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
+from linnaeus.optim.fused import Member
 from linnaeus.optim.groups import describe_groups
-from linnaeus.optim.members import Member
 
 
 class Optimizers:
-    """`lr` is the learning rate of a group with `lr_scale` 1 before the schedule; `notes` are lines for the start of a run."""
+    """`lr` is the learning rate of a group with `lr_scale` 1, set by the loop; `notes` are lines for the start of a run."""
 
-    def __init__(self, name: str, lr: float, optimizers: Sequence[Member], notes: Sequence[str] = ()) -> None:
-        self.name, self.base_lr, self.scale = name, lr, 1.0
+    def __init__(self, name: str, optimizers: Sequence[Member], notes: Sequence[str] = ()) -> None:
+        self.name, self.lr = name, 0.0
         self.optimizers = list(optimizers)
         self.params = [p for member in self.optimizers for p in member.params]
         self._zero = torch.zeros((), device=self.params[0].device)
@@ -36,22 +36,9 @@ class Optimizers:
         kinds = [member.kind for member in self.optimizers for _ in member.groups]
         self.notes = [*notes, *describe_groups([group for member in self.optimizers for group in member.groups], kinds)]
 
-    def set_lr(self, scale: float) -> None:
-        """Multiply every base learning rate by `scale` from the next step on."""
-        self.scale = scale
-
-    @property
-    def lr(self) -> float:
-        """The learning rate of a group with `lr_scale` 1."""
-        return self.base_lr * self.scale
-
-    def lrs(self) -> dict[str, float]:
-        """The learning rate of every group by name, for the logs."""
-        return {
-            f"{member.kind}/{group.label.replace(' ', '')}": lr * self.scale
-            for member in self.optimizers
-            for group, lr in zip(member.groups, member.lrs, strict=True)
-        }
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of the next step; a group multiplies it by its `lr_scale`."""
+        self.lr = lr
 
     def gradients(self) -> list[Tensor | None]:
         """The gradients as they stand, in the order of `params`."""
@@ -80,7 +67,7 @@ class Optimizers:
             own = grads[where]
             if divisor is not None and not native:
                 torch._foreach_div_([grad for grad in own if grad is not None], divisor)
-            member.step(own, complete, self.scale, found_inf, divisor if native else None)
+            member.step(own, complete, self.lr, found_inf, divisor if native else None)
 
     def state_dict(self) -> dict[str, Any]:
         """{"optimizer": name, "state": {parameter name: {"exp_avg": tensor, ...}}}; the tensors are the live ones."""

@@ -1,10 +1,7 @@
-"""Where a run is: the one counter, its stages, the check against the plan, and the reports that tell a person."""
+"""The one counter of a run, its stages, and the check of the counter against the plan."""
 
 from linnaeus.progress.consistency import TrainingConsistencyChecker
-from linnaeus.progress.report import format_duration
-from linnaeus.progress.reporter import Reporter
-from linnaeus.progress.stages import TrainingStage
-from linnaeus.progress.standing import Standing
+from linnaeus.progress.stages import TrainingStage, ValidationPass
 from linnaeus.progress.training_progress import TrainingProgress
 
-__all__ = ["Reporter", "Standing", "TrainingConsistencyChecker", "TrainingProgress", "TrainingStage", "format_duration"]
+__all__ = ["TrainingConsistencyChecker", "TrainingProgress", "TrainingStage", "ValidationPass"]

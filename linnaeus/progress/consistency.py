@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from linnaeus.schedule.durations import first_step_at
+from linnaeus.durations import first_step_at
 from linnaeus.schedule.length import TrainingLength, training_length
 
 FRACTIONS = (0.25, 0.5, 0.75)

@@ -1,10 +1,14 @@
-"""What a run is doing right now."""
+"""The stages of a run and the validation passes it can make."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class TrainingStage(StrEnum):
-    """Training, or one of the validation passes; the value is what checkpoints and logs hold."""
+    """Training, or one of the validation passes. Checkpoints and logs hold the value."""
 
     TRAINING = "training"
     VALIDATION_NORMAL = "validation_normal"
@@ -14,3 +18,23 @@ class TrainingStage(StrEnum):
     @property
     def is_validation(self) -> bool:
         return self is not TrainingStage.TRAINING
+
+
+class ValidationPass(NamedTuple):
+    """One way of validating. `key` prefixes its metrics (`val`, `val_mask_meta`, `val_mask_SPATIAL`); `masked` are the metadata
+    components that are masked for every sample."""
+
+    key: str
+    stage: TrainingStage
+    partial_index: int | None = None
+    masked: tuple[str, ...] = ()
+
+
+def validation_passes(combinations: Sequence[tuple[str, ...]], components: tuple[str, ...]) -> list[ValidationPass]:
+    """Return every pass a run can make: normal, all of `components` masked, and each of `combinations` masked, by its index."""
+    passes = [ValidationPass("val", TrainingStage.VALIDATION_NORMAL)]
+    if components:
+        passes.append(ValidationPass("val_mask_meta", TrainingStage.VALIDATION_MASK_META, None, components))
+    for index, masked in enumerate(combinations):
+        passes.append(ValidationPass("val_mask_" + "_".join(masked), TrainingStage.VALIDATION_PARTIAL_MASK_META, index, masked))
+    return passes

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from linnaeus.durations import first_step_at
 from linnaeus.progress.stages import TrainingStage
-from linnaeus.schedule.durations import first_step_at
 
 PassKey = tuple[TrainingStage, int | None]  # a validation pass: its stage and, for a partial one, its index
 

@@ -21,37 +21,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linnaeus.checkpoint.disk import is_there, read_or_refuse
-from linnaeus.checkpoint.files import remove_stale, write_atomic
-from linnaeus.config.errors import ConfigError
-from linnaeus.config.repeat import saved_file, split_from
-from linnaeus.config.saved import filled
-from linnaeus.rundir.identity import config_difference, covers, flatten, update_hash
+from linnaeus.errors import ConfigError
+from linnaeus.files import is_there, read_or_refuse, remove_stale, write_atomic
+from linnaeus.rundir.identity import config_difference, covers, flatten, run_path
 from linnaeus.rundir.lock import RunLock
-from linnaeus.rundir.owed import ENDED, SUMMARY, owed, read_summary
-from linnaeus.rundir.record import LAUNCH, RECORD, environment_record, read_record, record_differences
+from linnaeus.rundir.missing import ENDED, SUMMARY, missing_files, read_summary
+from linnaeus.rundir.repeat import saved_file, split_from
 from linnaeus.rundir.resolved import dump_yaml, load_saved
+from linnaeus.rundir.run_record import LAUNCH, RECORD, environment_record, read_record, record_differences
+from linnaeus.rundir.saved import filled
 
 CONFIG = "config.yaml"
 Broadcast = Callable[[Any], Any]
-_TOLD = ("path", "is_new", "changes", "altered", "owed", "run_id", "launch", "_ended")  # what rank 0 finds out for all
-
-
-def run_path(config: Mapping[str, Any]) -> Path:
-    """Where the run of a configuration lives; `run.name: null` is the hash of the keys that alter the updates."""
-    run = config["run"]
-    for key in ("experiment", "name"):
-        text = run[key]
-        if text is not None and (not text or text.startswith(".") or "/" in text or "\0" in text):
-            raise ConfigError(f"run.{key}: {text!r} is no name for a directory; use letters, digits, - and _")
-    return Path(run["root"]) / run["experiment"] / (run["name"] or update_hash(config))
+_TOLD = ("path", "is_new", "changes", "altered", "missing", "run_id", "launch", "_ended")  # what rank 0 finds out for all
 
 
 class RunDirectory:
     """The directory of one run, on every process rank.
 
     `path`; `is_new`: nothing has been started in it; `changes`: differences to the last start, harmless and allowed ones;
-    `altered`: there are allowed ones; `owed`: what an ended run has lost; `run_id`: made at the first start, for loggers; `launch`:
+    `altered`: there are allowed ones; `missing`: what an ended run has lost; `run_id`: made at the first start, for loggers; `launch`:
     number of this start, from 1. On rank 0 alone: `previous`, the configuration of the last start, and `record`, its run.json (both
     empty in a new directory); `notes`: what else a person should know of this start.
 
@@ -73,7 +62,7 @@ class RunDirectory:
         self.is_new = True
         self.changes: list[str] = []
         self.notes: list[str] = []
-        self.owed: list[str] = []
+        self.missing: list[str] = []
         self.previous: dict[str, Any] = {}
         self.record: dict[str, Any] = {}
         self.altered = False
@@ -124,7 +113,7 @@ class RunDirectory:
     def finished(self) -> bool:
         """Whether nothing is left to do: the summary says so, nothing of it was lost, and no allowed change of the configuration asks
         for more."""
-        return self._ended and not self.owed and not self.altered
+        return self._ended and not self.missing and not self.altered
 
     def finished_note(self) -> str:
         """One line for a person who starts a finished run again."""
@@ -132,7 +121,7 @@ class RunDirectory:
 
     def news(self) -> list[str]:
         """Lines for the log of this start: what is done again, what changed, what else to know. Call it on rank 0, after `start`."""
-        lost = [f"{self.path} was finished, but lacks {', '.join(self.owed)}: only that is made"] if self._ended and self.owed else []
+        lost = [f"{self.path} was finished, but lacks {', '.join(self.missing)}: only that is made"] if self._ended and self.missing else []
         return [*lost, *(f"changed since the last start: {line}" for line in self.changes), *self.notes]
 
     def keep(self, name: str, text: str) -> None:
@@ -187,7 +176,7 @@ class RunDirectory:
         self.changes, self.altered = difference.lines, bool(difference.altering)
         if new_keys:
             self.changes.append(f"keys of a later version, taken to have had their defaults: {', '.join(new_keys)}")
-        self.owed = owed(self.path, self.config) if self._ended else []
+        self.missing = missing_files(self.path, self.config) if self._ended else []
 
     def _start(self, record: Mapping[str, Any]) -> None:
         try:

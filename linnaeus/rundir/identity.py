@@ -10,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from linnaeus.errors import ConfigError
 
 # Names or whole groups. `schedule.log` and `trainer.max_skipped_in_a_row` may decide when a run stops, not what an update is.
 NOT_UPDATES = (
@@ -26,7 +29,7 @@ NOT_UPDATES = (
     "schedule.checkpoint_at_end",
     "schedule.keep_last",
     "schedule.keep_best",
-    "trainer.workers",
+    "trainer.num_workers",
     "trainer.prefetch",
     "trainer.pin_memory",
     "trainer.threads",
@@ -111,3 +114,13 @@ def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Differe
 
 def _text(value: Any) -> str:
     return "(absent)" if value is _ABSENT else json.dumps(value)
+
+
+def run_path(config: Mapping[str, Any]) -> Path:
+    """Where the run of a configuration lives; `run.name: null` is the hash of the keys that alter the updates."""
+    run = config["run"]
+    for key in ("experiment", "name"):
+        text = run[key]
+        if text is not None and (not text or text.startswith(".") or "/" in text or "\0" in text):
+            raise ConfigError(f"run.{key}: {text!r} is no name for a directory; use letters, digits, - and _")
+    return Path(run["root"]) / run["experiment"] / (run["name"] or update_hash(config))

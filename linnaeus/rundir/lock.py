@@ -12,62 +12,16 @@ import contextlib
 import fcntl
 import json
 import os
-import socket
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.distributed.processes import alive_here, identity
+from linnaeus.errors import ConfigError
 
 BEAT = 10.0  # seconds between two touches of the lock file
 DYING = 5.0  # seconds a killed owner may take to let go of the lock: its main thread is gone before the last of its files is closed
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _start_time(pid: int) -> str | None:
-    """Clock ticks since boot at which a process started: tells a process from a later one with the same pid. None: no such
-    process, or a zombie, which runs no more."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def _process_space() -> int:
-    """What tells containers on one machine apart, whose processes have numbers of their own; 0 where the system does not say."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0
-
-
-def identity() -> dict[str, Any]:
-    """Who this process is, for the lock file."""
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "boot": _boot_id(), "space": _process_space(), "pid": pid, "start": _start_time(pid)}
-
-
-def alive_here(owner: dict[str, Any]) -> bool | None:
-    """Whether the owner of a note lives; None when only its own machine or container can tell. The boot is the machine: a host that got
-    another name meanwhile has the same one, and a restarted host has another."""
-    boot = _boot_id()
-    if owner["boot"] != boot:
-        return False if owner["host"] == socket.gethostname() else None
-    if not boot and owner["host"] != socket.gethostname():
-        return None
-    space = _process_space()
-    if owner.get("space", space) != space:  # an earlier version did not note it
-        return None
-    start = _start_time(owner["pid"])
-    return start is not None and start == owner["start"]
 
 
 class RunLock:

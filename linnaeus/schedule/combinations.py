@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 Combination = tuple[str, ...]
 

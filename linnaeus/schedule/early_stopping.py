@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_schedule import EarlyStopConfig
+from linnaeus.errors import ConfigError
 
 
 class EarlyStopping:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from linnaeus.config.errors import ConfigError
-from linnaeus.schedule.durations import Duration, first_step_at
+from linnaeus.durations import Duration, first_step_at
+from linnaeus.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config
-from linnaeus.schedule.durations import Duration
+from linnaeus.durations import Duration
+from linnaeus.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,31 @@ def training_length(config: Config, dataset_size: int) -> TrainingLength:
 
 def steps_per_epoch(config: Config, dataset_size: int) -> int:
     """ceil(N / global batch) with `data.last_batch=keep`, floor with `drop`."""
-    batch = config.trainer.global_batch
+    batch = config.trainer.global_batch_size
     if dataset_size < 1:
         raise ConfigError(f"data.name={config.data.name} has no training samples; check the split and the filters of the data")
     if config.data.last_batch == "keep":
         return -(-dataset_size // batch)
     if dataset_size < batch:
         raise ConfigError(
-            f"trainer.global_batch={batch} is larger than the {dataset_size} training samples and data.last_batch=drop leaves nothing;"
-            f" use trainer.global_batch={dataset_size} or less, or data.last_batch=keep"
+            f"trainer.global_batch_size={batch} is larger than the {dataset_size} training samples and data.last_batch=drop leaves nothing;"
+            f" use trainer.global_batch_size={dataset_size} or less, or data.last_batch=keep"
         )
     return dataset_size // batch
 
 
 def accumulation_steps(config: Config, world_size: int) -> int:
     """Micro-batches of one update on one process. Raises `ConfigError` with the nearest right values when it is no whole number."""
-    batch, micro = config.trainer.global_batch, config.trainer.micro_batch
+    batch, micro = config.trainer.global_batch_size, config.trainer.micro_batch_size
     at_once = micro * world_size
     if batch % at_once == 0:
         return batch // at_once
     below, above = batch // at_once * at_once, -(-batch // at_once) * at_once
     nearest = f"{below} or {above}" if below else f"{above}"
-    fits = f", or trainer.micro_batch={_fitting_micro_batch(batch, micro, world_size)}" if batch % world_size == 0 else ""
+    fits = f", or trainer.micro_batch_size={_fitting_micro_batch(batch, micro, world_size)}" if batch % world_size == 0 else ""
     raise ConfigError(
-        f"trainer.global_batch={batch} is not a multiple of trainer.micro_batch x processes = {micro} x {world_size} = {at_once};"
-        f" use trainer.global_batch={nearest}{fits}"
+        f"trainer.global_batch_size={batch} is not a multiple of trainer.micro_batch_size x processes = {micro} x {world_size} = {at_once};"
+        f" use trainer.global_batch_size={nearest}{fits}"
     )
 
 

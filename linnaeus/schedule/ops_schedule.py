@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from linnaeus.progress.stages import TrainingStage
 from linnaeus.schedule.early_stopping import StopConditions
 from linnaeus.schedule.every import TimeTrigger
-from linnaeus.schedule.resolved import PARTIAL, ResolvedSchedule
+from linnaeus.schedule.resolved import ResolvedSchedule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,18 +53,6 @@ class OpsSchedule:
         if not self.should_validate_partial_mask_meta(current_step):
             return range(0)
         return range(len(r.combinations) if r.all_combinations_at_end and current_step == r.last_step else r.listed)
-
-    def passes_at_end(self) -> list[tuple[TrainingStage, int | None]]:
-        """(stage, partial index) of the passes the last step has, for a run that stops before the schedule foresaw it."""
-        r, step = self.resolved, self.resolved.last_step
-        passes: list[tuple[TrainingStage, int | None]] = []
-        if "validate" in r.at_end:
-            passes.append((TrainingStage.VALIDATION_NORMAL, None))
-        if "validate_mask_meta" in r.at_end:
-            passes.append((TrainingStage.VALIDATION_MASK_META, None))
-        if PARTIAL in r.at_end:
-            passes += [(TrainingStage.VALIDATION_PARTIAL_MASK_META, i) for i in self.partial_validations_due(step)]
-        return passes
 
     def clock_asks_for_checkpoint(self) -> bool:
         """Whether an interval of `schedule.checkpoint` by the clock has passed. Only rank 0 may ask, and tells the others."""
@@ -112,19 +99,19 @@ class OpsSchedule:
 
     def get_meta_mask_prob(self, current_step: int) -> float:
         """Probability that all metadata of a training sample are masked."""
-        return self.resolved.meta_mask.at(current_step)
+        return self.resolved.meta_mask_prob.at(current_step)
 
     def get_partial_meta_mask_prob(self, current_step: int) -> float:
         """Probability that a combination of a sample's metadata is masked, of the samples not fully masked."""
-        return self.resolved.partial_meta_mask.at(current_step)
+        return self.resolved.partial_meta_mask_prob.at(current_step)
 
     def get_null_mask_prob(self, current_step: int) -> float:
         """Probability that a null label is left out of the loss."""
-        return self.resolved.null_mask.at(current_step)
+        return self.resolved.null_mask_prob.at(current_step)
 
     def get_mixup_prob(self, current_step: int) -> float:
         """Probability that a pair of samples is mixed."""
-        return self.resolved.mixing.at(current_step)
+        return self.resolved.mixup_prob.at(current_step)
 
     def get_connection_density(self, current_step: int) -> float:
         """Share of the maskable weights that are connected in the state at `current_step`, if weights are connected in the update
@@ -134,7 +121,7 @@ class OpsSchedule:
     def get_mixup_group_level(self, epoch: int) -> str | None:
         """The taxonomic rank whose members are paired in a (0-based) epoch; None before the first entry: no pairs."""
         level = None
-        for begins, name in self.resolved.mixing_levels:
+        for begins, name in self.resolved.mixup_group_levels:
             if begins <= epoch:
                 level = name
         return level

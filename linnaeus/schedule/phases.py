@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_schedule import PhaseConfig
-from linnaeus.schedule.durations import Duration
+from linnaeus.durations import Duration
+from linnaeus.errors import ConfigError
 
 Weights = tuple[tuple[str, float], ...]  # (name, weight), as the configuration has them
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.config.schema_schedule import RampConfig
-from linnaeus.schedule.durations import Duration
+from linnaeus.durations import Duration
+from linnaeus.errors import ConfigError
 
 
 @dataclass(frozen=True)

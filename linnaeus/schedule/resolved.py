@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_optimization import (
     GrowthConfig,
@@ -22,8 +21,9 @@ from linnaeus.config.schema_optimization import (
     WSDConfig,
 )
 from linnaeus.config.schema_schedule import EarlyStopConfig, ScheduleConfig
+from linnaeus.durations import Duration
+from linnaeus.errors import ConfigError
 from linnaeus.schedule.combinations import Combination, all_combinations, listed_combinations
-from linnaeus.schedule.durations import Duration
 from linnaeus.schedule.every import Every
 from linnaeus.schedule.ramps import Ramp
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PARTIAL = "validate_partial_mask_meta"
 PASSES = ("validate", "validate_mask_meta", PARTIAL)
 DENSITY = "connected weights"
-RAMPS = ("meta_mask", "partial_meta_mask", "null_mask", "mixing")
+RAMPS = ("meta_mask_prob", "partial_meta_mask_prob", "null_mask_prob", "mixup_prob")
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class ResolvedSchedule:
     total_steps: int
     steps_per_epoch: int
     last_step: int
-    global_batch: int
-    micro_batch: int
+    global_batch_size: int
+    micro_batch_size: int
     log: Every
     report: Every
     validate: Every
@@ -62,11 +62,11 @@ class ResolvedSchedule:
     at_end: tuple[str, ...]  # the validation passes that belong to the last step, wherever that turns out to be
     can_mask: bool  # whether there are metadata, as far as is known, that a validation pass could mask
     probabilities: tuple[str, ...]  # those of RAMPS that the data ask for
-    meta_mask: Ramp
-    partial_meta_mask: Ramp
-    null_mask: Ramp
-    mixing: Ramp
-    mixing_levels: tuple[tuple[int, str], ...]  # (0-based epoch from which on, taxonomic rank)
+    meta_mask_prob: Ramp
+    partial_meta_mask_prob: Ramp
+    null_mask_prob: Ramp
+    mixup_prob: Ramp
+    mixup_group_levels: tuple[tuple[int, str], ...]  # (0-based epoch from which on, taxonomic rank)
     warmup_end: int
     lr_moments: tuple[tuple[str, int], ...]  # (what happens to the learning rate, step)
     phases: Phases | None  # the curriculum
@@ -125,18 +125,18 @@ def resolve_all_schedule_params(
     events |= _weighting_events(config.weighting, *lengths, last, tasks)
     events["growth"], density = _growth(config.growth, *lengths, last)
     ramps = {name: Ramp.resolve(getattr(schedule, name), f"schedule.{name}", *lengths) for name in RAMPS}
-    acting = tuple(name for name in RAMPS if name in probabilities and (has_metadata or not name.endswith("meta_mask")))
+    acting = tuple(name for name in RAMPS if name in probabilities and (has_metadata or not name.endswith("meta_mask_prob")))
     _check_acting(schedule, acting)
     levels = _mixing_levels(schedule, *lengths)
-    levels = levels if "mixing" in acting else ()
+    levels = levels if "mixup_prob" in acting else ()
     phases = Phases.resolve(schedule.phases or {}, *lengths)
     warmup_end = Duration.parse(scheduler.warmup, "lr_scheduler.warmup").to_steps(*lengths)
     return ResolvedSchedule(
         total_steps=total_steps,
         steps_per_epoch=steps_per_epoch,
         last_step=last,
-        global_batch=config.trainer.global_batch,
-        micro_batch=config.trainer.micro_batch,
+        global_batch_size=config.trainer.global_batch_size,
+        micro_batch_size=config.trainer.micro_batch_size,
         log=events["log"],
         report=events["report"],
         validate=events["validate"],
@@ -153,11 +153,11 @@ def resolve_all_schedule_params(
         at_end=_passes_at_end(schedule, events, complete),
         can_mask=has_metadata,
         probabilities=acting,
-        meta_mask=ramps["meta_mask"],
-        partial_meta_mask=ramps["partial_meta_mask"],
-        null_mask=ramps["null_mask"],
-        mixing=ramps["mixing"],
-        mixing_levels=levels,
+        meta_mask_prob=ramps["meta_mask_prob"],
+        partial_meta_mask_prob=ramps["partial_meta_mask_prob"],
+        null_mask_prob=ramps["null_mask_prob"],
+        mixup_prob=ramps["mixup_prob"],
+        mixup_group_levels=levels,
         warmup_end=warmup_end,
         lr_moments=_lr_moments(scheduler, warmup_end, phases, *lengths),
         phases=phases,
@@ -223,7 +223,7 @@ def _lr_moments(
     """The corners of the learning rate, for the plan; the curve itself is the scheduler's."""
     moments = [("warm-up ends", warmup_end)] if warmup_end else []
     if isinstance(scheduler, StepConfig):
-        at = (Duration.parse(text, "lr_scheduler.at").to_steps(total, per_epoch) for text in scheduler.at)
+        at = (Duration.parse(text, "lr_scheduler.milestones").to_steps(total, per_epoch) for text in scheduler.milestones)
         moments += [(f"x {scheduler.factor:g}", step) for step in at]
     if isinstance(scheduler, WSDConfig):
         moments.append(("decay begins", max(0, total - Duration.parse(scheduler.decay, "lr_scheduler.decay").to_steps(total, per_epoch))))
@@ -240,8 +240,8 @@ def _mixing_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tupl
     """The taxonomic rank that takes effect at the first epoch to start at or after each moment."""
     levels: dict[int, str] = {}
     moments: list[int] = []
-    for i, entry in enumerate(schedule.mixing_level):
-        key = f"schedule.mixing_level[{i}]"
+    for i, entry in enumerate(schedule.mixup_group_level):
+        key = f"schedule.mixup_group_level[{i}]"
         if set(entry) != {"from", "level"}:
             raise ConfigError(f"{key} has the keys {', '.join(entry) or 'none'}; it takes from and level: {{from: 50%, level: genus}}")
         moment = Duration.parse(entry["from"], f"{key}.from").to_steps(total, per_epoch)
@@ -257,7 +257,7 @@ def _mixing_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tupl
 def _check_acting(schedule: ScheduleConfig, acting: Sequence[str]) -> None:
     """Raises `ConfigError` for pairs to be mixed or null labels to be taught where the data know neither. How much metadata is masked
     has a default above 0, so what a user asked for cannot be told from it."""
-    for name, without in (("mixing", 0.0), ("null_mask", 1.0)):
+    for name, without in (("mixup_prob", 0.0), ("null_mask_prob", 1.0)):
         ramp = getattr(schedule, name)
         if name not in acting and (ramp.start, ramp.end) != (without, without):
             raise ConfigError(f"schedule.{name} has no effect on this data; leave its start and end at {without:g}")

@@ -18,7 +18,7 @@ INTERRUPTED = 75
 def sweep(asked: argparse.Namespace) -> int:
     """Do what a parsed command line with `-m`, or with a `launch` other than process, asks for; returns the exit status: 0 all trials
     ended well, 1 one failed, 75 interrupted. Raises `ConfigError`."""
-    from linnaeus.logging import setup_logging
+    from linnaeus.reporting import setup_logging
     from linnaeus.sweep.alone import run_alone
     from linnaeus.sweep.request import read_request
     from linnaeus.sweep.whole import run_sweep

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_launch import SweepConfig
+from linnaeus.errors import ConfigError
 from linnaeus.launch import Handle, Job, Launcher
 from linnaeus.sweep.outcomes import FAILED, INTERRUPTED, RUNNING, WAITING, Metric, Outcome, ended, finished
 from linnaeus.sweep.retried import Retried, reason

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.load import direction
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_launch import SweepConfig
+from linnaeus.errors import ConfigError
 from linnaeus.launch.base import ended_by_signal
-from linnaeus.rundir.owed import ENDED, read_summary
+from linnaeus.rundir.missing import ENDED, read_summary
 from linnaeus.sweep.trials import Trial
 
 WAITING, RUNNING, FINISHED, PLANNED, INTERRUPTED, FAILED = "waiting", "running", "finished", "planned", "interrupted", "failed"

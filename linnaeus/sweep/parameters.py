@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.load import CONF
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from statistics import fmean
 
-from linnaeus.logging.charts import log_ticks, nice_ticks, short
+from linnaeus.reporting.charts import log_ticks, nice_ticks, short
 from linnaeus.sweep.outcomes import Metric, Outcome
 from linnaeus.sweep.parameters import Parameter
-from linnaeus.sweep.record import ranking
+from linnaeus.sweep.study_record import ranking
 from linnaeus.sweep.trials import Trial, shown
 
 WIDTH, HEIGHT, COLUMNS = 460, 300, 2  # of a panel, with its axes

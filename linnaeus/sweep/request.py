@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.load import compose_tree, typed_config
-from linnaeus.config.repeat import split_from
 from linnaeus.config.schema_launch import LaunchConfig, SweepConfig
+from linnaeus.errors import ConfigError
+from linnaeus.rundir.repeat import split_from
 from linnaeus.sweep.parameters import Parameter, parameter, parse
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.sweep.outcomes import FAILED, Outcome, metric_of
 from linnaeus.sweep.parameters import Parameter
 from linnaeus.sweep.request import Request

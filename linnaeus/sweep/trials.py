@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.errors import ConfigError, one_line
 from linnaeus.config.load import compose, keys_left_out
+from linnaeus.config.messages import one_line
 from linnaeus.config.schema import Config
+from linnaeus.errors import ConfigError
 from linnaeus.rundir import RunDirectory, run_path, update_hash
 from linnaeus.sweep.request import Request
 

@@ -6,14 +6,14 @@ import logging
 import sys
 from pathlib import Path
 
-from linnaeus.checkpoint.files import write_atomic
+from linnaeus.files import write_atomic
 from linnaeus.launch import build_launcher
 from linnaeus.sweep.driver import Driver
 from linnaeus.sweep.outcomes import FAILED, INTERRUPTED, Metric, common_metric
 from linnaeus.sweep.picture import sweep_picture
-from linnaeus.sweep.record import PICTURE, SweepRecord
 from linnaeus.sweep.request import Request
 from linnaeus.sweep.study import Study
+from linnaeus.sweep.study_record import PICTURE, SweepRecord
 from linnaeus.sweep.trials import Trial, grid, sweep_name
 
 log = logging.getLogger("linnaeus")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_optimization import (
     DWAConfig,
     FAMOConfig,
@@ -16,6 +15,7 @@ from linnaeus.config.schema_optimization import (
     UncertaintyConfig,
     WeightingConfig,
 )
+from linnaeus.errors import ConfigError
 from linnaeus.weighting.base import Measured, Needs, TaskWeighting, initial_weights
 from linnaeus.weighting.conflict import Conflict
 from linnaeus.weighting.dwa import DynamicWeightAverage
@@ -87,6 +87,6 @@ def build_weighting(
     if accumulation > 1:
         raise ConfigError(
             f"weighting=surgery weighs an update by its own gradients, but a window has {accumulation} micro-batches, of which the first "
-            "would be weighed before the last is seen; set trainer.micro_batch so that there is one"
+            "would be weighed before the last is seen; set trainer.micro_batch_size so that there is one"
         )
     return Surgery(weights, config.method, seed)

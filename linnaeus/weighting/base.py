@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 
 @dataclass(frozen=True)

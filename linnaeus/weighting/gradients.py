@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 Totals = tuple[Tensor, Tensor, Tensor, Tensor]  # losses [T], norms [T], gramian [T, T], gramian at the last shared layer [T, T]
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.randomness import FORWARD, key
 from linnaeus.weighting.base import Measured, Needs, load_tensors, set_weights, usable
 

@@ -14,7 +14,7 @@ from linnaeus.weighting.base import Measured, TaskWeighting
 from linnaeus.weighting.conflict import Conflict
 from linnaeus.weighting.gradients import TaskGradients
 
-SeparateSums = Callable[[Any], Sequence[Tensor]]
+SeparateSums = Callable[[Any], Sequence[Tensor] | None]
 
 
 class Weigher:
@@ -26,11 +26,11 @@ class Weigher:
         conflict: Conflict,
         gradients: TaskGradients,
         all_reduce: Callable[[Tensor], Tensor],
-        separate_sums: SeparateSums | None = None,
+        separate_loss_sums: SeparateSums | None = None,
     ) -> None:
-        """`all_reduce` sums a tensor over the processes and returns it; `separate_sums` is the workload's, None: the loss sums."""
+        """`all_reduce` sums a tensor over the processes and returns it; `separate_loss_sums` is the workload's, None: the loss sums."""
         self.weighting, self.conflict, self.gradients = weighting, conflict, gradients
-        self.all_reduce, self.separate_sums = all_reduce, separate_sums
+        self.all_reduce, self.separate_loss_sums = all_reduce, separate_loss_sums
         self._asked = self._gradients = False  # what is measured of this update: for the weighting, and of gradients for anybody
         self._sums: Tensor | None = None  # float64 [T] of losses, where they are wanted
 
@@ -52,10 +52,11 @@ class Weigher:
         if not self._gradients:
             return
         denominators = torch.where(self._valid > 0, self._valid, 1.0).to(sums, non_blocking=True)
-        if self.separate_sums is None:
+        separate = None if self.separate_loss_sums is None else self.separate_loss_sums(outputs)
+        if separate is None:
             losses: Sequence[Tensor] = (sums / denominators).unbind()
         else:
-            losses = [one / share for one, share in zip(self.separate_sums(outputs), denominators.unbind(), strict=True)]
+            losses = [one / share for one, share in zip(separate, denominators.unbind(), strict=True)]
         self.gradients.add(losses, outputs, scale)
         if self.weighting.needs.at_once:
             self.finish()

@@ -71,7 +71,7 @@ def test_loop_overhead_writes_every_number(tmp_path):
 
 def test_start_up_times_main_to_its_first_update(tmp_path):
     start = time.time()
-    arguments = ["trainer.workers=0", "trainer.threads=1", "data.train_samples=128", f"run.root={tmp_path}"]
+    arguments = ["trainer.num_workers=0", "trainer.threads=1", "data.train_samples=128", f"run.root={tmp_path}"]
     command = [sys.executable, "-X", "importtime", "benchmarks/first_step.py", "main", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

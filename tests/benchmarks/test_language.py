@@ -124,4 +124,4 @@ def test_the_experiment_it_measures_compiles() -> None:
 
     config = compose(["experiment=gpt2"])
     assert config.trainer.compile and config.model.size == "gpt2"
-    assert config.trainer.global_batch * config.data.block == 491_520
+    assert config.trainer.global_batch_size * config.data.block == 491_520

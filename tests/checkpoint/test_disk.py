@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from linnaeus import engine
+from linnaeus import train
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, disk, find_resume_point, format, list_checkpoints, load_checkpoint
 from linnaeus.checkpoint.damage import CheckpointDamaged
-from linnaeus.checkpoint.disk import Unreadable, system_error, tried_again
 from linnaeus.checkpoint.format import MANIFEST, MODEL, STATE, TRAINING
-from linnaeus.checkpoint.going_back import NOTE
 from linnaeus.checkpoint.retention import prune
-from linnaeus.config.errors import ConfigError
+from linnaeus.checkpoint.rollback import NOTE
+from linnaeus.errors import ConfigError
+from linnaeus.files import Unreadable, system_error, tried_again
 from tests import runs
 from tests.checkpoint.test_resume import Ranks, spoil
 
@@ -87,7 +87,7 @@ def test_all_ranks_refuse_with_the_reason(saved: Path, monkeypatch: pytest.Monke
 
 
 def test_another_rank_that_cannot_read_says_so_as_an_os_error(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`engine.resume.find_point` tells the others of an OSError; a plain ConfigError would end one process alone."""
+    """`train.restore.find_point` tells the others of an OSError; a plain ConfigError would end one process alone."""
     ranks = Ranks()
     auto_resume_helper(saved, is_master=True, broadcast_object=ranks.master)
 
@@ -226,7 +226,7 @@ def test_a_kill_in_the_first_write_of_all_needs_no_consent(tmp_path: Path) -> No
 def test_a_run_whose_disk_is_away_is_refused_and_goes_on_once_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more = ["trainer.length=2epochs", "schedule.checkpoint=[1steps]", "schedule.keep_last=9"]
     whole = runs.run("vectors", tmp_path / "whole", *more)
-    with runs.killed(engine.epoch, "train_one_step", 5):
+    with runs.killed(train.loop, "train_one_step", 5):
         runs.run("vectors", tmp_path / "again", *more)
     run = runs.run_path(runs.configuration("vectors", tmp_path / "again", *more))
     steps = [step for step, _ in list_checkpoints(run / "checkpoints")]

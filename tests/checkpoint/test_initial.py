@@ -20,9 +20,9 @@ from torch import nn
 from linnaeus.checkpoint import save_checkpoint
 from linnaeus.checkpoint.fitting import check_fit, load_into
 from linnaeus.checkpoint.format import write_manifest
-from linnaeus.checkpoint.initial import initial_weights, read_initial
+from linnaeus.checkpoint.initial_weights import initial_weights, read_initial
 from linnaeus.config import compose
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 
 class Net(nn.Module):

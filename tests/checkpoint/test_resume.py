@@ -11,9 +11,9 @@ import pytest
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, format, save_checkpoint
 from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, STATE, TRAINING, _manifest_digest
-from linnaeus.checkpoint.going_back import NOTE
 from linnaeus.checkpoint.resume import holds_checkpoint
-from linnaeus.config.errors import ConfigError
+from linnaeus.checkpoint.rollback import NOTE
+from linnaeus.errors import ConfigError
 from tests.checkpoint.conftest import payload
 
 

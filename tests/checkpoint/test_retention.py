@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, list_checkpoints
-from linnaeus.checkpoint.files import TEMPORARY, write_atomic
 from linnaeus.checkpoint.format import MODEL
 from linnaeus.checkpoint.retention import Candidate, choose_kept
+from linnaeus.files import TEMPORARY, write_atomic
 from tests.checkpoint.conftest import payload
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.engine.results import ValidationResults
+from linnaeus.rundir.validation_results import ValidationResults
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, list_checkpoints, writer
-from linnaeus.checkpoint.files import TEMPORARY, file_digest
 from linnaeus.checkpoint.format import EMA, MODEL, STATE, TRAINING, read_manifest
-from linnaeus.logging import RowWriter
+from linnaeus.files import TEMPORARY, file_digest
+from linnaeus.reporting import RowWriter
 from tests.checkpoint.conftest import payload
 from tests.checkpoint.test_format import assert_same
 

@@ -21,13 +21,13 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 import main
-from linnaeus import engine
+from linnaeus import train
 from linnaeus.config import compose, typed_config
 from linnaeus.distributed import DistributedContext
-from linnaeus.engine.agreement import agree
-from linnaeus.engine.build import build_train_loader
-from linnaeus.engine.epoch import update_from, windows
+from linnaeus.distributed.synchronisation import agree
 from linnaeus.rundir import RunDirectory, run_path
+from linnaeus.train.build import build_train_loader
+from linnaeus.train.loop import update_from, windows
 from linnaeus.workloads import build_workload
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "conf"
@@ -36,10 +36,10 @@ TINY = [
     "data.validation_samples=20",
     "data.validation_batch=20",
     "data.image_size=16",
-    "trainer.global_batch=8",
-    "trainer.micro_batch=4",
+    "trainer.global_batch_size=8",
+    "trainer.micro_batch_size=4",
     "trainer.length=3steps",
-    "trainer.workers=0",
+    "trainer.num_workers=0",
     "schedule.log=[1steps]",
     "schedule.report=[]",
     "schedule.validate=[3steps]",
@@ -77,7 +77,7 @@ def composed(*overrides: str) -> Any:
 
 def plan(config: Any) -> Any:
     context = DistributedContext().initialize(device="cpu")
-    return engine.resolve_schedule(config, build_workload(config), context)
+    return train.resolve_schedule(config, build_workload(config), context)
 
 
 def plan_text(config: Any) -> str:
@@ -93,8 +93,8 @@ def built(config: Any) -> Any:
     """A `Training`, nothing written."""
     context = DistributedContext().initialize(device="cpu")
     workload = build_workload(config)
-    resolved = engine.resolve_schedule(config, workload, context)
-    return engine.build_training(config, context, workload, resolved, Path("/nonexistent"))
+    resolved = train.resolve_schedule(config, workload, context)
+    return train.build_training(config, context, workload, resolved, Path("/nonexistent"))
 
 
 def notes(config: Any) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ def process(config: Any) -> tuple:
     """Settings of this process, put back afterwards."""
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     try:
-        engine.apply_process_settings(config)
+        train.apply_process_settings(config)
         return torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     finally:
         torch.set_num_threads(before[0])

@@ -12,7 +12,7 @@ import pytest
 from tests.config.observers import write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = "data.train_samples=40 data.validation_samples=20 data.image_size=32 trainer.global_batch=8 trainer.micro_batch=4 trainer.workers=0"
+SMALL = "data.train_samples=40 data.validation_samples=20 data.image_size=32 trainer.global_batch_size=8 trainer.micro_batch_size=4 trainer.num_workers=0"
 
 # what is typed -> what the line must say
 REFUSED = {
@@ -28,7 +28,7 @@ REFUSED = {
     "optmizer=adamw": "did you mean optimizer?",
     "seed.x=3": "seed is not a group",
     "hydra.foo=1": "hydra.foo=1 has no effect here",
-    "schedule.mixing={strat:0.1}": "did you mean schedule.mixing.start?",
+    "schedule.mixup_prob={strat:0.1}": "did you mean schedule.mixup_prob.start?",
     "~trainer.length": "trainer.length is missing",
     "~model": "model is missing",
     "+trainer.length=2epochs": "leave the + out",
@@ -60,7 +60,7 @@ REFUSED = {
     "optimizer.lr=0": "it must be more than 0",
     "trainer.ema_decay=1.5": "it must be less than 1",
     "trainer.compile=maybe": "true or false",
-    "trainer.clip_norm={a:1}": "trainer.clip_norm is {'a': 1}",
+    "trainer.max_grad_norm={a:1}": "trainer.max_grad_norm is {'a': 1}",
     "augment.crop_scale=0.5": "it takes a list",
     "augment.crop_scale=[1,0.5]": "augment.crop_scale=[1.0, 0.5] must be two numbers",
     "data.components=[SPATIAL,[TEMPORAL]]": "data.components[1]",
@@ -77,14 +77,14 @@ REFUSED = {
     "schedule.log=[-5steps]": "cannot be negative",
     "schedule.validate=[0steps]": "use [] for never",
     "lr_scheduler.warmup=200%": "between 0% and 100%",
-    "schedule.meta_mask.begin=50% schedule.meta_mask.until=10%": "comes before schedule.meta_mask.begin",
+    "schedule.meta_mask_prob.begin=50% schedule.meta_mask_prob.until=10%": "comes before schedule.meta_mask_prob.begin",
     "lr_scheduler=wsd lr_scheduler.decay=99%": "shorten one",
-    "lr_scheduler=step lr_scheduler.at=[]": "no moment",
+    "lr_scheduler=step lr_scheduler.milestones=[]": "no moment",
     # batches
-    "trainer.global_batch=0": "it must be at least 1",
-    "trainer.global_batch=10": "use trainer.global_batch=8 or 12, or trainer.micro_batch=2",
-    "trainer.global_batch=80 data.last_batch=drop": "is larger than the 40 training samples",
-    "trainer.micro_batch=1 schedule.mixing.end=0.5": "make it even",
+    "trainer.global_batch_size=0": "it must be at least 1",
+    "trainer.global_batch_size=10": "use trainer.global_batch_size=8 or 12, or trainer.micro_batch_size=2",
+    "trainer.global_batch_size=80 data.last_batch=drop": "is larger than the 40 training samples",
+    "trainer.micro_batch_size=1 schedule.mixup_prob.end=0.5": "make it even",
     # paths and data
     "data=manifest": "data.path is required",
     "data=manifest data.path=/no/such.csv": "data.path: '/no/such.csv' is not there",
@@ -108,11 +108,11 @@ REFUSED = {
     "data.components=[SPATIAL,SPATIAL] schedule.partial_combinations=[]": "names a component twice",
     "schedule.partial_combinations=[[FOO]]": "schedule.partial_combinations[0] names FOO",
     "schedule.partial_mask_weights=[1]": "schedule.partial_mask_weights",
-    "schedule.mixing.end=0.5 schedule.mixing_level=[{from:0%,level:phylum}]": "'phylum' is not one of the taxonomic ranks",
-    "schedule.mixing.end=0.5 schedule.mixing_level=[]": "schedule.mixing_level is empty",
+    "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[{from:0%,level:phylum}]": "'phylum' is not one of the taxonomic ranks",
+    "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[]": "schedule.mixup_group_level is empty",
     "weighting.weights={foo:1}": "weighting.weights.foo: no such task",
     "weighting.weights.foo=1": "weighting.weights.foo: no such task",
-    "optimizer.groups=[{filter:{name:nope},lr_scale:0}]": "takes no parameter",
+    "optimizer.param_groups=[{filter:{name:nope},lr_scale:0}]": "takes no parameter",
     "model=timm model.backbone=nope": "model.backbone",
     # monitors
     "schedule.best_monitor=val/foo": "schedule.best_monitor is val/foo, which no validation of this run measures",
@@ -164,8 +164,8 @@ def test_one_line_and_nothing_written(typed, start, folder, tmp_path):
 BUILDING = {  # what nothing but building the parts of a run finds
     "head.nulls=predict": "there is nothing to learn; set head.nulls=ignore",
     "head=marginal loss=marginal head.nulls=predict": "a null class would never be learnt",
-    "schedule.mixing.end=0.5 schedule.mixing_level=[]": "schedule.mixing_level is empty",
-    "optimizer.groups=[{filter:{name:nope},lr_scale:0}]": "takes no parameter",
+    "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[]": "schedule.mixup_group_level is empty",
+    "optimizer.param_groups=[{filter:{name:nope},lr_scale:0}]": "takes no parameter",
     "trainer.freeze=[nose]": "no weight begins with nose",
     "weighting=dwa weighting.weights={genus:0}": "dwa only moves positive weights",
     "model=timm model.backbone=nope": "model.backbone",
@@ -210,7 +210,7 @@ def test_a_sweep_under_a_launcher_is_refused_with_what_to_type(start, monkeypatc
 
 def test_a_mistake_in_the_code_keeps_its_traceback(start, monkeypatch):
     """The negative control: only mistakes of a user become one line."""
-    monkeypatch.setattr("linnaeus.engine.resolve_schedule", lambda *_: int("no number"))
+    monkeypatch.setattr("linnaeus.train.resolve_schedule", lambda *_: int("no number"))
     with pytest.raises(ValueError, match="no number"):
         start(*SMALL.split())
 
@@ -229,7 +229,7 @@ def test_the_program_itself(tmp_path):
 
 def test_under_torchrun_the_line_appears_once(tmp_path):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py", "trainer.device=cpu"]
-    done = run(*launch, "trainer.global_batch=66", "trainer.micro_batch=22", f"run.root={tmp_path}/runs")
+    done = run(*launch, "trainer.global_batch_size=66", "trainer.micro_batch_size=22", f"run.root={tmp_path}/runs")
     assert done.returncode == 1
-    assert done.stderr.count("trainer.global_batch=66 is not a multiple of trainer.micro_batch x processes = 22 x 2 = 44") == 1
+    assert done.stderr.count("trainer.global_batch_size=66 is not a multiple of trainer.micro_batch_size x processes = 22 x 2 = 44") == 1
     assert list(tmp_path.iterdir()) == []

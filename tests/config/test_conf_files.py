@@ -75,7 +75,7 @@ def test_the_smoke_preset_stops_an_experiment_after_three_updates():
     ids=str,
 )
 def test_the_saved_configuration_is_the_same_one_again(overrides):
-    config = compose([*overrides, "optimizer.groups=[{filter:{name:'re:.*bias'},lr_scale:1e-3}]", "weighting.weights={species:2}"])
+    config = compose([*overrides, "optimizer.param_groups=[{filter:{name:'re:.*bias'},lr_scale:1e-3}]", "weighting.weights={species:2}"])
     again = typed_config(load_yaml(dump_yaml(dataclasses.asdict(config))))
     assert again == config
     assert list(describe(again)) == list(describe(config)), "types too: 1.0 is not 1"

@@ -46,7 +46,7 @@ def row_names(config: Any) -> set[str]:
 
 def validation_batches(config: Any) -> int:
     t = see.built(config)
-    see.engine.validate_one_pass(t, t.passes[0])
+    see.train.validate_one_pass(t, t.passes[0])
     return len(t.validation_loader)
 
 
@@ -86,7 +86,7 @@ def wandb(config: Any) -> Any:
         raise Asked(f"{mode} {project}")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("linnaeus.logging.wandb.WandbLogger", logger)
+        patch.setattr("linnaeus.reporting.wandb_logger.WandbLogger", logger)
         try:
             return see.ran(config).status
         except Asked as asked:
@@ -102,8 +102,8 @@ def operated(config: Any) -> str:
 
 
 GRADNORM = "weighting=gradnorm weighting.every=[1steps]"
-SURGERY = "weighting=surgery trainer.micro_batch=8"
-MIXED = "schedule.mixing.start=1 schedule.mixing.end=1 schedule.mixing_level=[{from:0%,level:order}]"
+SURGERY = "weighting=surgery trainer.micro_batch_size=8"
+MIXED = "schedule.mixup_prob.start=1 schedule.mixup_prob.end=1 schedule.mixup_group_level=[{from:0%,level:order}]"
 MANIFEST = "data=manifest data.path=FOLDER/manifest.csv data.image_size=32 data.components=[] data.validation_batch=20"
 TAXA = "data.taxonomy=FOLDER/taxa.csv data.taxon_column=taxon"
 TIMM = "model=timm model.backbone=test_resnet"
@@ -113,8 +113,8 @@ CKPT = f"{FALLING} schedule.checkpoint=[1steps] schedule.keep_last=1"
 PHASE = "schedule.phases={one:{start:0%,end"
 GROWTH = "experiment=vectors growth=linear growth.every=[1steps] growth.until=100% optimizer.lr=0.01"
 RAMP = "schedule.{0}.start=0 schedule.{0}.end=1 schedule.{0}.begin=0% schedule.{0}.until=67%"
-NONE = "schedule.meta_mask.start=0 schedule.meta_mask.end=0"
-NULLS = "head.nulls=phase_in data.train_samples=72 trainer.global_batch=24 trainer.micro_batch=24"
+NONE = "schedule.meta_mask_prob.start=0 schedule.meta_mask_prob.end=0"
+NULLS = "head.nulls=phase_in data.train_samples=72 trainer.global_batch_size=24 trainer.micro_batch_size=24"
 
 
 def ramp(name: str, observe: Callable[[Any], Any], base: str = "") -> dict[str, Case]:
@@ -182,7 +182,9 @@ TABLE = {
     "head.name": Case("head.name=marginal", see.parameters),
     "head.routing@hierarchical_softmax": Case("head.routing=hard", see.updates, "head=hierarchical_softmax"),
     "head.temperature@hierarchical_softmax": Case("head.temperature=0.1", see.updates, "head=hierarchical_softmax"),
-    "head.nulls": Case("head.nulls=predict", see.parameters, "data.train_samples=72 trainer.global_batch=24 trainer.micro_batch=24"),
+    "head.nulls": Case(
+        "head.nulls=predict", see.parameters, "data.train_samples=72 trainer.global_batch_size=24 trainer.micro_batch_size=24"
+    ),
     "loss.name": Case("loss=marginal", see.updates),
     "loss.class_weights": Case("loss.class_weights=inverse", see.updates),
     "loss.effective_beta": Case("loss.effective_beta=0.9", see.updates, "loss=class_balanced"),
@@ -232,7 +234,7 @@ TABLE = {
     "optimizer.lr_reference_batch": Case("optimizer.lr_reference_batch=32", see.updates, "optimizer.lr_scaling=linear"),
     "optimizer.weight_decay": Case("optimizer.weight_decay=0.5", see.updates),
     "optimizer.fused": Case("optimizer.fused=false", built(lambda t: [type(m).__name__ for m in t.optimizers.optimizers])),
-    "optimizer.groups": Case("optimizer.groups=[{filter:{dim:1},lr_scale:0}]", see.updates),
+    "optimizer.param_groups": Case("optimizer.param_groups=[{filter:{dim:1},lr_scale:0}]", see.updates),
     "optimizer.beta1@adamw": Case("optimizer.beta1=0.5", see.updates),
     "optimizer.beta2@adamw": Case("optimizer.beta2=0.5", see.updates),
     "optimizer.eps@adamw": Case("optimizer.eps=0.01", see.updates),
@@ -247,7 +249,7 @@ TABLE = {
     "lr_scheduler.warmup": Case("lr_scheduler.warmup=2steps", see.learning_rates),
     "lr_scheduler.final_scale@cosine": Case("lr_scheduler.final_scale=0.5", see.learning_rates),
     "lr_scheduler.final_scale@linear": Case("lr_scheduler.final_scale=0.5", see.learning_rates, "lr_scheduler=linear"),
-    "lr_scheduler.at@step": Case("lr_scheduler.at=[10%]", see.learning_rates, f"{LONG} lr_scheduler=step"),
+    "lr_scheduler.milestones@step": Case("lr_scheduler.milestones=[10%]", see.learning_rates, f"{LONG} lr_scheduler=step"),
     "lr_scheduler.factor@step": Case("lr_scheduler.factor=0.5", see.learning_rates, f"{LONG} lr_scheduler=step"),
     "lr_scheduler.decay@wsd": Case("lr_scheduler.decay=50%", see.learning_rates, f"{LONG} lr_scheduler=wsd"),
     "lr_scheduler.decay_shape@wsd": Case("lr_scheduler.decay_shape=linear", see.learning_rates, f"{LONG} lr_scheduler=wsd"),
@@ -277,19 +279,19 @@ TABLE = {
     "schedule.keep_best": Case("schedule.keep_best=3", ran("checkpoints"), f"{CKPT} schedule.keep_best=0"),
     "schedule.best_monitor": Case("schedule.best_monitor=val/order/top1", lambda c: see.ran(c).summary["best"]),
     "schedule.best_mode": Case("schedule.best_mode=max", lambda c: see.ran(c).summary["best"], FALLING),
-    **ramp("meta_mask", see.batches),
-    **ramp("partial_meta_mask", see.batches, NONE),
+    **ramp("meta_mask_prob", see.batches),
+    **ramp("partial_meta_mask_prob", see.batches, NONE),
     "schedule.partial_mask_whitelist": Case(
-        "schedule.partial_mask_whitelist=[[SPATIAL]]", see.batches, f"{NONE} schedule.partial_meta_mask.start=1"
+        "schedule.partial_mask_whitelist=[[SPATIAL]]", see.batches, f"{NONE} schedule.partial_meta_mask_prob.start=1"
     ),
     "schedule.partial_mask_weights": Case(
         "schedule.partial_mask_weights=[1,0]",
         see.batches,
-        f"{NONE} schedule.partial_meta_mask.start=1 schedule.partial_mask_whitelist=[[SPATIAL],[TEMPORAL]]",
+        f"{NONE} schedule.partial_meta_mask_prob.start=1 schedule.partial_mask_whitelist=[[SPATIAL],[TEMPORAL]]",
     ),
-    **ramp("null_mask", see.updates, NULLS),
-    **ramp("mixing", see.batches, "schedule.mixing_level=[{from:0%,level:order}]"),
-    "schedule.mixing_level": Case("schedule.mixing_level=[{from:0%,level:genus}]", see.batches, MIXED),
+    **ramp("null_mask_prob", see.updates, NULLS),
+    **ramp("mixup_prob", see.batches, "schedule.mixup_group_level=[{from:0%,level:order}]"),
+    "schedule.mixup_group_level": Case("schedule.mixup_group_level=[{from:0%,level:genus}]", see.batches, MIXED),
     "schedule.phases": Case(f"{PHASE}:100%,lr:2}}}}", see.learning_rates),
     **{
         f"schedule.phases.NAME.{name}": Case(change, observe, f"{PHASE}:100%}}}}")
@@ -321,13 +323,13 @@ TABLE = {
     "growth.until@linear": Case("growth.until=1steps", see.updates, GROWTH),
     "growth.every@linear": Case("growth.every=[2steps]", see.updates, GROWTH),
     "growth.by@linear": Case("growth.by=random", see.updates, GROWTH),
-    "trainer.global_batch": Case("trainer.global_batch=16", see.updates),
-    "trainer.micro_batch": Case("trainer.micro_batch=8", built(lambda t: t.sampler.accumulation)),
+    "trainer.global_batch_size": Case("trainer.global_batch_size=16", see.updates),
+    "trainer.micro_batch_size": Case("trainer.micro_batch_size=8", built(lambda t: t.sampler.accumulation)),
     "trainer.length": Case("trainer.length=2steps", end),
     "trainer.device": Case("trainer.device=cuda", see.refusal(device)),
     "trainer.precision": Case("trainer.precision=bf16", see.updates),
     "trainer.freeze": Case("trainer.freeze=[trunk]", see.updates),
-    "trainer.clip_norm": Case("trainer.clip_norm=0.01", see.updates, "optimizer=sgd"),
+    "trainer.max_grad_norm": Case("trainer.max_grad_norm=0.01", see.updates, "optimizer=sgd"),
     "trainer.ema_decay": Case("trainer.ema_decay=0.9", ran("files"), "trainer.ema_validate=false run.name=x"),
     "trainer.ema_validate": Case(
         "trainer.ema_validate=true schedule.best_monitor=val_ema/loss", row_names, "trainer.ema_decay=0.9 trainer.ema_validate=false"
@@ -337,12 +339,12 @@ TABLE = {
     "trainer.deterministic": Case("trainer.deterministic=true", see.process),
     "trainer.threads": Case("trainer.threads=3", see.process),
     "trainer.max_time": Case("trainer.max_time=0.000001s", ran("status")),
-    "trainer.startup_timeout": Case("trainer.startup_timeout=5min", built(lambda t: t.vitals.startup_timeout)),
-    "trainer.timeout": Case("trainer.timeout=1min", built(lambda t: t.vitals.timeout)),
+    "trainer.startup_timeout": Case("trainer.startup_timeout=5min", built(lambda t: t.watchdog.startup_timeout)),
+    "trainer.timeout": Case("trainer.timeout=1min", built(lambda t: t.watchdog.timeout)),
     "trainer.max_skipped_in_a_row": Case("trainer.max_skipped_in_a_row=1", ran("status"), "optimizer=sgd optimizer.lr=1e30"),
-    "trainer.workers": Case("trainer.workers=1", see.loader_on_gpu),
-    "trainer.prefetch": Case("trainer.prefetch=2", see.loader_on_gpu, "trainer.workers=1"),
-    "trainer.pin_memory": Case("trainer.pin_memory=false", see.loader_on_gpu, "trainer.workers=1"),
+    "trainer.num_workers": Case("trainer.num_workers=1", see.loader_on_gpu),
+    "trainer.prefetch": Case("trainer.prefetch=2", see.loader_on_gpu, "trainer.num_workers=1"),
+    "trainer.pin_memory": Case("trainer.pin_memory=false", see.loader_on_gpu, "trainer.num_workers=1"),
     "logger.console": Case("logger.console=quiet", lambda c: see.ran(c).console == ""),
     "logger.wandb": Case("logger.wandb=offline", wandb),
     "logger.wandb_project": Case("logger.wandb_project=x", wandb, "logger.wandb=offline"),

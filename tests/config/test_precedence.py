@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from linnaeus.config import ConfigError, compose
+from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.load import compose_tree
 from linnaeus.config.precedence import as_hydra_takes, note
+from linnaeus.errors import ConfigError
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trials import grid
 from tests import runs
@@ -31,7 +32,7 @@ optimizer: {lr: 0.01, beta2: 0.9}
 lr_scheduler: {warmup: 2steps, final_scale: 0.2}
 weighting: {weights: {text: 3, other: 2}}
 schedule:
-  mixing: {start: 0.1, end: 0.2}
+  mixup_prob: {start: 0.1, end: 0.2}
   phases:
     dawn: {start: 0%, end: 60%, lr: 2, data: {birds: 1}, dimensions: {calm: 2}}
     dusk: {start: 50%, end: 100%, data: {moths: 1}}
@@ -87,7 +88,7 @@ def test_an_entry_in_braces_changes_what_is_in_them_and_replaces_its_mappings(mi
 
 def test_groups_of_fixed_keys_keep_the_others(mine: Any) -> None:
     """The negative control: in braces or not, one key of several is one key."""
-    mixing = mine("schedule.mixing={end: 0.5}").schedule.mixing
+    mixing = mine("schedule.mixup_prob={end: 0.5}").schedule.mixup_prob
     assert (mixing.start, mixing.end, mixing.until) == (0.1, 0.5, "100%")
     assert mine("trainer={length: 7steps}").trainer.length == "7steps"
 

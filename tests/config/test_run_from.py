@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from linnaeus.config import ConfigError, compose
+from linnaeus.config import compose
 from linnaeus.config.help import help_text
 from linnaeus.config.load import compose_tree
-from linnaeus.config.repeat import split_from
-from linnaeus.config.saved import filled
+from linnaeus.errors import ConfigError
 from linnaeus.rundir import RunDirectory, dump_yaml, load_yaml, run_path
+from linnaeus.rundir.repeat import split_from
+from linnaeus.rundir.saved import filled
 from tests import runs
 
 
@@ -44,7 +45,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("named", ["config.yaml", ""])
 def test_a_repeated_run_has_the_same_bits(named: str, original: Path) -> None:
-    config = compose([f"run.from={original / named}", f"run.name=again{len(named)}", "trainer.workers=2"])
+    config = compose([f"run.from={original / named}", f"run.name=again{len(named)}", "trainer.num_workers=2"])
     assert runs.start(config) == 0
     again = runs.run_path(config)
     assert again.parent == original.parent and again != original
@@ -76,14 +77,16 @@ def test_as_a_user_types_it(start: Any, original: Path) -> None:
 
 
 def test_single_keys_apply_as_plain_values(tmp_path: Path) -> None:
-    run = save(tmp_path, "optimizer=sgd", "weighting.weights={species:2}", "schedule.mixing={start:0.1,end:0.2}", "run.name=a")
-    more = ["optimizer.lr=1e-2", "schedule.validate=[50%]", "schedule.mixing={end:0.3}", "++weighting.weights={genus:3}", "run.name=b"]
+    run = save(tmp_path, "optimizer=sgd", "weighting.weights={species:2}", "schedule.mixup_prob={start:0.1,end:0.2}", "run.name=a")
+    more = ["optimizer.lr=1e-2", "schedule.validate=[50%]", "schedule.mixup_prob={end:0.3}", "++weighting.weights={genus:3}", "run.name=b"]
     config = compose([*more[:2], f"run.from='{run}'", *more[2:]])
     before = compose([f"run.from={run}", "run.name=b"])
     assert (config.optimizer.name, config.optimizer.lr, config.schedule.validate) == ("sgd", 0.01, ["50%"])
-    assert (config.schedule.mixing.start, config.schedule.mixing.end) == (0.1, 0.3)
+    assert (config.schedule.mixup_prob.start, config.schedule.mixup_prob.end) == (0.1, 0.3)
     assert config.weighting.weights == {"species": 2.0, "genus": 3.0}
-    assert compose([f"run.from={run}", "trainer.threads=${trainer.workers}", "trainer.workers=3", "run.name=b"]).trainer.threads == 3
+    assert (
+        compose([f"run.from={run}", "trainer.threads=${trainer.num_workers}", "trainer.num_workers=3", "run.name=b"]).trainer.threads == 3
+    )
     changed = {"optimizer": before.optimizer, "schedule": before.schedule, "weighting": before.weighting}
     assert dataclasses.replace(config, **changed) == before
 
@@ -168,7 +171,7 @@ def test_help_and_hints_know_the_key(start: Any, tmp_path: Path) -> None:
 def test_a_repetition_never_enters_the_directory_of_the_other(tmp_path: Path) -> None:
     run = save(tmp_path)  # named by its hash
     for given in (run, run / "config.yaml", run / "launches" / "1" / "config.yaml"):
-        assert "in its own directory" in refusal(f"run.from={given}", "trainer.workers=3"), "which alters no update"
+        assert "in its own directory" in refusal(f"run.from={given}", "trainer.num_workers=3"), "which alters no update"
     other = compose([f"run.from={run}", "seed=9"])
     assert run_path(dataclasses.asdict(other)) != run
     named = save(tmp_path, "run.name=mine")
@@ -197,11 +200,11 @@ def edited(run: Path, edit: Any) -> None:
 
 def older(tree: dict[str, Any]) -> None:
     """As a version saved it that knew less."""
-    del tree["logger"], tree["trainer"]["clip_norm"], tree["schedule"]["early_stop"]["min_delta"], tree["model"]["pretrained"]
+    del tree["logger"], tree["trainer"]["max_grad_norm"], tree["schedule"]["early_stop"]["min_delta"], tree["model"]["pretrained"]
     del tree["schedule"]["best_mode"], tree["run"]["init_from"]
 
 
-LACKED = ["model.pretrained", "run.init_from", "schedule.best_mode", "schedule.early_stop.min_delta", "trainer.clip_norm"]
+LACKED = ["model.pretrained", "run.init_from", "schedule.best_mode", "schedule.early_stop.min_delta", "trainer.max_grad_norm"]
 
 
 def test_keys_that_a_saved_file_lacks_have_their_defaults_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -240,9 +243,11 @@ def test_a_key_that_came_later_does_not_stop_a_run(tmp_path: Path) -> None:
     run = save(tmp_path, *overrides[:-1])
     edited(run, older)
     found = RunDirectory(dataclasses.asdict(compose(overrides)))
-    assert not found.altered and found.changes[0].startswith("keys of a later version") and found.previous["trainer"]["clip_norm"] == 1.0
-    with pytest.raises(ConfigError, match=r"trainer\.clip_norm: 1.0 -> 2.0"):  # another value than the default is a change
-        RunDirectory(dataclasses.asdict(compose([*overrides, "trainer.clip_norm=2"])))
+    assert (
+        not found.altered and found.changes[0].startswith("keys of a later version") and found.previous["trainer"]["max_grad_norm"] == 1.0
+    )
+    with pytest.raises(ConfigError, match=r"trainer\.max_grad_norm: 1.0 -> 2.0"):  # another value than the default is a change
+        RunDirectory(dataclasses.asdict(compose([*overrides, "trainer.max_grad_norm=2"])))
     edited(run, lambda tree: tree["trainer"].update(gone=1))
     with pytest.raises(ConfigError, match=r"trainer\.gone: 1 -> \(absent\)"):
         RunDirectory(dataclasses.asdict(compose(overrides)))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.config import ConfigError, compose
+from linnaeus.config import compose
+from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
 from tests import runs
 
@@ -51,7 +52,7 @@ def test_data_without_metadata_have_no_masked_passes(tmp_path: Path):
     for i in range(24):
         Image.new("RGB", (20, 20), (i * 9, 80, 10)).save(tmp_path / f"{i}.png")
     built = build_workload(
-        compose(["data=manifest", f"data.path={tmp_path / 'm.csv'}", "data.image_size=16", "schedule.meta_mask.end=0.5"])
+        compose(["data=manifest", f"data.path={tmp_path / 'm.csv'}", "data.image_size=16", "schedule.meta_mask_prob.end=0.5"])
     )
     assert built.components == () and built.inputs == ("SPATIAL", "TEMPORAL", "ELEVATION")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from linnaeus import engine
+from linnaeus import train
 from linnaeus.checkpoint import list_checkpoints
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from tests import runs
 
 
@@ -60,7 +60,7 @@ def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
     assert "averaged ones were validated" in report and report.splitlines()[0] in log_of(whole)
     assert len(json.loads((whole / "run.json").read_text())["initial_weights"]) == 64
     for call in (1, 4):  # killed before its first checkpoint and after it
-        with runs.killed(engine.epoch, "train_one_step", call):
+        with runs.killed(train.loop, "train_one_step", call):
             runs.run("vectors", tmp_path / f"killed{call}", *more)
         again = runs.run("vectors", tmp_path / f"killed{call}", *more)
         assert runs.differences(whole, again) == []
@@ -80,7 +80,7 @@ def test_weights_that_do_not_fit_leave_nothing_behind(tmp_path: Path) -> None:
 
 def test_weights_that_changed_before_the_first_checkpoint(tmp_path: Path) -> None:
     source = runs.run("vectors", tmp_path / "source")
-    with runs.killed(engine.epoch, "train_one_step", 1):
+    with runs.killed(train.loop, "train_one_step", 1):
         runs.run("vectors", tmp_path / "new", f"run.init_from={source}")
     runs.run("vectors", tmp_path / "source", "trainer.length=6epochs", "run.allow=[trainer.length]")
     with pytest.raises(ConfigError, match="holds other weights"):
@@ -114,8 +114,8 @@ def test_only_what_is_missing_is_made(lost: str, stops: str, tmp_path: Path, mon
     else:
         (last / "model.safetensors").write_bytes(b"damaged")
     steps: list[int] = []
-    real = engine.epoch.train_one_step
-    monkeypatch.setattr(engine.epoch, "train_one_step", lambda *a, **k: (steps.append(1), real(*a, **k))[1])
+    real = train.loop.train_one_step
+    monkeypatch.setattr(train.loop, "train_one_step", lambda *a, **k: (steps.append(1), real(*a, **k))[1])
     assert runs.run("vectors", tmp_path / "again", *more) == run
     assert bool(steps) is (lost == "checkpoint")
     assert (run / "report.html").exists()

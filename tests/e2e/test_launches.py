@@ -16,11 +16,11 @@ import pytest
 from tests import runs
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
-LONG = ["trainer.length=100000steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[]", "trainer.workers=1"]
+LONG = ["trainer.length=100000steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[]", "trainer.num_workers=1"]
 
 
 def command(root: Path, *more: str, launcher: list[str] | None = None) -> list[str]:
-    settings = runs.overrides("vectors", root, "logger.console=auto", "trainer.micro_batch=16", *more)
+    settings = runs.overrides("vectors", root, "logger.console=auto", "trainer.micro_batch_size=16", *more)
     return [sys.executable, *(launcher or []), "main.py", "--config-dir", str(runs.VECTORS), *settings]
 
 
@@ -102,7 +102,7 @@ def test_a_run_that_is_asked_to_stop_is_continued_by_the_same_command_and_then_f
 
 def test_two_processes_make_one_run_with_one_log_and_leave_nothing_behind(tmp_path, mark):
     before = left_in_shared_memory()
-    launch = begin(mark, tmp_path / "runs", "trainer.workers=1", "trainer.length=6steps", "logger.report=true", launcher=TORCHRUN)
+    launch = begin(mark, tmp_path / "runs", "trainer.num_workers=1", "trainer.length=6steps", "logger.report=true", launcher=TORCHRUN)
     text, _ = launch.communicate(timeout=120)
     assert launch.returncode == 0, text
     assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.glob("runs/*/*"))] == ["runs/vectors/run"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from linnaeus import train
 from tests import runs, watching
 
 FUNCTIONS = {
@@ -40,9 +41,9 @@ FUNCTIONS = {
     "linnaeus.checkpoint": ["save_checkpoint", "load_checkpoint", "auto_resume_helper", "convert_ddp_state"],
     "linnaeus.workloads.taxonomy.workload": ["TaxonomyWorkload.build_datasets", "process_and_save_dataset_metadata"],
     "linnaeus.data.loader": ["build_loaders"],
-    "linnaeus.engine.build": ["build_model"],
+    "linnaeus.train.build": ["build_model"],
     "linnaeus.optim": ["build_optimizer", "build_scheduler"],
-    "linnaeus.engine": ["train_one_epoch", "validate_one_pass", "validate_with_partial_mask"],
+    "linnaeus.train": ["train_one_epoch", "validate_one_pass", "validate_with_partial_mask"],
     "linnaeus.workloads.taxonomy.losses": ["weighted_hierarchical_loss"],
     "linnaeus.workloads.taxonomy.tree": ["TaxonomyTree.__init__"],
     "linnaeus.workloads.taxonomy.augment": ["AugmentationPipelineFactory.build"],
@@ -54,7 +55,7 @@ ATTRIBUTES = {
 }
 ATTRIBUTES["progress"] += ["completed_validations", "partial_validation_indices"]
 SETTINGS = ["trainer.length=7steps", "schedule.checkpoint=[2steps]", "debug.dump_metrics=true", "schedule.early_stop.patience=9"]
-SETTINGS += ["weighting=gradnorm", "weighting.every=[2steps]", "schedule.null_mask.start=0.5", "head.nulls=phase_in"]
+SETTINGS += ["weighting=gradnorm", "weighting.every=[2steps]", "schedule.null_mask_prob.start=0.5", "head.nulls=phase_in"]
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +68,7 @@ def watched(tmp_path_factory):
         if event == "call":
             ran.add(frame.f_code)
 
-    from linnaeus import engine
-
-    with watching.counted(engine, "finish") as calls:
+    with watching.counted(train, "finish") as calls:
         sys.setprofile(note)
         threading.setprofile(note)
         try:

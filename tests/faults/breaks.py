@@ -13,12 +13,12 @@ def _order_shifted(original: Any) -> Any:
     """The epoch that is continued goes on one sample too late; later epochs are right."""
 
     @functools.wraps(original)
-    def micro_batch(self: Any, order: Any, epoch: int, step: int, number: int) -> Any:
+    def micro_batch_size(self: Any, order: Any, epoch: int, step: int, number: int) -> Any:
         import numpy as np
 
         return original(self, np.roll(order, -1) if self.start and epoch == self.epoch else order, epoch, step, number)
 
-    return micro_batch
+    return micro_batch_size
 
 
 def _nothing_restored(original: Any) -> Any:
@@ -44,5 +44,5 @@ def _one_forgotten(original: Any) -> Any:
 BREAKS = {
     "one sample shifted": ("linnaeus.data.sampler:PositionSampler._micro_batch", _order_shifted),
     "scheduler state dropped": ("linnaeus.optim.lr_schedulers:Plateau.load_state_dict", _nothing_restored),
-    "one pending validation forgotten": ("linnaeus.engine.resume:finish_pending_validations", _one_forgotten),
+    "one pending validation forgotten": ("linnaeus.train.restore:finish_pending_validations", _one_forgotten),
 }

@@ -14,7 +14,7 @@ from tests import runs
 
 STEPS = 10
 COMMON = [
-    *["trainer.global_batch=24", "trainer.micro_batch=4", f"trainer.length={STEPS}steps", "trainer.ema_decay=0.9"],
+    *["trainer.global_batch_size=24", "trainer.micro_batch_size=4", f"trainer.length={STEPS}steps", "trainer.ema_decay=0.9"],
     *["weighting=gradnorm", "weighting.every=[2steps]", "schedule.log=[1steps]", "schedule.checkpoint=[2steps]"],
     *["schedule.validate=[3steps]", "schedule.validate_at_end=true", "schedule.best_monitor=val_ema/loss", "logger.report=true"],
     *["schedule.early_stop.monitor=val_ema/loss", "schedule.early_stop.patience=40", "schedule.early_stop.min_delta=9"],
@@ -26,8 +26,8 @@ WORKLOADS = {
     "vectors": [*COMMON, *PLATEAU, "model.batch_norm=true", "trainer.precision=fp16"],
     # The smallest mformer: augmentation, mixing, dropout, drop-path, masked metadata, null labels phased in, a cosine with warm-up.
     "biota": [
-        *[*COMMON, "lr_scheduler=cosine", "augment=standard", "head.nulls=phase_in", "schedule.null_mask.start=0.5"],
-        *["schedule.meta_mask={start: 0.1, end: 0.5, begin: 0%, until: 100%}", "schedule.partial_meta_mask.start=0.4"],
+        *[*COMMON, "lr_scheduler=cosine", "augment=standard", "head.nulls=phase_in", "schedule.null_mask_prob.start=0.5"],
+        *["schedule.meta_mask_prob={start: 0.1, end: 0.5, begin: 0%, until: 100%}", "schedule.partial_meta_mask_prob.start=0.4"],
         *["schedule.validate_mask_meta=[3steps]", "schedule.validate_partial_mask_meta=[3steps]"],
         "schedule.partial_combinations=[[SPATIAL], [TEMPORAL, ELEVATION]]",
     ],
@@ -47,7 +47,7 @@ class Setting:
 
     def command(self, root: Path) -> list[str]:
         """What a user types: the same for every launch of a run."""
-        more = [f"trainer.workers={self.workers}"]
+        more = [f"trainer.num_workers={self.workers}"]
         if self.processes > 2:
             more.append("trainer.deterministic=true")
         settings = runs.overrides(self.workload, root, *WORKLOADS[self.workload], *more)

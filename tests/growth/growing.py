@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.config.schema_optimization import AdamWConfig, LinearGrowthConfig, MuonConfig, OptimizerConfig, SGDConfig
-from linnaeus.engine.ema import EMA
-from linnaeus.engine.precision import GradScaler
-from linnaeus.engine.update import Update
-from linnaeus.growth import Growth, build_growth
-from linnaeus.optim import Optimizers, build_optimizer
+from linnaeus.optim import Growth, Optimizers, build_growth, build_optimizer
+from linnaeus.optim.ema import EMA
+from linnaeus.optim.precision import GradScaler
+from linnaeus.optim.update import Update
 
 LR = 0.01
 COMMON: dict[str, Any] = {"lr": LR, "lr_scaling": "none", "lr_reference_batch": 1, "groups": []}

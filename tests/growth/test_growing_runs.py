@@ -12,14 +12,14 @@ from unittest import mock
 import pytest
 import torch
 
-from linnaeus.config.errors import ConfigError
-from linnaeus.engine import epoch, outputs
-from linnaeus.growth import Growth
-from linnaeus.growth.selection import unpack
+from linnaeus.errors import ConfigError
+from linnaeus.optim import Growth
+from linnaeus.optim.growth_selection import unpack
+from linnaeus.train import epoch, outputs
 from tests import runs, watching
 
 GROWING = ["growth=linear", "growth.start=0.1", "growth.end=0.9", "growth.begin=2steps", "growth.until=10steps", "growth.every=[3steps]"]
-GROWING += ["trainer.length=12steps", "trainer.clip_norm=0.5", "trainer.ema_decay=0.9", "schedule.best_monitor=val_ema/loss"]
+GROWING += ["trainer.length=12steps", "trainer.max_grad_norm=0.5", "trainer.ema_decay=0.9", "schedule.best_monitor=val_ema/loss"]
 GROWING += ["optimizer.weight_decay=0.5", "schedule.checkpoint=[2steps]", "schedule.validate=[6steps]", "lr_scheduler.warmup=0steps"]
 F64 = ["trainer.precision=float64", "trainer.deterministic=true"]
 SIZES = {"vectors": {"trunk.0.weight": 192, "trunk.3.weight": 1024}}
@@ -202,7 +202,7 @@ def test_a_longer_growth_of_a_continued_run_takes_nothing_away(tmp_path):
 # -- several processes -----------------------------------------------------------------------------------------------------------
 
 JOBS = {
-    "vectors": [*GROWING, *F64, "trainer.global_batch=16", "trainer.micro_batch=4"],
+    "vectors": [*GROWING, *F64, "trainer.global_batch_size=16", "trainer.micro_batch_size=4"],
     "random": [*GROWING, *F64, "growth.by=random", "optimizer=sgd"],
     "language": [*GROWING, *F64],
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.growth.selection import at_first, newly_connected, order_stream, pack, strongest, unpack
+from linnaeus.optim.growth_selection import at_first, newly_connected, order_stream, pack, strongest, unpack
 from linnaeus.randomness import key, uniforms, uniforms_on
 
 CPU = torch.device("cpu")

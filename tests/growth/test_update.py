@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_optimization import LinearGrowthConfig
-from linnaeus.engine import update
-from linnaeus.growth import build_growth
-from linnaeus.optim import build_optimizer
+from linnaeus.errors import ConfigError
+from linnaeus.optim import build_growth, build_optimizer
+from linnaeus.train import update
 from tests.growth.growing import LR, Growing, Net, Steps, optimizer, signs
 
 OPTIMIZERS = ("adamw", "adamw_unfused", "sgd", "sgd_nesterov", "sgd_plain", "sgd_unfused")

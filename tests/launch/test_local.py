@@ -129,7 +129,7 @@ def until(what) -> None:
 
 def test_one_run_under_torchrun_stops_and_goes_on(tmp_path):
     """`python main.py launch=torchrun` is the run itself to who started it: its output, its signals, its exit status."""
-    settings = runs.overrides("vectors", tmp_path, "logger.console=auto", "trainer.length=300steps", "trainer.micro_batch=16")
+    settings = runs.overrides("vectors", tmp_path, "logger.console=auto", "trainer.length=300steps", "trainer.micro_batch_size=16")
     command = [sys.executable, "main.py", "--config-dir", str(runs.VECTORS), *settings, "launch=torchrun"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = tmp_path / "vectors" / "run"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from linnaeus.config import compose
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.launch import base, slurm
 from linnaeus.launch.slurm_job import settle
 from linnaeus.launch.slurm_request import job_name, records_of, run_in_job, sbatch_settings

@@ -16,14 +16,14 @@ from unittest import mock
 
 import pytest
 
-from linnaeus import engine
+from linnaeus import train
 from linnaeus.checkpoint import snapshot, writer
 from linnaeus.checkpoint.snapshot import HostSnapshot
 from linnaeus.data.sampler import PositionSampler
-from linnaeus.engine import epoch, outputs, validation
-from linnaeus.engine.training import Training
-from linnaeus.engine.update import Update
 from linnaeus.metrics import MetricsTracker
+from linnaeus.optim.update import Update
+from linnaeus.train import epoch, outputs, validation
+from linnaeus.train.state import Training
 from tests import runs, watching
 
 STATEFUL = ["trainer.ema_decay=0.9", "weighting=gradnorm", "weighting.every=[2steps]", "debug.batch_hashes=true"]
@@ -86,7 +86,7 @@ def test_stopped_once_and_continued_with_other_workers(uninterrupted, tmp_path, 
     with watching.stopped_at(step):
         assert runs.start(config) == 75
     assert bool(runs.newest(runs.run_path(config)).state["progress"]["pending_validations"]) == (step in (4, 10))
-    run = go_on("biota", tmp_path, f"trainer.workers={workers}")
+    run = go_on("biota", tmp_path, f"trainer.num_workers={workers}")
     assert runs.differences(uninterrupted["biota"], run) == []
 
 
@@ -119,8 +119,8 @@ def test_killed_in_a_validation_pass(uninterrupted, tmp_path, call, after):
         (writer, "save_checkpoint", 3, False),
         (writer, "save_checkpoint", 3, True),  # committed, nothing pruned yet
         (outputs.Outputs, "begin", 1, True),
-        (engine, "final_validations", 1, True),
-        (engine, "finish", 1, False),  # all is done but for the summary
+        (train, "final_validations", 1, True),
+        (train, "finish", 1, False),  # all is done but for the summary
     ],
 )
 def test_killed_between_things(uninterrupted, tmp_path, owner, name, call, after):
@@ -164,7 +164,7 @@ def test_an_update_waits_for_the_copy_of_what_it_changes(uninterrupted, tmp_path
 def test_a_process_that_dies_on_the_spot(uninterrupted, tmp_path):
     """The same with `os._exit` in a process of its own, in the second pass of step 4 of the biota run."""
     script = (
-        "import os; from pathlib import Path; from linnaeus.engine import validation; from tests import runs\n"
+        "import os; from pathlib import Path; from linnaeus.train import validation; from tests import runs\n"
         "from tests.laws.test_continuation import WORKLOADS\n"
         "original, calls = validation._run_batches, []\n"
         "def dying(*arguments):\n"
@@ -194,7 +194,7 @@ EARLY = {"patience": PATIENCE, "max_steps": ["schedule.early_stop.max_steps=7"],
 
 
 @pytest.mark.parametrize("reason", EARLY)
-@pytest.mark.parametrize("owner, name", [(engine, "final_validations"), (engine, "finish")])
+@pytest.mark.parametrize("owner, name", [(train, "final_validations"), (train, "finish")])
 def test_a_run_that_stopped_early_trains_no_further(tmp_path, reason, owner, name):
     settings = [*WORKLOADS["vectors"], *EARLY[reason]]
     whole = runs.run("vectors", tmp_path / "whole", *settings)
@@ -276,7 +276,7 @@ def test_negative_control_the_comparison_sees_a_part_that_was_not_restored(unint
 
 def test_negative_control_the_comparison_sees_a_forgotten_validation(uninterrupted, tmp_path):
     stopped_run(tmp_path, 8)
-    forget = mock.patch.object(engine, "finish_pending_validations", lambda t: t.progress.pending_validations.clear())
+    forget = mock.patch.object(train, "finish_pending_validations", lambda t: t.progress.pending_validations.clear())
     with forget:
         found = runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
     assert "metrics.jsonl" in found and any(name.startswith("validation/step-00000008") for name in found)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from linnaeus.checkpoint import CheckpointWriter
-from linnaeus.config import ConfigError
-from linnaeus.engine import epoch, resolve_schedule
-from linnaeus.engine.outputs import Outputs
+from linnaeus.errors import ConfigError
 from linnaeus.schedule.phases import Phases
+from linnaeus.train import epoch, resolve_schedule
+from linnaeus.train.outputs import Outputs
 from linnaeus.workloads import build_workload
 from tests import runs, watching
 from tests.vectors.workload import VectorsWorkload
@@ -132,7 +132,7 @@ def test_rows_of_metrics_have_the_numbers_of_the_curriculum(whole: Path) -> None
 
 def test_the_plan_of_a_workload_without_metadata_names_none(whole: Path) -> None:
     plan = (whole / "schedule.txt").read_text()
-    assert "phases\n" in plan and not [word for word in ("mask", "mixing", "probabilities") if word in plan]
+    assert "phases\n" in plan and not [word for word in ("mask", "mixup_prob", "probabilities") if word in plan]
 
 
 def test_reports_hold_the_newest_validation(whole: Path) -> None:

@@ -13,8 +13,8 @@ from unittest import mock
 
 import pytest
 
-from linnaeus.config.errors import RunFailed
-from linnaeus.engine import boundary
+from linnaeus.errors import RunFailed
+from linnaeus.train import boundary
 from tests import runs
 
 SETTINGS = ["trainer.length=12steps", "schedule.checkpoint=[1steps]", "schedule.validate=[4steps]", "schedule.validate_at_end=true"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from linnaeus.config import CONF
-from linnaeus.engine import epoch
+from linnaeus.train import epoch
 from tests import runs
 
 SETTING = ["trainer.length=4steps", "schedule.checkpoint=[2steps]", "schedule.log=[1steps]", "schedule.validate=[100%]"]
@@ -21,7 +21,7 @@ def test_a_run_is_killed_and_goes_on(tmp_path, choice):
     more = [*SETTING, *choice]
     if choice == ["weighting=surgery"]:
         pytest.importorskip("torchjd")
-        more += ["trainer.micro_batch=32"]  # it needs an update of one micro-batch
+        more += ["trainer.micro_batch_size=32"]  # it needs an update of one micro-batch
     if choice[0] in {f"weighting={name}" for name in ("gradnorm", "dwa", "famo", "uncertainty")}:
         more += ["weighting.every=[1steps]"]
     whole = runs.run("biota", tmp_path / "whole", *more)

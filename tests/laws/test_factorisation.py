@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from linnaeus.engine import validation
+from linnaeus.train import validation
 from tests import runs
 
 F64 = ["trainer.precision=float64", "trainer.length=4epochs"]
 GRADNORM = ["weighting=gradnorm", "weighting.every=[3steps]", "trainer.ema_decay=0.99", "schedule.best_monitor=val_ema/loss"]
-F32 = ["trainer.length=50steps", "debug.batch_hashes=true", "head.nulls=phase_in", "schedule.null_mask.start=0.8"]
+F32 = ["trainer.length=50steps", "debug.batch_hashes=true", "head.nulls=phase_in", "schedule.null_mask_prob.start=0.8"]
 F32 += ["schedule.validate=[25steps]", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]  # OWED has them
-FP16 = ["trainer.precision=fp16", "trainer.length=6steps", "trainer.micro_batch=16", "trainer.ema_decay=0.9"]
+FP16 = ["trainer.precision=fp16", "trainer.length=6steps", "trainer.micro_batch_size=16", "trainer.ema_decay=0.9"]
 FP16 += ["schedule.best_monitor=val_ema/loss"]
 CONTINUED = ["trainer.length=10steps", "trainer.deterministic=true", "schedule.checkpoint=[4steps]", "schedule.log=[3steps]"]
 CONTINUED += ["schedule.validate=[5steps]", "debug.batch_hashes=true", *GRADNORM]
@@ -140,7 +140,7 @@ def test_without_dropout_the_micro_batch_does_not_matter_either(tmp_path):
     for micro in (32, 8, 2):
         root = tmp_path / str(micro)
         root.mkdir()
-        runs.run_job(runs.job("biota", root, *still, f"trainer.micro_batch={micro}", watch=["first_gradients"]))
+        runs.run_job(runs.job("biota", root, *still, f"trainer.micro_batch_size={micro}", watch=["first_gradients"]))
         found.append((gradients(root), parameters(root, "biota")))
     for other in found[1:]:
         assert distance(found[0][0], other[0]) < 1e-10

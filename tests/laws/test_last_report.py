@@ -13,13 +13,13 @@ from unittest import mock
 
 import pytest
 
-from linnaeus import engine
+from linnaeus import train
 from linnaeus.checkpoint import CheckpointWriter
-from linnaeus.engine import validation
-from linnaeus.engine.outputs import Outputs
-from linnaeus.engine.run_reports import RunReports
-from linnaeus.progress import Reporter
-from linnaeus.progress.report import INDENT
+from linnaeus.reporting.formatting import INDENT
+from linnaeus.reporting.reporter import Reporter
+from linnaeus.reporting.run_reports import RunReports
+from linnaeus.train import validation
+from linnaeus.train.outputs import Outputs
 from tests import runs, watching
 
 STEPS = 10
@@ -81,9 +81,9 @@ KILLS: dict[str, tuple[Any, str, int, bool]] = {  # two checkpoints and one pass
     "after the report": (Outputs, "report", STEPS, True),
     "before the last checkpoint": (CheckpointWriter, "save", 6, False),
     "behind the last checkpoint": (CheckpointWriter, "save", 6, True),
-    "training is done": (engine, "final_validations", 1, False),
-    "before the end is written": (engine, "finish", 1, False),
-    "all is written": (engine, "finish", 1, True),
+    "training is done": (train, "final_validations", 1, False),
+    "before the end is written": (train, "finish", 1, False),
+    "all is written": (train, "finish", 1, True),
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.engine import epoch
+from linnaeus.train import epoch
 from linnaeus.workloads import build_workload
 from tests import runs
 
@@ -47,8 +47,8 @@ def test_a_run_sees_every_order_equally_often_and_says_so(whole, tmp_path):
 
 
 def test_workers_and_micro_batches_change_no_sample(whole, tmp_path):
-    assert samples(runs.run("biota", tmp_path / "workers", *BALANCED, "trainer.workers=1")) == samples(whole)
-    joined = samples(runs.run("biota", tmp_path / "joined", *BALANCED, "trainer.micro_batch=16"))
+    assert samples(runs.run("biota", tmp_path / "workers", *BALANCED, "trainer.num_workers=1")) == samples(whole)
+    joined = samples(runs.run("biota", tmp_path / "joined", *BALANCED, "trainer.micro_batch_size=16"))
     pairs = [a + b for a, b in zip(samples(whole)[::2], samples(whole)[1::2])]
     kept = [i for i in range(len(pairs)) if i % 6 != 5]  # the last global batch of an epoch is no whole one
     assert [joined[i] for i in kept] == [pairs[i] for i in kept]

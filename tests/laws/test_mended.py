@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus import engine
-from linnaeus.config import ConfigError
+from linnaeus import train
 from linnaeus.data.order import epoch_order
-from linnaeus.engine import epoch
-from linnaeus.engine.results import ValidationResults
+from linnaeus.errors import ConfigError
+from linnaeus.rundir.validation_results import ValidationResults
+from linnaeus.train import epoch
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 from tests import runs
 
@@ -105,7 +105,7 @@ def test_a_skipped_update_leaves_batch_statistics_alone(tmp_path, monkeypatch):
 
 def test_a_result_of_other_weights_is_not_taken(tmp_path):
     config = runs.configuration("vectors", tmp_path)
-    with runs.killed(engine, "finish", 1):
+    with runs.killed(train, "finish", 1):
         runs.start(config)
     path = next(runs.run_path(config).glob("validation/*/val.json"))
     results, stored = ValidationResults(path.parents[1]), json.loads(path.read_text())

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 
-from linnaeus.engine import epoch
+from linnaeus.train import epoch
 from tests.runs import configuration, differences, run_path, start
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -47,14 +47,14 @@ def test_a_run_trains_and_continues_bit_for_bit_when_deterministic(tmp_path, pre
     whole = configuration("biota", tmp_path / "whole", *options)
     assert start(whole) == 0
     cut = configuration("biota", tmp_path / "cut", *options)
-    boundary, seen = epoch.at_step_boundary, []
+    boundary, seen = epoch.end_step, []
 
     def stop_at_four(t):
         seen.append(1)
         t.stop.signal = "SIGTERM" if len(seen) == 4 else t.stop.signal
         boundary(t)
 
-    with mock.patch.object(epoch, "at_step_boundary", stop_at_four):
+    with mock.patch.object(epoch, "end_step", stop_at_four):
         assert start(cut) == 75
     assert start(cut) == 0
     assert differences(run_path(whole), run_path(cut)) == []

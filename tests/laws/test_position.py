@@ -16,12 +16,12 @@ import torch
 from linnaeus import workloads
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.distributed import DistributedContext
-from linnaeus.engine import resolve_schedule
+from linnaeus.train import resolve_schedule
 from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset
 from tests import runs
 
-RAMPS = ["schedule.mixing.start=0.2", "schedule.mixing.end=1", "schedule.meta_mask.start=0", "schedule.meta_mask.end=0.5"]
-RAMPS += ["schedule.partial_meta_mask.start=0.5", "schedule.partial_meta_mask.end=0.1", "augment.policy=trivialaugment"]
+RAMPS = ["schedule.mixup_prob.start=0.2", "schedule.mixup_prob.end=1", "schedule.meta_mask_prob.start=0", "schedule.meta_mask_prob.end=0.5"]
+RAMPS += ["schedule.partial_meta_mask_prob.start=0.5", "schedule.partial_meta_mask_prob.end=0.1", "augment.policy=trivialaugment"]
 RAMPS += ["augment.erasing=0.3", "augment.hue=0.1", "trainer.length=3epochs", "debug.batch_hashes=true", "schedule.validate=[]"]
 RAMPS += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
 
@@ -38,7 +38,7 @@ def without_workers(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 @pytest.mark.parametrize("workers", (1, 3))
 def test_batches_do_not_depend_on_the_number_of_workers(without_workers, tmp_path, workers):
-    assert batches(tmp_path, f"trainer.workers={workers}") == without_workers
+    assert batches(tmp_path, f"trainer.num_workers={workers}") == without_workers
 
 
 def test_the_record_covers_three_epochs_and_no_batch_is_like_another(without_workers):
@@ -63,7 +63,7 @@ def test_another_seed_is_another_run(without_workers, tmp_path):
 
 def test_the_order_does_not_depend_on_the_micro_batch_and_a_sample_neither(without_workers, tmp_path):
     """Twice the micro-batch: the same samples in the same order; `tests/laws/test_factorisation.py` has the updates."""
-    joined = [row["samples"] for row in batches(tmp_path, "trainer.micro_batch=16")]
+    joined = [row["samples"] for row in batches(tmp_path, "trainer.micro_batch_size=16")]
     pairs = [a["samples"] + b["samples"] for a, b in zip(without_workers[::2], without_workers[1::2])]
     last = [i for i in range(len(pairs)) if i % 6 == 5]  # 21 samples: 16 and 5, of which the fourth micro-batch of 8 is a stand-in
     assert [row for i, row in enumerate(joined) if i not in last] == [pair for i, pair in enumerate(pairs) if i not in last]
@@ -102,6 +102,6 @@ def test_negative_control_a_generator_with_a_history_is_noticed(tmp_path):
     with mock.patch.object(TaxonomyDataset, "__getitems__", careless):
         for workers in (0, 2):
             generator = np.random.default_rng(0)
-            found.append(batches(tmp_path / str(workers), f"trainer.workers={workers}"))
+            found.append(batches(tmp_path / str(workers), f"trainer.num_workers={workers}"))
     assert found[0] != found[1]
     assert [row["samples"] for row in found[0]] == [row["samples"] for row in found[1]]

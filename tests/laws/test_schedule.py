@@ -8,10 +8,10 @@ from unittest import mock
 import pytest
 
 from linnaeus.checkpoint.writer import CheckpointWriter
-from linnaeus.engine import build as build_module
-from linnaeus.engine import resolve_schedule
-from linnaeus.engine.outputs import Outputs
 from linnaeus.schedule import OpsSchedule
+from linnaeus.train import build as build_module
+from linnaeus.train import resolve_schedule
+from linnaeus.train.outputs import Outputs
 from linnaeus.weighting import Conflict, GradNorm
 from tests import runs, watching
 
@@ -69,7 +69,7 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
         mock.patch.object(GradNorm, "finish", finish),
         mock.patch.object(Conflict, "take", take),
         mock.patch.object(Outputs, "report", report),
-        mock.patch("linnaeus.engine.open_outputs", opened),
+        mock.patch("linnaeus.train.open_outputs", opened),
         watching.counted(CheckpointWriter, "save") as saves,
     ):
         run = runs.run(workload, root, *settings)
@@ -141,7 +141,7 @@ def test_all_combinations_run_at_the_end_only(tmp_path):
 
 def broken_from(step: int):
     """The loss is not a number from the update after `step` on."""
-    from linnaeus.engine import epoch
+    from linnaeus.train import epoch
 
     original = epoch.run_micro_batch
 

@@ -12,12 +12,12 @@ from unittest import mock
 import pytest
 import torch
 
-from linnaeus import engine, workloads
+from linnaeus import train, workloads
 from linnaeus.checkpoint.format import assert_plain
-from linnaeus.config.errors import ConfigError
 from linnaeus.distributed import DistributedContext
-from linnaeus.engine.training import Training
+from linnaeus.errors import ConfigError
 from linnaeus.progress import TrainingStage
+from linnaeus.train.state import Training
 from tests import runs, watching
 
 SETTINGS = {
@@ -42,14 +42,14 @@ def build(config, seed: int = 0) -> Training:
     config = dataclasses.replace(config, seed=seed)
     context = DistributedContext().initialize(device="cpu")
     workload = workloads.build_workload(config)
-    return engine.build_training(config, context, workload, engine.resolve_schedule(config, workload, context), Path("."))
+    return train.build_training(config, context, workload, train.resolve_schedule(config, workload, context), Path("."))
 
 
 @pytest.fixture(scope="module", params=SETTINGS)
 def trained(request, tmp_path_factory):
     """A workload's `Training` as it stands at the end of a run, and its configuration."""
     config = runs.configuration(request.param, tmp_path_factory.mktemp(request.param), *COMMON, *SETTINGS[request.param])
-    with watching.counted(engine, "finish") as calls:
+    with watching.counted(train, "finish") as calls:
         assert runs.start(config) == 0
     t = calls[0][0]
     t.update.skipped_updates.fill_(2)  # as if two had been skipped

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.config.errors import ConfigError
-from linnaeus.engine import validation
-from linnaeus.engine.stopping import SAME_REQUEST, StoppedBeforeTraining, StopRequest
+from linnaeus.distributed.signals import SAME_REQUEST, StoppedBeforeTraining, StopRequest
+from linnaeus.errors import ConfigError
+from linnaeus.train import validation
 from tests import runs, watching
 
 VALIDATING = ["schedule.validate=[4steps]", "trainer.length=10steps", "schedule.validate_at_end=true"]
-MASKED = ["schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]", "trainer.global_batch=16"]
+MASKED = ["schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]", "trainer.global_batch_size=16"]
 
 
 def summary(run: Path) -> dict:
@@ -80,14 +80,14 @@ def test_data_that_cannot_be_read_in_validation(whole, tmp_path):
 
 def test_the_time_limit_saves_and_stops_each_start_anew(whole, tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("linnaeus.engine.stopping.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("linnaeus.distributed.signals.time.monotonic", lambda: now[0])
     original = validation.schedule_due_validations
 
     def a_minute_later(t):  # every step takes a minute
         now[0] += 60
         original(t)
 
-    monkeypatch.setattr("linnaeus.engine.boundary.schedule_due_validations", a_minute_later)
+    monkeypatch.setattr("linnaeus.train.step_end.schedule_due_validations", a_minute_later)
     config = runs.configuration("vectors", tmp_path, *VALIDATING, "trainer.max_time=3min")
     steps = []
     while runs.start(config) == 75:
@@ -118,7 +118,7 @@ def test_before_training_a_signal_ends_the_process_at_once_and_afterwards_it_wai
 
 def test_a_signal_while_the_run_is_set_up_leaves_status_75_and_the_next_start_begins(whole, tmp_path):
     config = runs.configuration("vectors", tmp_path, *VALIDATING)
-    with watching.mock.patch("linnaeus.engine.restore", lambda t, weights: os.kill(os.getpid(), signal.SIGTERM)):
+    with watching.mock.patch("linnaeus.train.restore", lambda t, weights: os.kill(os.getpid(), signal.SIGTERM)):
         assert runs.start(config) == 75
     assert (summary(runs.run_path(config))["status"], summary(runs.run_path(config))["global_step"]) == ("interrupted", 0)
     assert runs.start(config) == 0
@@ -127,7 +127,7 @@ def test_a_signal_while_the_run_is_set_up_leaves_status_75_and_the_next_start_be
 
 def test_a_second_signal_leaves_at_once():
     script = (
-        "import time; from linnaeus.engine.stopping import StopRequest\n"
+        "import time; from linnaeus.distributed.signals import StopRequest\n"
         "stop = StopRequest()\n"
         "with stop.listening():\n"
         "    stop.wait_for_boundaries(); print('ready', flush=True)\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.schedule import accumulation_steps
 from tests import runs, watching
 from tests.laws.test_factorisation import distance, losses, parameters
@@ -84,7 +84,9 @@ def test_the_change_is_said_and_the_accumulation_follows(roots):
 
 
 def test_a_split_that_is_impossible_is_refused_in_one_line():
-    config = runs.configuration("vectors", runs.ROOT / "outputs", "trainer.global_batch=32", "trainer.micro_batch=8")
+    config = runs.configuration("vectors", runs.ROOT / "outputs", "trainer.global_batch_size=32", "trainer.micro_batch_size=8")
     assert [accumulation_steps(config, n) for n in (1, 2, 4)] == [4, 2, 1]
-    with pytest.raises(ConfigError, match=r"global_batch=32 is not a multiple of .* 8 x 3 = 24; use trainer\.global_batch=24 or 48"):
+    with pytest.raises(
+        ConfigError, match=r"global_batch_size=32 is not a multiple of .* 8 x 3 = 24; use trainer\.global_batch_size=24 or 48"
+    ):
         accumulation_steps(config, 3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.optim.groups import describe_groups, parameter_groups
 
 
@@ -79,16 +79,16 @@ def test_dtypes_do_not_share_a_group():
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"filter": {"name": "nothing.*"}, "lr_scale": 2}, "optimizer.groups[0]: its filter takes no parameter"),
-        ({"filter": {"nme": "x"}, "lr_scale": 2}, "optimizer.groups[0].filter.nme"),
-        ({"filter": {}, "lr_scale": 2}, "optimizer.groups[0].filter"),
+        ({"filter": {"name": "nothing.*"}, "lr_scale": 2}, "optimizer.param_groups[0]: its filter takes no parameter"),
+        ({"filter": {"nme": "x"}, "lr_scale": 2}, "optimizer.param_groups[0].filter.nme"),
+        ({"filter": {}, "lr_scale": 2}, "optimizer.param_groups[0].filter"),
         ({"filter": {"name": "re:("}, "lr_scale": 2}, "not a regular expression"),
-        ({"filter": {"dim": "two"}, "lr_scale": 2}, "optimizer.groups[0].filter.dim"),
-        ({"filter": {"layer": 3}, "lr_scale": 2}, "optimizer.groups[0].filter.layer"),
-        ({"filter": {"any": {"name": "x"}}, "lr_scale": 2}, "optimizer.groups[0].filter.any"),
-        ({"filter": {"all": [{"not": {"wat": 1}}]}, "lr_scale": 2}, "optimizer.groups[0].filter.all[0].not.wat"),
+        ({"filter": {"dim": "two"}, "lr_scale": 2}, "optimizer.param_groups[0].filter.dim"),
+        ({"filter": {"layer": 3}, "lr_scale": 2}, "optimizer.param_groups[0].filter.layer"),
+        ({"filter": {"any": {"name": "x"}}, "lr_scale": 2}, "optimizer.param_groups[0].filter.any"),
+        ({"filter": {"all": [{"not": {"wat": 1}}]}, "lr_scale": 2}, "optimizer.param_groups[0].filter.all[0].not.wat"),
         ({"filter": {"dim": 1}}, "it sets nothing"),
-        ({"filter": {"dim": 1}, "lr": 2}, "optimizer.groups[0].lr:"),
+        ({"filter": {"dim": 1}, "lr": 2}, "optimizer.param_groups[0].lr:"),
         ({"filter": {"dim": 1}, "weight_decay": -1}, "weight_decay=-1"),
         ({"lr_scale": 2}, "a group is a dict with `filter`"),
     ],
@@ -101,7 +101,7 @@ def test_mistakes_are_named_in_one_line(spec, words):
 
 def test_a_group_whose_parameters_are_all_taken_is_an_error():
     specs = [{"filter": {"name": "*"}, "lr_scale": 0.5}, {"filter": {"name": "head.*"}, "lr_scale": 2}]
-    with pytest.raises(ConfigError, match=r"optimizer.groups\[1\]"):
+    with pytest.raises(ConfigError, match=r"optimizer.param_groups\[1\]"):
         parameter_groups(Small(), specs, 0.1)
 
 

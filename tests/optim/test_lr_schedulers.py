@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_optimization import ConstantConfig, CosineConfig, LinearConfig, PlateauConfig, StepConfig, WSDConfig
+from linnaeus.errors import ConfigError
 from linnaeus.optim import build_scheduler
 
 GOLDEN = {
@@ -53,9 +53,9 @@ def test_warmup_as_long_as_the_training():
         (CosineConfig("cosine", "5min", 0.0), "lr_scheduler.warmup"),
         (WSDConfig("wsd", "5steps", "6steps", "linear", 0.0), "lr_scheduler.decay=6steps"),
         (WSDConfig("wsd", "5steps", "0steps", "linear", 0.0), "lr_scheduler.decay=0steps"),
-        (StepConfig("step", "0steps", [], 0.1), "lr_scheduler.at"),
+        (StepConfig("step", "0steps", [], 0.1), "lr_scheduler.milestones"),
         (StepConfig("step", "0steps", ["3steps", "3epochs"], 0.1), "3epochs is step 15"),
-        (StepConfig("step", "0steps", ["0%"], 0.1), "lr_scheduler.at"),
+        (StepConfig("step", "0steps", ["0%"], 0.1), "lr_scheduler.milestones"),
     ],
 )
 def test_what_does_not_fit_is_refused(config, words):

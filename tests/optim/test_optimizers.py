@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig, SGDConfig
+from linnaeus.errors import ConfigError
 from linnaeus.optim import build_optimizer
-from linnaeus.optim.members import Guarded
+from linnaeus.optim.fused import TorchOptimizer
 
 CPU = torch.device("cpu")
 COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 256, "weight_decay": 0.1, "groups": []}
@@ -81,7 +81,7 @@ def test_fused_members_equal_torch_to_the_bit(name, dtype):
 def test_unfused_agrees_and_shares_the_state_format(fused, plain):
     a, b = make_model(), make_model()
     first, second = build_optimizer(CONFIGS[fused], a, 256, CPU), build_optimizer(CONFIGS[plain], b, 256, CPU)
-    assert isinstance(second.optimizers[0], Guarded)
+    assert isinstance(second.optimizers[0], TorchOptimizer)
     for step in range(3):
         fill_gradients(a, step), fill_gradients(b, step)
         first.step(), second.step()
@@ -137,7 +137,7 @@ def test_selection_on_the_device_equals_the_direct_check(name):
         fill_gradients(model, step, math.nan if bad else None), fill_gradients(twin, step, math.nan if bad else None)
         found = torch.tensor(float(bad))
         for member in ours.optimizers:
-            if isinstance(member, Guarded):
+            if isinstance(member, TorchOptimizer):
                 for group, lr in zip(member.optimizer.param_groups, member.lrs, strict=True):
                     group["lr"] = lr
                 with torch.no_grad():
@@ -270,9 +270,9 @@ import sys, torch
 from torch import nn
 from linnaeus.config.schema_optimization import AdamWConfig
 from linnaeus.optim import build_optimizer
-from linnaeus.engine.update import Update
-from linnaeus.engine.ema import EMA
-from linnaeus.engine.precision import Precision
+from linnaeus.optim.update import Update
+from linnaeus.optim.ema import EMA
+from linnaeus.optim.precision import Precision
 for fused in (True, False):
     numbers = dict(lr=.1, lr_reference_batch=1, weight_decay=.1, beta1=.9, beta2=.99, eps=1e-8)
     config = AdamWConfig(name='adamw', lr_scaling='none', fused=fused, groups=[], **numbers)

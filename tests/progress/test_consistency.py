@@ -8,7 +8,8 @@ from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 
 def config(length: str = "4epochs", last_batch: str = "keep") -> SimpleNamespace:
     return SimpleNamespace(
-        trainer=SimpleNamespace(length=length, global_batch=8, micro_batch=4), data=SimpleNamespace(name="biota", last_batch=last_batch)
+        trainer=SimpleNamespace(length=length, global_batch_size=8, micro_batch_size=4),
+        data=SimpleNamespace(name="biota", last_batch=last_batch),
     )
 
 

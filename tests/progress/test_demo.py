@@ -1,4 +1,4 @@
-"""`python -m linnaeus.progress.demo`: reports without a model, by the same code as those of a run."""
+"""`python -m linnaeus.reporting.demo`: reports without a model, by the same code as those of a run."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.progress.demo import PHASES, main
+from linnaeus.reporting.demo import PHASES, main
 from linnaeus.schedule.phases import Phases
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture, wrong: list[str]) 
 
 
 def test_it_needs_no_torch() -> None:
-    code = "import sys, linnaeus.progress.demo as demo; demo.main(['--max-iters', '2']); assert 'torch' not in sys.modules"
+    code = "import sys, linnaeus.reporting.demo as demo; demo.main(['--max-iters', '2']); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("%  step") == 3

@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from linnaeus.progress import format_duration
-from linnaeus.progress.report import INDENT, WIDTH, format_memory, format_rate, format_value, layout
+from linnaeus.reporting.formatting import INDENT, WIDTH, format_duration, format_memory, format_rate, format_value, layout
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 
 from linnaeus.checkpoint import CheckpointWriter
-from linnaeus.engine import epoch as loop
-from linnaeus.progress.sections import SECTIONS
+from linnaeus.reporting.report_sections import SECTIONS
+from linnaeus.train import epoch as loop
 from tests import runs
 from tests.vectors.workload import VectorsWorkload
 
@@ -73,7 +73,7 @@ def test_the_numbers_are_those_of_the_rows_and_of_the_saved_state(whole: Path) -
     assert last["progress/total_steps"] == state["global_step"] == 130
     weights = sum(tensor.numel() for tensor in runs.newest(whole).model_state.values())
     assert last["model/parameters"] == last["model/active_parameters"] == weights
-    assert [last[f"batch/{name}"] for name in ("micro_batch", "accumulation", "processes", "global_batch")] == [8, 4, 1, 32]
+    assert [last[f"batch/{name}"] for name in ("micro_batch_size", "accumulation", "processes", "global_batch_size")] == [8, 4, 1, 32]
 
 
 def test_clocks_are_in_timings_and_reporting_is_one_of_them(whole: Path) -> None:
@@ -185,8 +185,8 @@ def a_loss_of(value: float) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("log", ["1steps", "7steps", "100%", ""])
-@pytest.mark.parametrize("micro_batch", [32, 8])
-def test_a_constant_loss_of_2_is_reported_as_2(tmp_path: Path, micro_batch: int, log: str) -> None:
+@pytest.mark.parametrize("micro_batch_size", [32, 8])
+def test_a_constant_loss_of_2_is_reported_as_2(tmp_path: Path, micro_batch_size: int, log: str) -> None:
     """For any accumulation and log interval, in the first report as in the last, smoothed too; 85 samples: partial windows."""
     with a_loss_of(2.0):
         run = runs.run(
@@ -195,7 +195,7 @@ def test_a_constant_loss_of_2_is_reported_as_2(tmp_path: Path, micro_batch: int,
             "trainer.length=25steps",
             "schedule.report=[1steps]",
             f"schedule.log=[{log}]",
-            f"trainer.micro_batch={micro_batch}",
+            f"trainer.micro_batch_size={micro_batch_size}",
         )
     found = reports(run)
     assert len(found) == 26 and "train/loss" not in found[0]
@@ -253,7 +253,7 @@ def killed_section(name: str, call: int) -> Iterator[None]:
             raise runs.Killed
         return original(standing)
 
-    with mock.patch.dict(SECTIONS, {name: dying}), mock.patch("linnaeus.engine.record_failure", lambda training, error: None):
+    with mock.patch.dict(SECTIONS, {name: dying}), mock.patch("linnaeus.train.record_failure", lambda training, error: None):
         try:
             yield
         except runs.Killed:
@@ -265,7 +265,7 @@ def test_negative_control_without_the_cut_reports_are_there_twice(tmp_path: Path
     config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
     with runs.killed(loop, "train_one_step", 58):
         runs.start(config)
-    with mock.patch("linnaeus.logging.rows.RowWriter.truncate", lambda self, rows: 0):
+    with mock.patch("linnaeus.reporting.rows.RowWriter.truncate", lambda self, rows: 0):
         assert runs.start(config) == 0
     assert len(reports(runs.run_path(config))) > 101
 

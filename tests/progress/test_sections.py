@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from linnaeus.config import CONF, ConfigError, compose
-from linnaeus.progress import Reporter, Standing
-from linnaeus.progress.sections import SECTIONS
+from linnaeus.config import CONF, compose
+from linnaeus.errors import ConfigError
+from linnaeus.reporting.report_data import ReportData
+from linnaeus.reporting.report_sections import SECTIONS
+from linnaeus.reporting.reporter import Reporter
 
-STANDING = Standing(
+STANDING = ReportData(
     step=120,
     total_steps=1000,
     steps_per_epoch=100,
@@ -21,7 +23,7 @@ STANDING = Standing(
     samples=3840,
     units=("tokens", 3_932_160),
     batch=(8, 2, 2),
-    global_batch=32,
+    global_batch_size=32,
     parameters=804_096,
     active_parameters=512_000,
     more={
@@ -57,13 +59,13 @@ ROW = {
     "val/loss": 2.5, "val_mask_meta/loss": 3.25, "val/part/root/score": 0.125, "val/part/twig/score": 0.5, "validation/step": 100,
     "train/genus/loss": 1.5, "train/genus/weight": 0.75, "train/species/loss": 3.25, "train/species/weight": 1.25, "train/lr": 3e-4,
     "train/grad_norm": 0.81234, "train/skipped_updates": 0, "progress/samples_seen": 3840, "progress/tokens_seen": 3_932_160,
-    "batch/micro_batch": 8, "batch/accumulation": 2, "batch/processes": 2, "batch/global_batch": 32, "model/parameters": 804_096,
+    "batch/micro_batch_size": 8, "batch/accumulation": 2, "batch/processes": 2, "batch/global_batch_size": 32, "model/parameters": 804_096,
     "model/active_parameters": 512_000, "growth/density": 0.625, "growth/connected_now": 5, "phase": "roots",
     "phase/description": "what comes first", "phase/weight": 0.5, "phase/mixture/leaf": 0.75, "phase/mixture/twig": 0.25, "humus": 7,
 }  # fmt: skip
 
 
-def told(standing: Standing, *sections: str) -> tuple[str, list[tuple[int, dict]]]:
+def told(standing: ReportData, *sections: str) -> tuple[str, list[tuple[int, dict]]]:
     lines: list[str] = []
     rows: list[tuple[int, dict]] = []
     Reporter(sections or list(SECTIONS), lines.append, lambda step, row: rows.append((step, dict(row)))).report(standing, keep=True)
@@ -87,7 +89,7 @@ def test_sections_come_in_the_order_they_are_named() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    text, rows = told(Standing(7, 7, 7, parameters=3, active_parameters=3))
+    text, rows = told(ReportData(7, 7, 7, parameters=3, active_parameters=3))
     assert text == "100.0%  step 7/7  epoch 1/1  0 samples  batch 1 x 1 x 1 = 1  3 parameters"
     assert not [name for name in rows[0][1] if name.startswith(("train", "val", "phase", "growth"))]
     assert told(replace(STANDING, row={"train/loss": math.nan}), "loss")[0] == "loss nan"

@@ -15,14 +15,14 @@ SCHEDULE = ScheduleConfig(
     log=["5steps"], report=["1%"], validate=["20%"], validate_mask_meta=["100%"], validate_partial_mask_meta=["100%"],
     partial_combinations=[["SPATIAL"], ["TEMPORAL"]], validate_at_end=True, all_combinations_at_end=False, checkpoint=["10%"],
     checkpoint_at_end=True, keep_last=2, keep_best=1, best_monitor="val/loss", best_mode="min",
-    meta_mask=RampConfig(0.1, 0.1, "0%", "100%"), partial_meta_mask=RampConfig(0.0, 0.2, "0%", "50%"),
-    partial_mask_whitelist=[], partial_mask_weights=[], null_mask=RampConfig(1.0, 1.0, "0%", "100%"),
-    mixing=RampConfig(0.0, 0.0, "0%", "100%"), mixing_level=[], phases={}, early_stop=EARLY_STOP,
+    meta_mask_prob=RampConfig(0.1, 0.1, "0%", "100%"), partial_meta_mask_prob=RampConfig(0.0, 0.2, "0%", "50%"),
+    partial_mask_whitelist=[], partial_mask_weights=[], null_mask_prob=RampConfig(1.0, 1.0, "0%", "100%"),
+    mixup_prob=RampConfig(0.0, 0.0, "0%", "100%"), mixup_group_level=[], phases={}, early_stop=EARLY_STOP,
 )  # fmt: skip
 TRAINER = TrainerConfig(
-    global_batch=8, micro_batch=4, length="10epochs", device="cpu", precision="float32", freeze=[], clip_norm=None, ema_decay=None,
+    global_batch_size=8, micro_batch_size=4, length="10epochs", device="cpu", precision="float32", freeze=[], max_grad_norm=None, ema_decay=None,
     ema_validate=False, compile=False, channels_last=False, deterministic=False, threads=None, max_time=None, startup_timeout="30min",
-    timeout="10min", max_skipped_in_a_row=9, workers=0, prefetch=1, pin_memory=False,
+    timeout="10min", max_skipped_in_a_row=9, num_workers=0, prefetch=1, pin_memory=False,
 )  # fmt: skip
 
 

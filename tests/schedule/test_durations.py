@@ -1,7 +1,7 @@
 import pytest
 
-from linnaeus.config.errors import ConfigError
-from linnaeus.schedule.durations import Duration, first_step_at
+from linnaeus.durations import Duration, first_step_at
+from linnaeus.errors import ConfigError
 
 
 @pytest.mark.parametrize(

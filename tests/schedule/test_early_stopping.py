@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_schedule import EarlyStopConfig
+from linnaeus.errors import ConfigError
 from linnaeus.schedule.early_stopping import EarlyStopping, StopConditions
 
 NEVER = EarlyStopConfig("val/loss", "min", None, 0.0, None, None, None, None)

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.schedule.every import Every, TimeTrigger
 
 

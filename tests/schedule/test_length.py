@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.schedule.length import TrainingLength, accumulation_steps, training_length
 
 
@@ -29,7 +29,7 @@ def test_length(make_config: Callable, size: int, length: str, last_batch: str, 
         (80, "10%", "keep", "trainer.length is 10%"),
         (80, "15min", "keep", "trainer.length is 15min"),
         (0, "1epochs", "keep", "no training samples"),
-        (7, "1epochs", "drop", "trainer.global_batch=8 is larger than the 7 training samples"),
+        (7, "1epochs", "drop", "trainer.global_batch_size=8 is larger than the 7 training samples"),
     ],
 )
 def test_no_length(make_config: Callable, size: int, length: str, last_batch: str, message: str) -> None:
@@ -40,23 +40,23 @@ def test_no_length(make_config: Callable, size: int, length: str, last_batch: st
 
 @pytest.mark.parametrize("batch, micro, world, steps", [(64, 64, 1, 1), (64, 8, 2, 4), (12, 2, 3, 2)])
 def test_accumulation(make_config: Callable, batch: int, micro: int, world: int, steps: int) -> None:
-    assert accumulation_steps(make_config({"global_batch": batch, "micro_batch": micro}), world) == steps
+    assert accumulation_steps(make_config({"global_batch_size": batch, "micro_batch_size": micro}), world) == steps
 
 
 @pytest.mark.parametrize(
     "batch, micro, world, advice",
     [
-        (100, 16, 3, "use trainer.global_batch=96 or 144"),
-        (100, 16, 2, "use trainer.global_batch=96 or 128, or trainer.micro_batch=10"),
-        (8, 16, 1, "use trainer.global_batch=16, or trainer.micro_batch=8"),
+        (100, 16, 3, "use trainer.global_batch_size=96 or 144"),
+        (100, 16, 2, "use trainer.global_batch_size=96 or 128, or trainer.micro_batch_size=10"),
+        (8, 16, 1, "use trainer.global_batch_size=16, or trainer.micro_batch_size=8"),
     ],
 )
 def test_accumulation_names_the_nearest_right_values(make_config: Callable, batch: int, micro: int, world: int, advice: str) -> None:
     with pytest.raises(ConfigError) as error:
-        accumulation_steps(make_config({"global_batch": batch, "micro_batch": micro}), world)
+        accumulation_steps(make_config({"global_batch_size": batch, "micro_batch_size": micro}), world)
     text = str(error.value)
     assert text.endswith(advice) and f"{micro} x {world} = {micro * world}" in text
     for word in advice.replace(",", "").split():
-        if word.startswith("trainer.micro_batch="):
+        if word.startswith("trainer.micro_batch_size="):
             micro = int(word.split("=")[1])
-            assert accumulation_steps(make_config({"global_batch": batch, "micro_batch": micro}), world) >= 1
+            assert accumulation_steps(make_config({"global_batch_size": batch, "micro_batch_size": micro}), world) >= 1

@@ -14,7 +14,7 @@ from linnaeus.config import compose
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_optimization import PlateauConfig, StepConfig
 from linnaeus.config.schema_schedule import RampConfig
-from linnaeus.schedule.moved import what_moves
+from linnaeus.reporting.changes import what_moves
 
 COMPONENTS = ("SPATIAL", "TEMPORAL")
 
@@ -51,8 +51,8 @@ def test_a_longer_run(make_config: Callable[..., Config]) -> None:
     assert found["validate_mask_meta"] == ("1: 100", "1: 200")
     assert found["checkpoint"] == ("5: 60, 70 ... 100; every 15min", "8: 60, 80 ... 200; every 15min")
     assert found["log"] == ("9: 60, 65 ... 100", "29: 60, 65 ... 200")
-    assert found["mixing"] == ("0.275 now: 0 -> 0.5, from step 0 to step 100", "0.1375 now: 0 -> 0.5, from step 0 to step 200")
-    assert {"steps per epoch", "position", "weighting", "meta_mask", "null_mask"} <= unmoved(text)
+    assert found["mixup_prob"] == ("0.275 now: 0 -> 0.5, from step 0 to step 100", "0.1375 now: 0 -> 0.5, from step 0 to step 200")
+    assert {"steps per epoch", "position", "weighting", "meta_mask_prob", "null_mask_prob"} <= unmoved(text)
 
     def cosine(step: int, total: int) -> str:
         return f"{0.1 * 0.5 * (1 + math.cos(math.pi * step / total)):.6g}"
@@ -65,7 +65,7 @@ def test_a_longer_run(make_config: Callable[..., Config]) -> None:
 
 
 def test_another_batch_moves_the_position(make_config: Callable[..., Config]) -> None:
-    text = moved(make_config(), make_config({"global_batch": 16, "micro_batch": 16}), 33)
+    text = moved(make_config(), make_config({"global_batch_size": 16, "micro_batch_size": 16}), 33)
     found = rows(text)
     assert found["position"] == ("epoch 4, after 3 of 10 updates", "epoch 7, after 3 of 5 updates")
     assert found["samples of an update"] == ("8", "16") and found["steps per epoch"] == ("10", "5")
@@ -120,7 +120,7 @@ def test_the_table_is_what_the_plans_say(step: int) -> None:
     """Every event still to come is in the resolved schedule of its side, and none other."""
     from linnaeus.schedule import resolve_all_schedule_params, training_length
 
-    configs = [compose([f"trainer.length={length}", "trainer.global_batch=32"]) for length in ("3epochs", "5epochs")]
+    configs = [compose([f"trainer.length={length}", "trainer.global_batch_size=32"]) for length in ("3epochs", "5epochs")]
     found = rows(what_moves(dataclasses.asdict(configs[0]), configs[1], 85, (*COMPONENTS, "ELEVATION"), step))
     for side, config in enumerate(configs):
         length = training_length(config, 85)

@@ -6,8 +6,8 @@ import pytest
 
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.progress import TrainingStage
-from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, schedule_summary, training_length
-from linnaeus.schedule.summary import abbreviate
+from linnaeus.reporting.plan import abbreviate, schedule_summary
+from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, training_length
 
 COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
 CADENCES = [
@@ -96,9 +96,9 @@ def test_passes_at_the_end_are_those_of_the_last_step(make_config: Callable) -> 
 
 def test_probabilities_follow_their_ramps(make_config: Callable) -> None:
     config = make_config(
-        meta_mask=RampConfig(1.0, 0.0, "0%", "50%"),
-        partial_meta_mask=RampConfig(0.0, 0.5, "50%", "100%"),
-        null_mask=RampConfig(0.25, 0.25, "0%", "100%"),
+        meta_mask_prob=RampConfig(1.0, 0.0, "0%", "50%"),
+        partial_meta_mask_prob=RampConfig(0.0, 0.5, "50%", "100%"),
+        null_mask_prob=RampConfig(0.25, 0.25, "0%", "100%"),
         mixing=RampConfig(0.0, 1.0, "2epochs", "2epochs"),
     )
     ops = OpsSchedule(resolve_all_schedule_params(config, 100, 10))
@@ -110,7 +110,7 @@ def test_probabilities_follow_their_ramps(make_config: Callable) -> None:
 
 def test_mixup_group_level_by_epoch(make_config: Callable) -> None:
     levels = [{"from": "10%", "level": "family"}, {"from": "45steps", "level": "genus"}]
-    ops = OpsSchedule(resolve_all_schedule_params(make_config(mixing_level=levels), 100, 10))
+    ops = OpsSchedule(resolve_all_schedule_params(make_config(mixup_group_level=levels), 100, 10))
     assert [ops.get_mixup_group_level(e) for e in (0, 1, 4, 5, 9)] == [None, "family", "family", "genus", "genus"]
     assert OpsSchedule(resolve_all_schedule_params(make_config(), 100, 10)).get_mixup_group_level(3) is None
 

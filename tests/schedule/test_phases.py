@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linnaeus.config import ConfigError, compose
+from linnaeus.config import compose
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_optimization import CosineConfig
 from linnaeus.config.schema_schedule import PhaseConfig
+from linnaeus.errors import ConfigError
 from linnaeus.optim import build_scheduler
-from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, schedule_picture, schedule_summary
-from linnaeus.schedule.moved import what_moves
+from linnaeus.reporting.changes import what_moves
+from linnaeus.reporting.plan import schedule_summary
+from linnaeus.reporting.schedule_chart import schedule_picture
+from linnaeus.reporting.unreached import unreached
+from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.schedule.phases import Phases
-from linnaeus.schedule.unreached import unreached
 
 # Five overlapping phases of a persona curriculum: start, end, multiplier, dimensions in focus (weight 2).
 FIVE = {

@@ -1,12 +1,12 @@
 import pytest
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_schedule import RampConfig
+from linnaeus.errors import ConfigError
 from linnaeus.schedule.ramps import Ramp
 
 
 def test_linear_between_and_constant_outside() -> None:
-    ramp = Ramp.resolve(RampConfig(0.2, 1.0, "10%", "50%"), "schedule.mixing", 100, 10)
+    ramp = Ramp.resolve(RampConfig(0.2, 1.0, "10%", "50%"), "schedule.mixup_prob", 100, 10)
     assert (ramp.begin_step, ramp.until_step) == (10, 50)
     assert [ramp.at(s) for s in (0, 10, 50, 99)] == [0.2, 0.2, 1.0, 1.0]
     assert ramp.at(30) == pytest.approx(0.6) and ramp.at(11) == pytest.approx(0.22)
@@ -26,4 +26,4 @@ def test_a_ramp_that_ends_before_it_begins() -> None:
     with pytest.raises(
         ConfigError, match=r"schedule\.mixing\.until=10% \(step 10\) comes before schedule\.mixing\.begin=2epochs \(step 20\)"
     ):
-        Ramp.resolve(RampConfig(0.0, 1.0, "2epochs", "10%"), "schedule.mixing", 100, 10)
+        Ramp.resolve(RampConfig(0.0, 1.0, "2epochs", "10%"), "schedule.mixup_prob", 100, 10)

@@ -3,11 +3,11 @@ from collections.abc import Callable
 
 import pytest
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_optimization import LinearGrowthConfig, StepConfig, WSDConfig
 from linnaeus.config.schema_schedule import RampConfig
+from linnaeus.errors import ConfigError
+from linnaeus.reporting.unreached import unreached
 from linnaeus.schedule import resolve_all_schedule_params
-from linnaeus.schedule.unreached import unreached
 
 COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
 
@@ -64,8 +64,8 @@ def test_maximum_steps_end_the_run_but_do_not_stretch_it(make_config: Callable) 
 
 def test_mixing_levels_take_effect_at_epoch_starts(make_config: Callable) -> None:
     levels = [{"from": "0%", "level": "family"}, {"from": "45steps", "level": "genus"}, {"from": "80%", "level": "species"}]
-    resolved = resolve_all_schedule_params(make_config(mixing_level=levels), 100, 10)
-    assert resolved.mixing_levels == ((0, "family"), (5, "genus"), (8, "species"))
+    resolved = resolve_all_schedule_params(make_config(mixup_group_level=levels), 100, 10)
+    assert resolved.mixup_group_levels == ((0, "family"), (5, "genus"), (8, "species"))
 
 
 def test_corners_of_the_learning_rate(make_config: Callable) -> None:
@@ -92,11 +92,16 @@ def test_what_will_not_happen_is_noted(make_config: Callable) -> None:
         validate=["20epochs"],
         validate_at_end=False,
         mixing=RampConfig(0.0, 1.0, "0steps", "400steps"),
-        mixing_level=[{"from": "0%", "level": "genus"}, {"from": "100%", "level": "species"}],
+        mixup_group_level=[{"from": "0%", "level": "genus"}, {"from": "100%", "level": "species"}],
         scheduler=StepConfig("step", "20epochs", [], 0.1),
     )
     notes = unreached(resolve_all_schedule_params(config, 100, 10, COMPONENTS))
-    assert [note.split(":")[0] for note in notes] == ["validate", "schedule.mixing", "schedule.mixing_level", "lr_scheduler.warmup"]
+    assert [note.split(":")[0] for note in notes] == [
+        "validate",
+        "schedule.mixup_prob",
+        "schedule.mixup_group_level",
+        "lr_scheduler.warmup",
+    ]
     assert unreached(resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS)) == []
 
 
@@ -119,9 +124,9 @@ def test_plain_and_picklable(make_config: Callable) -> None:
     [
         ({"validate": ["15min"]}, "schedule.validate"),
         ({"log": ["0steps"]}, "schedule.log is '0steps'"),
-        ({"mixing": RampConfig(0.0, 1.0, "50%", "10%")}, "schedule.mixing.until=10%"),
-        ({"mixing_level": [{"at": "0%", "level": "genus"}]}, "schedule.mixing_level[0] has the keys at, level"),
-        ({"mixing_level": [{"from": "5%", "level": "a"}, {"from": "1%", "level": "b"}]}, "schedule.mixing_level[1].from=1%"),
+        ({"mixup_prob": RampConfig(0.0, 1.0, "50%", "10%")}, "schedule.mixup_prob.until=10%"),
+        ({"mixup_group_level": [{"at": "0%", "level": "genus"}]}, "schedule.mixup_group_level[0] has the keys at, level"),
+        ({"mixup_group_level": [{"from": "5%", "level": "a"}, {"from": "1%", "level": "b"}]}, "schedule.mixup_group_level[1].from=1%"),
         ({"partial_combinations": [["SPATIAL"], ["WIND"]]}, "schedule.partial_combinations[1] names WIND"),
         ({"partial_combinations": [["SPATIAL", "TEMPORAL"], ["TEMPORAL", "SPATIAL"]]}, "schedule.partial_combinations[1] is listed twice"),
         ({"partial_combinations": [[]]}, "schedule.partial_combinations[0] is empty"),

@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.config import ConfigError
 from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.config.schema_schedule import RampConfig
-from linnaeus.schedule import resolve_all_schedule_params, schedule_picture, schedule_summary
-from linnaeus.schedule.picture import LEFT, RIGHT, WIDTH
-from linnaeus.schedule.summary import abbreviate
+from linnaeus.errors import ConfigError
+from linnaeus.reporting.plan import abbreviate, schedule_summary
+from linnaeus.reporting.schedule_chart import LEFT, RIGHT, WIDTH, schedule_picture
+from linnaeus.schedule import resolve_all_schedule_params
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_summary_says_what_a_person_asks(make_config: Callable) -> None:
     config = make_config(
-        {"global_batch": 64, "micro_batch": 8},
+        {"global_batch_size": 64, "micro_batch_size": 8},
         {"patience": 5, "min_lr": 1e-6},
         checkpoint=["10%", "15min"],
         mixing=RampConfig(0.0, 0.6, "10%", "60%"),
-        mixing_level=[{"from": "0%", "level": "family"}, {"from": "50%", "level": "genus"}],
+        mixup_group_level=[{"from": "0%", "level": "family"}, {"from": "50%", "level": "genus"}],
     )
     text = schedule_summary(resolve_all_schedule_params(config, 105, 10, ("SPATIAL", "TEMPORAL")), config, world_size=2)
     for part in (
@@ -47,19 +47,21 @@ def test_each_title_is_that_of_what_stands_under_it(make_config: Callable) -> No
             under[title].append(words[1])
         else:
             under[line] = []
-    assert under["probabilities"] == ["meta_mask", "partial_meta_mask", "null_mask", "mixing", "mixing level"]
+    assert under["probabilities"] == ["meta_mask_prob", "partial_meta_mask_prob", "null_mask_prob", "mixup_prob", "mixing level"]
     assert under["growth"] == ["connected weights"] and under["events"][-1] == "early stop"
 
 
 def test_what_cannot_act_is_left_out(make_config: Callable) -> None:
-    masking = ("meta_mask", "null_mask", "mixing", "validate_mask_meta", "validate_partial_mask_meta", "probabilities")
+    masking = ("meta_mask_prob", "null_mask_prob", "mixup_prob", "validate_mask_meta", "validate_partial_mask_meta", "probabilities")
     text = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, (), 1, ()))
     assert not [word for word in masking if word in text] and "validate " in text and "early stop" in text
-    mixing_alone = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, (), 1, ("mixing", "meta_mask")))
-    assert "mixing level" in mixing_alone and "null_mask" not in mixing_alone and "meta_mask" not in mixing_alone, "there are no metadata"
+    mixing_alone = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, (), 1, ("mixup_prob", "meta_mask_prob")))
+    assert "mixing level" in mixing_alone and "null_mask_prob" not in mixing_alone and "meta_mask_prob" not in mixing_alone, (
+        "there are no metadata"
+    )
     everything = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, ("SPATIAL", "TEMPORAL")))
     assert all(word in everything for word in masking)
-    for name in ("mixing", "null_mask"):
+    for name in ("mixup_prob", "null_mask_prob"):
         with pytest.raises(ConfigError, match=rf"schedule\.{name} has no effect on this data"):
             resolve_all_schedule_params(make_config(**{name: RampConfig(0.5, 0.5, "0%", "100%")}), 100, 10, (), 1, ())
 
@@ -71,12 +73,12 @@ def test_lists_are_abbreviated_only_when_long() -> None:
 
 @pytest.mark.parametrize("total, per_epoch", [(1, 1), (2, 5), (105, 10), (100_000, 37)])
 def test_the_picture_is_valid_and_its_ticks_are_where_events_are(make_config: Callable, tmp_path: Path, total: int, per_epoch: int) -> None:
-    config = make_config(validate=["25%"], mixing=RampConfig(0.0, 0.6, "10%", "60%"), mixing_level=[{"from": "0%", "level": "a & b"}])
+    config = make_config(validate=["25%"], mixing=RampConfig(0.0, 0.6, "10%", "60%"), mixup_group_level=[{"from": "0%", "level": "a & b"}])
     resolved = resolve_all_schedule_params(config, total, per_epoch, ("SPATIAL", "TEMPORAL"))
     schedule_picture(resolved, lambda step: 1 - step / total, tmp_path / "schedule.svg")
     root = ElementTree.parse(tmp_path / "schedule.svg").getroot()
     texts = [t.text for t in root.iter(f"{SVG}text")]
-    assert {"learning rate", "validate", "checkpoint", "mixing", "25%", "step (optimizer updates)"} <= set(texts)
+    assert {"learning rate", "validate", "checkpoint", "mixup_prob", "25%", "step (optimizer updates)"} <= set(texts)
     ticks = next(p for p in root.iter(f"{SVG}path")).get("d")  # the first row is `validate`
     drawn = [float(piece.split()[0]) for piece in ticks.split("M")[1:]]
     expected = sorted({LEFT + (WIDTH - LEFT - RIGHT) * step / total for step in resolved.validate.steps()})

@@ -22,7 +22,13 @@ from tests import runs
 from tests.slurm.cluster import install, slurm_cluster
 
 # a run of about a minute on one idle core, longer than the time limit leaves it (30 s), whose updates differ
-LONG = ["trainer.length=10000steps", "trainer.micro_batch=1", "trainer.global_batch=16", "schedule.log=[100steps]", "schedule.report=[20%]"]
+LONG = [
+    "trainer.length=10000steps",
+    "trainer.micro_batch_size=1",
+    "trainer.global_batch_size=16",
+    "schedule.log=[100steps]",
+    "schedule.report=[20%]",
+]
 LONG += ["schedule.validate=[25%]", "logger.console=plain", "schedule.checkpoint=[]", "data.train_samples=130"]
 LAUNCH = ["launch=slurm", "launch.time=1min", "launch.signal_before=30", "launch.cpus=1", "launch.memory=2G", "launch.poll=1"]
 

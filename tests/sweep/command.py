@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from linnaeus.config import user_errors
 from linnaeus.config.command_line import parse_command_line, refuse_sweep_under_launcher
+from linnaeus.config.messages import user_errors
 from linnaeus.launch import base
 from linnaeus.sweep import sweep
 

@@ -17,9 +17,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from linnaeus.config import compose, user_errors
+from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
-from linnaeus.logging import write_summary
+from linnaeus.config.messages import user_errors
+from linnaeus.reporting import write_summary
 from linnaeus.rundir import RunDirectory
 
 STEPS = 8

@@ -13,14 +13,14 @@ import pytest
 
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.rundir import owed
 from linnaeus.sweep import driver as driver_module
 from linnaeus.sweep import outcomes, record, whole
 from linnaeus.sweep.driver import Driver
 from linnaeus.sweep.outcomes import FAILED, INTERRUPTED, Metric, ended
-from linnaeus.sweep.record import SweepRecord
 from linnaeus.sweep.request import read_request
+from linnaeus.sweep.study_record import SweepRecord
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/somewhere")
 METRIC = Metric("val/loss", "min", True)

@@ -12,13 +12,13 @@ import pytest
 
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.sweep.outcomes import Metric, Outcome, common_metric, metric_of
 from linnaeus.sweep.parameters import Interval, parameter, parse
 from linnaeus.sweep.picture import sweep_picture
-from linnaeus.sweep.record import SweepRecord
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.study import import_optuna
+from linnaeus.sweep.study_record import SweepRecord
 from linnaeus.sweep.trials import grid, make_trial, only_trial, sweep_name
 from tests.runs import ROOT, VECTORS
 

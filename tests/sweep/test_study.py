@@ -11,7 +11,7 @@ import pytest
 
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.sweep import study
 from linnaeus.sweep.outcomes import Outcome
 from linnaeus.sweep.request import read_request

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from linnaeus.sweep.record import SweepLock
+from linnaeus.sweep.study_record import SweepLock
 from tests.sweep.conftest import alive, killed, started, wait_until
 
 GRID = ("optimizer.lr=1e-3,1e-2", "seed=0,1")

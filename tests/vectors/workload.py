@@ -10,13 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linnaeus.data.samples import PositionedDataset
+from linnaeus.metrics.streaming import Metrics
 from linnaeus.randomness import INIT, SYNTHETIC, key, uniforms
+from linnaeus.workloads.base import Model, Workload
 
 TASKS = ("first", "second")
 PAUSE = "LINNAEUS_TEST_PAUSE"
 
 
-class Vectors:
+class Vectors(PositionedDataset):
     """Rows of one split; `noise` of a sample is drawn by (seed, epoch, position) as an augmentation would be."""
 
     def __init__(self, config: Any, offset: int, size: int, training: bool) -> None:
@@ -32,12 +35,6 @@ class Vectors:
 
     def __len__(self) -> int:
         return len(self.x)
-
-    def groups(self, level: str | None) -> None:
-        return None
-
-    def resampling(self) -> None:
-        return None
 
     def __getitems__(self, indices: list[Any]) -> dict[str, Tensor]:
         epochs, positions, samples, _, real = (np.array(column) for column in zip(*indices))
@@ -60,7 +57,7 @@ class Trunk(nn.Sequential):
         return super().forward(x)
 
 
-class MLP(nn.Module):
+class MLP(Model):
     def __init__(self, width: int, config: Any) -> None:
         super().__init__()
         norm = [nn.BatchNorm1d(config.hidden)] if config.batch_norm else []
@@ -93,7 +90,7 @@ class MLP(nn.Module):
         return [self.trunk]
 
 
-class R2:
+class R2(Metrics):
     """Metrics: squared errors are order-sensitive sums, the number of samples is an integer count."""
 
     width = 6
@@ -128,10 +125,8 @@ class TrainingError(R2):
         return {"loss": sum(losses) / len(losses)} | {f"{t}/loss": losses[i] for i, t in enumerate(TASKS)}
 
 
-class VectorsWorkload:
+class VectorsWorkload(Workload):
     tasks = TASKS
-    components: tuple[str, ...] = ()
-    groups_of_two = False
     notes = ("vectors: two regression tasks",)
 
     def __init__(self, config: Any) -> None:
@@ -149,10 +144,7 @@ class VectorsWorkload:
         torch.default_generator.manual_seed(key(self.config.seed, INIT) >> 1)
         return MLP(self.config.data.width, self.config.model)
 
-    def prepare(self, batch: dict[str, Tensor], masked: tuple[str, ...] = ()) -> dict[str, Tensor]:
-        return batch
-
-    def notice(self, batch: dict[str, Tensor]) -> None:
+    def check_batch(self, batch: dict[str, Tensor]) -> None:
         """Every row is sound. `PAUSE` makes a run last: seconds a micro-batch."""
         if self.pause:
             time.sleep(self.pause)
@@ -163,23 +155,14 @@ class VectorsWorkload:
     def loss_sums(self, outputs: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
         return ((outputs["y"] - batch["y"]) ** 2 * batch["known"]).sum(0)
 
-    def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
-        return (sums * weights / denominators.clamp(min=1)).sum()
-
     def metrics(self, training: bool, device: torch.device) -> R2:
         return (TrainingError if training else R2)(device)
-
-    def sample_names(self, samples: Any) -> list[str]:
-        return [str(s) for s in samples]
 
     def summary(self, final: dict[str, float]) -> list[str]:
         return [f"r2 {final.get('val/r2', float('nan')):.3f}"]
 
-    def save_record(self, directory: Any) -> None:
+    def save_dataset_record(self, directory: Any) -> None:
         (directory / "dataset.json").write_text('{"name": "vectors"}\n')
-
-    def report_sections(self, final: dict[str, float]) -> list[tuple[str, str]]:
-        return []
 
 
 def build_workload(config: Any) -> VectorsWorkload:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.weighting import GradNorm
 from tests.weighting.seen import gradients
 

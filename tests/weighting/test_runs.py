@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.engine import build, epoch
+from linnaeus.train import build, epoch
 from tests import runs
 from tests.laws.test_factorisation import distance, gradients, losses, parameters
 
@@ -28,7 +28,7 @@ LENGTH = ["trainer.length=12steps", "schedule.log=[5steps]", "schedule.validate=
 
 def settings(name: str, *more: str) -> list[str]:
     """Accumulation of four, and of one for surgery."""
-    one = ["trainer.micro_batch=32"] if name == "surgery" else []
+    one = ["trainer.micro_batch_size=32"] if name == "surgery" else []
     return [*LENGTH, *WEIGHTINGS[name], *one, "model.batch_norm=true", *more]
 
 
@@ -80,7 +80,12 @@ def split(tmp_path_factory):
         jobs = []
         for name in WEIGHTINGS:
             micro = 32 // processes if name == "surgery" else 8
-            still = ["model.batch_norm=false", "trainer.precision=float64", f"trainer.micro_batch={micro}", "weighting.conflict=[4steps]"]
+            still = [
+                "model.batch_norm=false",
+                "trainer.precision=float64",
+                f"trainer.micro_batch_size={micro}",
+                "weighting.conflict=[4steps]",
+            ]
             still += ["model.dropout=0"] if name == "surgery" else []
             folder = root / str(processes) / name
             folder.mkdir(parents=True)

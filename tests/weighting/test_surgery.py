@@ -12,7 +12,7 @@ import types
 import pytest
 import torch
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.weighting import Measured, Surgery
 from linnaeus.weighting import surgery as module
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.weighting import Conflict, FixedWeighting, TaskGradients, Weigher
 
 TASKS = 2

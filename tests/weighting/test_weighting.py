@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from linnaeus.config import compose
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import VARIANTS
+from linnaeus.errors import ConfigError
 from linnaeus.weighting import FAMO, DynamicWeightAverage, FixedWeighting, GradNorm, UncertaintyWeighting, build_weighting, weighting_notes
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def test_a_weight_of_zero_is_said():
         ("fixed", "{genus: 0.0, species: 0.0}", ("genus", "species"), "all tasks have weight 0"),
         *[(name, "{genus: 0.0}", ("genus", "species"), "weighting.weights.genus=0") for name in CLASSES if name != "fixed"],
         *[(name, "{}", ("species",), "one task only") for name in [*CLASSES, "surgery"] if name != "fixed"],
-        ("surgery", "{}", ("genus", "species"), "set trainer.micro_batch so that there is one"),
+        ("surgery", "{}", ("genus", "species"), "set trainer.micro_batch_size so that there is one"),
     ],
 )
 def test_refusals(name, weights, tasks, words):

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 
 from linnaeus import randomness
-from linnaeus.config.errors import ConfigError
+from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
+from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule
-from linnaeus.workloads.base import Batch, SampleIndex
 from linnaeus.workloads.language.mixture import Mixture
 from linnaeus.workloads.language.model.token_loss import IGNORED
 from linnaeus.workloads.language.store import TokenArray
@@ -32,7 +32,7 @@ from linnaeus.workloads.language.store import TokenArray
 SHIFT, OFFSET = 0, 1  # draws of the stream AUGMENT
 
 
-class TextWindows:
+class TextWindows(PositionedDataset):
     """One split as windows. `order` is windows or random in training; None: the windows of validation. `sources` are the names of the
     array's parts. Without `schedule`, which says how sources are mixed, training windows can be counted and no more."""
 

@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from linnaeus.config.errors import ConfigError, user_errors
+from linnaeus.config.messages import user_errors
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     from linnaeus.workloads.language.generation import Continuation

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.randomness import GENERATION, key, uniforms
 from linnaeus.workloads.language.cache import Cache
 from linnaeus.workloads.language.model.gpt import GPT

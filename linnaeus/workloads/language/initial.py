@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.checkpoint.fitting import covers
-from linnaeus.checkpoint.initial import PUBLISHED
-from linnaeus.config.errors import ConfigError
+from linnaeus.checkpoint.initial_weights import PUBLISHED
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.model.sizes import rounded_up
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from linnaeus.checkpoint.initial import InitialWeights
+    from linnaeus.checkpoint.initial_weights import InitialWeights
     from linnaeus.config.schema import Config
     from linnaeus.workloads.language.model.gpt import GPT
 

@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
+from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.language.model.dimensions import switched_off
 from linnaeus.workloads.language.model.token_loss import IGNORED
 
 Outputs = Mapping[str, Tensor]
 
 
-class LanguageMetrics:
+class LanguageMetrics(Metrics):
     """Implements `base.Metrics`. In training the loop adds up the losses itself, and there is no `top1`: to look for the best of 50,257
     scores takes 1 % of a step."""
 

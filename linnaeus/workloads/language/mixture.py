@@ -27,7 +27,9 @@ class Mixture:
     def __init__(self, seed: int, schedule: OpsSchedule, names: Sequence[str], windows: np.ndarray) -> None:
         self.seed, self.schedule, self.names, self.windows = seed, schedule, tuple(names), windows
         resolved = schedule.resolved
-        self.used = min(int(windows.sum()), resolved.steps_per_epoch * resolved.global_batch)  # positions: `data.last_batch` may drop some
+        self.used = min(
+            int(windows.sum()), resolved.steps_per_epoch * resolved.global_batch_size
+        )  # positions: `data.last_batch` may drop some
         self._before = [np.zeros_like(windows)]  # [S] draws of each source before the epoch: 0.1 s for a million positions, once
 
     def of_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -40,7 +42,11 @@ class Mixture:
         resolved = self.schedule.resolved
         steps = epoch * resolved.steps_per_epoch + np.arange(resolved.steps_per_epoch)
         mixture = self.schedule.get_mixture(steps, self.names, self.windows.tolist())
-        return None if in_proportion(mixture, self.windows) else drawn_sources(self.seed, epoch, mixture, resolved.global_batch, self.used)
+        return (
+            None
+            if in_proportion(mixture, self.windows)
+            else drawn_sources(self.seed, epoch, mixture, resolved.global_batch_size, self.used)
+        )
 
     def before(self, epoch: int) -> np.ndarray:
         """int64 [S]: how often the mixed epochs before this one drew from each source."""
@@ -51,12 +57,12 @@ class Mixture:
         return self._before[epoch]
 
 
-def drawn_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch: int, size: int) -> np.ndarray:
+def drawn_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch_size: int, size: int) -> np.ndarray:
     """int64 [size]: the source of each position of an epoch, by inverting the distribution function of its update.
 
-    `mixture` float64 [updates, S] has the probabilities at each update of the epoch, which uses `global_batch` positions."""
+    `mixture` float64 [updates, S] has the probabilities at each update of the epoch, which uses `global_batch_size` positions."""
     position = np.arange(size)
-    draws, update = uniforms(key(seed, MIXTURE, epoch, SOURCE), position), position // global_batch
+    draws, update = uniforms(key(seed, MIXTURE, epoch, SOURCE), position), position // global_batch_size
     left = np.cumsum(mixture[:, ::-1], axis=1)[:, ::-1]  # of each source and those behind it
     reached = np.where(left[:, 1:] > 0, np.cumsum(mixture, axis=1)[:, :-1], np.inf)  # or rounding might draw a source of weight 0
     source = np.zeros(size, np.int64)

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from linnaeus.checkpoint.files import text_digest
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
+from linnaeus.files import text_digest
 from linnaeus.workloads.language.config import TokensConfig
 from linnaeus.workloads.language.store import SPLITS, TokenArray, TokenStore
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer, Tokenizer, identity, load_tokenizer

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 
 @dataclass(frozen=True)

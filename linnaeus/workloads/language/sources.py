@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus import randomness
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.files import MODULE_BYTES, FoundFiles, find_files, shown
 

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from linnaeus.checkpoint.files import TEMPORARY, commit_directory, delete, file_digest, text_digest, write_atomic
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
+from linnaeus.files import TEMPORARY, commit_directory, delete, file_digest, text_digest, write_atomic
 from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.sources import Corpus, counted, held_out
 from linnaeus.workloads.language.tokenizers import (

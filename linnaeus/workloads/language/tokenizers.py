@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 END = "<|endoftext|>"  # GPT-2's end marker, and that of a BPE trained here
 AT_ONCE = 1 << 22  # characters encoded at once

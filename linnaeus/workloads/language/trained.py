@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     from linnaeus.config.schema import Config
@@ -56,8 +56,8 @@ def run_of(path: Path) -> Path:
 
 def _config_of(run: Path) -> Config:
     from linnaeus.config.load import typed_config
-    from linnaeus.config.repeat import read_saved
-    from linnaeus.config.saved import filled
+    from linnaeus.rundir.repeat import read_saved
+    from linnaeus.rundir.saved import filled
 
     tree = read_saved(run / CONFIG)
     if tree["workload"].get("name") != "language":
@@ -90,7 +90,7 @@ def _weights_of(run: Path, names: Sequence[str]) -> list[float]:
 
 def _load(path: str, config: Config, tokenizer: Tokenizer, final_weights: Sequence[float] | None) -> Trained:
     from linnaeus.checkpoint.fitting import check_fit, load_into
-    from linnaeus.checkpoint.initial import read_initial
+    from linnaeus.checkpoint.initial_weights import read_initial
     from linnaeus.workloads.language.model import build_gpt
 
     weights = read_initial(path)

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linnaeus.checkpoint.files import write_atomic
-from linnaeus.checkpoint.initial import InitialWeights
+from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.schema import Config
+from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
+from linnaeus.files import write_atomic
 from linnaeus.schedule import OpsSchedule
-from linnaeus.workloads.base import Batch
+from linnaeus.workloads.base import Workload
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.dataset import TextWindows
 from linnaeus.workloads.language.initial import adopted
@@ -31,12 +32,10 @@ from linnaeus.workloads.language.store import TokenStore, open_store, text_store
 STORES = "token_stores"  # below run.root
 
 
-class LanguageWorkload:
+class LanguageWorkload(Workload):
     """Tokens, windows, model and metrics of one configuration."""
 
     tasks = ("tokens",)
-    components: tuple[str, ...] = ()
-    groups_of_two = False
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -46,23 +45,12 @@ class LanguageWorkload:
         self.final_weights: list[float] | None = None  # of the dimensions in the last update; known once `build_datasets` is
         data = config.data
         self.units = ("tokens", data.block)
-        self.train_set = self._training_windows(None)
+        losses = (f"{SOURCE}/{name}/loss" for name in self.sources)
+        self.report_metrics = (*losses, *(f"{DIMENSION}/{name}/score" for name in self.dimensions))
+        self.train_set: TextWindows = self._training_windows(None)
+        self.train_size, self.source_sizes = len(self.train_set), tuple(self.train_set.windows.tolist())
         name = f"{self.fingerprint}/validation"
         self.validation_set = TextWindows(self.store.validation, data.block, config.seed, None, name, self.sources)
-
-    @property
-    def train_size(self) -> int:
-        return len(self.train_set)
-
-    @property
-    def source_sizes(self) -> tuple[int, ...]:
-        """Windows of each source."""
-        return tuple(self.train_set.windows.tolist())
-
-    @property
-    def report_metrics(self) -> tuple[str, ...]:
-        """The loss of each source and the score of each dimension."""
-        return (*(f"{SOURCE}/{name}/loss" for name in self.sources), *(f"{DIMENSION}/{name}/score" for name in self.dimensions))
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Training windows that follow the phases of the schedule, and the weights of dimensions that the last update has."""
@@ -89,24 +77,15 @@ class LanguageWorkload:
             model.weigh(self.final_weights)
         return model
 
-    def adopt(self, weights: InitialWeights, model: Any) -> InitialWeights:
+    def adapt_initial_weights(self, weights: InitialWeights, model: Any) -> InitialWeights:
         """Of `run.init_from`; see `initial.py`."""
         return adopted(weights, model, self.config, self.store.facts["identity"])
-
-    def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
-        return batch
-
-    def notice(self, batch: Batch) -> None:
-        """Every window is sound: the text was checked as it was tokenized."""
 
     def valid_counts(self, batch: Batch) -> Tensor:
         return (batch["target"] != IGNORED).sum(dtype=torch.float64).view(1)
 
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
         return outputs["loss_sum"].view(1)
-
-    def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
-        return (weights * sums / denominators.clamp(min=1)).sum()
 
     def metrics(self, training: bool, device: torch.device) -> LanguageMetrics:
         return LanguageMetrics(training, self.store.lengths, device, self.dimensions, self.sources)
@@ -118,7 +97,7 @@ class LanguageWorkload:
         sources, firsts = self.train_set.source_of(np.array(samples, np.int64)), self.train_set.firsts
         return [f"{self.sources[source]}/window-{sample - firsts[source]}" for sample, source in zip(samples, sources)]
 
-    def save_record(self, directory: Path) -> None:
+    def save_dataset_record(self, directory: Path) -> None:
         """dataset.json; tokenizer.json and dimensions.json, with which a run's model is asked for text."""
         write_atomic(directory / "dataset.json", json.dumps(self.store.facts, ensure_ascii=False, indent=2) + "\n")
         if self.store.tokenizer is not None:

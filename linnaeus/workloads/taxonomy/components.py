@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.observations import Metadata
 
 ELEVATION_PERIODS = (500.0, 2000.0, 8000.0)  # metres; the longest spans what land has, so its phase is the height itself

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from linnaeus import randomness
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config
 from linnaeus.data.resampling import POWERS, Resampling
-from linnaeus.workloads.base import Batch, SampleIndex
+from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
@@ -56,7 +56,7 @@ class _Indices:
         return cls(epoch, position, sample, step, real.astype(bool))
 
 
-class TaxonomyDataset:
+class TaxonomyDataset(PositionedDataset):
     """One split of a source. `training` switches augmentation, mixing and masking on."""
 
     def __init__(
@@ -240,20 +240,24 @@ def build_resampling(config: Config, labels: np.ndarray, ranks: Sequence[str]) -
 
 
 def _mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:
-    if not ramp_used(config.schedule.mixing):
+    if not ramp_used(config.schedule.mixup_prob):
         return None
     if config.augment.mixup_alpha == 0 and config.augment.cutmix_alpha == 0:
-        raise ConfigError("schedule.mixing asks for mixed pairs but augment.mixup_alpha and augment.cutmix_alpha are 0; set one above 0")
-    if not config.schedule.mixing_level:
-        raise ConfigError("schedule.mixing asks for mixed pairs but schedule.mixing_level is empty; set it to [{from: 0%, level: RANK}]")
-    for entry in config.schedule.mixing_level:
+        raise ConfigError(
+            "schedule.mixup_prob asks for mixed pairs but augment.mixup_alpha and augment.cutmix_alpha are 0; set one above 0"
+        )
+    if not config.schedule.mixup_group_level:
+        raise ConfigError(
+            "schedule.mixup_prob asks for mixed pairs but schedule.mixup_group_level is empty; set it to [{from: 0%, level: RANK}]"
+        )
+    for entry in config.schedule.mixup_group_level:
         _check_level(entry["level"], ranks)
     return PairMixing.of(config.augment, config.seed, config.data.image_size)
 
 
 def _check_level(level: str, ranks: Sequence[str]) -> None:
     if level not in ranks:
-        raise ConfigError(f"schedule.mixing_level: {level!r} is not one of the taxonomic ranks {list(ranks)}")
+        raise ConfigError(f"schedule.mixup_group_level: {level!r} is not one of the taxonomic ranks {list(ranks)}")
 
 
 def _at(probability: Callable[[int], float], steps: np.ndarray) -> np.ndarray:

@@ -13,8 +13,8 @@ from itertools import combinations
 import numpy as np
 
 from linnaeus import randomness
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_schedule import RampConfig, ScheduleConfig
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment.draws import draws, sample_keys
 
 FULL_OR_PARTIAL = 1  # the operation of these draws within their stream
@@ -50,10 +50,10 @@ class MetadataMasking:
 def masking_notes(config: ScheduleConfig, components: Sequence[str]) -> tuple[str, ...]:
     """What the schedule asks for that these components cannot give, one line each, for the start of the run."""
     found = []
-    if ramp_used(config.meta_mask) and not components:
-        found.append("schedule.meta_mask has no effect: data.components is empty")
-    if ramp_used(config.partial_meta_mask) and len(components) < 2 and not config.partial_mask_whitelist:
-        found.append(f"schedule.partial_meta_mask has no effect: data.components={list(components)} has no proper subset to mask")
+    if ramp_used(config.meta_mask_prob) and not components:
+        found.append("schedule.meta_mask_prob has no effect: data.components is empty")
+    if ramp_used(config.partial_meta_mask_prob) and len(components) < 2 and not config.partial_mask_whitelist:
+        found.append(f"schedule.partial_meta_mask_prob has no effect: data.components={list(components)} has no proper subset to mask")
     return tuple(found)
 
 

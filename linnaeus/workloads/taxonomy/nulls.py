@@ -2,8 +2,8 @@
 
     ignore     a null label teaches nothing; there is no null class, and no probability is left for "unknown"
     phase_in   every rank has one more class, the last, for "not known at this rank"; in training a null label becomes that class with
-               probability 1 - `schedule.null_mask`, keyed by (seed, global_step, position), and is left out (-1) otherwise
-    predict    the same, every null label at every step; `schedule.null_mask` has no say and must be left alone
+               probability 1 - `schedule.null_mask_prob`, keyed by (seed, global_step, position), and is left out (-1) otherwise
+    predict    the same, every null label at every step; `schedule.null_mask_prob` has no say and must be left alone
 
 For the heads that are one distribution on the tree, "not known any further" is a child of every taxon that has children. A null label
 below a taxon without any, or one with a finer taxon known below it (a hole of the lineage), then says nothing and stays left out.
@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linnaeus import randomness
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema import Config
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment.draws import draws, sample_keys
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -42,16 +42,16 @@ class NullPolicy:
     @classmethod
     def of(cls, config: Config, tree: TaxonomyTree) -> NullPolicy | None:
         """None where nulls are ignored. Raises ConfigError where the schedule and the head contradict each other."""
-        ramp, nulls = config.schedule.null_mask, config.head.nulls
+        ramp, nulls = config.schedule.null_mask_prob, config.head.nulls
         always_left_out = ramp.start == ramp.end == 1
         if nulls == "phase_in" and always_left_out:
             raise ConfigError(
-                "head.nulls=phase_in needs schedule.null_mask below 1 at some time, or the null class is never learnt; "
+                "head.nulls=phase_in needs schedule.null_mask_prob below 1 at some time, or the null class is never learnt; "
                 "for null labels that are always learnt set head.nulls=predict"
             )
         if nulls != "phase_in" and not always_left_out:
             says = "lets null labels into the loss" if nulls == "ignore" else "leaves null labels out of the loss"
-            raise ConfigError(f"schedule.null_mask {says}, but head.nulls={nulls} does not ask it; set head.nulls=phase_in")
+            raise ConfigError(f"schedule.null_mask_prob {says}, but head.nulls={nulls} does not ask it; set head.nulls=phase_in")
         if nulls == "ignore":
             return None
         policy = cls(config.seed, np.array(tree.sizes, dtype=np.int64), nulls == "predict")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
 from linnaeus.workloads.taxonomy.masking import hidden
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as pretrained networks expect

@@ -14,11 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.config.schema import Config
+from linnaeus.data.samples import Batch
+from linnaeus.metrics.streaming import Metrics
 from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.resolved import RAMPS
-from linnaeus.workloads.base import Batch, Metrics
+from linnaeus.workloads.base import Workload
 from linnaeus.workloads.taxonomy.components import column_slices, encode
 from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset, label_mass
+from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.masking import ramp_used
@@ -27,16 +30,15 @@ from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.nulls import NullPolicy
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
-from linnaeus.workloads.taxonomy.record import process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.results import accuracy_table
 
 log = logging.getLogger("linnaeus")
 
 
-class TaxonomyWorkload:
+class TaxonomyWorkload(Workload):
     """Source, datasets, model, losses and metrics of one configuration."""
 
-    probabilities = RAMPS
+    schedule_probabilities = RAMPS
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -48,8 +50,9 @@ class TaxonomyWorkload:
         known = encode(self.source.metadata, self.inputs)[1].any()
         self.components = self.inputs if known else ()  # that validation passes can mask
         self.fingerprint = self.source.fingerprint
-        self.groups_of_two = ramp_used(config.schedule.mixing)
+        self.pairs_samples = ramp_used(config.schedule.mixup_prob)
         self.train_rows = np.flatnonzero(self.source.split == TRAIN)
+        self.train_size = len(self.train_rows)
         self.validation_rows = np.flatnonzero(self.source.split == VALIDATION)
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
         labels = self.source.labels[self.train_rows]
@@ -59,11 +62,7 @@ class TaxonomyWorkload:
         self.notes = self.source.notes
         counts = LabelCounts.of(self.source.tree, labels, label_mass(config, self.source, self.train_rows), learnt)
         self.loss = TaxonomyLoss(config.loss, self.source.tree, counts, self.nulls is not None, dtype)
-        self.prepare = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
-
-    @property
-    def train_size(self) -> int:
-        return len(self.train_rows)
+        self.preparation = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """`directory` is the run's: photographs an earlier launch could not decode are named there and not read again."""
@@ -77,10 +76,13 @@ class TaxonomyWorkload:
     def build_model(self) -> nn.Module:
         return build_classifier(self.config, self.source.tree, self.inputs)
 
+    def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
+        return self.preparation(batch, masked)
+
     def valid_counts(self, batch: Batch) -> Tensor:
         return self.loss.valid_counts(batch)
 
-    def notice(self, batch: Batch) -> None:
+    def check_batch(self, batch: Batch) -> None:
         """Name the photographs of a host batch that could not be decoded."""
         if (batch["bad"] >= 0).any():
             for line in self.quarantine.report(batch["bad"]):
@@ -89,7 +91,7 @@ class TaxonomyWorkload:
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
         return self.loss.sums(outputs, batch)
 
-    def separate_sums(self, outputs: Any) -> list[Tensor]:
+    def separate_loss_sums(self, outputs: Any) -> list[Tensor]:
         return outputs["losses"]
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
@@ -107,7 +109,7 @@ class TaxonomyWorkload:
         """Stable names of training samples by dataset index."""
         return self.source.ids[self.train_rows[list(samples)]].tolist()
 
-    def save_record(self, directory: Path) -> None:
+    def save_dataset_record(self, directory: Path) -> None:
         resampling = self.train_set.resampling()
         process_and_save_dataset_metadata(self.source, directory, None if resampling is None else resampling.draws)
         self.quarantine.record_unreadable()

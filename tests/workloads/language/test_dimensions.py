@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import generate
 from linnaeus.workloads.language.metrics import LanguageMetrics
 from linnaeus.workloads.language.model import build_gpt

@@ -13,15 +13,15 @@ import torch
 
 import main
 from linnaeus.checkpoint import list_checkpoints
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.load import compose
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import generate
 from linnaeus.workloads.language.trained import load_trained
 
 TEXT = "the cat sat on the mat and the dog lay on the log\n" * 40
 TINY = ["workload=language", "run.name=run", "run.experiment=text"]
-TINY += ["model.size=gpt_nano", "model.layers=1", "data.block=16", "trainer.global_batch=16", "trainer.micro_batch=16"]
-TINY += ["trainer.length=120steps", "trainer.threads=1", "trainer.workers=0", "trainer.device=cpu", "optimizer.lr=0.01"]
+TINY += ["model.size=gpt_nano", "model.layers=1", "data.block=16", "trainer.global_batch_size=16", "trainer.micro_batch_size=16"]
+TINY += ["trainer.length=120steps", "trainer.threads=1", "trainer.num_workers=0", "trainer.device=cpu", "optimizer.lr=0.01"]
 TINY += ["lr_scheduler.warmup=0steps", "schedule.validate=[120steps]", "schedule.checkpoint=[60steps]", "schedule.keep_last=2"]
 TINY += ["schedule.log=[60steps]", "logger.report=false", "logger.console=quiet"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import cache
 from linnaeus.workloads.language.config import GPTConfig
 from linnaeus.workloads.language.generation import Continuation, Reader, default_slide, generate, window_start

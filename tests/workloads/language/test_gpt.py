@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linnaeus.config.errors import ConfigError
-from linnaeus.growth.selection import at_first, order_stream
+from linnaeus.errors import ConfigError
 from linnaeus.optim.groups import parameter_groups
+from linnaeus.optim.growth_selection import at_first, order_stream
 from linnaeus.workloads.language.config import GPT_SIZES, GPTConfig
 from linnaeus.workloads.language.model import attention, build_gpt
 from linnaeus.workloads.language.model.gpt import GPT

@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from linnaeus import engine
-from linnaeus.config.errors import ConfigError
+from linnaeus import train
 from linnaeus.config.load import compose
 from linnaeus.distributed import DistributedContext
+from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
 from tests import runs
 
@@ -25,7 +25,13 @@ GPT2 = [
     *["workload=language", "data=tokens", f"data.vocabulary={TOKENS}", f"data.block={BLOCK}", "run.experiment=text", "run.name=run"],
     *[f"model.layers={LAYERS}", f"model.heads={HEADS}", f"model.width={WIDTH}", "model.bias=true", "model.gelu=tanh"],
     *["trainer.threads=1", "trainer.device=cpu", "trainer.precision=float64", "logger.console=quiet", "logger.report=false"],
-    *["trainer.global_batch=4", "trainer.micro_batch=4", "trainer.length=1steps", "schedule.validate=[]", "schedule.checkpoint=[]"],
+    *[
+        "trainer.global_batch_size=4",
+        "trainer.micro_batch_size=4",
+        "trainer.length=1steps",
+        "schedule.validate=[]",
+        "schedule.checkpoint=[]",
+    ],
 ]
 
 
@@ -110,11 +116,11 @@ def begun(folder: Path, path: Path, *more: str) -> Any:
     config = compose([*merged.values(), f"run.root={folder}", f"run.init_from={path}"])
     context = DistributedContext().initialize(device="cpu")
     workload = build_workload(config)
-    plan = engine.resolve_schedule(config, workload, context)
-    t = engine.build_training(config, context, workload, plan, folder / "text" / "run")
-    directory = engine.find_run_directory(config, context)
+    plan = train.resolve_schedule(config, workload, context)
+    t = train.build_training(config, context, workload, plan, folder / "text" / "run")
+    directory = train.find_run_directory(config, context)
     try:
-        weights = engine.find_initial_weights(t, directory)
+        weights = train.find_initial_weights(t, directory)
     finally:
         directory.release()
     assert weights is not None

@@ -45,7 +45,7 @@ def model(config: Any) -> Any:
 
 def validation_batches(config: Any) -> int:
     t = see.built(config)
-    see.engine.validate_one_pass(t, t.passes[0])
+    see.train.validate_one_pass(t, t.passes[0])
     return len(t.validation_loader)
 
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.load import compose
-from linnaeus.engine import epoch
+from linnaeus.errors import ConfigError
+from linnaeus.train import epoch
 from linnaeus.workloads import build_workload
 from tests import runs
 
 F64 = ["trainer.precision=float64"]
-F32 = ["trainer.global_batch=96", "trainer.length=1steps", "schedule.validate=[]", "model.dropout=0"]  # 85 windows
+F32 = ["trainer.global_batch_size=96", "trainer.length=1steps", "schedule.validate=[]", "model.dropout=0"]  # 85 windows
 GROWING = ["growth=linear", "growth.start=0.2", "growth.until=6steps", "growth.every=[2steps]"]
 STILL = [*F64, "schedule.checkpoint=[3steps]", "model.dropout=0", "data.validation_batch=4"]
 
@@ -48,10 +48,10 @@ def split(tmp_path_factory):
     two = [runs.job(workload, root / f"two-{name}", *more) for name, (workload, *more) in jobs.items()]
     runs.run_group(2, [*two, runs.job("language", root / "f32-two", *F32, watch=["first_gradients"])], root)
     for micro in (8, 32):
-        runs.run_job(runs.job("language", root / f"still-{micro}", *STILL, f"trainer.micro_batch={micro}"))
-        runs.run_job(runs.job("language", root / f"grown-{micro}", *STILL, *GROWING, f"trainer.micro_batch={micro}"))
+        runs.run_job(runs.job("language", root / f"still-{micro}", *STILL, f"trainer.micro_batch_size={micro}"))
+        runs.run_job(runs.job("language", root / f"grown-{micro}", *STILL, *GROWING, f"trainer.micro_batch_size={micro}"))
     for micro in (8, 96):
-        runs.run_job(runs.job("language", root / f"f32-{micro}", *F32, f"trainer.micro_batch={micro}", watch=["first_gradients"]))
+        runs.run_job(runs.job("language", root / f"f32-{micro}", *F32, f"trainer.micro_batch_size={micro}", watch=["first_gradients"]))
     return root
 
 
@@ -195,7 +195,13 @@ def trained_on(tmp_path, train, validation, vocabulary, *more):
     np.array(validation, dtype="<u2").tofile(folder / "val.bin")
     tiny = ["trainer.threads=1", "trainer.device=cpu", "logger.report=false", "logger.console=quiet", "schedule.log=[50%]"]
     tiny += ["workload=language", "data=tokens", f"data.path={folder}", f"data.vocabulary={vocabulary}", "data.block=16"]
-    tiny += ["model.size=gpt_nano", "trainer.global_batch=16", "trainer.micro_batch=16", "optimizer.lr=0.005", "schedule.validate=[100%]"]
+    tiny += [
+        "model.size=gpt_nano",
+        "trainer.global_batch_size=16",
+        "trainer.micro_batch_size=16",
+        "optimizer.lr=0.005",
+        "schedule.validate=[100%]",
+    ]
     config = compose([*tiny, f"run.root={tmp_path}", "run.name=run", "run.experiment=text", *more])
     assert runs.start(config) == 0
     workload = build_workload(config)

@@ -9,9 +9,9 @@ from linnaeus.config.load import compose
 from linnaeus.data.loader import build_loaders
 from linnaeus.data.order import epoch_order
 from linnaeus.data.sampler import PositionSampler, validation_batches
+from linnaeus.data.samples import SampleIndex
 from linnaeus.randomness import MIXTURE, hashes, key, uniforms
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
-from linnaeus.workloads.base import SampleIndex
 from linnaeus.workloads.language.dataset import TextWindows
 from linnaeus.workloads.language.mixture import Mixture, drawn_sources, in_proportion, walk
 from linnaeus.workloads.language.store import TokenArray
@@ -30,9 +30,9 @@ def chi_square(counts, shares):
     return ((counts - expected) ** 2 / expected).sum()
 
 
-def mixed_windows(seed, epoch, mixture, global_batch, windows, before=(0, 0, 0, 0)):
+def mixed_windows(seed, epoch, mixture, global_batch_size, windows, before=(0, 0, 0, 0)):
     """The window at each position, where earlier epochs drew `before`."""
-    source = drawn_sources(seed, epoch, mixture, global_batch, int(windows.sum()))
+    source = drawn_sources(seed, epoch, mixture, global_batch_size, int(windows.sum()))
     return walk(seed, source, np.array(before[: len(windows)]), windows)[0]
 
 
@@ -127,9 +127,9 @@ def test_in_proportion_is_told_from_nearly():
 # -- a run -----------------------------------------------------------------------------------------------------------------------
 
 
-def schedule_of(phases="{}", total=60, global_batch=8, more=(), steps_per_epoch=None):
-    config = compose(["workload=language", f"schedule.phases={phases}", f"trainer.global_batch={global_batch}", *more])
-    return OpsSchedule(resolve_all_schedule_params(config, total, steps_per_epoch or -(-47 // global_batch), ()))
+def schedule_of(phases="{}", total=60, global_batch_size=8, more=(), steps_per_epoch=None):
+    config = compose(["workload=language", f"schedule.phases={phases}", f"trainer.global_batch_size={global_batch_size}", *more])
+    return OpsSchedule(resolve_all_schedule_params(config, total, steps_per_epoch or -(-47 // global_batch_size), ()))
 
 
 RUN = "{first: {start: 0%, end: 55%, data: {a: 2, b: 1, c: 1}}, whole: {start: 50%, end: 70%}, "
@@ -148,9 +148,9 @@ def counted(epochs):
     return times[:300], times[300:350], times[350:]
 
 
-def mixture_of(phases, windows=MANY, total=590, global_batch=8, more=()):
+def mixture_of(phases, windows=MANY, total=590, global_batch_size=8, more=()):
     """Of 10 epochs."""
-    return Mixture(5, schedule_of(phases, total, global_batch, more, total // 10), NAMES, windows)
+    return Mixture(5, schedule_of(phases, total, global_batch_size, more, total // 10), NAMES, windows)
 
 
 def test_no_window_comes_again_before_all_of_its_source_have_come_in_however_many_epochs():
@@ -216,8 +216,8 @@ def windows_of(folder, order, schedule=None, seed=0, block=8, dimensions=()):
     return TextWindows(array, block, seed, order, "f", NAMES, dimensions, schedule)
 
 
-def sampler_of(windows, seed=0, micro=8, world=1, rank=0, total=60, global_batch=8):
-    return PositionSampler(len(windows), seed, global_batch, micro, -(-len(windows) // global_batch), total, rank, world)
+def sampler_of(windows, seed=0, micro=8, world=1, rank=0, total=60, global_batch_size=8):
+    return PositionSampler(len(windows), seed, global_batch_size, micro, -(-len(windows) // global_batch_size), total, rank, world)
 
 
 def epoch_of(windows, epoch, seed=0):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.config.errors import ConfigError
-from linnaeus.engine import epoch
+from linnaeus.errors import ConfigError
+from linnaeus.train import epoch
 from linnaeus.workloads import build_workload
 from tests import runs
 from tests.config import observers
@@ -46,9 +46,9 @@ def split(tmp_path_factory):
     """root / <name>: one process in 4 accumulation steps, one at once, two with two loader workers each."""
     root = tmp_path_factory.mktemp("mixture")
     runs.run_job(job(root / "one"))
-    runs.run_job(job(root / "whole", "trainer.micro_batch=32", "model.dropout=0"))
+    runs.run_job(job(root / "whole", "trainer.micro_batch_size=32", "model.dropout=0"))
     runs.run_job(job(root / "still", "model.dropout=0"))
-    runs.run_group(2, [job(root / "two", "trainer.workers=2")], root)
+    runs.run_group(2, [job(root / "two", "trainer.num_workers=2")], root)
     return root
 
 

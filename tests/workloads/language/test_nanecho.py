@@ -14,8 +14,8 @@ import yaml
 
 from linnaeus.checkpoint import list_checkpoints, load_checkpoint
 from linnaeus.config.load import CONF
-from linnaeus.engine import epoch, outputs, validation
-from linnaeus.growth import Growth
+from linnaeus.optim import Growth
+from linnaeus.train import epoch, outputs, validation
 from linnaeus.workloads.language.trained import load_trained
 from tests import runs
 from tests.config import observers
@@ -236,7 +236,7 @@ def test_killed_and_continued_bit_for_bit(run, tmp_path, kills):
     for owner, name, call, after in KILLS[kills]:
         with runs.killed(owner, name, call, after):
             runs.start(config)
-    assert runs.start(runs.configuration("nanecho", tmp_path, *KEPT, "trainer.workers=2")) == 0
+    assert runs.start(runs.configuration("nanecho", tmp_path, *KEPT, "trainer.num_workers=2")) == 0
     assert runs.differences(run, runs.run_path(config)) == []
 
 

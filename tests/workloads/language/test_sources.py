@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.metrics import LanguageMetrics
 from linnaeus.workloads.language.sources import held_out, survey
 from linnaeus.workloads.language.store import open_store, text_store, verify

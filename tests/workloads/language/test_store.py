@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import store as stores
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.ready_tokens import load_plain_pickle, open_tokens, survey_tokens

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import tokenizers
 from linnaeus.workloads.language.tokenizers import (
     END,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.data.order import epoch_order
 from linnaeus.data.sampler import PositionSampler, validation_batches
-from linnaeus.workloads.base import SampleIndex
+from linnaeus.data.samples import SampleIndex
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.dataset import TextWindows
 from linnaeus.workloads.language.store import TokenArray
 

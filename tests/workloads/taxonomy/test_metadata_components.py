@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import COMPONENTS, WIDTHS, column_slices, encode, widths
 from linnaeus.workloads.taxonomy.observations import Metadata
 

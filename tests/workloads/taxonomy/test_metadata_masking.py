@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_schedule import RampConfig
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, hidden, masking_notes
 
 NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")
@@ -18,7 +18,10 @@ def schedule(full=0.1, partial=0.2, whitelist=(), weights=()):
         return RampConfig(p, p, "0%", "100%")
 
     return SimpleNamespace(
-        meta_mask=ramp(full), partial_meta_mask=ramp(partial), partial_mask_whitelist=list(whitelist), partial_mask_weights=list(weights)
+        meta_mask_prob=ramp(full),
+        partial_meta_mask_prob=ramp(partial),
+        partial_mask_whitelist=list(whitelist),
+        partial_mask_weights=list(weights),
     )
 
 
@@ -90,8 +93,8 @@ def test_errors_name_the_key(config, components, words):
 def test_masking_without_anything_to_mask_masks_nothing_and_says_so():
     alone = draw(schedule(), 0.0, 1.0, 100, components=("TEMPORAL",))
     assert not alone.any() and draw(schedule(), 0.0, 1.0, 100, components=()).shape == (100, 0)
-    assert [note.split()[0] for note in masking_notes(schedule(), ())] == ["schedule.meta_mask", "schedule.partial_meta_mask"]
-    assert [note.split()[0] for note in masking_notes(schedule(), ("TEMPORAL",))] == ["schedule.partial_meta_mask"]
+    assert [note.split()[0] for note in masking_notes(schedule(), ())] == ["schedule.meta_mask_prob", "schedule.partial_meta_mask_prob"]
+    assert [note.split()[0] for note in masking_notes(schedule(), ("TEMPORAL",))] == ["schedule.partial_meta_mask_prob"]
     assert masking_notes(schedule(whitelist=[["TEMPORAL"]]), ("TEMPORAL",)) == masking_notes(schedule(), NAMES) == ()
     assert masking_notes(schedule(full=0.0, partial=0.0), ()) == ()
 

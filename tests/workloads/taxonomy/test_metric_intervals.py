@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from linnaeus import randomness
-from linnaeus.engine import validation
+from linnaeus.train import validation
 from linnaeus.workloads.taxonomy.metrics import bootstrap
 from linnaeus.workloads.taxonomy.metrics.bootstrap import Intervals, intervals, times_drawn
 from linnaeus.workloads.taxonomy.metrics.sample_record import Samples

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.config import ConfigError, compose
+from linnaeus.config import compose
+from linnaeus.data.samples import SampleIndex
+from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads import build_workload
-from linnaeus.workloads.base import SampleIndex
 from linnaeus.workloads.taxonomy.heads import linear_scores
 from linnaeus.workloads.taxonomy.losses import LabelCounts
 from linnaeus.workloads.taxonomy.nulls import NullPolicy
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-RAMP = ["schedule.null_mask.start=0.75", "schedule.null_mask.end=0.25", "schedule.null_mask.until=100steps"]
+RAMP = ["schedule.null_mask_prob.start=0.75", "schedule.null_mask_prob.end=0.25", "schedule.null_mask_prob.until=100steps"]
 PHASE_IN = ["head.nulls=phase_in", *RAMP]
 SMALL = ["data.train_samples=4000", "data.validation_samples=60", "data.image_size=16", "trainer.length=100steps"]
 
@@ -72,7 +73,7 @@ def test_a_certain_null_is_no_prediction(tree):
     [
         (RAMP, "head.nulls=ignore does not ask it; set head.nulls=phase_in"),
         (["head.nulls=predict", *RAMP], "head.nulls=predict does not ask it; set head.nulls=phase_in"),
-        (PHASE_IN[:1], "needs schedule.null_mask below 1"),
+        (PHASE_IN[:1], "needs schedule.null_mask_prob below 1"),
     ],
 )
 def test_contradictions_are_refused(tmp_path, overrides, said):

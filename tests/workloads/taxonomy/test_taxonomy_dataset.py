@@ -12,10 +12,10 @@ import torch
 import yaml
 from torch.utils.data import DataLoader
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.data.order import epoch_order
-from linnaeus.workloads.base import SampleIndex
+from linnaeus.data.samples import SampleIndex
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.config import AugmentConfig
 from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset, group_numbers, label_mass
@@ -89,13 +89,13 @@ def make_config(mixing=1.0, partial=0.5, components=COMPONENTS, seed=7, sampling
         data=SimpleNamespace(components=list(components), image_size=SIZE, sampling=sampling, sampling_rank=sampling_rank),
         augment=AugmentConfig(**values),
         schedule=SimpleNamespace(
-            meta_mask=ramp(partial),
-            partial_meta_mask=ramp(partial),
+            meta_mask_prob=ramp(partial),
+            partial_meta_mask_prob=ramp(partial),
             partial_mask_whitelist=[],
             partial_mask_weights=[],
-            null_mask=ramp(1.0),
+            null_mask_prob=ramp(1.0),
             mixing=ramp(mixing),
-            mixing_level=[{"from": "0%", "level": "genus"}],
+            mixup_group_level=[{"from": "0%", "level": "genus"}],
         ),
     )
 
@@ -104,10 +104,10 @@ def dataset(config=None, schedule=None, training=True, source=None, **kwargs):
     return TaxonomyDataset(source or make_source(), np.arange(N), config or make_config(), schedule or Ramps(), training, **kwargs)
 
 
-def indices(data, epoch, global_batch=16, seed=7):
+def indices(data, epoch, global_batch_size=16, seed=7):
     order = epoch_order(seed, epoch, len(data), data.groups(Ramps().get_mixup_group_level(epoch)))
-    steps = -(-len(data) // global_batch)
-    return [SampleIndex(epoch, p, int(s), epoch * steps + p // global_batch) for p, s in enumerate(order)]
+    steps = -(-len(data) // global_batch_size)
+    return [SampleIndex(epoch, p, int(s), epoch * steps + p // global_batch_size) for p, s in enumerate(order)]
 
 
 def row_hashes(data, micro, epochs=3, **kwargs):
@@ -252,7 +252,7 @@ def test_groups_of_a_level():
     assert len({*with_nulls[[0, 1, 2, 3, 4]].tolist()}) == 5
     data = dataset()
     assert data.groups(None) is None and len(data.groups("species")) == N
-    with pytest.raises(ConfigError, match=r"schedule\.mixing_level: 'tribe'"):
+    with pytest.raises(ConfigError, match=r"schedule\.mixup_group_level: 'tribe'"):
         data.groups("tribe")
 
 
@@ -304,12 +304,12 @@ def test_rows_choose_the_observations_and_the_fingerprint():
 
 
 @pytest.mark.parametrize(
-    "change, words", [({"mixup_alpha": 0.0, "cutmix_alpha": 0.0}, "augment.mixup_alpha"), ({}, "mixing_level is empty")]
+    "change, words", [({"mixup_alpha": 0.0, "cutmix_alpha": 0.0}, "augment.mixup_alpha"), ({}, "mixup_group_level is empty")]
 )
 def test_mixing_that_cannot_be_is_an_error(change, words):
     config = make_config(**change)
     if not change:
-        config.schedule.mixing_level = []
+        config.schedule.mixup_group_level = []
     with pytest.raises(ConfigError, match=words):
         dataset(config)
     assert dataset(make_config(mixing=0.0, **change)).mixing is None

@@ -9,7 +9,8 @@ import torch
 from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from linnaeus.config import ConfigError, compose
+from linnaeus.config import compose
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.heads import linear_scores
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, rank_loss_sums, valid_counts, weighted_hierarchical_loss
 from tests.workloads.taxonomy import slow_losses as slow

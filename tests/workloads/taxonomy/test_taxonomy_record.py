@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.dataset_record import load_dataset_metadata, process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.observations import Metadata, Source
-from linnaeus.workloads.taxonomy.record import load_dataset_metadata, process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 

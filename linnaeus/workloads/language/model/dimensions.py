@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     from linnaeus.workloads.language.config import GPTConfig

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.base import Model
 from linnaeus.workloads.language.model.attention import Attend, Block
 from linnaeus.workloads.language.model.dimensions import Dimensions, adapter_width, first_block, without_one
 from linnaeus.workloads.language.model.positions import ROTARY_BASE, rotary_table
@@ -25,7 +26,7 @@ from linnaeus.workloads.language.model.sizes import rounded_up, size_of
 from linnaeus.workloads.language.model.token_loss import token_losses
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.base import Batch
+    from linnaeus.data.samples import Batch
     from linnaeus.workloads.language.config import GPTConfig
 
 STD = 0.02
@@ -37,7 +38,7 @@ MASKABLE = tuple(
 )
 
 
-class GPT(nn.Module):
+class GPT(Model):
     """`model(batch)` reads `input` int64 [B, T], T up to `block`. With `target` [B, T] in the batch (-1: none) it returns `losses` [B, T]
     in float32 (or float64), their sum `loss_sum` [], and no scores, which need not outlive their loss; outside of training also `best`
     int64 [B, T], the likeliest tokens, which cost another pass over the scores. Without `target`: `logits` [B, T, rows of the embedding].

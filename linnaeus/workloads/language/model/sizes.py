@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
     from linnaeus.workloads.language.config import GPTConfig

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment import colour, draws, erasing, geometry, policy
 from linnaeus.workloads.taxonomy.config import AugmentConfig
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
 from linnaeus.workloads.taxonomy.heads import Scores
 
 

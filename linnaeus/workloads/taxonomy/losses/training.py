@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linnaeus.config.errors import ConfigError
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig, MarginalConfig
 from linnaeus.workloads.taxonomy.heads import Priors, Scores
 from linnaeus.workloads.taxonomy.losses.balance import LabelCounts, class_weights

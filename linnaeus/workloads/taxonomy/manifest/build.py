@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import COMPONENTS
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_weights

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.lineages import distinct_lineages, fill_holes
 from linnaeus.workloads.taxonomy.manifest.columns import Columns
 from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ManifestConfig, TaxonomyDataConfig
 
 # Coarse to fine. Names that often head other columns (form, section, variety, division) must be named in data.rank_columns.

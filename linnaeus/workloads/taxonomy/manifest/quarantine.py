@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
 
 FILE_NAME = "quarantine.jsonl"

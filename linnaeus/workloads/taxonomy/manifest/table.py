@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 CHUNK = 512  # rows of a CSV held as Python strings at once; 65536 take twice the time (caches, garbage collection)
 LONGEST_CELL = 1 << 20  # characters; the csv module's own default of 131072 is met by real description columns

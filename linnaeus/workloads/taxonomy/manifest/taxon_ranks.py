@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 
 USUAL = ("kingdom", "phylum", "class", "order", "family", "genus", "species")  # what data.ranks=null chooses from
 ORDER = (  # coarse to fine

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
 from linnaeus.workloads.taxonomy.manifest.table import Column, read_table
 from linnaeus.workloads.taxonomy.manifest.taxa import Conflict, Taxa, cycles

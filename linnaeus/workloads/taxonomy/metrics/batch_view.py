@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.metrics.decisions import Decisions, decide
 from linnaeus.workloads.taxonomy.metrics.tables import TreeTables

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
+from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.taxonomy.losses import rank_loss_sums, valid_counts
 from linnaeus.workloads.taxonomy.metrics.batch_view import labels_of
 from linnaeus.workloads.taxonomy.metrics.counting import ratio, zeros
@@ -17,7 +18,7 @@ from linnaeus.workloads.taxonomy.preparation import masking_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
-class TrainingMetrics:
+class TrainingMetrics(Metrics):
     """`loss`, `<rank>/loss` and `<rank>/top1` (of a mixed sample against the label with the larger share), and `masked/<COMPONENT>`, the
     realised share of the known metadata that was hidden. Implements `base.Metrics`."""
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
+from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.taxonomy.metrics.accuracy import Accuracy, Paths
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 from linnaeus.workloads.taxonomy.metrics.bootstrap import Intervals
@@ -26,7 +27,7 @@ from linnaeus.workloads.taxonomy.metrics.training import loss_and_labels, losses
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
-class TaxonomyMetrics:
+class TaxonomyMetrics(Metrics):
     """See the package for the metrics. Implements `base.Metrics`; `outputs["scores"]` are the head's `Scores`."""
 
     def __init__(
@@ -74,7 +75,7 @@ class TaxonomyMetrics:
             results |= part.compute(host)
         return results | self.risk.compute(Samples(host[RECORD], len(self.tables.ranks)))
 
-    def at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+    def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """The confidence intervals, which take longer than all the rest."""
         intervals = Intervals(self.tables.ranks, len(counts[RECORD]), self.groups)
         return intervals.compute(Samples(counts[RECORD], len(self.tables.ranks)))

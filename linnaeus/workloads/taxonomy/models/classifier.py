@@ -10,7 +10,8 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
-from linnaeus.workloads.base import Batch
+from linnaeus.data.samples import Batch
+from linnaeus.workloads.base import Model
 from linnaeus.workloads.taxonomy.heads import Head
 
 
@@ -27,7 +28,7 @@ class Trunk(Protocol):
     def __call__(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor: ...
 
 
-class Classifier(nn.Module):
+class Classifier(Model):
     """`model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns `scores` (`heads.Scores`), `per_rank`
     [B, R, width], the normed features that the heads read, and `features` [B, width], those of the finest rank."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import TimmConfig
 from linnaeus.workloads.taxonomy.models.metadata import LateFusion, MetadataEncoder
 from linnaeus.workloads.taxonomy.models.residual import init_affine

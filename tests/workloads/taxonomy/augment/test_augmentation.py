@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.randomness import AUGMENT
 from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory, colour, draws, erasing, geometry
 from linnaeus.workloads.taxonomy.config import AugmentConfig

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import Quarantine, build_source
 
 

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import build_source
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from tests.workloads.taxonomy.trees import is_path

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from linnaeus.config.errors import ConfigError
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import table as table_module
 from linnaeus.workloads.taxonomy.manifest.table import read_table
 

@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from linnaeus.config.errors import ConfigError
 from linnaeus.config.load import compose
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.dataset_record import load_dataset_metadata
 from linnaeus.workloads.taxonomy.manifest import build_source
 from linnaeus.workloads.taxonomy.manifest.taxa import cycles, depths
 from linnaeus.workloads.taxonomy.manifest.taxon_ranks import tree_ranks
 from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
-from linnaeus.workloads.taxonomy.record import load_dataset_metadata
 from tests.runs import run_path, start
 from tests.workloads.taxonomy.trees import is_path
 
@@ -365,7 +365,7 @@ def returns(parent, start):
 def test_a_run_with_truth_at_mixed_ranks(tmp_path, write_manifest):
     table = write_ancestry(tmp_path / "taxa.tsv")
     manifest = write_manifest([{"path": f"{i}.png", "taxon": taxon} for i, taxon in enumerate([t for t in IDS for _ in range(4)])])
-    run = ["trainer.threads=1", "trainer.workers=0", "trainer.device=cpu", "trainer.global_batch=16", "trainer.micro_batch=8"]
+    run = ["trainer.threads=1", "trainer.num_workers=0", "trainer.device=cpu", "trainer.global_batch_size=16", "trainer.micro_batch_size=8"]
     run += ["trainer.length=4steps", "schedule.log=[1steps]", "schedule.validate=[100%]", "schedule.checkpoint=[]", "logger.report=false"]
     run += ["logger.console=quiet", "model.size=micro", f"run.root={tmp_path / 'runs'}", "run.name=run", "augment=none"]
     data = ["data=manifest", f"data.path={manifest}", f"data.taxonomy={table}", "data.taxon_column=taxon", "data.image_size=16"]

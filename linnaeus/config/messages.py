@@ -1,0 +1,146 @@
+"""A user's mistake: one line that names what is wrong and what would be right, and exit status 2."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+
+from linnaeus.errors import ConfigError, RunFailed
+
+LET_RANK_0_SPEAK = 3.0  # seconds; by then the launcher has stopped the others, if rank 0 failed as well
+
+
+@contextlib.contextmanager
+def user_errors(status: int) -> Iterator[None]:
+    """Turn the mistakes of a user, ours and those Hydra finds, into one line on stderr and `SystemExit(status)`."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        yield
+        return
+    except ConfigError as error:
+        line = " ".join(str(error).split())
+    except (FloatingPointError, RunFailed) as error:  # FloatingPointError: the run diverged
+        line, status = " ".join(str(error).split()), 1
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        line = one_line(error)
+    except ValueError as error:
+        if not _raised_in_hydra(error):
+            raise
+        line = one_line(error)
+    report(line)
+    raise SystemExit(status)
+
+
+def _raised_in_hydra(error: ValueError) -> bool:
+    """Some of its refusals are plain ValueErrors."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    return where is not None and where.tb_frame.f_globals.get("__name__", "").startswith("hydra.")
+
+
+def report(line: str) -> None:
+    """The line on stderr, once for all processes: most mistakes are found by each of them, so all but rank 0 wait, and are
+    stopped by the launcher unless theirs is another."""
+    rank = int(os.environ.get("RANK", "0"))
+    if rank:
+        time.sleep(LET_RANK_0_SPEAK)
+    print(f"error: {line}" if not rank else f"error on process {rank}: {line}", file=sys.stderr, flush=True)
+
+
+def one_line(error: Exception) -> str:
+    """The message of Hydra, OmegaConf or the YAML reader without its line breaks, and with what would be right where we know."""
+    text = str(error).strip() or str(error.__cause__)
+    override = getattr(error, "override", None)
+    if isinstance(override, str):
+        return _unreadable(override)
+    for pattern, explain in _EXPLAINED:
+        found = re.search(pattern, text, re.S)
+        if found:
+            return " ".join(explain(found).split())
+    return " ".join(text.split())
+
+
+def _unreadable(override: str) -> str:
+    override = override.lstrip("+")
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip():
+        return f"{override!r} is no setting; give it as key=value"
+    return f"{override!r} cannot be read; close its brackets, or quote a text with special characters: {key}='\"{value}\"'"
+
+
+def _unknown_key(found: re.Match[str]) -> str:
+    if found[1] == "run.from":
+        return "run.from is no key of Hydra's composition, which --cfg and --info show: the configuration is in the file that it names"
+    return f"unknown key {found[1]}; {nearest_key(found[1])}"
+
+
+def _unknown_choice(found: re.Match[str]) -> str:
+    group, _, name = found[1].rpartition("/")
+    choices = found[2].split()
+    close = difflib.get_close_matches(name, choices, 1)
+    return f"there is no {group}={name}; {f'did you mean {close[0]}? There are' if close else 'choose one of'} {', '.join(choices)}"
+
+
+# (pattern in the message, what we say instead); the first that is found.
+_EXPLAINED = (
+    (r"Could not (?:override|delete from config\.|append override|delete|load) '([^']+)'", _unknown_key),
+    (r"Could not append to config\. An item is already at '([^']+)'", lambda m: f"+{m[1]}: the key is there already; leave the + out"),
+    (r"Could not find '([^']+)'\s+Available options in '[^']*':\s+(.*?)\s*Config search path", _unknown_choice),
+    (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
+    (
+        r"Ambiguous value for argument '\+*([^'=]+)=",
+        lambda m: f"{m[1]} has several values, which is a sweep: add -m for one, or brackets for a list",
+    ),
+    (r"Interpolation key '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} refers to ${{{m[1]}}}, which is no key"),
+    (r"Environment variable '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} needs the environment variable {m[1]}; set it"),
+    (
+        r"Config group override must be .* Got",
+        lambda _: "a group takes the name of one of its files, as in trainer=default; see `python main.py --help`",
+    ),
+)
+
+
+def nearest_key(key: str) -> str:
+    """A hint: the known key or group most like `key` in the default configuration."""
+    from linnaeus.config.help import describe
+    from linnaeus.config.load import compose
+
+    owners = choices_with(key)
+    if owners:
+        return f"choose {' or '.join(owners)} for it"
+    known = {name: kind for name, kind, *_ in describe(compose())}
+    parent, _, last = key.rpartition(".")
+    siblings = {k.removeprefix(parent + ".").partition(".")[0] for k in known if not parent or k.startswith(parent + ".")}
+    of_a_group = key.partition(".")[0] in {name.partition(".")[0] for name in known}
+    if known.get(parent, "").startswith(("dict", "mapping")) or (parent not in known and of_a_group and not siblings):
+        return f"`python main.py --cfg job --package {parent}` without this setting shows which there are"
+    if parent in known:
+        return f"{parent} is not a group"
+    close = difflib.get_close_matches(last, siblings, 1, 0.7)
+    if close:
+        return f"did you mean {parent}.{close[0]}?" if parent else f"did you mean {close[0]}?"
+    elsewhere = {k.rpartition(".")[2]: k for k in reversed(list(known))}
+    close = difflib.get_close_matches(last, elsewhere, 1, 0.8)
+    if close:
+        return f"did you mean {elsewhere[close[0]]}?"
+    return f"known there: {', '.join(sorted(siblings))}" if siblings and parent else "`python main.py --help` lists every key"
+
+
+def choices_with(key: str) -> list[str]:
+    """`group=choice` of each choice, in the workloads of `conf/`, that has the key."""
+    from linnaeus.config.load import group_files, variants_of
+
+    group, _, name = key.partition(".")
+    workloads = [variants_of(file.stem) for file in group_files()["workload"]]
+    of_group = [pair for variants in workloads for pair in variants.get(group, {}).items()]
+    return list(dict.fromkeys(f"{group}={choice}" for choice, cls in of_group if name in {field.name for field in dataclasses.fields(cls)}))

@@ -1,0 +1,7 @@
+"""Process ranks: the group and its collectives, flags that all ranks agree on, the watchdog, stop signals, DDP. The only room that
+knows about process ranks."""
+
+from linnaeus.distributed.context import DistributedContext, get_rank_safely, get_world_size, launched
+from linnaeus.distributed.processes import die_with_launcher, die_with_parent
+
+__all__ = ["DistributedContext", "die_with_launcher", "die_with_parent", "get_rank_safely", "get_world_size", "launched"]

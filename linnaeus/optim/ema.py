@@ -1,0 +1,115 @@
+"""The exponential moving average of a model's weights, advanced by applied updates only.
+
+decay at the n-th applied update is min(decay, (1 + n) / (10 + n)): early averages forget the initial weights quickly. n is
+counted on the device, since only the device knows which updates were applied. One fused kernel does the averaging: SGD with
+weight decay -1 and learning rate -w moves e to e + w (p - e), and skips where `found_inf` is 1, all in one pass without a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnaeus.errors import ConfigError
+
+
+class EMA:
+    """Averages what `model.state_dict()` holds: floating tensors are averaged, others (batch counts) copied. The model must
+    already have its final device, dtype and layout, and keep its tensors (not their values)."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        kept = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if isinstance(tensor, Tensor)}
+        sources = list({id(tensor): tensor for tensor in kept.values()}.values())
+        averages = {id(tensor): tensor.detach().clone() for tensor in sources}
+        self._averages = {name: averages[id(tensor)] for name, tensor in kept.items()}
+        floating = [tensor for tensor in sources if tensor.is_floating_point()]
+        others = [tensor for tensor in sources if not tensor.is_floating_point()]
+        self._float_pairs = [
+            (
+                [tensor for tensor in floating if tensor.dtype == dtype],
+                [averages[id(tensor)] for tensor in floating if tensor.dtype == dtype],
+            )
+            for dtype in dict.fromkeys(tensor.dtype for tensor in floating)
+        ]
+        self._other_pair = (others, [averages[id(tensor)] for tensor in others])
+        device = sources[0].device
+        self._fused = device.type in ("cpu", "cuda")
+        self._applied = torch.zeros((), device=device)
+        self._nine = torch.full((), 9.0, device=device)
+        self._weight = torch.zeros((), device=device)
+
+    @torch.no_grad()
+    def update(self, found_inf: Tensor) -> None:
+        """Advance by the update just made, unless `found_inf`, float32 [] on the device, is 1. Does not wait for it."""
+        self._applied.add_(1).sub_(found_inf)
+        # 1 - min(decay, (1 + n) / (10 + n)) = max(1 - decay, 9 / (10 + n)), with its sign turned for the kernel.
+        torch.div(self._nine, self._applied + 10, out=self._weight).clamp_(min=1.0 - self.decay).neg_()
+        for sources, averages in self._float_pairs:
+            self._lerp(averages, sources, found_inf)
+        if self._other_pair[0]:
+            torch._foreach_copy_(self._other_pair[1], self._other_pair[0])
+
+    def _lerp(self, averages: list[Tensor], sources: list[Tensor], found_inf: Tensor) -> None:
+        if not self._fused:
+            moved = torch._foreach_sub(sources, averages)
+            torch._foreach_mul_(moved, self._weight * (found_inf - 1))
+            torch._foreach_add_(averages, moved)
+            return
+        torch._fused_sgd_(
+            averages,
+            sources,
+            [],
+            weight_decay=-1.0,
+            momentum=0.0,
+            lr=self._weight,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+            found_inf=found_inf,
+        )
+
+    @contextlib.contextmanager
+    def swapped_in(self, model: nn.Module) -> Iterator[None]:
+        """Within, `model` holds the averages; afterwards its own values again, bit for bit, also after an exception. Values are
+        copied, tensors stay where they are: compiled graphs and DDP keep pointing at them."""
+        own = {name: tensor for name, tensor in model.state_dict().items() if name in self._averages}
+        assert own.keys() == self._averages.keys(), "not the model this average was made of"
+        saved = {name: tensor.detach().clone() for name, tensor in own.items()}
+        try:
+            _copy(own, self._averages)
+            yield
+        finally:
+            _copy(own, saved)
+
+    def averaged(self) -> dict[str, Tensor]:
+        """The averages by the names of `model.state_dict()`; the live tensors, tied ones under each of their names."""
+        return dict(self._averages)
+
+    def load_averaged(self, state: Mapping[str, Tensor] | None) -> None:
+        """Copy averages in. Raises ConfigError when there are none, or of another model."""
+        if state is None:
+            raise ConfigError("trainer.ema_decay: the checkpoint holds no averaged weights; resume with trainer.ema_decay=null")
+        differing = sorted(self._averages.keys() ^ state.keys())
+        differing += [name for name, tensor in self._averages.items() if name in state and state[name].shape != tensor.shape]
+        if differing:
+            raise ConfigError(f"trainer.ema_decay: the averaged weights in the checkpoint are of another model, see {differing[0]}")
+        _copy(self._averages, state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The count of applied updates; the averages themselves go through `averaged` and `load_averaged`."""
+        return {"applied": float(self._applied)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._applied.fill_(state["applied"])
+
+
+@torch.no_grad()
+def _copy(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, tensor in into.items():
+        tensor.copy_(values[name])

@@ -1,0 +1,38 @@
+"""Training: build the parts, restore them, run the epochs, end each step, validate, finish. `loop.py` is the loop."""
+
+from linnaeus.train.build import (
+    apply_process_settings,
+    build_training,
+    find_run_directory,
+    join_group,
+    open_outputs,
+    run_record,
+)
+from linnaeus.train.finish import close, final_validations, finish, record_failure
+from linnaeus.train.loop import train_one_epoch
+from linnaeus.train.planning import resolve_schedule
+from linnaeus.train.restore import check_named_checkpoint, find_initial_weights, finish_pending_validations, restore
+from linnaeus.train.state import INTERRUPTED
+from linnaeus.train.validation import validate_one_pass, validate_with_partial_mask
+
+__all__ = [
+    "INTERRUPTED",
+    "apply_process_settings",
+    "build_training",
+    "check_named_checkpoint",
+    "close",
+    "final_validations",
+    "find_initial_weights",
+    "find_run_directory",
+    "finish",
+    "finish_pending_validations",
+    "join_group",
+    "open_outputs",
+    "record_failure",
+    "resolve_schedule",
+    "restore",
+    "run_record",
+    "train_one_epoch",
+    "validate_one_pass",
+    "validate_with_partial_mask",
+]

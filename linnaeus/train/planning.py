@@ -1,0 +1,105 @@
+"""The plan of a run: its length, accumulation and resolved schedule, in steps, before anything is trained."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from linnaeus.config.schema import Config
+from linnaeus.distributed import DistributedContext
+from linnaeus.errors import ConfigError
+from linnaeus.files import write_atomic
+from linnaeus.optim import LRSchedule, build_scheduler, scaled_lr
+from linnaeus.reporting.plan import schedule_summary
+from linnaeus.reporting.schedule_chart import schedule_picture
+from linnaeus.schedule import (
+    OpsSchedule,
+    ResolvedSchedule,
+    TrainingLength,
+    accumulation_steps,
+    resolve_all_schedule_params,
+    training_length,
+)
+from linnaeus.workloads.base import Workload
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known exactly before the first batch."""
+
+    length: TrainingLength
+    accumulation: int
+    resolved: ResolvedSchedule
+    ops: OpsSchedule
+    lr: LRSchedule
+    text: str
+
+    def save(self, directory: Path, context: DistributedContext) -> None:
+        """`schedule.txt` and `schedule.svg`, from rank 0."""
+        context.master_only(self._write)(directory)
+
+    def _write(self, directory: Path) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"run.root: {directory} cannot be made ({error.strerror}); choose a directory you may write to") from None
+        write_atomic(directory / "schedule.txt", self.text + "\n")
+        schedule_picture(self.resolved, self.lr.at, directory / "schedule.svg")
+
+
+def resolve_schedule(config: Config, workload: Workload, context: DistributedContext) -> Plan:
+    """Turn every duration into steps. Raises `ConfigError` for what cannot be split or scheduled."""
+    length = training_length(config, workload.train_size)
+    accumulation = accumulation_steps(config, context.world_size)
+    if workload.pairs_samples and config.trainer.micro_batch_size % 2:
+        raise ConfigError(f"trainer.micro_batch_size={config.trainer.micro_batch_size} would tear mixed pairs apart; make it even")
+    sizes = (length.total_steps, length.steps_per_epoch)
+    resolved = resolve_all_schedule_params(config, *sizes, workload.components, len(workload.tasks), workload.schedule_probabilities)
+    if resolved.phases is not None:
+        resolved.phases.check_names(workload.sources, workload.dimensions)
+    check_monitors(config, resolved, workload)
+    base_lr, note = scaled_lr(config.optimizer, config.trainer.global_batch_size)
+    lr = build_scheduler(config.lr_scheduler, base_lr, *sizes, resolved.phases)
+    text = schedule_summary(resolved, config, context.world_size)
+    return Plan(length, accumulation, resolved, OpsSchedule(resolved), lr, f"{text}\n{note}")
+
+
+def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workload) -> None:
+    """Raises `ConfigError` for a monitored metric that no validation of this run measures, or not of the weights validated."""
+    averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
+    known = metric_names(resolved, workload, averaged)
+    for key, metric in monitored(config).items():
+        if metric in known:
+            continue
+        if metric.startswith("val_ema") != averaged:
+            right = metric.replace("val_ema", "val", 1) if not averaged else metric.replace("val", "val_ema", 1)
+            raise ConfigError(f"{key} is {metric}, but {'averaged' if averaged else 'raw'} weights are validated here; set it to {right}")
+        close = difflib.get_close_matches(metric, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
+        raise ConfigError(f"{key} is {metric}, which no validation of this run measures; {hint}")
+
+
+def monitored(config: Config) -> dict[str, str]:
+    """Config key -> validation metric, of everything that watches one."""
+    monitors = {"schedule.best_monitor": config.schedule.best_monitor} if config.schedule.validate else {}
+    stop = config.schedule.early_stop
+    if stop.patience is not None or stop.metric_bound is not None:
+        monitors["schedule.early_stop.monitor"] = stop.monitor
+    if hasattr(config.lr_scheduler, "monitor"):
+        monitors["lr_scheduler.monitor"] = config.lr_scheduler.monitor
+    return monitors
+
+
+def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool) -> list[str]:
+    """What the validation passes of this run will measure, learnt from the result of a pass over nothing."""
+    metrics = workload.metrics(training=False, device=torch.device("cpu"))
+    names = metrics.compute(torch.zeros(metrics.width, dtype=torch.float64), metrics.counts)
+    keys = ["val"] if resolved.validate.happens else []
+    if resolved.validate_mask_meta.happens:
+        keys.append("val_mask_meta")
+    if resolved.validate_partial_mask_meta.happens:
+        keys += ["val_mask_" + "_".join(masked) for masked in resolved.combinations]
+    return [f"{key.replace('val', 'val_ema', 1) if averaged else key}/{name}" for key in keys for name in names]

@@ -1,0 +1,217 @@
+"""The numbers of a run, read from its parts: rows of metrics, clocks, and the data of a progress report.
+
+`training_row` is the only place on the step path that reads the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from linnaeus.reporting.peak_flops import peak_flops, utilisation
+from linnaeus.reporting.report_data import ReportData
+from linnaeus.reporting.throughput import Reading
+from linnaeus.train.state import Training
+
+log = logging.getLogger("linnaeus")
+
+
+# -- rows of metrics -----------------------------------------------------------------------------------------------------------
+
+
+def training_row(t: Training, peek: bool = False) -> dict[str, float]:
+    """Return the means since the last row and the state of the optimizer. Reads the device. With `peek` the means keep accumulating,
+    for a report between two rows."""
+    rate = t.lr.at(t.progress.global_step - 1)
+    return t.step_logger.row(rate, t.update.grad_norm, t.weighting.weights, t.update.skipped_updates, peek)
+
+
+def metrics_row(t: Training) -> dict[str, float]:
+    """Return the whole row of this step for every sink. Reads the device."""
+    row = training_row(t) | {
+        "progress/epoch": t.progress.global_step / t.sampler.steps_per_epoch,
+        "progress/fraction": t.progress.get_progress_fraction(),
+        "progress/samples_seen": t.progress.samples_seen,
+        "progress/drift": t.checker.drift(t.progress.global_step),
+    }
+    if t.workload.units is not None:
+        row[f"progress/{t.workload.units[0]}_seen"] = t.progress.units_seen
+    row |= t.conflict.row()
+    row |= t.growth.row() if t.growth is not None else {}
+    return row | curriculum_numbers(t)
+
+
+def curriculum_numbers(t: Training) -> dict[str, float]:
+    """Return `phase/lr_multiplier`, `phase/mixture/<source>` and `phase/dimension/<name>` of the last update (the first one at step 0);
+    empty without phases."""
+    if t.ops.resolved.phases is None:
+        return {}
+    step = max(0, t.progress.global_step - 1)
+    rows = {"phase/lr_multiplier": t.ops.get_lr_multiplier(step)}
+    sources, dimensions = t.workload.sources, t.workload.dimensions
+    if sources:
+        mixture = t.ops.get_mixture(np.array([step]), sources, t.workload.source_sizes)[0]
+        rows |= {f"phase/mixture/{name}": share for name, share in zip(sources, mixture.tolist(), strict=True)}
+    if dimensions:
+        weights = t.ops.get_dimension_weights(np.array([step]), dimensions)[0]
+        rows |= {f"phase/dimension/{name}": weight for name, weight in zip(dimensions, weights.tolist(), strict=True)}
+    return rows
+
+
+# -- clocks --------------------------------------------------------------------------------------------------------------------
+
+
+def timings(t: Training) -> dict[str, float]:
+    """Return clocks, throughput and memory since the start of this launch."""
+    seconds = max(t.clock.training(), 1e-9)
+    steps = t.progress.global_step - t.first_step
+    samples = t.progress.samples_seen - t.first_sample
+    row = {
+        "time/samples_per_second": samples / seconds,
+        "time/ms_per_step": 1000 * seconds / max(steps, 1),
+        "time/waiting_for_data": t.clock.waiting / seconds,
+        "time/training_seconds": seconds,
+        "time/validation_seconds": t.clock.validating,
+        "time/saving_seconds": t.clock.saving,
+        "time/reporting_seconds": t.output.reports.reporter.seconds,
+        "time/wall_seconds": t.output.seconds_before + t.clock.wall(),
+        "memory/host_MiB": _peak_host_mib(),
+    }
+    if t.workload.units is not None:
+        row[f"time/{t.workload.units[0]}_per_second"] = (t.progress.units_seen - t.first_unit) / seconds
+    if t.device.type == "cuda":
+        row["memory/device_MiB"] = torch.cuda.max_memory_allocated(t.device) / 2**20
+    return row
+
+
+def reading(t: Training) -> Reading:
+    """Return what throughput is measured from."""
+    return Reading(t.clock.training(), t.clock.waiting, t.progress.global_step, t.progress.samples_seen, t.progress.units_seen)
+
+
+def memory_now(device: torch.device) -> dict[str, float]:
+    """Return MiB resident in this process (on Linux), allocated by tensors on the device, and in total on the device."""
+    found = {}
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            found["memory/host_now_MiB"] = int(file.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except OSError:
+        pass
+    if device.type == "cuda":
+        found["memory/device_now_MiB"] = torch.cuda.memory_allocated(device) / 2**20
+        found["memory/device_total_MiB"] = torch.cuda.get_device_properties(device).total_memory / 2**20
+    return found
+
+
+def _peak_host_mib() -> float:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+# -- progress reports ----------------------------------------------------------------------------------------------------------
+
+
+def start_reports(t: Training) -> None:
+    """Tell the reports what is planned, and report 0 % of a new run. Call it once the run is restored."""
+    reports = t.output.reports
+    if not reports.is_writer:
+        return
+    reports.set_planned_steps(*_planned_steps(t))
+    _warn_of_unused_peak(t)
+    reports.restart(reading(t))
+    if t.progress.global_step == 0 and t.config.schedule.report:
+        with reports.reporter.timed():
+            reports.report(report_data(t, {"train/lr": t.lr.at(0)}, memory_now(t.device)), keep=True)
+
+
+def report_progress(t: Training) -> None:
+    """Show and write the report of this step, from the newest row or from the pending report, and the clocks behind it."""
+    reports, step, resolved = t.output.reports, t.progress.global_step, t.ops.resolved
+    with reports.reporter.timed():
+        pending, reports.pending = reports.pending, None
+        clocks = timings(t)
+        if reports.is_writer:
+            reports.throughput.take(reading(t))
+            clocks |= _recent(t) | memory_now(t.device)
+            spent, intervals = (t.clock.validating, t.clock.saving), resolved.checkpoint.seconds
+            clocks |= reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated=pending is not None)
+            keep = pending is not None or resolved.report.due(step)
+            reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)
+        t.output.sinks.log_timings(step, clocks)
+
+
+def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> ReportData:
+    """Return everything a report may show at this moment."""
+    more, trainer, units = _more_rows(t), t.config.trainer, t.workload.units
+    trained = sum(p.numel() for p in t.model.parameters() if p.requires_grad)
+    return ReportData(
+        step=t.progress.global_step,
+        total_steps=t.progress.expected_total_steps,
+        steps_per_epoch=t.progress.steps_per_epoch,
+        tasks=t.workload.tasks,
+        row=row,
+        samples=t.progress.samples_seen,
+        units=(units[0], t.progress.units_seen) if units is not None else None,
+        batch=(trainer.micro_batch_size, t.sampler.accumulation, t.context.world_size),
+        global_batch_size=trainer.global_batch_size,
+        parameters=sum(p.numel() for p in t.model.parameters()),
+        active_parameters=more.pop("growth/active_parameters", None) or t.model.active_parameters() or trained,
+        validated=t.tracker.last_step,
+        validation=_validation(t),
+        more=more,
+        clocks=clocks,
+    )
+
+
+def _recent(t: Training) -> dict[str, float]:
+    rates = t.output.reports.rates(t.workload.units[0] if t.workload.units is not None else None)
+    flops, peak = t.model.flops_per_sample(), device_peak(t)
+    if rates and flops is not None and peak is not None:
+        rates["recent/mfu"] = utilisation(float(flops), rates["recent/samples_per_second"], peak, t.context.world_size)
+    return rates
+
+
+def device_peak(t: Training) -> float | None:
+    """Return the peak FLOP/s of a device at the run's precision; None if unknown."""
+    given, precision = t.config.logger.peak_tflops, t.config.trainer.precision
+    if given is not None:
+        return given * 1e12
+    if t.device.type != "cuda" or (precision == "float32" and torch.backends.cuda.matmul.allow_tf32):
+        return None
+    return peak_flops(torch.cuda.get_device_name(t.device), precision)
+
+
+def _warn_of_unused_peak(t: Training) -> None:
+    if t.config.logger.peak_tflops is not None and t.model.flops_per_sample() is None:
+        log.warning("logger.peak_tflops has no effect: this model does not define flops_per_sample, so there is no MFU")
+
+
+def _more_rows(t: Training) -> dict[str, Any]:
+    """Return rows of parts that only some runs have: the curriculum, the workload's own, growth."""
+    phase = t.ops.get_phase(max(0, t.progress.global_step - 1))
+    rows: dict[str, Any] = {}
+    if phase is not None:
+        rows |= {"phase": phase[0], "phase/description": phase[1]} | curriculum_numbers(t)
+    rows |= t.workload.report_rows(t.model, t.progress.global_step)
+    return rows | (t.growth.row() if t.growth is not None else {})
+
+
+def _validation(t: Training) -> dict[str, float]:
+    """Return the newest loss of each validation pass, and the metrics that the workload wants shown beside it."""
+    wanted = {"loss", *t.workload.report_metrics}
+    return {name: value for name, value in t.tracker.final.items() if name.partition("/")[2] in wanted}
+
+
+def _planned_steps(t: Training) -> tuple[list[int], list[int]]:
+    """Return the steps of all validation passes, and of all checkpoints: one before and one after the passes of a step."""
+    r = t.ops.resolved
+    plain = [step for every in (r.validate, r.validate_mask_meta) for step in every.steps()]
+    partial = [step for step in r.validate_partial_mask_meta.steps() for _ in t.ops.partial_validations_due(step)]
+    validated = set(plain) | set(partial)
+    saves = [step for step in r.checkpoint.steps() if step not in validated]
+    return sorted(plain + partial), sorted([*saves, *validated, *validated])

@@ -1,0 +1,90 @@
+"""Saving a run: the state of every part goes to the checkpoint writer, which writes while training goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from typing import Any
+
+import torch
+
+from linnaeus.train.outputs import CheckpointNotWritten
+from linnaeus.train.state import Training
+
+
+def save(t: Training) -> None:
+    """Save a checkpoint of this step from a copy in host memory. Its rows are on the disk before it is committed."""
+    activity, t.watchdog.doing = t.watchdog.doing, "saving"
+    step, output = t.progress.global_step, t.output
+    with t.clock.charge("saving"):
+        t.broadcast_buffers()
+        if output.batches is not None:
+            output.batches.sync()
+        per_rank = t.context.all_gather(t.tracker.rank_state_dict())
+        if output.writer is not None:
+            output.reports.saves += 1
+            parts = {name: part.state_dict() for name, part in t.stateful().items()}
+            output.writer.save(
+                step,
+                model_state=t.model.state_dict(),
+                ema_state=t.ema.averaged() if t.ema is not None else None,
+                training_state=parts | {"ranks": per_rank},
+                state=readable_state(t),
+                before_commit=output.before_commit,
+                steady=parts.get("optimizers"),
+            )
+    output.saved_step, t.watchdog.doing = step, activity
+
+
+def readable_state(t: Training) -> dict[str, Any]:
+    """Return state.json: values a person may want to read, and those the outputs continue from."""
+    step = t.progress.global_step
+    scored = t.tracker.last_step == step
+    return {
+        "global_step": step,
+        "score": t.tracker.last.get(t.config.schedule.best_monitor) if scored else None,
+        "stop_reason": t.run.record["stop_reason"],
+        "early_stop": dataclasses.asdict(t.config.schedule.early_stop),
+        "progress": t.progress.state_dict(),
+        "best": t.tracker.best,
+        "outputs": t.output.state_dict(t.clock.wall()),
+        "run_id": t.output.directory.run_id,
+        "world_size": t.context.world_size,
+        "data_fingerprint": t.workload.fingerprint,
+        "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def wait_for_copy(t: Training) -> None:
+    """Wait until the optimizers' state, which the next update changes, is in the copy of the newest checkpoint."""
+    writer = t.output.writer
+    if writer is not None and not writer.is_copied:
+        with t.clock.charge("saving"):
+            writer.copied()
+
+
+def settle(t: Training) -> None:
+    """Wait until the last checkpoint is on the disk; save once more if it could not be written. Raise `CheckpointNotWritten` on every
+    rank if that fails too."""
+    with t.clock.charge("saving"):
+        failure = t.context.broadcast_object(t.output.wait_for_writer())
+        if failure is not None:
+            save(t)
+            failure = t.context.broadcast_object(t.output.wait_for_writer())
+    if failure is not None:
+        raise CheckpointNotWritten(
+            f"step {t.progress.global_step} could not be saved ({failure}); the same command continues from the last checkpoint"
+        )
+
+
+def weights_hash(t: Training) -> str:
+    """Return the BLAKE2b hash of the weights that are validated, on rank 0; "-" on other ranks, which write no results."""
+    if not t.context.is_master:
+        return "-"
+    digest = hashlib.blake2b(digest_size=16)
+    averaged = t.ema if t.config.trainer.ema_validate else None
+    for name, tensor in (averaged.averaged() if averaged is not None else t.model.state_dict()).items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

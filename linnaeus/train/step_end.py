@@ -1,0 +1,95 @@
+"""The end of a step: the only place that logs, saves, validates, agrees on flags or stops.
+
+The order is fixed, and a resume relies on it: training row, report, pending validations written down and saved, passes run and their
+results taken once, checkpoint, stop. At the last step the report waits until the results are taken. Everything due is a function of
+`global_step`, so it happens again alike after a resume.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from linnaeus.progress.consistency import FRACTIONS
+from linnaeus.train.readings import metrics_row, reading, report_progress, training_row
+from linnaeus.train.saving import save
+from linnaeus.train.state import Training
+from linnaeus.train.validation import run_pending_validations, schedule_due_validations
+
+log = logging.getLogger("linnaeus")
+
+
+def end_step(t: Training) -> None:
+    """Do what is due at the step just reached. Afterwards `t.run.running` says whether training continues."""
+    if t.sync.data_unreadable:  # no update was made: all that was due at this step has been done
+        interrupt_for_unreadable_data(t)
+        return
+    step = t.progress.global_step
+    if step == t.first_step + 1:  # from here on updates are as fast as they will be
+        t.output.reports.restart(reading(t))
+    t.output.display.update(step)
+    if t.ops.should_log_metrics(step):
+        log_metrics(t)
+    schedule_due_validations(t)
+    if t.ops.should_report(step):
+        report(t)
+    for mark in FRACTIONS:
+        if t.progress.is_fraction_point(mark):
+            log.info("%.0f%% of the run is done at step %d", 100 * mark, t.checker.calculate_expected_fractions()[mark])
+    check_stop(t)
+    pending = t.progress.has_pending_validations()
+    if t.ops.should_save_checkpoint(step, t.sync.save_agreed) or pending or not t.run.running:
+        check_skipped_updates(t)
+        save(t)
+    if pending and not t.run.interrupted:  # interrupted: the passes are in the checkpoint as pending and run after the restart
+        run_pending_validations(t)
+        if not t.run.interrupted:  # interrupted in a pass: the checkpoint before it counts
+            save(t)
+
+
+def log_metrics(t: Training) -> None:
+    """Write the row of this step, and stop where a limit on what it shows is reached."""
+    step, row = t.progress.global_step, metrics_row(t)
+    t.output.row(step, row)
+    t.run.stop(t.ops.should_stop_early(step, learning_rate=row["train/lr"], grad_norm=row["train/grad_norm"]))
+    check_skipped_updates(t)
+
+
+def report(t: Training) -> None:
+    """Report the progress of the run; at the last step only once its validation passes are made."""
+    step = t.progress.global_step
+    if t.ops.resolved.report.due(step) and t.tracker.updates:  # a report due by rank 0's clock shows the newest row instead
+        with t.output.reports.reporter.timed():
+            t.output.last_row |= training_row(t, peek=True)
+    if step == t.ops.resolved.last_step and t.progress.has_pending_validations():
+        t.output.reports.defer(t.output.last_row)
+    else:
+        report_progress(t)
+
+
+def check_stop(t: Training) -> None:
+    """Interrupt the run for a signal or the time limit; stop it for a limit of the schedule."""
+    if not t.run.running:
+        return
+    if t.sync.stop_asked():
+        t.run.interrupt(t.sync.interruption_reason())
+    else:
+        t.run.stop(t.ops.should_stop_early(t.progress.global_step))
+
+
+def check_skipped_updates(t: Training) -> None:
+    """Raise `FloatingPointError` after too many updates in a row that were not finite. Reads the device: at log boundaries, and before a
+    checkpoint or validation of a run that no longer moves."""
+    in_a_row, step = int(t.update.skipped_in_a_row), t.progress.global_step
+    if in_a_row >= min(t.config.trainer.max_skipped_in_a_row, t.progress.expected_total_steps):
+        raise FloatingPointError(
+            f"the last {in_a_row} updates up to step {step} were skipped as non-finite (trainer.max_skipped_in_a_row): "
+            "lower optimizer.lr or trainer.max_grad_norm, or look for bad data in the batches there"
+        )
+
+
+def interrupt_for_unreadable_data(t: Training) -> None:
+    """Save what has been trained and interrupt the run: the file may be readable later, and the same command continues."""
+    if t.context.is_master:
+        log.error("stopping, %s", t.run.reason)
+    if t.output.saved_step != t.progress.global_step:
+        save(t)

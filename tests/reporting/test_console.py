@@ -1,0 +1,158 @@
+"""Lines in their places, and a live display on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from linnaeus.reporting import ProgressDisplay, attach_log_file, setup_logging, write_summary
+from linnaeus.reporting.console import LOGGER
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RUN = """
+import sys
+from linnaeus.reporting import ProgressDisplay, setup_logging
+log = setup_logging(None, True, sys.argv[1])
+with ProgressDisplay(100, sys.argv[1]) as display:
+    for step in range(1, 101):
+        display.update(step, f"loss {1 / step:.3f}")
+        if step == 50:
+            display.validation("val", 4)
+            for batch in range(4):
+                display.validated(batch + 1)
+            display.end_validation()
+            display.line("half way")
+    log.warning("careful")
+print("rich" in sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    yield
+    for handler in list(LOGGER.handlers):
+        LOGGER.removeHandler(handler)
+        handler.close()
+    LOGGER.propagate = True
+
+
+def test_lines_before_the_file_exists_open_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = setup_logging()
+    log.info("first")
+    assert not list(tmp_path.iterdir())
+    attach_log_file(tmp_path / "train.log")
+    log.warning("second")
+    setup_logging(tmp_path / "train.log").info("of the next start")
+    lines = (tmp_path / "train.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == ["first", "WARNING second", "of the next start"]
+    out = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d first", out[0]) and re.fullmatch(r"\d\d:\d\d:\d\d WARNING second", out[1])
+
+
+def test_quiet_and_other_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = setup_logging(tmp_path / "train.log", style="quiet")
+    log.info("to the file")
+    log.warning("to both")
+    assert "to the file" in (tmp_path / "train.log").read_text()
+    assert [line[9:] for line in capsys.readouterr().out.splitlines()] == ["WARNING to both"]
+    other = setup_logging(None, is_master=False)
+    other.warning("nobody reads this")
+    other.error("this somebody must")
+    captured = capsys.readouterr()
+    assert captured.out == "" and "this somebody must" in captured.err and "nobody" not in captured.err
+
+
+def test_setting_up_again_does_not_double_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(3):
+        log = setup_logging()
+    log.info("once")
+    logging.getLogger("linnaeus.child").info("once more")
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def run_display(style: str, terminal: bool) -> tuple[str, str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"}
+    command = [sys.executable, "-c", RUN, style]
+    if not terminal:
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+        return done.stdout, done.stderr
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, text=True, env=env)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # Linux: the last writer has closed the terminal
+            break
+        if not chunk:
+            break
+        shown += chunk
+    _, errors = process.communicate()
+    os.close(ours)
+    assert process.returncode == 0, errors
+    return shown.decode(), errors
+
+
+@pytest.mark.parametrize("style", ["auto", "rich", "plain"])
+def test_a_pipe_gets_plain_lines_whatever_was_asked(style: str) -> None:
+    out, errors = run_display(style, terminal=False)
+    assert [line[9:] for line in out.splitlines()] == ["half way", "WARNING careful"]
+    assert errors.strip() == "False", "rich was imported for nothing"
+
+
+def test_a_terminal_gets_bars_with_the_lines_above() -> None:
+    out, errors = run_display("auto", terminal=True)
+    assert "\x1b[" in out and "training" in out and "100%" in out and "100/100" in out
+    assert re.search(r"\d\d:\d\d:\d\d half way", out) and errors.strip() == "True"
+
+
+def test_a_terminal_with_plain_gets_no_bars() -> None:
+    out, _ = run_display("plain", terminal=True)
+    assert "\x1b[" not in out and "half way" in out
+
+
+def test_without_a_terminal_an_update_does_nothing() -> None:
+    display = ProgressDisplay(10, "auto")
+    display.start()
+    display.update(3, "x")
+    display.stop()
+    assert not display.live
+
+
+def test_summary_is_strict_json(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    best = {"val/loss": {"value": float("inf"), "global_step": 5}}
+    write_summary(path, "running", 7, best=best, final={"val/x": float("nan"), "val/y": 0.5}, samples_per_second=3.0, extra=(1, 2))
+    content = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert content == {
+        "status": "running",
+        "global_step": 7,
+        "best": {"val/loss": {"value": None, "global_step": 5}},
+        "final": {"val/x": None, "val/y": 0.5},
+        "samples_per_second": 3.0,
+        "wall_seconds": None,
+        "extra": [1, 2],
+    }
+    with pytest.raises(AssertionError):
+        write_summary(path, "done", 7)
+
+
+def test_a_console_that_is_a_file_on_a_full_disk_stops_nothing(tmp_path: Path) -> None:
+    script = (
+        "from linnaeus.reporting import setup_logging; log = setup_logging({!r}, True, 'plain'); [log.info('line %d', i) for i in range(9)]"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", script.format(str(tmp_path / "log"))], cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 0 and done.stderr == b""
+    assert len((tmp_path / "log").read_text().splitlines()) == 9

@@ -1,0 +1,301 @@
+"""W&B and TensorBoard: the same rows, each sent once over any number of starts, and no failure of theirs ends a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linnaeus.reporting import LogSinks
+from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
+from linnaeus.reporting.wandb_logger import WandbLogger
+
+ARGUMENTS: dict[str, Any] = {"run_id": "ab12cd34", "project": "tests", "name": "a run", "config": {"seed": 0}}
+
+
+class FakeRun:
+    """What `wandb.init` gives, without the process behind it."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, dict[str, Any]]] = []
+        self.metrics: list[tuple[str, Any]] = []
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        self.metrics.append((name, step_metric))
+
+    def log(self, row: dict[str, Any], step: int) -> None:
+        self.rows.append((step, row))
+
+    def status(self) -> None: ...
+
+    def finish(self, exit_code: int = 0) -> None: ...
+
+
+@pytest.fixture
+def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of every `wandb.init`; each `run` is a FakeRun."""
+    wandb = pytest.importorskip("wandb")
+    calls: list[dict[str, Any]] = []
+
+    def init(**arguments: Any) -> FakeRun:
+        calls.append({**arguments, "run": FakeRun()})
+        return calls[-1]["run"]
+
+    monkeypatch.setattr(wandb, "init", init)
+    return calls
+
+
+def test_a_resumed_run_sends_each_row_once_and_its_steps_never_go_back(tmp_path: Path, inits: list[dict[str, Any]]) -> None:
+    sinks = LogSinks(tmp_path, [WandbLogger(tmp_path, mode="offline", **ARGUMENTS)])
+    for step in (1, 2, 3):
+        sinks.log(step, {"loss": float(step)})
+        sinks.log(step, {"val": float(step)})  # two rows of one step: both go out
+        sinks.log_timings(step, {"t": 0.0})
+        if step == 1:
+            state = sinks.state_dict()
+    sinks.sync()  # killed here, without a close; the checkpoint is that of step 1
+    again = LogSinks(tmp_path, [WandbLogger(tmp_path, mode="offline", **ARGUMENTS)])
+    again.resume(state, 1)
+    for step in (2, 3, 4):
+        again.log(step, {"loss": float(step)})
+        again.log(step, {"val": float(step)})
+        again.log_timings(step, {"t": 0.0})
+    again.sync()
+    first, second = inits[0]["run"].rows, inits[1]["run"].rows
+    assert len(first) == 9 and [row["global_step"] for _, row in second] == [4, 4, 4]
+    steps = [step for step, _ in first + second]
+    assert steps == sorted(set(steps))
+    assert {call["id"] for call in inits} == {"ab12cd34"} and all(call["resume"] == "allow" for call in inits)
+    assert ("*", "global_step") in inits[0]["run"].metrics
+    assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 8, "timings": 4}
+
+
+def test_negative_control_without_the_note_rows_are_sent_twice(tmp_path: Path, inits: list[dict[str, Any]]) -> None:
+    for _ in range(2):
+        logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+        logger.log(1, {}, stream="metrics", position=1)
+        logger.close()
+        (tmp_path / "wandb" / "sent.json").unlink()
+    assert [len(call["run"].rows) for call in inits] == [1, 1]
+
+
+def test_a_failing_init_warns_once_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+
+    def fail(**_: Any) -> None:
+        raise wandb.errors.UsageError("no API key\nlong explanation")
+
+    warnings: list[str] = []
+    monkeypatch.setattr(wandb, "init", fail)
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", warnings.append)
+    logger = WandbLogger(tmp_path, mode="online", **ARGUMENTS)
+    logger.log(1, {"x": 1.0}, stream="metrics", position=1)
+    logger.close()
+    assert not logger.active and warnings == ["logger.wandb: no W&B from here on, training continues (no API key)"]
+
+
+@pytest.mark.parametrize("where", ["define_metric", "log", "status", "finish"])
+@pytest.mark.parametrize("error", [ConnectionResetError("lost"), RuntimeError("lost")], ids=lambda error: type(error).__name__)
+def test_a_w_and_b_that_dies_ends_nothing(
+    tmp_path: Path, inits: list, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    """Its process may be killed at any moment: what its library raises then is of many kinds."""
+    warnings: list[str] = []
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", warnings.append)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(FakeRun, where, dies)
+    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+    logger.log(1, {"loss": 0.5}, stream="metrics", position=1)
+    logger.close()
+    assert not logger.active and warnings == ["logger.wandb: no W&B from here on, training continues (lost)"]
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", said.append)
+    return said
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch, inits: list[dict[str, Any]]) -> Iterator[Any]:
+    """Calls a function of W&B that from then on does not return; short limits."""
+    for name, limit in {"STARTS": 0.2, "TAKES": 0.1, "FINISHES": 0.2, "DIES": 0.1}.items():
+        monkeypatch.setattr(f"linnaeus.reporting.wandb_logger.{name}_WITHIN", limit)
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger.WAITS", 0.2)
+    answers = threading.Event()
+
+    def waits(*_: Any, **__: Any) -> None:
+        assert answers.wait(60)
+
+    yield lambda owner, name: monkeypatch.setattr(owner, name, waits)
+    answers.set()
+
+
+@pytest.mark.parametrize("where", ["init", "define_metric", "log", "status", "finish"])
+def test_a_w_and_b_that_does_not_answer_keeps_nothing_waiting(tmp_path: Path, deaf: Any, warnings: list[str], where: str) -> None:
+    import wandb
+
+    deaf(wandb if where == "init" else FakeRun, where)
+    began = time.monotonic()
+    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+    assert logger.active == (where not in ("init", "define_metric"))
+    for position in range(1, 8):
+        logger.log(position, {"loss": 0.5}, stream="metrics", position=position)
+        time.sleep(0.03)
+    logger.sync()
+    logger.close()
+    assert time.monotonic() - began < 3 and not logger.active
+    assert len(warnings) == 1 and "training continues (no" in warnings[0]
+
+
+def test_told_to_stop_while_it_starts(tmp_path: Path, deaf: Any, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process goes at once: nobody has a logger to close, and W&B's own end would wait for it."""
+    import wandb
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    killed: list[threading.Thread] = []
+    deaf(wandb, "init")
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger._kill_children_of", killed.append)
+    monkeypatch.setattr(WandbLogger, "_wait", stop)
+    with pytest.raises(KeyboardInterrupt):
+        WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+    assert [thread.name for thread in killed] == ["wandb"] and warnings == []
+
+
+def test_a_row_that_was_not_sent_is_not_noted(tmp_path: Path, deaf: Any, warnings: list[str]) -> None:
+    """So a resumed run sends it. A checkpoint waits for rows, for a while."""
+    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+    logger.log(1, {}, stream="metrics", position=1)
+    logger.sync()
+    deaf(FakeRun, "log")
+    for position in (2, 3, 4):
+        logger.log(position, {}, stream="metrics", position=position)
+    began = time.monotonic()
+    logger.sync()
+    assert time.monotonic() - began > 0.1
+    assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 2}  # the second is in the hands of W&B
+    logger.close()
+
+
+def test_rows_that_come_too_fast_go_at_the_pace_of_w_and_b(
+    tmp_path: Path, inits: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, warnings: list[str]
+) -> None:
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger.MOST_WAITING", 5)
+    real = FakeRun.log
+    monkeypatch.setattr(FakeRun, "log", lambda run, row, step: (time.sleep(0.002), real(run, row, step)))
+    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+    longest = 0
+    for position in range(1, 101):
+        logger.log(position, {}, stream="metrics", position=position)
+        longest = max(longest, len(logger._queue))
+    logger.close()
+    assert [row["global_step"] for _, row in inits[0]["run"].rows] == list(range(1, 101))
+    assert longest <= 7 and warnings == []
+
+
+@pytest.mark.parametrize("note", [b'{"metrics": 3, "tim', b"[1]", b'{"metrics": "3", "other": "longer than what follows"}', b"\xff\x00"])
+def test_a_damaged_note_is_made_up_from_the_rows(tmp_path: Path, inits: list[dict[str, Any]], note: bytes) -> None:
+    """They reach their file before they are sent, so none is sent twice."""
+    (tmp_path / "metrics.jsonl").write_text('{"global_step": 1}\n' * 3)
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "sent.json").write_bytes(note)
+    for _ in range(2):
+        logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+        for position in (2, 3, 4):
+            logger.log(position, {}, stream="metrics", position=position)
+        logger.close()
+    assert [[(step, row["global_step"]) for step, row in call["run"].rows] for call in inits] == [[(4, 4)], []]
+    assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 4}
+
+
+STOPPED = """
+import os, signal, sys, time
+from pathlib import Path
+import linnaeus.reporting.wandb_logger as module
+if __name__ == "__main__":
+    module.TAKES_WITHIN, module.WAITS = 1.0, 1.0
+    logger = module.WandbLogger(Path(sys.argv[1]), run_id="ab12cd34", mode="offline", project="tests", name="a run", config={})
+    if not logger.active:
+        sys.exit(3)
+    logger.log(0, {"loss": 0.5}, stream="metrics", position=1)
+    logger.sync()
+    pid = int(Path(f"/proc/self/task/{logger._thread.native_id}/children").read_text())
+    os.kill(pid, signal.Signals[sys.argv[2]])
+    for position in range(2, 2 + int(sys.argv[3])):
+        logger.log(position, {"loss": 0.5}, stream="metrics", position=position)
+    print(pid, flush=True)
+    if sys.argv[4] == "closed":
+        logger.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "how", [("SIGSTOP", "1500", "closed"), ("SIGSTOP", "1", "left"), ("SIGKILL", "1", "left")], ids=lambda how: "-".join(how)
+)
+def test_the_process_of_w_and_b_is_stopped_or_killed(tmp_path: Path, how: tuple[str, str, str]) -> None:
+    """The real thing: the run ends, with status 0 and one line, also when nobody closed the logger; nothing is left behind."""
+    pytest.importorskip("wandb")
+    environment = {**os.environ, "HOME": str(tmp_path / "home"), "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", STOPPED, str(tmp_path), *how]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    if found.returncode == 3:
+        pytest.skip("wandb cannot start here")
+    text = found.stdout + found.stderr
+    assert found.returncode == 0, text
+    assert text.count("no W&B from here on") == 1 and "Traceback" not in text, text
+    pid = next(line for line in found.stdout.splitlines() if line.isdecimal())
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_wandb_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", warnings.append)
+    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+    logger.log(1, {"x": 1.0}, stream="metrics", position=1)
+    assert not logger.active and len(warnings) == 1
+
+
+def test_offline_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real thing: every folder of two starts has the one id."""
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    for start in (1, 2):
+        logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+        if not logger.active:
+            pytest.skip("wandb cannot start here")
+        logger.log(start, {"loss": 0.5}, stream="metrics", position=start)
+        logger.close()
+    folders = [p for p in (tmp_path / "wandb").iterdir() if p.name.startswith("offline-run-")]
+    assert folders and all(p.name.endswith("-ab12cd34") for p in folders)
+
+
+def test_tensorboard_has_the_rows_and_purges_what_is_replayed(tmp_path: Path) -> None:
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    first = TensorBoardLogger(tmp_path)
+    for step in (1, 2, 3):
+        first.log(step, {"train/loss": float(step), "note": "text"}, stream="metrics", position=step)
+    first.close()
+    second = TensorBoardLogger(tmp_path)
+    second.begin(1)
+    second.log(2, {"train/loss": 20.0}, stream="metrics", position=2)
+    second.close()
+    events = accumulators.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["train/loss"]
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 1.0), (2, 20.0)]

@@ -1,0 +1,151 @@
+"""report.html holds the run's numbers, loads nothing from anywhere, and is written for any amount of data."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from linnaeus.reporting import LogSinks, write_report, write_summary
+from linnaeus.reporting.charts import Series, line_chart, log_ticks, nice_ticks, short, smooth, thin
+from linnaeus.reporting.html_report import duration
+from linnaeus.reporting.metric_tables import column_name, passes_and_tasks
+
+FINAL = {
+    "val/order/top1": 0.9731,
+    "val/species/top1": 0.6437,
+    "val/species/top5": 0.9,
+    "val/loss": 1.2345,
+    "val/inconsistent_paths": 0.05,
+    "val_mask_meta/order/top1": 0.9,
+    "val_mask_meta/species/top1": 0.5437,
+    "val_mask_meta/loss": 1.5,
+    "val_mask_SPATIAL_TEMPORAL/species/top1": None,
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    sinks = LogSinks(tmp_path)
+    for step in range(1, 151):
+        loss = math.nan if step == 70 else 3.0 / step
+        sinks.log(step, {"train/loss": loss, "train/species/loss": loss, "train/species/weight": 1 + step / 900, "train/lr": 1e-3 / step})
+        sinks.log_timings(step, {"time/samples_per_second": 100.0 + step})
+        if step % 50 == 0:
+            sinks.log(step, {k: v for k, v in FINAL.items() if v is not None})
+    sinks.close()
+    best = {"val/loss": {"value": 1.2, "global_step": 100}}
+    write_summary(tmp_path / "summary.json", "finished", 150, best=best, final=FINAL, samples_per_second=321.0, wall_seconds=75.0)
+    (tmp_path / "config.yaml").write_text("name: <script>alert(1)</script>\n")
+    (tmp_path / "schedule.svg").write_text('<?xml version="1.0"?>\n<!DOCTYPE svg SYSTEM "http://x/y.dtd">\n<svg id="sched"></svg>')
+    return tmp_path
+
+
+class Checker(HTMLParser):
+    """Tags in balance, and every address an element would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href", "data", "action", "srcset")]
+        if tag not in ("meta", "br", "img", "link"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_holds_the_data(run: Path) -> None:
+    text = write_report(run, "beetles & moths", [("Ceilings", "<p id='mine'>0.83</p>")]).read_text()
+    assert "<h1>beetles &amp; moths</h1>" in text and "<p id='mine'>0.83</p>" in text and 'id="sched"' in text
+    for shown in ("64.4 %", "97.3 %", "1.234", "1 min 15 s", "321", "-10.0", "+0.266", "without metadata", "best val/loss 1.2 at step 100"):
+        assert shown in text, shown
+    found = re.findall(r'aria-label="([^"]*)" data-series="([^"]*)"', text)
+    charts = {html.unescape(title): json.loads(html.unescape(data)) for title, data in found}
+    assert set(charts) >= {"Loss", "Top-1 accuracy", "Top-1 accuracy of species by pass", "Task weights", "Learning rate", "Throughput"}
+    validation = next(s for s in charts["Loss"] if s["name"] == "validation")
+    assert [point[0] for point in validation["p"]] == [50, 100, 150] and validation["p"][0][2] == "1.2345"
+    assert [s["name"] for s in charts["Top-1 accuracy"]] == ["order", "species"]  # coarse to fine, as the summary has them
+    assert charts["Throughput"][0]["p"][-1][0] == 150
+
+
+def test_the_page_is_well_formed_and_loads_nothing(run: Path) -> None:
+    text = write_report(run, "x").read_text()
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == [] and checker.addresses == []
+    assert "default-src 'none'" in text and "url(" not in text and "@import" not in text and "y.dtd" not in text
+    assert "<script>alert(1)" not in text and "&lt;script&gt;alert(1)" in text
+    outside = [address for address in re.findall(r"https?://[^\s'\"<]+", text) if address != "http://www.w3.org/2000/svg"]
+    assert outside == []
+
+
+def test_missing_and_short_data(tmp_path: Path) -> None:
+    assert "No rows were logged yet." in write_report(tmp_path, "empty").read_text()
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"global_step": 1, "train/loss": null}\n{"global_step": 2, "train/loss": 1e999, "x": "text"}\n{"glo'
+    )
+    assert "No rows were logged yet." in write_report(tmp_path, "nothing finite").read_text()
+    (tmp_path / "metrics.jsonl").write_text('{"global_step": 1, "train/loss": 2.5, "val/loss": 2.5, "train/grad_norm": 0.0}\n')
+    write_summary(tmp_path / "summary.json", "failed", 1)
+    text = write_report(tmp_path, "one row").read_text()
+    assert "failed" in text and "<circle" in text and "NaN" not in text and "nan" not in text
+
+
+def test_another_workload_without_tasks(tmp_path: Path) -> None:
+    LogSinks(tmp_path).log(5, {"train/loss": 1.0, "val/loss": 1.0, "val/mse": 0.25})
+    write_summary(tmp_path / "summary.json", "finished", 5, final={"val/loss": 1.0, "val/mse": 0.25})
+    text = write_report(tmp_path, "vectors").read_text()
+    assert "mse" in text and "0.25" in text
+
+
+def test_ticks_are_round_and_inside() -> None:
+    assert nice_ticks(0, 4000, 6) == [0, 1000, 2000, 3000, 4000]
+    assert nice_ticks(0.203, 0.911, 6) == [0.4, 0.6, 0.8]
+    for low, high in ((0.0, 1e-9), (5.0, 5.0), (-3.0, 1e7), (1e300, 1.1e300), (0.0, 0.0)):
+        ticks = nice_ticks(low, high, 5)
+        assert 1 <= len(ticks) <= 12 and ticks == sorted(set(ticks)), (low, high)
+    for low, high in ((0.3, 2.2), (1e-8, 1e4), (5.0, 5.0)):
+        assert len(log_ticks(low, high)) >= 2
+    assert [short(v) for v in (0.5, 1200, 25000, 3e6)] == ["0.5", "1200", "25k", "3M"]
+
+
+def test_thinning_keeps_spikes_and_ends() -> None:
+    points = [(float(i), 100.0 if i == 7777 else 0.0) for i in range(20000)]
+    thinned = thin(points)
+    assert len(thinned) <= 410 and (7777.0, 100.0) in thinned and thinned[0] == points[0] and thinned[-1] == points[-1]
+
+
+def test_smoothing_does_not_lag() -> None:
+    line = [(float(i), 2.0 * i) for i in range(100)]
+    assert all(math.isclose(y, 2 * x, abs_tol=1e-9) for x, y in smooth(line))
+
+
+def test_charts_stay_in_their_frame() -> None:
+    drawn = line_chart("t", [Series("a", [(0.0, -5.0), (3.0, 17.0)]), Series("b", [(1.0, math.inf)])], short)
+    numbers = [float(n) for path in re.findall(r' d="M([^"]*)"', drawn) for n in re.split("[L ]", path)]
+    assert numbers and all(0 <= n <= 560 for n in numbers) and '"name": "b"' not in html.unescape(drawn)
+    assert line_chart("t", [Series("a", [])], short) == ""
+
+
+def test_names() -> None:
+    assert [column_name(n) for n in ("val", "val_mask_meta", "val_mask_SPATIAL_TEMPORAL", "val_ema", "val_ema_mask_meta")] == [
+        "normal",
+        "without metadata",
+        "without SPATIAL + TEMPORAL",
+        "normal (EMA)",
+        "without metadata (EMA)",
+    ]
+    assert passes_and_tasks({"val_mask_meta/x/top1": 1, "val/x/top1": 1, "train/loss": 1}) == (["val", "val_mask_meta"], ["x"])
+    assert [duration(s) for s in (4.2, 75, 7384)] == ["4 s", "1 min 15 s", "2 h 03 min"]

@@ -1,0 +1,333 @@
+"""Rows that two runs can compare with cmp, also when one of them was killed and resumed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linnaeus.reporting import LogSinks, RowWriter, rows
+from linnaeus.reporting.rows import format_row, read_rows
+
+
+def row(step: int) -> dict[str, Any]:
+    return {"train/loss": 1.0 / step, "a": step, "val/x": math.nan if step % 3 else math.inf}
+
+
+def test_format() -> None:
+    line = format_row(7, {"z": 0.1 + 0.2, "global_step": 99, "b": True, "a": None, "n": math.nan, "i": math.inf, "j": -math.inf, "t": 'q"'})
+    assert line == ('{"global_step": 7, "a": null, "b": true, "i": 1e999, "j": -1e999, "n": null, "t": "q\\"", "z": 0.30000000000000004}')
+
+    def no_extensions(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    back = json.loads(line, parse_constant=no_extensions)
+    assert back["z"] == 0.1 + 0.2 and back["i"] == math.inf and back["j"] == -math.inf and next(iter(back)) == "global_step"
+
+
+def test_a_tensor_is_refused() -> None:
+    import torch
+
+    with pytest.raises(AssertionError, match="loss is a Tensor"):
+        format_row(1, {"loss": torch.tensor(1.0)})
+
+
+def test_the_order_of_a_dict_does_not_matter() -> None:
+    assert format_row(1, {"a": 1, "b": 2.0}) == format_row(1, {"b": 2.0, "a": 1})
+
+
+@pytest.mark.parametrize("tail", [b"", b'{"global_step": 9, "tr', b"\n\n", b'{"global_step": 99}\n'])
+def test_a_killed_and_resumed_file_is_the_file_of_the_whole_run(tmp_path: Path, tail: bytes) -> None:
+    whole, cut = RowWriter(tmp_path / "whole.jsonl"), RowWriter(tmp_path / "cut.jsonl")
+    for step in range(1, 11):
+        whole.log(step, row(step))
+        if step <= 8:
+            cut.log(step, row(step))
+        if step == 5:
+            state = cut.state_dict()
+            cut.sync()
+    cut.path.write_bytes(cut.path.read_bytes() + tail)  # killed in the middle of a row, or after some more
+    again = RowWriter(cut.path)
+    again.load_state_dict(state)
+    assert again.rows == 5
+    for step in range(6, 11):
+        again.log(step, row(step))
+    assert cut.path.read_bytes() == whole.path.read_bytes() and again.rows == whole.rows == 10
+
+
+def test_negative_control_without_truncation_the_files_differ(tmp_path: Path) -> None:
+    a, b = RowWriter(tmp_path / "a"), RowWriter(tmp_path / "b")
+    for step in (1, 2, 3):
+        a.log(step, row(step))
+    for step in (1, 2, 2, 3):
+        b.log(step, row(step))
+    assert a.path.read_bytes() != b.path.read_bytes()
+
+
+def test_half_a_line_never_joins_the_next_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(b'{"global_step": 1}\n{"global_st')
+    writer = RowWriter(path)
+    writer.log(2, {})
+    assert [r["global_step"] for r in read_rows(path)] == [1, 2] and writer.rows == 2
+
+
+# -- a disk that refuses -------------------------------------------------------------------------------------------------------
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC, room: int = 0) -> Callable[[int], None]:
+    """From now on the disk takes `room` more bytes and refuses then; the function returned sets the room anew."""
+    real, left = os.write, [room]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if not left[0]:
+            raise OSError(code, os.strerror(code))
+        written = real(descriptor, memoryview(data)[: left[0]])
+        left[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write)
+    return lambda more: left.__setitem__(0, more)
+
+
+def lines_of(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(logging.getLogger("linnaeus"), "propagate", True)
+    return caplog
+
+
+@pytest.mark.parametrize("room", [0, 1, 30, 500])
+def test_rows_wait_while_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: pytest.LogCaptureFixture, room: int
+) -> None:
+    """Filled up at the end of a row or in the middle of one: none is lost, none is torn, and it is said once."""
+    whole, full = RowWriter(tmp_path / "whole"), RowWriter(tmp_path / "full")
+    for step in range(1, 21):
+        whole.log(step, row(step))
+    whole.sync()
+    with monkeypatch.context() as patch:
+        make_room = refusing(patch, room=room)
+        for step in range(1, 11):
+            full.log(step, row(step))
+        assert full.rows == 10 and full.state_dict() == {"rows": 10}
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"No space left on device.*full"):
+                full.sync()
+        assert len(lines_of(heard, logging.ERROR)) == 1 and "can NOT be written" in lines_of(heard, logging.ERROR)[0]
+        assert full.path.stat().st_size == room
+        make_room(7)  # of no use
+        full.log(11, row(11))
+        make_room(10**9)
+        full.log(12, row(12))
+        full.sync()
+        assert "are in" in lines_of(heard, logging.WARNING)[-1]
+    for step in range(13, 21):
+        full.log(step, row(step))
+    full.sync()
+    assert full.path.read_bytes() == whole.path.read_bytes()
+
+
+def test_sync_writes_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = RowWriter(tmp_path / "rows")
+    with monkeypatch.context() as patch:
+        refusing(patch, room=20)
+        for step in (1, 2):
+            writer.log(step, row(step))
+    writer.sync()
+    assert [r["global_step"] for r in read_rows(writer.path)] == [1, 2]
+
+
+def test_killed_while_rows_wait_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = RowWriter(tmp_path / "rows")
+    with monkeypatch.context() as patch:
+        refusing(patch, room=80)
+        for step in (1, 2, 3):
+            writer.log(step, row(step))
+    again = RowWriter(tmp_path / "rows")  # the process that held the others is gone
+    assert again.rows == 1
+    again.log(2, row(2))
+    assert [r["global_step"] for r in read_rows(again.path)] == [1, 2]
+
+
+def test_more_than_memory_should_hold_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST_WAITING", 1000)
+    writer = RowWriter(tmp_path / "rows")
+    with monkeypatch.context() as patch:
+        refusing(patch, errno.EROFS)
+        with pytest.raises(OSError, match=r"Read-only file system; .* wait to be written") as caught:
+            for step in range(1, 100):
+                writer.log(step, row(step))
+    assert 10 < step < 30 and caught.value.errno == errno.EROFS
+    writer.close()
+    assert len(read_rows(writer.path)) == step
+
+
+def test_rows_lost_at_the_end_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: pytest.LogCaptureFixture) -> None:
+    writer = RowWriter(tmp_path / "rows")
+    with monkeypatch.context() as patch:
+        refusing(patch)
+        writer.log(1, row(1))
+        writer.close()
+    assert "bytes of rows are lost" in lines_of(heard, logging.ERROR)[-1]
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced", "directory deleted", "directory moved", "deleted before the first row"])
+def test_a_file_that_vanished_is_noticed(tmp_path: Path, how: str) -> None:
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "metrics.jsonl"
+    writer = RowWriter(path)
+    writer.log(1, row(1))
+    writer.sync()
+    if how == "deleted before the first row":
+        writer.close()
+        writer = RowWriter(path)
+        writer.sync()
+    if how.startswith("directory"):
+        shutil.rmtree(path.parent) if how == "directory deleted" else path.parent.rename(tmp_path / "elsewhere")
+    else:
+        path.unlink()
+    if how == "replaced":
+        path.write_bytes(b"of another\n")
+    with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl"):
+        writer.sync()
+    assert not path.exists() or how == "replaced"
+
+
+def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+    writer = RowWriter(tmp_path / "run" / "rows")
+    writer.log(1, row(1))
+    with pytest.raises(FileNotFoundError):
+        writer.sync()
+    (tmp_path / "run").mkdir()
+    writer.sync()
+    assert writer.rows == len(read_rows(writer.path)) == 1
+
+
+def test_flushing_in_another_thread_never_holds_up_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flush takes as long as it likes; rows go on, and closing meanwhile does not pull the file away from it."""
+    writer, flushing, done, failures = RowWriter(tmp_path / "rows"), threading.Event(), threading.Event(), []
+    real = os.fsync
+
+    def slow(descriptor: int) -> None:
+        flushing.set()
+        assert done.wait(30)
+        real(descriptor)
+
+    def sync() -> None:
+        try:
+            writer.sync()
+        except BaseException as error:
+            failures.append(error)
+
+    writer.log(1, row(1))
+    monkeypatch.setattr(os, "fsync", slow)
+    thread = threading.Thread(target=sync)
+    thread.start()
+    assert flushing.wait(30)
+    for step in (2, 3):
+        writer.log(step, row(step))  # would wait for ever
+    writer.close()
+    done.set()
+    thread.join(30)
+    assert failures == [] and [r["global_step"] for r in read_rows(writer.path)] == [1, 2, 3]
+
+
+def test_rows_and_flushes_at_once(tmp_path: Path) -> None:
+    writer, stop, failures = RowWriter(tmp_path / "rows"), threading.Event(), []
+
+    def sync() -> None:
+        try:
+            while not stop.is_set():
+                writer.sync()
+        except BaseException as error:
+            failures.append(error)
+
+    writer.log(0, row(1))
+    threads = [threading.Thread(target=sync) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for step in range(1, 300):
+        writer.log(step, row(step))
+        if step % 50 == 0:
+            writer.close()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == [] and [r["global_step"] for r in read_rows(writer.path)] == list(range(300))
+
+
+# -- all of them together ------------------------------------------------------------------------------------------------------
+
+
+def test_sinks_cut_metrics_by_rows_and_timings_by_step(tmp_path: Path) -> None:
+    sinks = LogSinks(tmp_path)
+    for step in (10, 20, 30):
+        sinks.log(step, {"x": step})
+        sinks.log(step, {"val": step})
+        sinks.log_timings(step, {"t": step})
+        if step == 20:
+            state = sinks.state_dict()
+    again = LogSinks(tmp_path)
+    assert again.resume(state, 20) == []
+    assert [r["global_step"] for r in read_rows(tmp_path / "metrics.jsonl")] == [10, 10, 20, 20]
+    assert [r["global_step"] for r in read_rows(tmp_path / "timings.jsonl")] == [10, 20]
+    assert again.state_dict() == {"rows": 4}
+    assert again.resume({"rows": 6}, 30) == ["metrics.jsonl lacks 2 rows that the checkpoint counted"]
+    again.resume({}, 0)  # anew
+    assert read_rows(tmp_path / "metrics.jsonl") == read_rows(tmp_path / "timings.jsonl") == []
+
+
+def test_other_ranks_write_nothing(tmp_path: Path) -> None:
+    sinks = LogSinks(None)
+    sinks.log(1, {"x": 1})
+    sinks.log_timings(1, {"x": 1})
+    sinks.sync()
+    sinks.resume({"rows": 4}, 1)
+    sinks.close()
+    assert sinks.state_dict() == {"rows": 0} and not list(tmp_path.iterdir())
+
+
+class Recorder:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, int, int]] = []
+        self.begun: list[int] = []
+
+    def begin(self, global_step: int) -> None:
+        self.begun.append(global_step)
+
+    def log(self, global_step: int, row: Any, *, stream: str, position: int) -> None:
+        self.got.append((stream, position, global_step))
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_replayed_row_has_the_position_it_had(tmp_path: Path) -> None:
+    first, second = Recorder(), Recorder()
+    sinks = LogSinks(tmp_path, [first])
+    sinks.log(1, {})
+    state = sinks.state_dict()
+    for step in (2, 2, 3):
+        sinks.log(step, {})
+    sinks.log_timings(3, {})
+    sinks = LogSinks(tmp_path, [second])
+    sinks.resume(state, 1)
+    for step in (2, 2, 3):
+        sinks.log(step, {})
+    assert second.begun == [1] and second.got == first.got[1:4] and first.got[-1] == ("timings", 1, 3)

@@ -1,0 +1,119 @@
+"""`trainer.freeze`: parts that keep their bits, whatever the optimizer, the average and batch statistics do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from linnaeus.distributed.ddp import batch_statistics
+from linnaeus.errors import ConfigError
+from linnaeus.train.freezing import freeze, frozen_parts, set_training
+from tests import runs
+
+FROZEN = ["model.batch_norm=true", "model.dropout=0.1", "trainer.freeze=[trunk.,shared]", "optimizer.weight_decay=0.5"]
+FROZEN += ["trainer.ema_decay=0.9", "schedule.validate=[2steps]", "debug.batch_hashes=true"]
+
+
+def model() -> nn.Module:
+    return nn.ModuleDict({"trunk": nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)), "head": nn.Linear(3, 2)})
+
+
+def began_with(root) -> dict[str, torch.Tensor]:
+    """The weights of a run before its first update."""
+    from linnaeus.workloads import build_workload
+
+    return build_workload(runs.configuration("vectors", root, *FROZEN)).build_model().state_dict()
+
+
+def moved(root, *more: str) -> tuple[set[str], set[str]]:
+    """Names whose weights, and whose averages, are not what the run began with."""
+    newest, start = runs.newest(runs.run("vectors", root, *FROZEN, *more)), began_with(root)
+    return tuple({name for name in start if not torch.equal(state[name], start[name])} for state in (newest.model_state, newest.ema_state))
+
+
+@pytest.mark.parametrize("optimizer", ("adamw", "sgd"))
+def test_what_is_frozen_keeps_its_bits_and_the_rest_learns(optimizer, tmp_path):
+    heads = {"heads.weight", "heads.bias"}
+    assert moved(tmp_path, f"optimizer={optimizer}", "optimizer.lr=0.01") == (heads, heads)
+
+
+def test_without_freezing_everything_moves_batch_statistics_too(tmp_path):
+    """The negative control: decay and statistics alone would have moved the rest."""
+    raw, averaged = moved(tmp_path, "trainer.freeze=[]")
+    assert raw == averaged == set(began_with(tmp_path))
+
+
+@pytest.mark.parametrize("call", (2, 11))
+def test_a_killed_run_with_frozen_parts_goes_on_bit_for_bit(call, tmp_path):
+    from linnaeus.train import epoch
+
+    whole = runs.run("vectors", tmp_path / "whole", *FROZEN, "schedule.checkpoint=[3steps]")
+    config = runs.configuration("vectors", tmp_path / "killed", *FROZEN, "schedule.checkpoint=[3steps]")
+    with runs.killed(epoch, "update_from", call):
+        runs.start(config)
+    assert runs.start(config) == 0
+    assert runs.differences(whole, runs.run_path(config)) == []
+
+
+def test_two_processes_make_the_updates_of_one(tmp_path):
+    """DDP waits for no gradient that never comes; batch statistics that stand still do not split a batch."""
+    exact = [*FROZEN, "trainer.precision=float64", "model.dropout=0"]
+    one = runs.newest(runs.run("vectors", tmp_path / "one", *exact))
+    runs.run_group(2, [runs.job("vectors", tmp_path / "two", *exact)], tmp_path)
+    two = runs.newest(tmp_path / "two" / "vectors" / "run")
+    assert one.step == two.step
+    for name, tensor in one.model_state.items():
+        assert torch.allclose(tensor, two.model_state[name], rtol=0, atol=1e-10), name
+
+
+def test_no_gradient_is_computed_and_frozen_parts_compute_as_in_validation():
+    net = model()
+    lines = freeze(net, ["trunk."])
+    assert lines == ["frozen: trunk.; 8 of 26 parameters are trained"]
+    assert [name for name, _ in frozen_parts(net)] == ["trunk"]
+    set_training(net)
+    assert net.training and net["head"].training and not any(module.training for module in net["trunk"].modules())
+    features = net["trunk"](torch.randn(5, 3))
+    assert not features.requires_grad
+    assert torch.equal(net["trunk"][1].running_mean, torch.zeros(3))
+    set_training(net, False)
+    assert not net["head"].training
+
+
+def test_batch_statistics_that_stand_still_are_none():
+    net = model()
+    assert batch_statistics(net) == ["trunk.1"]
+    freeze(net, ["trunk"])
+    assert batch_statistics(net) == []
+
+
+def test_a_part_that_is_frozen_by_halves_trains():
+    net = model()
+    freeze(net, ["trunk.1.weight"])
+    assert frozen_parts(net) == []
+    assert not net["trunk"][1].weight.requires_grad and net["trunk"][1].bias.requires_grad
+
+
+def test_names_are_whole_words():
+    net = nn.ModuleDict({"head": nn.Linear(2, 2), "head_2": nn.Linear(2, 2)})
+    freeze(net, ["head"])
+    assert [name for name, p in net.named_parameters() if p.requires_grad] == ["head_2.weight", "head_2.bias"]
+
+
+@pytest.mark.parametrize(
+    "begins, said",
+    [(["nose"], "no weight begins with nose; they begin with trunk, head"), (["trunk", "head"], "leaves nothing to train")],
+)
+def test_mistakes_are_named(begins, said):
+    with pytest.raises(ConfigError, match=said):
+        freeze(model(), begins)
+
+
+@pytest.mark.parametrize("place", ("shared", "features", "trunk"))
+def test_gradnorm_cannot_measure_at_a_frozen_layer(place, tmp_path):
+    gradnorm = ["weighting=gradnorm", f"weighting.place={place}", "weighting.every=[1steps]"]
+    with pytest.raises(ConfigError, match="name=gradnorm measures at the last shared layer, which is frozen; use weighting=fixed"):
+        runs.run("vectors", tmp_path / "a", *gradnorm, "trainer.freeze=[trunk,shared]")
+    if place == "shared":  # all that the other workload's model names
+        runs.run("vectors", tmp_path / "b", *gradnorm, "trainer.freeze=[trunk]", "trainer.length=2steps")

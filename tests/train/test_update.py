@@ -1,0 +1,227 @@
+"""The update after backward: against torch's own clipping, scaling and optimizers, skipped without a trace, resumed to the bit."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig
+from linnaeus.optim import build_optimizer
+from linnaeus.optim.ema import EMA
+from linnaeus.optim.precision import GradScaler, Precision
+from linnaeus.optim.update import Update, total_norm
+
+CPU = torch.device("cpu")
+COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 1, "weight_decay": 0.1, "fused": True, "groups": []}
+ADAMW = AdamWConfig(name="adamw", beta1=0.9, beta2=0.99, eps=1e-8, **COMMON)
+MUON = MuonConfig(name="muon", momentum=0.95, adamw_lr_scale=0.1, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON)
+
+
+class Run:
+    """A model with an update, and gradients that are a function of the step."""
+
+    def __init__(self, config=ADAMW, clip=1.0, precision="float32", decay=0.9):
+        torch.manual_seed(0)
+        self.precision = Precision(precision, CPU)
+        if self.precision.scaler:
+            self.precision.scaler.value.fill_(256.0)  # low enough that the first update is applied
+        self.model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Linear(8, 3)).to(
+            self.precision.dtype
+        )
+        self.optimizers = build_optimizer(config, self.model, 1, CPU)
+        self.ema = EMA(self.model, decay) if decay else None
+        self.update = Update(self.optimizers, clip, self.precision.scaler, self.ema)
+
+    def step(self, step, factor=1.0):
+        inputs = torch.randn(6, 4, generator=torch.Generator().manual_seed(step)).to(self.precision.dtype)
+        self.optimizers.zero_grad()
+        with self.precision.autocast():
+            outputs = self.model(inputs)
+        self.precision.backward(outputs.to(self.precision.dtype).square().sum() * factor)
+        return self.update()
+
+    def state(self):
+        parts = {"optimizers": self.optimizers, "update": self.update, "precision": self.precision, "ema": self.ema}
+        state = {name: part.state_dict() for name, part in parts.items() if part is not None}
+        return copy.deepcopy({"model": self.model.state_dict(), "averaged": self.ema.averaged() if self.ema else None, **state})
+
+    def load(self, state):
+        self.model.load_state_dict(state["model"])
+        self.ema.load_averaged(state["averaged"])
+        for name in ("optimizers", "update", "precision", "ema"):
+            getattr(self, name).load_state_dict(state[name])
+
+
+def assert_equal(a, b, where=""):
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for name in a:
+            assert_equal(a[name], b[name], f"{where}.{name}")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    else:
+        assert a == b, where
+
+
+def changed(a, b):
+    """Names of parameters that moved, buffers aside: batch statistics move in forward."""
+    return [
+        name
+        for name in a["model"]
+        if "running" not in name and "num_batches" not in name and not torch.equal(a["model"][name], b["model"][name])
+    ]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("clip", [None, 0.5, 1e6])
+def test_equals_torch_clipping_and_adamw(precision, clip):
+    run = Run(clip=clip, precision=precision)
+    twin = copy.deepcopy(run.model)
+    groups = [
+        {"params": [p for p in twin.parameters() if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in twin.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    reference = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.99), foreach=False)
+    for step in range(4):
+        norm = run.step(step)
+        reference.zero_grad()
+        twin(torch.randn(6, 4, generator=torch.Generator().manual_seed(step)).to(run.precision.dtype)).square().sum().backward()
+        expected = torch.nn.utils.clip_grad_norm_(twin.parameters(), clip or math.inf)
+        reference.step()
+        torch.testing.assert_close(norm, expected)
+        for p, q in zip(run.model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=1e-7)  # torch adds 1e-6 to the norm it divides by
+    for p, q in zip(run.model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+    if clip == 0.5:
+        assert total_norm([p.grad for p in run.model.parameters()]) <= 0.5 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("config", [ADAMW, MUON], ids=["adamw", "muon"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_non_finite_gradient_skips_everything_and_is_counted(config, bad):
+    run = Run(config)
+    for step in range(2):
+        run.step(step)
+    before = run.state()
+    assert not torch.isfinite(run.step(2, bad))
+    after = run.state()
+    assert changed(before, after) == []
+    assert_equal(before["optimizers"], after["optimizers"])
+    averaged = [name for name in before["averaged"] if "num_batches" not in name]
+    assert all(torch.equal(before["averaged"][name], after["averaged"][name]) for name in averaged)
+    assert after["update"] == {"skipped_updates": 1, "skipped_in_a_row": 1} and after["ema"] == {"applied": 2.0}
+    run.step(3, bad)
+    assert run.state()["update"] == {"skipped_updates": 2, "skipped_in_a_row": 2}
+    run.step(4)
+    assert run.state()["update"] == {"skipped_updates": 2, "skipped_in_a_row": 0}
+    assert len(changed(after, run.state())) == len(list(run.model.parameters())), "negative control: an applied update moves all"
+
+
+def test_one_bad_entry_in_one_of_two_optimizers_skips_both():
+    run = Run(MUON)
+    run.step(0)
+    before = run.state()
+    for p in run.model.parameters():
+        p.grad = torch.ones_like(p)
+    run.model[1].bias.grad[3] = math.inf  # AdamW's; Muon's gradients are all finite
+    run.update()
+    assert changed(before, run.state()) == []
+    assert_equal(before["optimizers"], run.state()["optimizers"])
+
+
+def test_non_finite_loss_with_finite_gradient_skips():
+    run = Run()
+    run.step(0)
+    before = run.state()
+    run.optimizers.zero_grad()
+    outputs = run.model(torch.ones(6, 4))
+    run.precision.backward(outputs.sum() + torch.tensor(math.inf))
+    run.update()
+    assert changed(before, run.state()) == [] and run.state()["update"]["skipped_updates"] == 1
+    run.optimizers.zero_grad()
+    (run.model(torch.ones(6, 4)).sum() + torch.tensor(math.inf)).backward()  # negative control: plain backward does not see it
+    run.update()
+    assert changed(before, run.state())
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "bf16", "fp16"])
+@pytest.mark.parametrize("config", [ADAMW, MUON], ids=["adamw", "muon"])
+def test_resume_equals_the_uninterrupted_run(precision, config):
+    straight = Run(config, precision=precision)
+    for step in range(6):
+        if step == 3:
+            saved = straight.state()
+        straight.step(step, math.nan if step == 1 else 1.0)
+    resumed = Run(config, precision=precision)
+    resumed.load(saved)
+    forgetful = Run(config, precision=precision)
+    forgetful.load({**saved, "ema": {"applied": 0.0}})
+    for step in range(3, 6):
+        resumed.step(step)
+        forgetful.step(step)
+    assert_equal(straight.state(), resumed.state())
+    with pytest.raises(AssertionError):
+        assert_equal(straight.state(), forgetful.state())
+
+
+def test_fp16_scales_unscales_and_backs_off():
+    run, plain = Run(precision="fp16", decay=None), Run(precision="float32", decay=None)
+    scale = float(run.precision.loss_scale)
+    norm, expected = run.step(0), plain.step(0)
+    torch.testing.assert_close(norm, expected, rtol=2e-2, atol=0)
+    assert total_norm([p.grad for p in run.model.parameters()]) <= 1.0 + 1e-5, "gradients are unscaled and clipped"
+    before = run.state()
+    run.step(1, 1e30)
+    assert float(run.precision.loss_scale) == scale / 2 and changed(before, run.state()) == []
+
+
+def test_grad_scaler_follows_the_rule_of_torch(monkeypatch):
+    monkeypatch.setattr(GradScaler, "INTERVAL", 3)
+    ours, theirs = GradScaler(CPU), torch.amp.GradScaler("cpu", growth_interval=3)
+    p = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([p], lr=0.0)
+    for bad in [0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0]:
+        p.grad = torch.full((2,), math.inf if bad else 1.0)
+        theirs.scale(torch.ones(()))
+        theirs.step(optimizer), theirs.update()
+        ours.update(torch.tensor(float(bad)))
+        assert float(ours.value) == theirs.get_scale()
+
+
+def test_float64_clips_in_float64():
+    run = Run(precision="float64", clip=0.5, decay=None)
+    run.step(0)
+    norm = total_norm([p.grad for p in run.model.parameters()])
+    assert abs(float(norm) - 0.5) < 1e-14, "a float32 divisor would leave 1e-8"
+
+
+def test_precision_contexts():
+    x = torch.ones(2, 2)
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("float32", torch.float32)):
+        precision = Precision(name, CPU)
+        assert precision.autocast() is precision.autocast()
+        for _ in range(2):
+            with precision.autocast():
+                assert (x @ x).dtype == dtype
+        assert (x @ x).dtype == torch.float32
+    assert Precision("float64", CPU).dtype == torch.float64
+
+
+def test_nothing_on_the_path_reads_the_device(monkeypatch):
+    """On CUDA a read is a stall. Every way of reading a tensor from Python is made an error for one update of each kind."""
+
+    def refuse(*_):
+        raise AssertionError("read on the step path")
+
+    run = Run(precision="fp16")
+    run.step(0)
+    for name in ("item", "__bool__", "__float__", "__int__", "tolist", "cpu", "numpy"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    run.step(1)
+    with pytest.raises(AssertionError, match="read on the step path"):
+        run.update.state_dict()  # negative control

@@ -56,7 +56,7 @@ class Peer:
     """A loop over the same batches, with a model of the same weights at the start."""
 
     def __init__(self, config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> None:
-        self.config, self.lr = config, plan.base_lr
+        self.config, self.lr = config, plan.lr.base_lr
         self.sampler = build_sampler(config, context, workload, plan)
         self.loader = build_train_loader(config, context, workload, self.sampler)
         self.model = workload.build_model()

@@ -22,7 +22,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from linnaeus.checkpoint import disk, format, save_checkpoint
+from linnaeus import files as disk
+from linnaeus.checkpoint import format, save_checkpoint
 from linnaeus.config.schema import Config, DataConfig
 from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
@@ -249,8 +250,8 @@ def test_a_finished_run_owes_what_it_has_lost() -> None:
 
     def owes(**changes: Any) -> list[str]:
         found = RunDirectory(config(**{"run__name": "x", "logger__report": True, "schedule__checkpoint_at_end": True, **changes}))
-        assert found.finished is (not found.owed)
-        return found.owed
+        assert found.finished is (not found.missing)
+        return found.missing
 
     def restore() -> None:
         shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
@@ -489,7 +490,7 @@ def test_processes_of_another_container_have_numbers_of_their_own() -> None:
 def test_another_machine_is_asked_for_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     here = identity()
     assert alive_here({**here, "host": "elsewhere", "boot": "another"}) is None
-    monkeypatch.setattr("linnaeus.rundir.lock._boot_id", lambda: "")  # a system that does not number its boots
+    monkeypatch.setattr("linnaeus.distributed.processes._boot_id", lambda: "")  # a system that does not number its boots
     assert alive_here({**here, "host": "elsewhere", "boot": ""}) is None and alive_here({**here, "boot": ""}) is True
 
 

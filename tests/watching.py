@@ -14,7 +14,7 @@ import torch
 from linnaeus.distributed import get_rank_safely, get_world_size
 from linnaeus.optim.precision import GradScaler
 from linnaeus.optim.update import Update
-from linnaeus.train import epoch
+from linnaeus.train import loop
 
 
 @contextlib.contextmanager
@@ -35,20 +35,20 @@ def first_gradients(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def own_denominators(folder: Path) -> Iterator[None]:
     """Breaks law 3 as most trainers do: each micro-batch is normalised by its own labels, and the window by its micro-batches."""
-    original = epoch.run_micro_batch
+    original = loop.run_micro_batch
 
     def run_micro_batch(t: Any, batch: Any, shares: Any) -> None:
         own = t.workload.valid_counts(batch).clamp(min=1.0)
         original(t, batch, 1 / own / t.sampler.accumulation)
 
-    with mock.patch.object(epoch, "run_micro_batch", run_micro_batch):
+    with mock.patch.object(loop, "run_micro_batch", run_micro_batch):
         yield
 
 
 @contextlib.contextmanager
 def inf_on_one_rank(folder: Path) -> Iterator[None]:
     """The loss of the last process is infinite in the third update; `rank<r>.pt`: what each process holds after each update."""
-    original, history = epoch.train_one_step, []
+    original, history = loop.train_one_step, []
 
     def train_one_step(t: Any, window: Any) -> None:
         broken = t.progress.global_step == 2 and t.context.rank == t.context.world_size - 1
@@ -67,7 +67,7 @@ def inf_on_one_rank(folder: Path) -> Iterator[None]:
         )
 
     # a first scale at which nothing overflows by itself
-    with mock.patch.object(epoch, "train_one_step", train_one_step), mock.patch.object(GradScaler, "INITIAL", 2.0**8):
+    with mock.patch.object(loop, "train_one_step", train_one_step), mock.patch.object(GradScaler, "INITIAL", 2.0**8):
         yield
     torch.save(history, folder / f"rank{get_rank_safely()}.pt")
 
@@ -103,14 +103,14 @@ def stopped_at(step: int) -> Iterator[None]:
     import os
     import signal
 
-    original = epoch.train_one_step
+    original = loop.train_one_step
 
     def train_one_step(t: Any, window: Any) -> None:
         if t.progress.global_step == step - 1:
             os.kill(os.getpid(), signal.SIGTERM)
         original(t, window)
 
-    with mock.patch.object(epoch, "train_one_step", train_one_step):
+    with mock.patch.object(loop, "train_one_step", train_one_step):
         yield
 
 
@@ -133,17 +133,17 @@ def signalled_in_validation(round_: int, only_last_rank: bool = False) -> Iterat
     import os
     import signal
 
-    from linnaeus.distributed.synchronisation import Rounds
+    from linnaeus.distributed.synchronisation import RankSync
 
-    original, rounds = Rounds.exchange, []
+    original, rounds = RankSync.start_round, []
 
-    def exchange(self: Rounds, unreadable: bool) -> bool:
+    def exchange(self: RankSync, unreadable: bool) -> bool:
         rounds.append(1)
         if len(rounds) == round_ and (not only_last_rank or get_rank_safely() == get_world_size() - 1):
             os.kill(os.getpid(), signal.SIGTERM)
         return original(self, unreadable)
 
-    with mock.patch.object(Rounds, "exchange", exchange):
+    with mock.patch.object(RankSync, "start_round", exchange):
         yield
 
 
@@ -175,14 +175,14 @@ def unread_in_validation_by_last_rank(folder: Path) -> contextlib.AbstractContex
 @contextlib.contextmanager
 def last_rank_fails(folder: Path) -> Iterator[None]:
     """The last process raises in the fifth update."""
-    original = epoch.train_one_step
+    original = loop.train_one_step
 
     def train_one_step(t: Any, window: Any) -> None:
         if t.progress.global_step == 4 and get_rank_safely() == get_world_size() - 1:
             raise ArithmeticError("a mistake of this process alone")
         original(t, window)
 
-    with mock.patch.object(epoch, "train_one_step", train_one_step):
+    with mock.patch.object(loop, "train_one_step", train_one_step):
         yield
 
 
@@ -191,14 +191,14 @@ def last_rank_hangs(folder: Path) -> Iterator[None]:
     """The last process never ends its fifth update, though it lives."""
     import time
 
-    original = epoch.train_one_step
+    original = loop.train_one_step
 
     def train_one_step(t: Any, window: Any) -> None:
         if t.progress.global_step == 4 and get_rank_safely() == get_world_size() - 1:
             time.sleep(120)
         original(t, window)
 
-    with mock.patch.object(epoch, "train_one_step", train_one_step):
+    with mock.patch.object(loop, "train_one_step", train_one_step):
         yield
 
 
@@ -210,12 +210,12 @@ def all_stopped_at_seven(folder: Path) -> contextlib.AbstractContextManager[None
 @contextlib.contextmanager
 def masks_of_each_rank(folder: Path) -> Iterator[None]:
     """`masks-rank<r>.pt`: the masks of growing connections of this process after each update."""
-    original, history = epoch.train_one_step, []
+    original, history = loop.train_one_step, []
 
     def train_one_step(t: Any, window: Any) -> None:
         original(t, window)
         history.append({m.name: m.mask.bool() for m in t.growth.masked})
 
-    with mock.patch.object(epoch, "train_one_step", train_one_step):
+    with mock.patch.object(loop, "train_one_step", train_one_step):
         yield
     torch.save(history, folder / f"masks-rank{get_rank_safely()}.pt")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from linnaeus.schedule.early_stopping import StopConditions
 from linnaeus.schedule.every import TimeTrigger
-from linnaeus.schedule.resolved import ResolvedSchedule
+from linnaeus.schedule.resolved import PARTIAL, ResolvedSchedule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +53,12 @@ class OpsSchedule:
         if not self.should_validate_partial_mask_meta(current_step):
             return range(0)
         return range(len(r.combinations) if r.all_combinations_at_end and current_step == r.last_step else r.listed)
+
+    def passes_at_end(self) -> list[tuple[str, int | None]]:
+        """Return (event name, partial index) of the validation passes of the last step, for a run that stops before it."""
+        r = self.resolved
+        passes: list[tuple[str, int | None]] = [(name, None) for name in r.at_end if name != PARTIAL]
+        return passes + [(PARTIAL, i) for i in self.partial_validations_due(r.last_step) if PARTIAL in r.at_end]
 
     def clock_asks_for_checkpoint(self) -> bool:
         """Whether an interval of `schedule.checkpoint` by the clock has passed. Only rank 0 may ask, and tells the others."""

@@ -8,9 +8,8 @@ from typing import Any
 from linnaeus.distributed.signals import StoppedBeforeTraining
 from linnaeus.distributed.watchdog import ProcessLost, is_broken_link
 from linnaeus.errors import RunFailed
+from linnaeus.train import readings, saving
 from linnaeus.train.outputs import log_write_errors
-from linnaeus.train.readings import timings
-from linnaeus.train.saving import save, settle, weights_hash
 from linnaeus.train.state import INTERRUPTED, Training
 from linnaeus.train.validation import run_pending_validations, schedule_final_validations
 
@@ -21,10 +20,10 @@ def final_validations(t: Training) -> None:
     """Run the passes that belong to the end of the run, after an early stop. The last step of the schedule has them already."""
     schedule_final_validations(t)
     if t.progress.has_pending_validations():
-        save(t)
+        saving.save(t)
         run_pending_validations(t)
         if not t.run.interrupted:
-            save(t)
+            saving.save(t)
 
 
 def finish(t: Training) -> str:
@@ -32,7 +31,7 @@ def finish(t: Training) -> str:
     `CheckpointNotWritten` on every rank when the end of the run could not be saved."""
     t.watchdog.doing = "finishing"
     t.watchdog.be_patient()
-    settle(t)
+    saving.settle(t)
     if t.run.interrupted:
         status = INTERRUPTED
         log.info("stopped at step %d (%s); the same command continues", t.progress.global_step, t.run.reason)
@@ -44,7 +43,7 @@ def finish(t: Training) -> str:
     if skipped:
         log.warning("%d of %d updates were skipped as non-finite", skipped, t.progress.global_step)
     write_lost_results(t)
-    t.output.sinks.log_timings(t.progress.global_step, timings(t))
+    t.output.sinks.log_timings(t.progress.global_step, readings.timings(t))
     try:
         write_summary(t, status, **t.run.record)
     except OSError as error:
@@ -60,7 +59,7 @@ def finish(t: Training) -> str:
 
 def write_summary(t: Training, status: str, **values: Any) -> None:
     """Write summary.json with the best and final metrics and the timings of the run."""
-    numbers = timings(t)
+    numbers = readings.timings(t)
     t.output.summary(
         status,
         t.progress.global_step,
@@ -78,7 +77,7 @@ def write_lost_results(t: Training) -> None:
     """Write the results of the last step again where a finished run has lost the files. They are in its checkpoint."""
     step, results = t.progress.global_step, t.tracker.last
     if t.output.directory.missing and t.tracker.last_step == step:
-        weights = weights_hash(t)
+        weights = saving.weights_hash(t)
         for prefix in dict.fromkeys(name.partition("/")[0] for name in results):
             key = prefix.replace("val_ema", "val", 1)
             if t.output.validation_result(step, key, weights) is None:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from linnaeus.data.loader import DevicePrefetcher
 from linnaeus.randomness import seed_forward
+from linnaeus.train import saving
 from linnaeus.train.freezing import changing_buffers, set_training
-from linnaeus.train.saving import wait_for_copy
 from linnaeus.train.state import Training
 from linnaeus.train.step_end import end_step
 
@@ -97,7 +97,7 @@ def update_from(t: Training, window: Window, valid: Tensor) -> None:
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
             run_micro_batch(t, batch, shares)
     t.optimizers.set_lr(t.lr.at(step))
-    wait_for_copy(t)
+    saving.wait_for_copy(t)
     t.update()
     t.weigher.finish(sums_after(t, window, step) if t.weigher.wants_losses_after() else None)
     t.tracker.add_update(valid)

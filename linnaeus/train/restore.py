@@ -15,8 +15,8 @@ from linnaeus.errors import ConfigError
 from linnaeus.files import read_or_refuse
 from linnaeus.reporting.changes import describe_changes
 from linnaeus.rundir import RunDirectory
+from linnaeus.train import saving
 from linnaeus.train.readings import start_reports
-from linnaeus.train.saving import save
 from linnaeus.train.state import INTERRUPTED, Training
 from linnaeus.train.validation import run_pending_validations
 
@@ -131,7 +131,7 @@ def finish_pending_validations(t: Training) -> None:
         log.info("finishing %d pending validation passes of step %d", len(t.progress.pending_validations), t.progress.global_step)
         run_pending_validations(t)
         if not t.run.interrupted:
-            save(t)
+            saving.save(t)
 
 
 def log_changes(t: Training) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 
 from linnaeus.progress.consistency import FRACTIONS
-from linnaeus.train.readings import metrics_row, reading, report_progress, training_row
-from linnaeus.train.saving import save
+from linnaeus.train import readings, saving
 from linnaeus.train.state import Training
 from linnaeus.train.validation import run_pending_validations, schedule_due_validations
 
@@ -25,7 +24,7 @@ def end_step(t: Training) -> None:
         return
     step = t.progress.global_step
     if step == t.first_step + 1:  # from here on updates are as fast as they will be
-        t.output.reports.restart(reading(t))
+        t.output.reports.restart(readings.reading(t))
     t.output.display.update(step)
     if t.ops.should_log_metrics(step):
         log_metrics(t)
@@ -39,16 +38,16 @@ def end_step(t: Training) -> None:
     pending = t.progress.has_pending_validations()
     if t.ops.should_save_checkpoint(step, t.sync.save_agreed) or pending or not t.run.running:
         check_skipped_updates(t)
-        save(t)
+        saving.save(t)
     if pending and not t.run.interrupted:  # interrupted: the passes are in the checkpoint as pending and run after the restart
         run_pending_validations(t)
         if not t.run.interrupted:  # interrupted in a pass: the checkpoint before it counts
-            save(t)
+            saving.save(t)
 
 
 def log_metrics(t: Training) -> None:
     """Write the row of this step, and stop where a limit on what it shows is reached."""
-    step, row = t.progress.global_step, metrics_row(t)
+    step, row = t.progress.global_step, readings.metrics_row(t)
     t.output.row(step, row)
     t.run.stop(t.ops.should_stop_early(step, learning_rate=row["train/lr"], grad_norm=row["train/grad_norm"]))
     check_skipped_updates(t)
@@ -59,11 +58,11 @@ def report(t: Training) -> None:
     step = t.progress.global_step
     if t.ops.resolved.report.due(step) and t.tracker.updates:  # a report due by rank 0's clock shows the newest row instead
         with t.output.reports.reporter.timed():
-            t.output.last_row |= training_row(t, peek=True)
+            t.output.last_row |= readings.training_row(t, peek=True)
     if step == t.ops.resolved.last_step and t.progress.has_pending_validations():
         t.output.reports.defer(t.output.last_row)
     else:
-        report_progress(t)
+        readings.report_progress(t)
 
 
 def check_stop(t: Training) -> None:
@@ -92,4 +91,4 @@ def interrupt_for_unreadable_data(t: Training) -> None:
     if t.context.is_master:
         log.error("stopping, %s", t.run.reason)
     if t.output.saved_step != t.progress.global_step:
-        save(t)
+        saving.save(t)

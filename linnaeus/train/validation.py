@@ -18,16 +18,22 @@ from linnaeus.data.sampler import validation_batches
 from linnaeus.errors import ConfigError
 from linnaeus.progress import TrainingStage, ValidationPass
 from linnaeus.schedule.resolved import PARTIAL
+from linnaeus.train import readings, saving
 from linnaeus.train.freezing import set_training
-from linnaeus.train.readings import report_progress
-from linnaeus.train.saving import weights_hash
 from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")
 
 
+STAGES = {  # event of the schedule -> stage
+    "validate": TrainingStage.VALIDATION_NORMAL,
+    "validate_mask_meta": TrainingStage.VALIDATION_MASK_META,
+    PARTIAL: TrainingStage.VALIDATION_PARTIAL_MASK_META,
+}
+
+
 def schedule_due_validations(t: Training) -> None:
-    """Owe the passes due at this step."""
+    """Schedule the passes that are due at this step."""
     step, ops = t.progress.global_step, t.ops
     if ops.should_validate(step):
         t.progress.schedule_validation(TrainingStage.VALIDATION_NORMAL)
@@ -40,14 +46,8 @@ def schedule_due_validations(t: Training) -> None:
 
 def schedule_final_validations(t: Training) -> None:
     """Schedule the passes that belong to the last step of the run, for a run that stops before the schedule expected it."""
-    ops, at_end = t.ops, t.ops.resolved.at_end
-    if "validate" in at_end:
-        t.progress.schedule_validation(TrainingStage.VALIDATION_NORMAL)
-    if "validate_mask_meta" in at_end:
-        t.progress.schedule_validation(TrainingStage.VALIDATION_MASK_META)
-    if PARTIAL in at_end:
-        for index in ops.partial_validations_due(ops.resolved.last_step):
-            t.progress.schedule_validation(TrainingStage.VALIDATION_PARTIAL_MASK_META, index)
+    for name, index in t.ops.passes_at_end():
+        t.progress.schedule_validation(STAGES[name], index)
 
 
 def find_pass(t: Training, stage: TrainingStage, index: int | None) -> ValidationPass:
@@ -65,7 +65,7 @@ def run_pending_validations(t: Training) -> None:
     step = t.progress.global_step
     results: dict[str, float] = {}
     t.broadcast_buffers()
-    weights = weights_hash(t)
+    weights = saving.weights_hash(t)
     for stage, index in list(t.progress.pending_validations):
         which = find_pass(t, stage, index)
         found = t.output.validation_result(step, which.key, weights)
@@ -83,7 +83,7 @@ def run_pending_validations(t: Training) -> None:
         results |= found
     take_results(t, results)
     if t.output.reports.pending is not None:
-        report_progress(t)
+        readings.report_progress(t)
 
 
 def take_results(t: Training, results: dict[str, float]) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from linnaeus.checkpoint import disk, save_checkpoint
+from linnaeus import files
+from linnaeus.checkpoint import save_checkpoint
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many tries of a disk that cannot read, at once."""
-    monkeypatch.setattr(disk, "PAUSES", tuple(0.0 for _ in disk.PAUSES))
+    monkeypatch.setattr(files, "PAUSES", tuple(0.0 for _ in files.PAUSES))
 
 
 def payload(step: int, **state: Any) -> dict[str, Any]:

@@ -24,7 +24,6 @@ import main
 from linnaeus import train
 from linnaeus.config import compose, typed_config
 from linnaeus.distributed import DistributedContext
-from linnaeus.distributed.synchronisation import agree
 from linnaeus.rundir import RunDirectory, run_path
 from linnaeus.train.build import build_train_loader
 from linnaeus.train.loop import update_from, windows
@@ -86,7 +85,7 @@ def plan_text(config: Any) -> str:
 
 def learning_rates(config: Any) -> list[float]:
     found = plan(config)
-    return [found.base_lr * found.lr.scale(step) for step in range(found.length.total_steps)]
+    return [found.lr.at(step) for step in range(found.length.total_steps)]
 
 
 def built(config: Any) -> Any:
@@ -109,11 +108,11 @@ def parameters(config: Any) -> str:
 def updates(config: Any, steps: int = 3) -> str:
     """The weights after a few updates."""
     t = built(config)
-    t.output = SimpleNamespace(before_update=lambda t: None)  # no checkpoint copies anything
+    t.output = SimpleNamespace(writer=None)  # no checkpoint copies anything
     t.sampler.begin(0, 0)
     t.model.train()
     for _, window in zip(range(steps), windows(((batch, batch) for batch in t.train_loader), t.sampler.accumulation)):
-        update_from(t, window, agree(t, [host for host, _ in window]))
+        update_from(t, window, t.sync.reduce_counts(sum(t.workload.valid_counts(host) for host, _ in window)))
     return digest(t.model.state_dict()) + str(t.weighting.weights.tolist())
 
 

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.config.schema_optimization import AdamWConfig, LinearGrowthConfig, MuonConfig, OptimizerConfig, SGDConfig
-from linnaeus.optim import Growth, Optimizers, build_growth, build_optimizer
+from linnaeus.optim import Optimizers, build_optimizer
 from linnaeus.optim.ema import EMA
+from linnaeus.optim.growth import Growth
+from linnaeus.optim.growth_build import build_growth
 from linnaeus.optim.precision import GradScaler
 from linnaeus.optim.update import Update
 
 LR = 0.01
-COMMON: dict[str, Any] = {"lr": LR, "lr_scaling": "none", "lr_reference_batch": 1, "groups": []}
+COMMON: dict[str, Any] = {"lr": LR, "lr_scaling": "none", "lr_reference_batch": 1, "param_groups": []}
 GROWTH = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], "random")
 
 
@@ -65,7 +67,7 @@ class Growing:
     ) -> None:
         torch.manual_seed(0)
         self.net = Net(dtype)
-        self.optimizers: Optimizers = build_optimizer(optimizer(name, **options), self.net, 1, torch.device("cpu"))
+        self.optimizers: Optimizers = build_optimizer(optimizer(name, **options), self.net, torch.device("cpu"))
         config = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], by)
         growth = build_growth(config, self.net, self.optimizers, Steps(1200, counts), 0)  # type: ignore[arg-type]
         assert growth is not None

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.optim import Growth
+from linnaeus.optim.growth import Growth
 from linnaeus.optim.growth_selection import unpack
-from linnaeus.train import epoch, outputs
+from linnaeus.train import loop, saving
 from tests import runs, watching
 
 GROWING = ["growth=linear", "growth.start=0.1", "growth.end=0.9", "growth.begin=2steps", "growth.until=10steps", "growth.every=[3steps]"]
@@ -34,13 +34,13 @@ def wanted(size: int, step: int) -> int:
 @contextlib.contextmanager
 def looked_at(look: Any) -> Iterator[list[Any]]:
     """`look(training)` after every update."""
-    original, found = epoch.train_one_step, []
+    original, found = loop.train_one_step, []
 
     def train_one_step(t: Any, window: Any) -> None:
         original(t, window)
         found.append(look(t))
 
-    with mock.patch.object(epoch, "train_one_step", train_one_step):
+    with mock.patch.object(loop, "train_one_step", train_one_step):
         yield found
 
 
@@ -152,7 +152,7 @@ def uninterrupted(tmp_path_factory):
 @pytest.mark.parametrize("workload, call", [("vectors", 3), ("vectors", 4), ("vectors", 10), ("vectors", 12), ("language", 8)])
 def test_killed_and_continued_bit_for_bit(uninterrupted, tmp_path, workload, call):
     config = runs.configuration(workload, tmp_path, *GROWING)
-    with runs.killed(epoch, "train_one_step", call):
+    with runs.killed(loop, "train_one_step", call):
         runs.start(config)
     assert runs.start(config) == 0
     assert runs.differences(uninterrupted[workload], runs.run_path(config)) == []
@@ -163,7 +163,7 @@ def test_killed_in_the_middle_of_a_growth(uninterrupted, tmp_path):
     config = runs.configuration("vectors", tmp_path, *GROWING)
     with runs.killed(Growth, "connect", 6, after=True):
         runs.start(config)
-    with runs.killed(outputs.Outputs, "save", 2):
+    with runs.killed(saving, "save", 2):
         runs.start(config)
     assert runs.start(config) == 0
     assert runs.differences(uninterrupted["vectors"], runs.run_path(config)) == []

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.errors import ConfigError
-from linnaeus.optim import build_growth, build_optimizer
-from linnaeus.train import update
+from linnaeus.optim import build_optimizer, update
+from linnaeus.optim.growth_build import build_growth
 from tests.growth.growing import LR, Growing, Net, Steps, optimizer, signs
 
 OPTIMIZERS = ("adamw", "adamw_unfused", "sgd", "sgd_nesterov", "sgd_plain", "sgd_unfused")
@@ -160,7 +160,7 @@ def test_weights_from_elsewhere_are_masked():
 
 
 def refusal(net: torch.nn.Module, name: str, counts: dict[int, int]) -> str:
-    optimizers = build_optimizer(optimizer(name), net, 1, torch.device("cpu"))
+    optimizers = build_optimizer(optimizer(name), net, torch.device("cpu"))
     config = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], "random")
     with pytest.raises(ConfigError) as caught:
         build_growth(config, net, optimizers, Steps(1200, counts), 0)  # type: ignore[arg-type]

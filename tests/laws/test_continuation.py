@@ -22,7 +22,7 @@ from linnaeus.checkpoint.snapshot import HostSnapshot
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.metrics import MetricsTracker
 from linnaeus.optim.update import Update
-from linnaeus.train import epoch, outputs, validation
+from linnaeus.train import loop, outputs, saving, validation
 from linnaeus.train.state import Training
 from tests import runs, watching
 
@@ -96,7 +96,7 @@ def test_stopped_once_and_continued_with_other_workers(uninterrupted, tmp_path, 
 @pytest.mark.parametrize("step", (1, 2, 3, 6, 8, 12))
 def test_killed_in_an_update(uninterrupted, tmp_path, step):
     """Work since the last checkpoint is done again, the same; step 1: there is none yet."""
-    killed_run("vectors", tmp_path, epoch, "train_one_step", step, after=step % 2 == 0)
+    killed_run("vectors", tmp_path, loop, "train_one_step", step, after=step % 2 == 0)
     assert runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path)) == []
 
 
@@ -118,7 +118,7 @@ def test_killed_in_a_validation_pass(uninterrupted, tmp_path, call, after):
         (validation, "take_results", 2, True),  # taken, but the checkpoint that says so is not written
         (writer, "save_checkpoint", 3, False),
         (writer, "save_checkpoint", 3, True),  # committed, nothing pruned yet
-        (outputs.Outputs, "begin", 1, True),
+        (outputs.Outputs, "resume", 1, True),
         (train, "final_validations", 1, True),
         (train, "finish", 1, False),  # all is done but for the summary
     ],
@@ -130,7 +130,7 @@ def test_killed_between_things(uninterrupted, tmp_path, owner, name, call, after
 
 def test_killed_again_and_again(uninterrupted, tmp_path):
     for call in (5, 1, 2, 3):
-        killed_run("vectors", tmp_path, epoch, "train_one_step", call)
+        killed_run("vectors", tmp_path, loop, "train_one_step", call)
     assert runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path)) == []
 
 
@@ -153,10 +153,10 @@ def test_an_update_waits_for_the_copy_of_what_it_changes(uninterrupted, tmp_path
     monkeypatch.setattr(HostSnapshot, "finish", late)
     monkeypatch.setattr(Update, "__call__", telling)
     if forgotten:
-        monkeypatch.setattr(outputs.Outputs, "before_update", lambda self, t: None)
-    save = outputs.Outputs.save
-    monkeypatch.setattr(outputs.Outputs, "save", lambda self, t: (updated.clear(), save(self, t)))
-    killed_run("vectors", tmp_path, epoch, "train_one_step", 8)
+        monkeypatch.setattr(saving, "wait_for_copy", lambda t: None)
+    save = saving.save
+    monkeypatch.setattr(saving, "save", lambda t: (updated.clear(), save(t)))
+    killed_run("vectors", tmp_path, loop, "train_one_step", 8)
     found = runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
     assert bool(found) == forgotten, found
 
@@ -203,7 +203,7 @@ def test_a_run_that_stopped_early_trains_no_further(tmp_path, reason, owner, nam
     assert (summary["status"], summary["global_step"]) == ("stopped_early", stop) and summary["stop_reason"]
     with runs.killed(owner, name, 1):
         runs.start(runs.configuration("vectors", tmp_path / "cut", *settings))
-    with watching.counted(epoch, "train_one_step") as steps:
+    with watching.counted(loop, "train_one_step") as steps:
         cut = runs.run("vectors", tmp_path / "cut", *settings)
         assert runs.run("vectors", tmp_path / "cut", *settings) == cut
     assert steps == []

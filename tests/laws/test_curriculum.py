@@ -14,7 +14,7 @@ import pytest
 from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.errors import ConfigError
 from linnaeus.schedule.phases import Phases
-from linnaeus.train import epoch, resolve_schedule
+from linnaeus.train import loop, resolve_schedule
 from linnaeus.train.outputs import Outputs
 from linnaeus.workloads import build_workload
 from tests import runs, watching
@@ -50,11 +50,11 @@ def phases(root: Path) -> Phases:
 
 
 KILLS: dict[str, Any] = {
-    "before the ninth update": (epoch, "train_one_step", 9, False),
-    "after it": (epoch, "train_one_step", 9, True),
+    "before the ninth update": (loop, "train_one_step", 9, False),
+    "after it": (loop, "train_one_step", 9, True),
     "before a checkpoint in the overlap is begun": (CheckpointWriter, "save", 6, False),
     "when a validation in the overlap was written": (Outputs, "write_validation", 2, True),
-    "where the overlap ends": (epoch, "train_one_step", 12, True),
+    "where the overlap ends": (loop, "train_one_step", 12, True),
 }
 
 
@@ -79,7 +79,7 @@ def test_stopped_after_each_update_of_the_overlap(whole: Path, tmp_path: Path) -
 
 
 def test_negative_control_a_resume_without_phases_is_another_run(whole: Path, tmp_path: Path) -> None:
-    with runs.killed(epoch, "train_one_step", 9):
+    with runs.killed(loop, "train_one_step", 9):
         runs.start(runs.configuration("vectors", tmp_path, *SETTINGS))
     plain = [*SETTINGS[1:], "schedule.phases=null", "run.allow=[schedule.phases]"]
     run = runs.run("vectors", tmp_path, *plain)

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from linnaeus.errors import RunFailed
-from linnaeus.train import boundary
+from linnaeus.train import step_end
 from tests import runs
 
 SETTINGS = ["trainer.length=12steps", "schedule.checkpoint=[1steps]", "schedule.validate=[4steps]", "schedule.validate_at_end=true"]
@@ -47,7 +47,7 @@ def fill(disk: Path) -> None:
 @contextlib.contextmanager
 def at_steps(actions: dict[int, Callable[[], None]]) -> Iterator[None]:
     """Each action before what is due at its step, with nothing being written."""
-    original = boundary.schedule_due_validations
+    original = step_end.schedule_due_validations
 
     def acting(t) -> None:
         action = actions.get(t.progress.global_step)
@@ -56,7 +56,7 @@ def at_steps(actions: dict[int, Callable[[], None]]) -> Iterator[None]:
             action()
         original(t)
 
-    with mock.patch.object(boundary, "schedule_due_validations", acting):
+    with mock.patch.object(step_end, "schedule_due_validations", acting):
         yield
 
 

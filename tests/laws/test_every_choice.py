@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from linnaeus.config import CONF
-from linnaeus.train import epoch
+from linnaeus.train import loop
 from tests import runs
 
 SETTING = ["trainer.length=4steps", "schedule.checkpoint=[2steps]", "schedule.log=[1steps]", "schedule.validate=[100%]"]
@@ -26,7 +26,7 @@ def test_a_run_is_killed_and_goes_on(tmp_path, choice):
         more += ["weighting.every=[1steps]"]
     whole = runs.run("biota", tmp_path / "whole", *more)
     broken = runs.configuration("biota", tmp_path / "broken", *more)
-    with runs.killed(epoch, "train_one_step", 4):
+    with runs.killed(loop, "train_one_step", 4):
         runs.start(broken)
     assert runs.start(broken) == 0
     assert runs.differences(whole, runs.run_path(broken)) == []

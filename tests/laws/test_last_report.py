@@ -18,7 +18,7 @@ from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.reporting.formatting import INDENT
 from linnaeus.reporting.reporter import Reporter
 from linnaeus.reporting.run_reports import RunReports
-from linnaeus.train import validation
+from linnaeus.train import readings, validation
 from linnaeus.train.outputs import Outputs
 from tests import runs, watching
 
@@ -76,9 +76,9 @@ KILLS: dict[str, tuple[Any, str, int, bool]] = {  # two checkpoints and one pass
     "its row is written": (Outputs, "show_validation", 3, False),
     "before the results are taken": (validation, "take_results", 3, False),
     "taken": (validation, "take_results", 3, True),
-    "before the report": (Outputs, "report", STEPS, False),
+    "before the report": (readings, "report_progress", STEPS, False),
     "the report is written, its clocks are not": (Reporter, "report", STEPS + 1, True),
-    "after the report": (Outputs, "report", STEPS, True),
+    "after the report": (readings, "report_progress", STEPS, True),
     "before the last checkpoint": (CheckpointWriter, "save", 6, False),
     "behind the last checkpoint": (CheckpointWriter, "save", 6, True),
     "training is done": (train, "final_validations", 1, False),
@@ -100,8 +100,11 @@ def test_killed_at_the_end(whole: dict[str, Path], tmp_path: Path, when: str) ->
     "name, kills",
     [
         (ROW_AT, [KILLS["before the pass"]]),
-        (ROW_AT, [KILLS["after the report"], (validation, "take_results", 1, False), (Outputs, "report", 1, True)]),
-        (SEVERAL, [(validation, "_run_batches", 2, False), (Outputs, "write_validation", 2, True), (Outputs, "report", 1, False)]),
+        (ROW_AT, [KILLS["after the report"], (validation, "take_results", 1, False), (readings, "report_progress", 1, True)]),
+        (
+            SEVERAL,
+            [(validation, "_run_batches", 2, False), (Outputs, "write_validation", 2, True), (readings, "report_progress", 1, False)],
+        ),
     ],
 )
 def test_killed_again_and_again(whole: dict[str, Path], tmp_path: Path, name: str, kills: list[Any]) -> None:
@@ -161,7 +164,7 @@ def test_runs_that_end_otherwise(tmp_path: Path, more: list[str], step: int, val
     found = reports(runs.run_path(config))
     assert [row["global_step"] for row in found] == list(range(step + 1)) and found[-1]["validation/step"] == validated
     cut = configuration(ROW_BEFORE, tmp_path / "cut", *more)
-    with runs.killed(Outputs, "report", step, True):
+    with runs.killed(readings, "report_progress", step, True):
         runs.start(cut)
     assert runs.start(cut) == 0
     assert runs.differences(runs.run_path(config), runs.run_path(cut)) == []
@@ -172,9 +175,9 @@ def test_runs_that_end_otherwise(tmp_path: Path, more: list[str], step: int, val
 
 @pytest.mark.parametrize("forgotten", [None, {}], ids=["that there is one", "what was trained"])
 def test_negative_control_the_comparison_sees_an_owed_report_forgotten(whole: dict[str, Path], tmp_path: Path, forgotten: Any) -> None:
-    config, begin = configuration(ROW_BEFORE, tmp_path), RunReports.begin
+    config, begin = configuration(ROW_BEFORE, tmp_path), RunReports.resume
     with runs.killed(*KILLS["before the pass"]):
         runs.start(config)
-    with mock.patch.object(RunReports, "begin", lambda self, t, rows, owed: begin(self, t, rows, forgotten)):
+    with mock.patch.object(RunReports, "resume", lambda self, rows, pending: begin(self, rows, forgotten)):
         assert runs.start(config) == 0
     assert runs.differences(whole[ROW_BEFORE], runs.run_path(config)) == ["reports.jsonl"]

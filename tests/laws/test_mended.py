@@ -12,7 +12,7 @@ from linnaeus import train
 from linnaeus.data.order import epoch_order
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.validation_results import ValidationResults
-from linnaeus.train import epoch
+from linnaeus.train import loop
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 from tests import runs
 
@@ -26,7 +26,7 @@ def summary(path):
 def test_an_extended_run_that_is_killed_continues(tmp_path):
     runs.run("vectors", tmp_path, f"{LIMIT}=4")
     more = runs.configuration("vectors", tmp_path, f"{LIMIT}=9", f"run.allow=[{LIMIT}]")
-    with runs.killed(epoch, "train_one_step", 3):
+    with runs.killed(loop, "train_one_step", 3):
         runs.start(more)
     assert summary(runs.run_path(more))["status"] != "finished"
     assert runs.start(more) == 0

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 
-from linnaeus.train import epoch
+from linnaeus.train import loop
 from tests.runs import configuration, differences, run_path, start
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -16,7 +16,7 @@ CUDA = ["trainer.device=cuda", "schedule.log=[6steps]"]
 
 def test_nothing_between_log_boundaries_waits_for_the_device(tmp_path):
     """Law 5: every step runs with synchronising calls made errors; the first one may still build constants."""
-    step, calls = epoch.train_one_step, []
+    step, calls = loop.train_one_step, []
 
     def guarded(*args):
         calls.append(1)
@@ -26,7 +26,7 @@ def test_nothing_between_log_boundaries_waits_for_the_device(tmp_path):
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    with mock.patch.object(epoch, "train_one_step", guarded):
+    with mock.patch.object(loop, "train_one_step", guarded):
         assert start(configuration("biota", tmp_path, *CUDA)) == 0
     assert len(calls) == 9
 
@@ -47,14 +47,14 @@ def test_a_run_trains_and_continues_bit_for_bit_when_deterministic(tmp_path, pre
     whole = configuration("biota", tmp_path / "whole", *options)
     assert start(whole) == 0
     cut = configuration("biota", tmp_path / "cut", *options)
-    boundary, seen = epoch.end_step, []
+    boundary, seen = loop.end_step, []
 
     def stop_at_four(t):
         seen.append(1)
         t.stop.signal = "SIGTERM" if len(seen) == 4 else t.stop.signal
         boundary(t)
 
-    with mock.patch.object(epoch, "end_step", stop_at_four):
+    with mock.patch.object(loop, "end_step", stop_at_four):
         assert start(cut) == 75
     assert start(cut) == 0
     assert differences(run_path(whole), run_path(cut)) == []

@@ -10,8 +10,7 @@ import pytest
 from linnaeus.checkpoint.writer import CheckpointWriter
 from linnaeus.schedule import OpsSchedule
 from linnaeus.train import build as build_module
-from linnaeus.train import resolve_schedule
-from linnaeus.train.outputs import Outputs
+from linnaeus.train import readings, resolve_schedule
 from linnaeus.weighting import Conflict, GradNorm
 from tests import runs, watching
 
@@ -44,7 +43,7 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
     reports: list[int] = []
     measured: list[int] = []
     compared: list[int] = []
-    original_finish, original_take, original_report = GradNorm.finish, Conflict.take, Outputs.report
+    original_finish, original_take, original_report = GradNorm.finish, Conflict.take, readings.report_progress
 
     def finish(self, seen):
         measured.append(training[0].progress.global_step + 1)  # the update that is being made
@@ -54,9 +53,9 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
         compared.append(training[0].progress.global_step + 1)
         original_take(self, gramian)
 
-    def report(self, t):
+    def report(t):
         reports.append(t.progress.global_step)
-        original_report(self, t)
+        original_report(t)
 
     training: list = []
     original_open = build_module.open_outputs
@@ -68,7 +67,7 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
     with (
         mock.patch.object(GradNorm, "finish", finish),
         mock.patch.object(Conflict, "take", take),
-        mock.patch.object(Outputs, "report", report),
+        mock.patch.object(readings, "report_progress", report),
         mock.patch("linnaeus.train.open_outputs", opened),
         watching.counted(CheckpointWriter, "save") as saves,
     ):
@@ -141,14 +140,14 @@ def test_all_combinations_run_at_the_end_only(tmp_path):
 
 def broken_from(step: int):
     """The loss is not a number from the update after `step` on."""
-    from linnaeus.train import epoch
+    from linnaeus.train import loop
 
-    original = epoch.run_micro_batch
+    original = loop.run_micro_batch
 
     def run_micro_batch(t, batch, shares):
         original(t, batch, shares * (float("nan") if t.progress.global_step >= step else 1.0))
 
-    return mock.patch.object(epoch, "run_micro_batch", run_micro_batch)
+    return mock.patch.object(loop, "run_micro_batch", run_micro_batch)
 
 
 def test_too_many_skipped_updates_in_a_row_stop_the_run_with_a_clear_line(tmp_path):

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from linnaeus.distributed import awake, watchdog
 from linnaeus.distributed.watchdog import LOST, Watch, Watchdog
-from linnaeus.train import awake, watchdog
 
 OTHER = {"host": "elsewhere", "boot": "b", "space": 1, "pid": 7, "start": "1", "doing": "training", "step": 5, "pulse": 5, "patient": False}
 

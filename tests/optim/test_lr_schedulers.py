@@ -27,13 +27,13 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_curves(name):
     config, expected = GOLDEN[name]
-    schedule = build_scheduler(config, total_steps=10, steps_per_epoch=5)
+    schedule = build_scheduler(config, 1.0, total_steps=10, steps_per_epoch=5)
     assert [schedule.scale(step) for step in range(10)] == pytest.approx(expected, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_pure_positive_and_never_above_the_peak(name):
-    schedule = build_scheduler(GOLDEN[name][0], 10, 5)
+    schedule = build_scheduler(GOLDEN[name][0], 1.0, 10, 5)
     forward = [schedule.scale(step) for step in range(10)]
     assert [schedule.scale(step) for step in reversed(range(10))] == forward[::-1]
     assert all(0 < scale <= 1 for scale in forward)
@@ -42,7 +42,7 @@ def test_pure_positive_and_never_above_the_peak(name):
 
 
 def test_warmup_as_long_as_the_training():
-    schedule = build_scheduler(CosineConfig("cosine", "10steps", 0.0), 10, 5)
+    schedule = build_scheduler(CosineConfig("cosine", "10steps", 0.0), 1.0, 10, 5)
     assert [schedule.scale(step) for step in range(10)] == pytest.approx([(step + 1) / 10 for step in range(10)])
 
 
@@ -60,12 +60,12 @@ def test_warmup_as_long_as_the_training():
 )
 def test_what_does_not_fit_is_refused(config, words):
     with pytest.raises(ConfigError) as error:
-        build_scheduler(config, 10, 5)
+        build_scheduler(config, 1.0, 10, 5)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
 def plateau(mode="min"):
-    return build_scheduler(PlateauConfig("plateau", "2steps", "val/loss", mode, 0.5, 1, 0.1), 100, 10)
+    return build_scheduler(PlateauConfig("plateau", "2steps", "val/loss", mode, 0.5, 1, 0.1), 1.0, 100, 10)
 
 
 def test_plateau_waits_then_reduces_and_resumes():

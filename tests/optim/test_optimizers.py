@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig, SGDConfig
+from linnaeus.config.schema_optimization import AdamWConfig, ConstantConfig, MuonConfig, SGDConfig
 from linnaeus.errors import ConfigError
-from linnaeus.optim import build_optimizer
+from linnaeus.optim import build_optimizer, build_scheduler, scaled_lr
 from linnaeus.optim.fused import TorchOptimizer
 
 CPU = torch.device("cpu")
-COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 256, "weight_decay": 0.1, "groups": []}
+COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 256, "weight_decay": 0.1, "param_groups": []}
 CONFIGS = {
     "adamw": AdamWConfig(name="adamw", fused=True, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
     "adamw_unfused": AdamWConfig(name="adamw", fused=False, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
@@ -25,6 +25,13 @@ CONFIGS = {
     "sgd_unfused": SGDConfig(name="sgd", fused=False, momentum=0.9, nesterov=False, **COMMON),
     "muon": MuonConfig(name="muon", fused=True, momentum=0.95, adamw_lr_scale=0.1, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
 }
+
+
+def built(config, model):
+    """Return the optimizers of a config at its learning rate."""
+    optimizers = build_optimizer(config, model, CPU)
+    optimizers.set_lr(config.lr)
+    return optimizers
 
 
 def make_model(dtype=torch.float32):
@@ -64,11 +71,11 @@ def torch_reference(name, model):
 @pytest.mark.parametrize("name", ["adamw", "sgd", "sgd_plain"])
 def test_fused_members_equal_torch_to_the_bit(name, dtype):
     ours, theirs = make_model(dtype), make_model(dtype)
-    optimizers, reference = build_optimizer(CONFIGS[name], ours, 256, CPU), torch_reference(name, theirs)
+    optimizers, reference = built(CONFIGS[name], ours), torch_reference(name, theirs)
     for step in range(5):
         scale = (step + 1) / 5
         fill_gradients(ours, step), fill_gradients(theirs, step)
-        optimizers.set_lr(scale)
+        optimizers.set_lr(0.01 * scale)
         optimizers.step()
         for group in reference.param_groups:
             group["lr"] = 0.01 * scale
@@ -80,7 +87,7 @@ def test_fused_members_equal_torch_to_the_bit(name, dtype):
 @pytest.mark.parametrize(("fused", "plain"), [("adamw", "adamw_unfused")])
 def test_unfused_agrees_and_shares_the_state_format(fused, plain):
     a, b = make_model(), make_model()
-    first, second = build_optimizer(CONFIGS[fused], a, 256, CPU), build_optimizer(CONFIGS[plain], b, 256, CPU)
+    first, second = built(CONFIGS[fused], a), built(CONFIGS[plain], b)
     assert isinstance(second.optimizers[0], TorchOptimizer)
     for step in range(3):
         fill_gradients(a, step), fill_gradients(b, step)
@@ -96,11 +103,11 @@ def test_muon_takes_hidden_matrices_only_and_equals_torch():
     head.add_module("trunk", ours)
     head.add_module("head", nn.Linear(2, 3))
     head.add_module("embedding", nn.Embedding(5, 4))
-    optimizers = build_optimizer(CONFIGS["muon"], head, 256, CPU)
+    optimizers = built(CONFIGS["muon"], head)
     muon, adamw = optimizers.optimizers
     assert set(muon.names) == {"trunk.2.weight", "trunk.4.weight", "trunk.5.weight"}
     assert {"head.weight", "embedding.weight", "trunk.0.weight", "trunk.3.weight"} <= set(adamw.names)
-    assert adamw.lrs[0] == pytest.approx(0.1 * muon.lrs[0])
+    assert adamw.lr_scales[0] == pytest.approx(0.1 * muon.lr_scales[0])
     reference = torch.optim.Muon([p for p in theirs.parameters() if p.ndim == 2], lr=0.01, weight_decay=0.1, momentum=0.95)
     for step in range(3):
         fill_gradients(ours, step), fill_gradients(theirs, step)
@@ -112,7 +119,7 @@ def test_muon_takes_hidden_matrices_only_and_equals_torch():
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_found_inf_leaves_every_bit_alone(name, value):
     model = make_model()
-    optimizers = build_optimizer(CONFIGS[name], model, 256, CPU)
+    optimizers = built(CONFIGS[name], model)
     before = snapshot(model, optimizers)
     fill_gradients(model, 0, value)
     optimizers.step(torch.tensor(1.0), torch.tensor(math.nan))
@@ -132,14 +139,14 @@ def test_found_inf_leaves_every_bit_alone(name, value):
 def test_selection_on_the_device_equals_the_direct_check(name):
     """What CUDA runs for optimizers that know no `found_inf`, run on the CPU."""
     model, twin = make_model(), make_model()
-    ours, direct = build_optimizer(CONFIGS[name], model, 256, CPU), build_optimizer(CONFIGS[name], twin, 256, CPU)
+    ours, direct = built(CONFIGS[name], model), built(CONFIGS[name], twin)
     for step, bad in enumerate([True, False, True, False]):
         fill_gradients(model, step, math.nan if bad else None), fill_gradients(twin, step, math.nan if bad else None)
         found = torch.tensor(float(bad))
         for member in ours.optimizers:
             if isinstance(member, TorchOptimizer):
-                for group, lr in zip(member.optimizer.param_groups, member.lrs, strict=True):
-                    group["lr"] = lr
+                for group, scale in zip(member.optimizer.param_groups, member.lr_scales, strict=True):
+                    group["lr"] = ours.lr * scale
                 with torch.no_grad():
                     member.step_and_select(found)
             else:
@@ -151,7 +158,7 @@ def test_selection_on_the_device_equals_the_direct_check(name):
 
 def test_skipped_updates_do_not_count_as_steps():
     model = make_model()
-    optimizers = build_optimizer(CONFIGS["adamw"], model, 256, CPU)
+    optimizers = built(CONFIGS["adamw"], model)
     for step, bad in enumerate([0.0, 1.0, 0.0]):
         fill_gradients(model, step)
         optimizers.step(torch.tensor(bad))
@@ -161,7 +168,7 @@ def test_skipped_updates_do_not_count_as_steps():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_resume_is_bit_exact(name):
     model = make_model()
-    optimizers = build_optimizer(CONFIGS[name], model, 256, CPU)
+    optimizers = built(CONFIGS[name], model)
     for step in range(3):
         fill_gradients(model, step)
         optimizers.step()
@@ -171,10 +178,10 @@ def test_resume_is_bit_exact(name):
     saved = torch.load(buffer, weights_only=True)
     resumed = make_model()
     resumed.load_state_dict(saved["model"])
-    again = build_optimizer(CONFIGS[name], resumed, 256, CPU)
+    again = built(CONFIGS[name], resumed)
     forgetful = make_model()
     forgetful.load_state_dict(saved["model"])
-    without = build_optimizer(CONFIGS[name], forgetful, 256, CPU)
+    without = built(CONFIGS[name], forgetful)
     again.load_state_dict(saved["optimizers"])
     for step in range(3, 6):
         for each, stepper in ((model, optimizers), (resumed, again), (forgetful, without)):
@@ -188,7 +195,7 @@ def test_resume_is_bit_exact(name):
 def test_divisor_divides_for_every_kind():
     for name in CONFIGS:
         a, b = make_model(), make_model()
-        first, second = build_optimizer(CONFIGS[name], a, 256, CPU), build_optimizer(CONFIGS[name], b, 256, CPU)
+        first, second = built(CONFIGS[name], a), built(CONFIGS[name], b)
         fill_gradients(a, 0), fill_gradients(b, 0)
         for p in b.parameters():
             p.grad.mul_(8)
@@ -200,7 +207,7 @@ def test_divisor_divides_for_every_kind():
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "adamw_unfused"])
 def test_parameters_without_gradient_stay_and_do_not_count(name):
     model = make_model()
-    optimizers = build_optimizer(CONFIGS[name], model, 256, CPU)
+    optimizers = built(CONFIGS[name], model)
     fill_gradients(model, 0)
     frozen = model[2].weight.detach().clone()
     for p in (model[2].weight, model[3].weight, model[3].bias, model[0].bias, model[2].bias, model[4].bias, model[5].bias):
@@ -216,7 +223,7 @@ def test_parameters_without_gradient_stay_and_do_not_count(name):
 
 
 def test_loading_a_wrong_state_says_what_is_wrong():
-    optimizers = build_optimizer(CONFIGS["adamw"], make_model(), 256, CPU)
+    optimizers = built(CONFIGS["adamw"], make_model())
     good = copy.deepcopy(optimizers.state_dict())
     with pytest.raises(ConfigError, match="of sgd"):
         optimizers.load_state_dict({**good, "optimizer": "sgd"})
@@ -232,32 +239,32 @@ def test_loading_a_wrong_state_says_what_is_wrong():
 @pytest.mark.parametrize(("scaling", "expected"), [("none", 0.01), ("linear", 0.04), ("sqrt", 0.02)])
 def test_learning_rate_scales_with_the_global_batch(scaling, expected):
     config = AdamWConfig(name="adamw", fused=True, beta1=0.9, beta2=0.99, eps=1e-8, **(COMMON | {"lr_scaling": scaling}))
-    optimizers = build_optimizer(config, make_model(), 1024, CPU)
-    optimizers.set_lr(0.5)
-    assert optimizers.base_lr == pytest.approx(expected) and optimizers.lr == pytest.approx(expected / 2)
-    assert "1024" in optimizers.notes[0] and f"{expected:g}" in optimizers.notes[0]
+    lr, note = scaled_lr(config, 1024)
+    assert lr == pytest.approx(expected) and "1024" in note and f"{expected:g}" in note
+    schedule = build_scheduler(ConstantConfig("constant", "4steps"), lr, 10, 10)
+    assert [schedule.at(step) for step in (1, 9)] == pytest.approx([expected / 2, expected])
 
 
 def test_groups_reach_the_kernels():
     config = SGDConfig(
-        name="sgd", fused=True, momentum=0.0, nesterov=False, **(COMMON | {"groups": [{"filter": {"name": "0.*"}, "lr_scale": 0.0}]})
+        name="sgd", fused=True, momentum=0.0, nesterov=False, **(COMMON | {"param_groups": [{"filter": {"name": "0.*"}, "lr_scale": 0.0}]})
     )
     model = make_model()
     before = [p.detach().clone() for p in model.parameters()]
     fill_gradients(model, 0)
-    build_optimizer(config, model, 256, CPU).step()
+    built(config, model).step()
     moved = {name: not torch.equal(p, q) for (name, p), q in zip(model.named_parameters(), before, strict=True)}
     assert not moved["0.weight"] and not moved["0.bias"] and moved["2.weight"]
 
 
 def test_refusals():
     with pytest.raises(ConfigError, match="no 2-d hidden weight"):
-        build_optimizer(CONFIGS["muon"], nn.Sequential(nn.Conv2d(3, 4, 3)), 256, CPU)
+        build_optimizer(CONFIGS["muon"], nn.Sequential(nn.Conv2d(3, 4, 3)), CPU)
     bad = SGDConfig(name="sgd", fused=True, momentum=0.0, nesterov=True, **COMMON)
     with pytest.raises(ConfigError, match=r"optimizer.nesterov"):
-        build_optimizer(bad, make_model(), 256, CPU)
+        built(bad, make_model())
     with pytest.raises(ConfigError, match="nothing to train"):
-        build_optimizer(CONFIGS["adamw"], make_model().requires_grad_(False), 256, CPU)
+        build_optimizer(CONFIGS["adamw"], make_model().requires_grad_(False), CPU)
 
 
 def test_adamw_does_not_import_the_compiler():
@@ -275,9 +282,9 @@ from linnaeus.optim.ema import EMA
 from linnaeus.optim.precision import Precision
 for fused in (True, False):
     numbers = dict(lr=.1, lr_reference_batch=1, weight_decay=.1, beta1=.9, beta2=.99, eps=1e-8)
-    config = AdamWConfig(name='adamw', lr_scaling='none', fused=fused, groups=[], **numbers)
+    config = AdamWConfig(name='adamw', lr_scaling='none', fused=fused, param_groups=[], **numbers)
     model = nn.Linear(2, 2)
-    update = Update(build_optimizer(config, model, 1, torch.device('cpu')), 1.0, None, EMA(model, 0.9))
+    update = Update(build_optimizer(config, model, torch.device('cpu')), 1.0, None, EMA(model, 0.9))
     Precision('float32', torch.device('cpu')).backward(model(torch.ones(1, 2)).sum())
     update()
     print('torch._dynamo' in sys.modules)

@@ -14,7 +14,7 @@ from linnaeus.config import compose
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_optimization import PlateauConfig, StepConfig
 from linnaeus.config.schema_schedule import RampConfig
-from linnaeus.reporting.changes import what_moves
+from linnaeus.reporting.changes import describe_changes
 
 COMPONENTS = ("SPATIAL", "TEMPORAL")
 
@@ -35,7 +35,7 @@ def unmoved(text: str) -> set[str]:
 
 
 def moved(old: Config, new: Config, step: int, size: int = 80, **more: Any) -> str:
-    return what_moves(old, new, size, COMPONENTS, step, **more)
+    return describe_changes(old, new, size, COMPONENTS, step, **more)
 
 
 def test_a_longer_run(make_config: Callable[..., Config]) -> None:
@@ -109,9 +109,9 @@ def test_components_that_the_data_no_longer_have(make_config: Callable[..., Conf
 def test_an_old_configuration_that_is_none_for_this_version() -> None:
     new = compose(["trainer.length=5epochs"])
     saved = dataclasses.asdict(compose())
-    assert rows(what_moves(saved, new, 85, None, 1))["epochs"] == ("4", "5")
+    assert rows(describe_changes(saved, new, 85, None, 1))["epochs"] == ("4", "5")
     saved["trainer"]["gone"] = 1
-    text = what_moves(saved, new, 85, None, 1)
+    text = describe_changes(saved, new, 85, None, 1)
     assert "trainer.gone" in text.splitlines()[0] and text.splitlines()[1].startswith("  unknown: ") and len(text.splitlines()) == 2
 
 
@@ -121,7 +121,7 @@ def test_the_table_is_what_the_plans_say(step: int) -> None:
     from linnaeus.schedule import resolve_all_schedule_params, training_length
 
     configs = [compose([f"trainer.length={length}", "trainer.global_batch_size=32"]) for length in ("3epochs", "5epochs")]
-    found = rows(what_moves(dataclasses.asdict(configs[0]), configs[1], 85, (*COMPONENTS, "ELEVATION"), step))
+    found = rows(describe_changes(dataclasses.asdict(configs[0]), configs[1], 85, (*COMPONENTS, "ELEVATION"), step))
     for side, config in enumerate(configs):
         length = training_length(config, 85)
         resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, (*COMPONENTS, "ELEVATION"))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from linnaeus.config.schema_schedule import RampConfig
-from linnaeus.progress import TrainingStage
 from linnaeus.reporting.plan import abbreviate, schedule_summary
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, training_length
 
@@ -86,10 +85,10 @@ def test_partial_passes_due(make_config: Callable) -> None:
 def test_passes_at_the_end_are_those_of_the_last_step(make_config: Callable) -> None:
     ops = OpsSchedule(resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS))
     assert ops.passes_at_end() == [
-        (TrainingStage.VALIDATION_NORMAL, None),
-        (TrainingStage.VALIDATION_MASK_META, None),
-        (TrainingStage.VALIDATION_PARTIAL_MASK_META, 0),
-        (TrainingStage.VALIDATION_PARTIAL_MASK_META, 1),
+        ("validate", None),
+        ("validate_mask_meta", None),
+        ("validate_partial_mask_meta", 0),
+        ("validate_partial_mask_meta", 1),
     ]
     assert OpsSchedule(resolve_all_schedule_params(make_config(validate_at_end=False), 100, 10, COMPONENTS)).passes_at_end() == []
 

@@ -18,7 +18,7 @@ from linnaeus.config.schema_optimization import CosineConfig
 from linnaeus.config.schema_schedule import PhaseConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim import build_scheduler
-from linnaeus.reporting.changes import what_moves
+from linnaeus.reporting.changes import describe_changes
 from linnaeus.reporting.plan import schedule_summary
 from linnaeus.reporting.schedule_chart import schedule_picture
 from linnaeus.reporting.unreached import unreached
@@ -89,10 +89,10 @@ def test_the_five_fit_into_a_run_of_any_length(total: int) -> None:
 
 def test_learning_rates_of_the_five() -> None:
     """Worked out by hand for 1e-4, a warm-up of 5,000 of 50,000 steps and a cosine to a tenth; where no two phases overlap."""
-    schedule = build_scheduler(CosineConfig("cosine", "5000steps", 0.1), 50_000, 50_000, five(50_000))
-    plain = build_scheduler(CosineConfig("cosine", "5000steps", 0.1), 50_000, 50_000)
+    schedule = build_scheduler(CosineConfig("cosine", "5000steps", 0.1), 1e-4, 50_000, 50_000, five(50_000))
+    plain = build_scheduler(CosineConfig("cosine", "5000steps", 0.1), 1e-4, 50_000, 50_000)
     golden = {4_999: 1.2e-4, 10_000: 9.729e-5, 25_000: 5.653e-5, 49_999: 7.0e-6}
-    assert [1e-4 * schedule.scale(step) for step in golden] == pytest.approx([*golden.values()], rel=2e-4)
+    assert [schedule.at(step) for step in golden] == pytest.approx([*golden.values()], rel=2e-4)
     for step in (0, 4_999, 9_000, 22_222, 41_000, 49_999):
         assert schedule.scale(step) == plain.scale(step) * five(50_000).lr_multiplier(step)
 
@@ -214,16 +214,16 @@ def test_undrawn_sources_are_those_whose_share_is_nothing_in_every_update(seed: 
 
 def test_what_a_longer_run_moves(make_config: Callable[..., Config]) -> None:
     old, new = make_config({"length": "10epochs"}, phases=FIVE), make_config({"length": "20epochs"}, phases=FIVE)
-    text = what_moves(old, new, 80, (), 45)
+    text = describe_changes(old, new, 80, (), 45)
     assert "phase at step 45 (now)" in text and "hypergraph_patterns" in text and "from step 40 to step 70, whole at step 50" in text
     assert "from step 80 to step 140, whole at step 100" in text and "basic_awareness" not in text, "that is over"
-    early = what_moves(old, new, 80, (), 25)
+    early = describe_changes(old, new, 80, (), 25)
     assert "from step 0 to step 40, learning rate x 1.2" in early and "from step 0 to step 20" not in early, "over in the old plan"
     rates = text.split("learning rate of the update\n")[1]
     assert f"{0.1 * 0.95 * 0.5 * (1 + np.cos(np.pi * 0.45)):.6g}" in rates, "times the multiplier, half-way between two phases"
-    dropped = what_moves(old, make_config({"length": "10epochs"}), 80, (), 45)
+    dropped = describe_changes(old, make_config({"length": "10epochs"}), 80, (), 45)
     assert "adaptive_mastery" in dropped and dropped.splitlines()[0].count("schedule.phases") > 4
-    assert "phases" not in what_moves(make_config(), make_config({"length": "20epochs"}), 80, (), 45)
+    assert "phases" not in describe_changes(make_config(), make_config({"length": "20epochs"}), 80, (), 45)
 
 
 # -- from the configuration ----------------------------------------------------------------------------------------------------

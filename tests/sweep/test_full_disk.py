@@ -14,9 +14,9 @@ import pytest
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.errors import ConfigError
-from linnaeus.rundir import owed
+from linnaeus.rundir import missing
 from linnaeus.sweep import driver as driver_module
-from linnaeus.sweep import outcomes, record, whole
+from linnaeus.sweep import outcomes, study_record, whole
 from linnaeus.sweep.driver import Driver
 from linnaeus.sweep.outcomes import FAILED, INTERRUPTED, Metric, ended
 from linnaeus.sweep.request import read_request
@@ -157,7 +157,7 @@ def test_a_trial_whose_log_cannot_be_made_fails_alone(tmp_path, said):
 
 def test_a_summary_that_cannot_be_read_ends_one_trial(tmp_path, said, monkeypatch):
     def unreadable(path: Path) -> None:
-        raise OSError(errno.EIO, "Input/output error", str(path / owed.SUMMARY))
+        raise OSError(errno.EIO, "Input/output error", str(path / missing.SUMMARY))
 
     monkeypatch.setattr(outcomes, "read_summary", unreadable)
     trials = Trials(tmp_path, 2)
@@ -185,7 +185,7 @@ class Instant:
 
 @pytest.mark.parametrize("full", [("sweep.json", "sweep.svg"), ("sweep.svg",), ("table.txt",)])
 def test_the_results_are_printed_all_the_same_and_the_status_says_what_is_missing(tmp_path, said, monkeypatch, full):
-    original = record.write_atomic
+    original = study_record.write_atomic
 
     def write_atomic(path: Path, content: Any) -> None:
         if path.name in full:
@@ -193,7 +193,7 @@ def test_the_results_are_printed_all_the_same_and_the_status_says_what_is_missin
         original(path, content)
 
     monkeypatch.setattr(whole, "build_launcher", lambda *_: Instant())
-    for module in (record, whole):
+    for module in (study_record, whole):
         monkeypatch.setattr(module, "write_atomic", write_atomic)
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     request = read_request(parse_command_line(["-m", f"run.root={tmp_path}", "optimizer.lr=1e-3,1e-2", "sweep.name=mine"]))
@@ -208,6 +208,6 @@ def test_a_sweep_that_cannot_be_locked_is_refused_in_one_line(tmp_path, monkeypa
     def refuse(self: Any) -> None:
         raise FULL
 
-    monkeypatch.setattr(record.SweepLock, "acquire", refuse)
+    monkeypatch.setattr(study_record.SweepLock, "acquire", refuse)
     with pytest.raises(ConfigError, match=r"run\.root: .*lock cannot be written \(No space left on device\)"):
         SweepRecord(tmp_path / "s", tmp_path, METRIC, []).open()

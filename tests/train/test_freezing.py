@@ -46,11 +46,11 @@ def test_without_freezing_everything_moves_batch_statistics_too(tmp_path):
 
 @pytest.mark.parametrize("call", (2, 11))
 def test_a_killed_run_with_frozen_parts_goes_on_bit_for_bit(call, tmp_path):
-    from linnaeus.train import epoch
+    from linnaeus.train import loop
 
     whole = runs.run("vectors", tmp_path / "whole", *FROZEN, "schedule.checkpoint=[3steps]")
     config = runs.configuration("vectors", tmp_path / "killed", *FROZEN, "schedule.checkpoint=[3steps]")
-    with runs.killed(epoch, "update_from", call):
+    with runs.killed(loop, "update_from", call):
         runs.start(config)
     assert runs.start(config) == 0
     assert runs.differences(whole, runs.run_path(config)) == []

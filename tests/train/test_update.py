@@ -16,7 +16,7 @@ from linnaeus.optim.precision import GradScaler, Precision
 from linnaeus.optim.update import Update, total_norm
 
 CPU = torch.device("cpu")
-COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 1, "weight_decay": 0.1, "fused": True, "groups": []}
+COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 1, "weight_decay": 0.1, "fused": True, "param_groups": []}
 ADAMW = AdamWConfig(name="adamw", beta1=0.9, beta2=0.99, eps=1e-8, **COMMON)
 MUON = MuonConfig(name="muon", momentum=0.95, adamw_lr_scale=0.1, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON)
 
@@ -32,7 +32,7 @@ class Run:
         self.model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Linear(8, 3)).to(
             self.precision.dtype
         )
-        self.optimizers = build_optimizer(config, self.model, 1, CPU)
+        self.optimizers = build_optimizer(config, self.model, CPU)
         self.ema = EMA(self.model, decay) if decay else None
         self.update = Update(self.optimizers, clip, self.precision.scaler, self.ema)
 
@@ -76,6 +76,12 @@ def changed(a, b):
     ]
 
 
+def rounding_of(gradient: torch.Tensor) -> float:
+    """Return the error that 32 roundings of the largest entry make. The entries are sums of terms of that size, which CPUs add in
+    different orders, so an entry near zero has an error of this size too."""
+    return 32 * torch.finfo(gradient.dtype).eps * gradient.abs().max().item()
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("clip", [None, 0.5, 1e6])
 def test_equals_torch_clipping_and_adamw(precision, clip):
@@ -94,9 +100,9 @@ def test_equals_torch_clipping_and_adamw(precision, clip):
         reference.step()
         torch.testing.assert_close(norm, expected)
         for p, q in zip(run.model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=1e-7)  # torch adds 1e-6 to the norm it divides by
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=rounding_of(q.grad))  # torch adds 1e-6 to the norm it divides by
     for p, q in zip(run.model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)  # AdamW makes steps of 0.01 from these gradients
     if clip == 0.5:
         assert total_norm([p.grad for p in run.model.parameters()]) <= 0.5 * (1 + 1e-6)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.train import build, epoch
+from linnaeus.train import build, loop
 from tests import runs
 from tests.laws.test_factorisation import distance, gradients, losses, parameters
 
@@ -45,7 +45,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, name):
     options = settings(name, "schedule.checkpoint=[4steps]", "weighting.conflict=[3steps]")
     whole = runs.run("vectors", tmp_path / "whole", *options)
     for call in (6, 4):  # work is lost since step 4, then since step 8
-        with runs.killed(epoch, "train_one_step", call):
+        with runs.killed(loop, "train_one_step", call):
             runs.start(runs.configuration("vectors", tmp_path / "cut", *options))
     cut = runs.run("vectors", tmp_path / "cut", *options)
     assert runs.differences(whole, cut) == []
@@ -62,7 +62,7 @@ def test_negative_control_a_conflict_that_is_forgotten_is_missed(tmp_path):
 
     options = [*LENGTH, "schedule.checkpoint=[4steps]", "weighting.conflict=[3steps]"]
     whole = runs.run("vectors", tmp_path / "whole", *options)
-    with runs.killed(epoch, "train_one_step", 5):
+    with runs.killed(loop, "train_one_step", 5):
         runs.start(runs.configuration("vectors", tmp_path / "cut", *options))
     with mock.patch.object(Conflict, "load_state_dict", lambda self, state: None):
         cut = runs.run("vectors", tmp_path / "cut", *options)
@@ -177,7 +177,7 @@ def test_negative_control_a_compiled_backward_that_gives_its_memory_away_cannot_
 def test_looking_at_the_losses_again_changes_no_buffer_and_has_the_same_dropout(tmp_path):
     """Until the weights move, a run with FAMO is the run without it; and losses after no update are those before."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    original = epoch.sums_after
+    original = loop.sums_after
 
     def sums_after(t, window, step):
         found = original(t, window, step)
@@ -185,7 +185,7 @@ def test_looking_at_the_losses_again_changes_no_buffer_and_has_the_same_dropout(
         return found
 
     famo = ["weighting=famo", "weighting.warmup=6steps", "trainer.length=6steps", "weighting.conflict=[]"]
-    with mock.patch.object(epoch, "sums_after", sums_after):
+    with mock.patch.object(loop, "sums_after", sums_after):
         measured = trained(tmp_path / "famo", *famo)
         plain = trained(tmp_path / "plain", *famo[2:])
         assert runs.unequal(plain, measured) == [], "it was looked at after the last update"

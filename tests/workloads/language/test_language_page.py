@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 import main
 from linnaeus.config.load import compose
-from linnaeus.progress import demo
+from linnaeus.reporting import demo
 from linnaeus.workloads.language import generate
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "language.md").read_text()

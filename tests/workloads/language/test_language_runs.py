@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
-from linnaeus.train import epoch
+from linnaeus.train import loop
 from linnaeus.workloads import build_workload
 from tests import runs
 
@@ -154,7 +154,7 @@ def test_a_density_that_stays_stays(tmp_path):
 
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(split, tmp_path):
     config = runs.configuration("language", tmp_path, *STILL)
-    with runs.killed(epoch, "train_one_step", 5):
+    with runs.killed(loop, "train_one_step", 5):
         runs.start(config)
     assert runs.start(config) == 0
     assert runs.differences(tmp_path / "text/run", split / "still-8" / "text/run") == []

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.train import epoch
+from linnaeus.train import loop
 from linnaeus.workloads import build_workload
 from tests import runs
 from tests.config import observers
@@ -92,7 +92,7 @@ def test_both_draw_the_same_windows_by_name(split):
 
 def test_a_run_that_is_killed_within_an_epoch_goes_on_as_if_it_had_not_been(split, tmp_path):
     config = runs.configuration("language", tmp_path, *MORE, f"data.path={write_sources(tmp_path)}")
-    with runs.killed(epoch, "train_one_step", 5):
+    with runs.killed(loop, "train_one_step", 5):
         runs.start(config)
     assert runs.start(config) == 0
     assert runs.differences(tmp_path / "text/run", split / "one" / "text/run") == []

@@ -15,7 +15,7 @@ import yaml
 from linnaeus.checkpoint import list_checkpoints, load_checkpoint
 from linnaeus.config.load import CONF
 from linnaeus.optim import Growth
-from linnaeus.train import epoch, outputs, validation
+from linnaeus.train import loop, outputs, validation
 from linnaeus.workloads.language.trained import load_trained
 from tests import runs
 from tests.config import observers
@@ -217,8 +217,8 @@ def test_the_summary_and_the_page_have_a_line_for_each_part(run):
 
 KILLS = {
     "in an overlap, just before a growth, in a validation": [
-        (epoch, "train_one_step", 8, False),
-        (epoch, "train_one_step", 7, False),  # from the checkpoint of step 5: the growth of step 12 comes next
+        (loop, "train_one_step", 8, False),
+        (loop, "train_one_step", 7, False),  # from the checkpoint of step 5: the growth of step 12 comes next
         (validation, "_run_batches", 1, False),
     ],
     "in a growth, behind a validation, in a row": [

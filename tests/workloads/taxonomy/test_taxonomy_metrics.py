@@ -237,7 +237,7 @@ def test_intervals_are_for_the_end_of_a_run():
     metrics = fresh(tree, groups=np.arange(N) // 2)
     found = metrics.compute(feed(metrics, scores, batch), metrics.counts)
     assert not [name for name in found if name.endswith(ENDS)]
-    ends = metrics.at_end(metrics.counts)
+    ends = metrics.compute_at_end(metrics.counts)
     assert all(name.endswith(ENDS) and name.rpartition("_")[0] in found for name in ends)
     bounded = [*(f"{rank}/top1" for rank in tree.ranks), "chain", "hd1", "severity"]
     assert len(ends) == 2 * len(bounded) and all(ends[f"{name}_low"] <= found[name] <= ends[f"{name}_high"] for name in bounded)

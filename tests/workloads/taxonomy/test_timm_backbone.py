@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from linnaeus.distributed.ddp import batch_statistics
 from linnaeus.errors import ConfigError
+from linnaeus.train.freezing import batch_statistics
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.timm_backbone import _rescaling

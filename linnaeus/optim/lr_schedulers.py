@@ -111,10 +111,8 @@ def scaled_lr(config: OptimizerConfig, global_batch_size: int) -> tuple[float, s
     lr = config.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.lr_scaling]
     if config.lr_scaling == "none":
         return lr, f"learning rate {lr:g}, not scaled with the global batch ({global_batch_size})"
-    return (
-        lr,
-        f"learning rate {config.lr:g} at {config.lr_reference_batch} samples, scaled ({config.lr_scaling}) to {lr:g} at {global_batch_size}",
-    )
+    reference = f"learning rate {config.lr:g} at {config.lr_reference_batch} samples"
+    return lr, f"{reference}, scaled ({config.lr_scaling}) to {lr:g} at {global_batch_size}"
 
 
 def build_scheduler(

@@ -17,6 +17,7 @@ from typing import Any
 from linnaeus.config.load import compose_tree, group_files, typed_config, variants_of
 from linnaeus.config.messages import nearest_key
 from linnaeus.config.precedence import as_hydra_takes, empty, given_whole, is_entry, parsed
+from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.identity import config_difference, run_path
 from linnaeus.rundir.saved import filled
@@ -79,6 +80,11 @@ def compose_run(overrides: Sequence[str] = (), config_dir: Path | str | None = N
     changed."""
     given, rest = split_from(overrides)
     return compose_tree(rest, config_dir, missing_ok) if given is None else repeated(given, rest, config_dir)
+
+
+def run_config(overrides: Sequence[str] = (), config_dir: Path | str | None = None) -> Config:
+    """Return the typed configuration of a command; see `compose_run`."""
+    return typed_config(compose_run(overrides, config_dir))
 
 
 def repeated(given: str, overrides: Sequence[str], config_dir: Path | str | None = None) -> Tree:

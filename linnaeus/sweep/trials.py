@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.load import compose, keys_left_out
+from linnaeus.config.load import keys_left_out
 from linnaeus.config.messages import one_line
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import RunDirectory, run_path, update_hash
+from linnaeus.rundir.repeat import run_config
 from linnaeus.sweep.request import Request
 
 
@@ -91,7 +92,7 @@ def _composed(overrides: Sequence[str], request: Request) -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return compose(overrides, request.config_dir)
+        return run_config(overrides, request.config_dir)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(one_line(error)) from None
 

@@ -53,7 +53,7 @@ class Outputs:
         self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display.line)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
-        """Cut rows, results and later checkpoints back to `step`. `saved` is `state_dict()` as the checkpoint holds it; None in a new run
+        """Cut rows, results and later checkpoints back to `step`. `saved` is `counters()` as the checkpoint holds it; None in a new run
         and when the checkpoint is of another run."""
         saved = saved if saved is not None else {"rows": {}, "seconds": 0.0}
         self.seconds_before, self.resumed = saved["seconds"], True
@@ -66,7 +66,7 @@ class Outputs:
         if self.batches is not None:
             self.batches.begin(step)
 
-    def state_dict(self, wall_seconds: float) -> dict[str, Any]:
+    def counters(self, wall_seconds: float) -> dict[str, Any]:
         """Return the number of rows written, the report that waits for a validation, and the wall time of all launches; `wall_seconds` is
         that of this one."""
         return {

@@ -48,7 +48,7 @@ def readable_state(t: Training) -> dict[str, Any]:
         "early_stop": dataclasses.asdict(t.config.schedule.early_stop),
         "progress": t.progress.state_dict(),
         "best": t.tracker.best,
-        "outputs": t.output.state_dict(t.clock.wall()),
+        "outputs": t.output.counters(t.clock.wall()),
         "run_id": t.output.directory.run_id,
         "world_size": t.context.world_size,
         "data_fingerprint": t.workload.fingerprint,

@@ -12,7 +12,8 @@ import pytest
 from tests.config.observers import write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = "data.train_samples=40 data.validation_samples=20 data.image_size=32 trainer.global_batch_size=8 trainer.micro_batch_size=4 trainer.num_workers=0"
+SMALL = "data.train_samples=40 data.validation_samples=20 data.image_size=32 trainer.num_workers=0"
+SMALL += " trainer.global_batch_size=8 trainer.micro_batch_size=4"
 
 # what is typed -> what the line must say
 REFUSED = {

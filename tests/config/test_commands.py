@@ -23,7 +23,7 @@ TINY = (
 
 
 def test_help_lists_every_key_with_type_value_and_meaning():
-    text = help_text(["model=timm", "data=manifest", "trainer.length=7epochs"])
+    text = help_text(compose(["model=timm", "data=manifest", "trainer.length=7epochs"], missing_ok=True))
     config = compose(["model=timm", "data=manifest", "data.path=x", "trainer.length=7epochs"])
     for key, kind, value, meaning in describe(config):
         shown = "???" if key == "data.path" else value

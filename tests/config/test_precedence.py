@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.load import compose_tree
 from linnaeus.config.precedence import as_hydra_takes, note
 from linnaeus.errors import ConfigError
+from linnaeus.rundir.repeat import run_config as compose
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trials import grid
 from tests import runs

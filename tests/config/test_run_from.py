@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from linnaeus.config import compose
 from linnaeus.config.help import help_text
 from linnaeus.config.load import compose_tree
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import RunDirectory, dump_yaml, load_yaml, run_path
+from linnaeus.rundir.repeat import run_config as compose
 from linnaeus.rundir.repeat import split_from
 from linnaeus.rundir.saved import filled
 from tests import runs
@@ -156,7 +156,7 @@ def test_null_is_no_file() -> None:
 
 
 def test_help_and_hints_know_the_key(start: Any, tmp_path: Path) -> None:
-    assert "  run.from = null\n      str or null: repeat a run" in help_text()
+    assert "  run.from = null\n      str or null: repeat a run" in help_text(compose())
     status, _, err = start("run.form=x")
     assert status == 2 and "unknown key run.form; did you mean run.from?" in err
     (tmp_path / "conf" / "experiment").mkdir(parents=True)

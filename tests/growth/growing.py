@@ -14,13 +14,14 @@ from linnaeus.optim.growth import Growth
 from linnaeus.optim.growth_build import build_growth
 from linnaeus.optim.precision import GradScaler
 from linnaeus.optim.update import Update
+from linnaeus.workloads.base import Model
 
 LR = 0.01
 COMMON: dict[str, Any] = {"lr": LR, "lr_scaling": "none", "lr_reference_batch": 1, "param_groups": []}
 GROWTH = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], "random")
 
 
-class Net(nn.Module):
+class Net(Model):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.hidden = nn.Linear(40, 30, dtype=dtype)
@@ -68,6 +69,7 @@ class Growing:
         torch.manual_seed(0)
         self.net = Net(dtype)
         self.optimizers: Optimizers = build_optimizer(optimizer(name, **options), self.net, torch.device("cpu"))
+        self.optimizers.set_lr(LR)
         config = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], by)
         growth = build_growth(config, self.net, self.optimizers, Steps(1200, counts), 0)  # type: ignore[arg-type]
         assert growth is not None

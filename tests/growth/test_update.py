@@ -13,6 +13,7 @@ from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim import build_optimizer, update
 from linnaeus.optim.growth_build import build_growth
+from linnaeus.workloads.base import Model
 from tests.growth.growing import LR, Growing, Net, Steps, optimizer, signs
 
 OPTIMIZERS = ("adamw", "adamw_unfused", "sgd", "sgd_nesterov", "sgd_plain", "sgd_unfused")
@@ -159,6 +160,14 @@ def test_weights_from_elsewhere_are_masked():
 # -- refusals --------------------------------------------------------------------------------------------------------------------
 
 
+class Unmaskable(Model):
+    """A model without maskable parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+
 def refusal(net: torch.nn.Module, name: str, counts: dict[int, int]) -> str:
     optimizers = build_optimizer(optimizer(name), net, torch.device("cpu"))
     config = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], "random")
@@ -169,7 +178,7 @@ def refusal(net: torch.nn.Module, name: str, counts: dict[int, int]) -> str:
 
 
 def test_what_cannot_grow_is_refused_in_one_line():
-    assert "names no weights that may be missing" in refusal(torch.nn.Linear(3, 3), "adamw", COUNTS)
+    assert "names no weights that may be missing" in refusal(Unmaskable(), "adamw", COUNTS)
     assert "Muon moves a matrix such as hidden.weight as a whole" in refusal(Net(torch.float32), "muon", COUNTS)
     assert "leaves hidden.weight without any of its 1200 weights" in refusal(Net(torch.float32), "sgd", {0: 0})
     frozen = Net(torch.float32)

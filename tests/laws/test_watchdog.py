@@ -20,7 +20,8 @@ from tests import runs
 
 LONG = ["trainer.length=1000000steps", "schedule.log=[50steps]", "schedule.report=[]", "schedule.checkpoint=[]"]
 SCRIPT = (
-    "import sys; from linnaeus.train import watchdog; watchdog.BEAT = 0.25; watchdog.LOST = watchdog.SILENT = 4.0; watchdog.GRACE = {grace}\n"
+    "import sys; from linnaeus.distributed import watchdog\n"
+    "watchdog.BEAT = 0.25; watchdog.LOST = watchdog.SILENT = 4.0; watchdog.GRACE = {grace}\n"
     "from tests import watching; from pathlib import Path; import contextlib, main\n"
     "with getattr(watching, {watch!r})(Path()) if {watch!r} else contextlib.nullcontext():\n"
     "    sys.exit(main.main())\n"

@@ -20,7 +20,8 @@ SCHEDULE = ScheduleConfig(
     mixup_prob=RampConfig(0.0, 0.0, "0%", "100%"), mixup_group_level=[], phases={}, early_stop=EARLY_STOP,
 )  # fmt: skip
 TRAINER = TrainerConfig(
-    global_batch_size=8, micro_batch_size=4, length="10epochs", device="cpu", precision="float32", freeze=[], max_grad_norm=None, ema_decay=None,
+    global_batch_size=8, micro_batch_size=4, length="10epochs", device="cpu", precision="float32", freeze=[], max_grad_norm=None,
+    ema_decay=None,
     ema_validate=False, compile=False, channels_last=False, deterministic=False, threads=None, max_time=None, startup_timeout="30min",
     timeout="10min", max_skipped_in_a_row=9, num_workers=0, prefetch=1, pin_memory=False,
 )  # fmt: skip

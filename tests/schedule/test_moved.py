@@ -41,8 +41,8 @@ def moved(old: Config, new: Config, step: int, size: int = 80, **more: Any) -> s
 def test_a_longer_run(make_config: Callable[..., Config]) -> None:
     """80 samples in batches of 8, 10 epochs become 20; at step 55."""
     ramp = RampConfig(0.0, 0.5, "0%", "100%")
-    old = make_config({"length": "10epochs"}, mixing=ramp, checkpoint=["10%", "15min"])
-    new = make_config({"length": "20epochs"}, mixing=ramp, checkpoint=["10%", "15min"])
+    old = make_config({"length": "10epochs"}, mixup_prob=ramp, checkpoint=["10%", "15min"])
+    new = make_config({"length": "20epochs"}, mixup_prob=ramp, checkpoint=["10%", "15min"])
     text = moved(old, new, 55)
     found = rows(text)
     assert text.splitlines()[0] == 'what moves from step 55 on, with trainer.length: "10epochs" -> "20epochs"'

@@ -98,7 +98,7 @@ def test_probabilities_follow_their_ramps(make_config: Callable) -> None:
         meta_mask_prob=RampConfig(1.0, 0.0, "0%", "50%"),
         partial_meta_mask_prob=RampConfig(0.0, 0.5, "50%", "100%"),
         null_mask_prob=RampConfig(0.25, 0.25, "0%", "100%"),
-        mixing=RampConfig(0.0, 1.0, "2epochs", "2epochs"),
+        mixup_prob=RampConfig(0.0, 1.0, "2epochs", "2epochs"),
     )
     ops = OpsSchedule(resolve_all_schedule_params(config, 100, 10))
     assert [ops.get_meta_mask_prob(s) for s in (0, 25, 50, 99)] == [1.0, 0.5, 0.0, 0.0]
@@ -115,7 +115,9 @@ def test_mixup_group_level_by_epoch(make_config: Callable) -> None:
 
 
 def test_workers_can_carry_it(make_config: Callable) -> None:
-    ops = OpsSchedule(resolve_all_schedule_params(make_config(checkpoint=["15min"], mixing=RampConfig(0.0, 1.0, "0%", "100%")), 100, 10))
+    ops = OpsSchedule(
+        resolve_all_schedule_params(make_config(checkpoint=["15min"], mixup_prob=RampConfig(0.0, 1.0, "0%", "100%")), 100, 10)
+    )
     assert pickle.loads(pickle.dumps(ops)).get_mixup_prob(50) == 0.5
 
 

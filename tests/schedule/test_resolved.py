@@ -91,7 +91,7 @@ def test_what_will_not_happen_is_noted(make_config: Callable) -> None:
     config = make_config(
         validate=["20epochs"],
         validate_at_end=False,
-        mixing=RampConfig(0.0, 1.0, "0steps", "400steps"),
+        mixup_prob=RampConfig(0.0, 1.0, "0steps", "400steps"),
         mixup_group_level=[{"from": "0%", "level": "genus"}, {"from": "100%", "level": "species"}],
         scheduler=StepConfig("step", "20epochs", [], 0.1),
     )

@@ -19,7 +19,7 @@ def test_the_summary_says_what_a_person_asks(make_config: Callable) -> None:
         {"global_batch_size": 64, "micro_batch_size": 8},
         {"patience": 5, "min_lr": 1e-6},
         checkpoint=["10%", "15min"],
-        mixing=RampConfig(0.0, 0.6, "10%", "60%"),
+        mixup_prob=RampConfig(0.0, 0.6, "10%", "60%"),
         mixup_group_level=[{"from": "0%", "level": "family"}, {"from": "50%", "level": "genus"}],
     )
     text = schedule_summary(resolve_all_schedule_params(config, 105, 10, ("SPATIAL", "TEMPORAL")), config, world_size=2)
@@ -73,7 +73,9 @@ def test_lists_are_abbreviated_only_when_long() -> None:
 
 @pytest.mark.parametrize("total, per_epoch", [(1, 1), (2, 5), (105, 10), (100_000, 37)])
 def test_the_picture_is_valid_and_its_ticks_are_where_events_are(make_config: Callable, tmp_path: Path, total: int, per_epoch: int) -> None:
-    config = make_config(validate=["25%"], mixing=RampConfig(0.0, 0.6, "10%", "60%"), mixup_group_level=[{"from": "0%", "level": "a & b"}])
+    config = make_config(
+        validate=["25%"], mixup_prob=RampConfig(0.0, 0.6, "10%", "60%"), mixup_group_level=[{"from": "0%", "level": "a & b"}]
+    )
     resolved = resolve_all_schedule_params(config, total, per_epoch, ("SPATIAL", "TEMPORAL"))
     schedule_picture(resolved, lambda step: 1 - step / total, tmp_path / "schedule.svg")
     root = ElementTree.parse(tmp_path / "schedule.svg").getroot()

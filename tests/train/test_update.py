@@ -33,6 +33,7 @@ class Run:
             self.precision.dtype
         )
         self.optimizers = build_optimizer(config, self.model, CPU)
+        self.optimizers.set_lr(config.lr)
         self.ema = EMA(self.model, decay) if decay else None
         self.update = Update(self.optimizers, clip, self.precision.scaler, self.ema)
 

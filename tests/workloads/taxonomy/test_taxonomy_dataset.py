@@ -77,7 +77,7 @@ def make_source(broken=(), nulls=True):
     return Source(tree, ids, labels, Metadata(**values), np.zeros(N, np.int8), Reader(broken), "abc")
 
 
-def make_config(mixing=1.0, partial=0.5, components=COMPONENTS, seed=7, sampling="natural", sampling_rank=None, **augment):
+def make_config(mixup_prob=1.0, partial=0.5, components=COMPONENTS, seed=7, sampling="natural", sampling_rank=None, **augment):
     values = yaml.safe_load(CONF.read_text()) | {"erasing": 0.3, "vertical_flip": 0.2} | augment
 
     def ramp(p):
@@ -94,7 +94,7 @@ def make_config(mixing=1.0, partial=0.5, components=COMPONENTS, seed=7, sampling
             partial_mask_whitelist=[],
             partial_mask_weights=[],
             null_mask_prob=ramp(1.0),
-            mixing=ramp(mixing),
+            mixup_prob=ramp(mixup_prob),
             mixup_group_level=[{"from": "0%", "level": "genus"}],
         ),
     )
@@ -223,7 +223,7 @@ def test_validation_and_unmixed_training_hold_less_and_validation_is_not_augment
     again = validation.__getitems__([SampleIndex(5, 40 + i, i, 99) for i in range(6)])
     assert all(torch.equal(batch[k], again[k]) for k in batch)
     assert torch.equal(batch["image"][1].permute(1, 2, 0), torch.from_numpy(Reader().read(np.array([1]))[0]))  # already 16 x 16
-    assert "share" not in dataset(make_config(mixing=0.0)).__getitems__([SampleIndex(0, 0, 0, 0)])
+    assert "share" not in dataset(make_config(mixup_prob=0.0)).__getitems__([SampleIndex(0, 0, 0, 0)])
 
 
 @pytest.mark.parametrize("mix_nulls", [False, True])
@@ -312,7 +312,7 @@ def test_mixing_that_cannot_be_is_an_error(change, words):
         config.schedule.mixup_group_level = []
     with pytest.raises(ConfigError, match=words):
         dataset(config)
-    assert dataset(make_config(mixing=0.0, **change)).mixing is None
+    assert dataset(make_config(mixup_prob=0.0, **change)).mixing is None
 
 
 # -- balanced sampling, rows with weights --------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def test_each_label_of_a_pair_counts_by_the_weight_of_its_own_sample():
 
 def test_unmixed_samples_have_their_own_weight_and_what_is_no_sample_none():
     weight = np.linspace(0.5, 2, N, dtype=np.float32)
-    data = dataset(make_config(mixing=0.0), source=dataclasses.replace(make_source(broken=[2]), weight=weight))
+    data = dataset(make_config(mixup_prob=0.0), source=dataclasses.replace(make_source(broken=[2]), weight=weight))
     batch = data.__getitems__([SampleIndex(0, i, i, 0, i != 3) for i in range(5)])
     assert batch["weight"].tolist() == [weight[0], weight[1], 0.0, 0.0, weight[4]] and "blend" not in batch
 

@@ -46,7 +46,7 @@ def config(**changes: Any) -> dict[str, Any]:
         "run": {"name": None, "experiment": "demo", "root": "outputs", "resume": "auto", "allow": []},
         "optimizer": {"name": "adamw", "lr": 1e-5, "groups": []},
         "schedule": {"log": ["50steps"], "keep_last": 2, "partial": [["SPATIAL"]]},
-        "trainer": {"workers": 1, "length": "10epochs", "max_grad_norm": None},
+        "trainer": {"num_workers": 1, "length": "10epochs", "max_grad_norm": None},
         "logger": {"console": "auto"},
     }
     for key, value in changes.items():
@@ -79,7 +79,7 @@ def test_looking_writes_nothing_starting_writes_everything() -> None:
 def test_the_same_command_enters_the_same_directory_and_keeps_its_history() -> None:
     with RunDirectory.open(config()) as first:
         pass
-    again = config(trainer__workers=4, schedule__log=["9steps"])
+    again = config(trainer__num_workers=4, schedule__log=["9steps"])
     with RunDirectory.open(again) as second:
         assert second.path == first.path and second.run_id == first.run_id
         assert (second.launch, second.is_new) == (2, False)
@@ -102,7 +102,7 @@ def test_every_harmless_key_leaves_the_name_and_exists() -> None:
             assert part in hints, name
             here = hints[part]
     base = update_hash(config())
-    assert base == update_hash(config(plan=True)) == update_hash(config(run__experiment="other")) == update_hash(config(trainer__workers=9))
+    assert base == update_hash(config(plan=True)) == update_hash(config(run__experiment="other")) == update_hash(config(trainer__num_workers=9))
     assert dataclasses.is_dataclass(Config)
 
 
@@ -142,7 +142,7 @@ def test_what_changed_is_news_and_is_recorded() -> None:
     record = json.loads((first.path / "run.json").read_text())
     record["packages"]["torch"], record["commit"], record["world_size"] = "1.0", "another", 7
     (first.path / "run.json").write_text(json.dumps(record))
-    second = RunDirectory(config(trainer__workers=4))
+    second = RunDirectory(config(trainer__num_workers=4))
     second.start(world_size=2)
     assert second.previous == config()
     news = second.news()
@@ -153,7 +153,7 @@ def test_what_changed_is_news_and_is_recorded() -> None:
     second.keep("moved.txt", "what moves\n")
     assert (first.path / "launches/2/moved.txt").read_text() == "what moves\n"
     second.release()
-    with RunDirectory.open(config(trainer__workers=4)) as third:
+    with RunDirectory.open(config(trainer__num_workers=4)) as third:
         assert third.changes == []
 
 

@@ -223,11 +223,11 @@ def test_a_key_that_was_typed_is_never_left_out(start: Any, folder: Path, typed:
 
 def test_a_key_that_no_choice_has_is_a_mistake_in_the_file(folder: Path) -> None:
     """Another negative control: only keys of other choices are left out, and only where a choice was typed."""
-    text = "# @package _global_\noptimizer: {betta2: 0.9}\nlr_scheduler: {at: [50%]}\n"
+    text = "# @package _global_\noptimizer: {betta2: 0.9}\nlr_scheduler: {milestones: [50%]}\n"
     (folder / "experiment" / "wrong.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"unknown key optimizer\.betta2"):
         compose(["experiment=wrong", "optimizer=adamw"], folder)
-    with pytest.raises(ConfigError, match=r"unknown key lr_scheduler\.at; lr_scheduler=cosine has none; leave it out, or choose lr_sch"):
+    with pytest.raises(ConfigError, match=r"unknown key lr_scheduler\.milestones; lr_scheduler=cosine has none; leave it out, or choose lr_sch"):
         compose(["experiment=wrong", "~optimizer.betta2"], folder)
 
 

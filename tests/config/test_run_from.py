@@ -51,7 +51,7 @@ def test_a_repeated_run_has_the_same_bits(named: str, original: Path) -> None:
     assert again.parent == original.parent and again != original
     assert (again / "metrics.jsonl").read_bytes() == (original / "metrics.jsonl").read_bytes()
     assert runs.differences(again, original) == []
-    assert load_yaml((again / "config.yaml").read_text())["trainer"]["workers"] == 2
+    assert load_yaml((again / "config.yaml").read_text())["trainer"]["num_workers"] == 2
 
 
 def test_another_seed_is_another_run(original: Path) -> None:

@@ -151,7 +151,7 @@ def test_selection_on_the_device_equals_the_direct_check(name):
                     member.step_and_select(found)
             else:
                 with torch.no_grad():
-                    member.step([p.grad for p in member.params], True, 1.0, found, None)
+                    member.step([p.grad for p in member.params], True, ours.lr, found, None)
         direct.step(found)
     assert_same(snapshot(model, ours), snapshot(twin, direct))
 

@@ -45,7 +45,7 @@ def test_a_longer_run(make_config: Callable[..., Config]) -> None:
     new = make_config({"length": "20epochs"}, mixup_prob=ramp, checkpoint=["10%", "15min"])
     text = moved(old, new, 55)
     found = rows(text)
-    assert text.splitlines()[0] == 'what moves from step 55 on, with trainer.length: "10epochs" -> "20epochs"'
+    assert text.splitlines()[0] == 'changes from step 55 on, with trainer.length: "10epochs" -> "20epochs"'
     assert found["total steps"] == ("100", "200") and found["epochs"] == ("10", "20") and found["done"] == ("55.0%", "27.5%")
     assert found["validate"] == ("3: 60, 80, 100", "4: 80, 120, 160, 200")
     assert found["validate_mask_meta"] == ("1: 100", "1: 200")

@@ -24,6 +24,6 @@ def test_an_empty_ramp_is_a_jump() -> None:
 
 def test_a_ramp_that_ends_before_it_begins() -> None:
     with pytest.raises(
-        ConfigError, match=r"schedule\.mixing\.until=10% \(step 10\) comes before schedule\.mixing\.begin=2epochs \(step 20\)"
+        ConfigError, match=r"schedule\.mixup_prob\.until=10% \(step 10\) comes before schedule\.mixup_prob\.begin=2epochs \(step 20\)"
     ):
         Ramp.resolve(RampConfig(0.0, 1.0, "2epochs", "10%"), "schedule.mixup_prob", 100, 10)

@@ -227,7 +227,7 @@ def test_a_key_that_no_choice_has_is_a_mistake_in_the_file(folder: Path) -> None
     (folder / "experiment" / "wrong.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"unknown key optimizer\.betta2"):
         compose(["experiment=wrong", "optimizer=adamw"], folder)
-    with pytest.raises(ConfigError, match=r"unknown key lr_scheduler\.milestones; lr_scheduler=cosine has none; leave it out, or choose lr_sch"):
+    with pytest.raises(ConfigError, match=r"unknown key lr_scheduler\.milestones; lr_scheduler=cosine has none; leave it out, or choose"):
         compose(["experiment=wrong", "~optimizer.betta2"], folder)
 
 

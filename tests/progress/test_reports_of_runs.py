@@ -14,7 +14,7 @@ import pytest
 
 from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.reporting.report_sections import SECTIONS
-from linnaeus.train import epoch as loop
+from linnaeus.train import loop
 from tests import runs
 from tests.vectors.workload import VectorsWorkload
 

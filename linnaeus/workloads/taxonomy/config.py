@@ -78,7 +78,7 @@ class TimmConfig(ModelConfig):
 class HeadConfig:
     name: str = setting("how features become predictions", choices=("linear", "conditional", "hierarchical_softmax", "marginal"))
     nulls: str = setting(
-        "ignore: null labels are not trained on; phase_in and predict: each rank has a class for them, trained by schedule.null_mask_prob or always",
+        "ignore: null labels are not trained on; phase_in, predict: each rank gets a class for them, by schedule.null_mask_prob or always",
         choices=("ignore", "phase_in", "predict"),
     )
 

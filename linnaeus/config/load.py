@@ -29,7 +29,7 @@ SMALLER_IS_BETTER = (
     *("loss", "mse", "error", "inconsistent", "perplexity", "byte"),
     *("severity", "distance", "hd1", "hd5", "hd20", "ece", "aurc"),
 )
-CONF = Path(__file__).resolve().parents[2] / "conf"
+CONF = (Path(__file__).parents[1] / "conf").resolve()  # a link to conf/ at the top level; a folder in an installed package
 
 
 def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Config:

@@ -1,0 +1,46 @@
+"""`linnaeus KEY=VALUE...` and `python -m linnaeus KEY=VALUE...` train as `python main.py KEY=VALUE...` does; `linnaeus NAME ...` runs a
+command (`linnaeus.commands`)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from linnaeus.commands import COMMANDS
+
+USAGE = """linnaeus: train hierarchical species classifiers and other research programs, exactly resumable.
+
+  linnaeus [KEY=VALUE ...]      train, by default on the embedded data; the same command again continues
+  linnaeus plan=true            print the schedule, train nothing
+  linnaeus -m seed=0,1,2        a sweep
+  linnaeus --help-keys          every key with its type, value and meaning
+"""
+
+
+def usage() -> str:
+    """Return the help page: how to train, and a line per command."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  linnaeus {name:<{width}}  {command.meaning}" for name, command in COMMANDS.items()]
+    return "\n".join([USAGE, "Commands (`linnaeus NAME --help` for each):", *lines])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command, or train. Return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    first = arguments[0] if arguments else ""
+    if first in COMMANDS:
+        return importlib.import_module(COMMANDS[first].module).main(arguments[1:])
+    if arguments in (["--help"], ["-h"]):
+        print(usage())
+        return 0
+    if first and "=" not in first and not first.startswith(("-", "~")):
+        print(f"error: {first!r} is not a command and not a setting; commands: {', '.join(COMMANDS)}; settings: KEY=VALUE", file=sys.stderr)
+        return 2
+    from linnaeus.main import main as train
+
+    sys.argv[1:] = ["--help" if word == "--help-keys" else word for word in arguments]
+    return train()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""Everything that is not training: `linnaeus NAME ...`, one thin module per command, imported only when it is called.
+
+A command module has a function `main(arguments: Sequence[str] | None = None) -> int` that parses ordinary `--options`, prints one line
+for a mistake and returns the exit status.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """`module`: holds `main`; `meaning`: its line in `linnaeus --help`."""
+
+    module: str
+    meaning: str
+
+
+COMMANDS = {
+    "generate": Command("linnaeus.commands.generate", "continue a text with a trained language model"),
+    "report": Command("linnaeus.commands.report", "write report.html of a run, also of one that was interrupted"),
+    "biota": Command("linnaeus.commands.biota", "write the embedded organisms as photographs with a manifest"),
+}

@@ -1,0 +1,69 @@
+"""The installed program: `linnaeus KEY=VALUE...` trains, `linnaeus NAME ...` runs a command."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from linnaeus.__main__ import main, usage
+from linnaeus.commands import COMMANDS
+from tests import runs
+
+ROOT = Path(__file__).parents[2]
+
+
+def called(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "linnaeus", *words], capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_help_fits_a_screen_and_lists_every_command(capsys: pytest.CaptureFixture):
+    assert main(["--help"]) == 0
+    page = capsys.readouterr().out
+    assert len(page.splitlines()) <= 24 and max(map(len, page.splitlines())) <= 100
+    assert all(f"linnaeus {name}" in page and command.meaning in page for name, command in COMMANDS.items()) and usage() in page
+
+
+def test_every_command_has_a_main_and_a_help_page(capsys: pytest.CaptureFixture):
+    for command in COMMANDS.values():
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module(command.module).main(["--help"])
+        assert ended.value.code == 0 and "usage" in capsys.readouterr().out
+
+
+def test_a_command_is_imported_only_when_it_is_called():
+    loaded = "[n for n in sys.modules if n in ('torch', 'hydra') or 'commands.' in n]"
+    script = f"import sys, linnaeus.__main__ as m; m.main(['--help']); print({loaded})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_word_that_is_neither_a_command_nor_a_setting_is_one_line(capsys: pytest.CaptureFixture):
+    assert main(["trian"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "'trian' is not a command and not a setting" in line and "report" in line
+
+
+def test_settings_train_as_main_py_does(tmp_path: Path):
+    done = called(*runs.overrides("biota", tmp_path, "plan=true"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "biota" / "run" / "schedule.txt").is_file()
+    assert called("seed=x").returncode == 2
+
+
+def test_report_of_an_interrupted_run(tmp_path: Path, capsys: pytest.CaptureFixture):
+    from linnaeus import train
+
+    config = runs.configuration("vectors", tmp_path)
+    with runs.killed(train, "finish", 1):
+        runs.start(config)
+    page = runs.run_path(config) / "report.html"
+    assert not page.exists()
+    assert main(["report", str(runs.run_path(config))]) == 0
+    assert str(page) in capsys.readouterr().out and "data-series" in page.read_text()
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path)])
+    assert ended.value.code == 2 and capsys.readouterr().err.count("\n") == 1

@@ -70,7 +70,7 @@ def test_imports_go_downwards():
         "linnaeus.reporting.rows": "from linnaeus.train.state import Training",
         "linnaeus.checkpoint.format": "from linnaeus.workloads.base import Workload",
         "linnaeus.train.loop": "from linnaeus.workloads.taxonomy import tree",
-        "linnaeus.schedule.every": "if TYPE_CHECKING:\n    from linnaeus.progress import TrainingProgress",
+        "linnaeus.schedule.events": "if TYPE_CHECKING:\n    from linnaeus.progress import TrainingProgress",
         "linnaeus.config.load": "def late():\n    import linnaeus.rundir.directory",
         "linnaeus.data.order": "from linnaeus import metrics",
     }.items(),

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig
 from linnaeus.errors import ConfigError
-from linnaeus.optim.fused import FusedAdamW, FusedSGD, Member, TorchOptimizer
-from linnaeus.optim.groups import Parameter, ParamGroup, parameter_groups
+from linnaeus.optim.fused import BaseOptimizer, FusedAdamW, FusedSGD, TorchOptimizer
 from linnaeus.optim.optimizers import Optimizers
+from linnaeus.optim.param_groups import Parameter, ParamGroup, parameter_groups
 
 # Devices whose fused kernels were checked to heed found_inf; elsewhere torch.optim does the arithmetic.
 FUSED_DEVICES = ("cpu", "cuda")
@@ -40,7 +40,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module, device: torch.dev
     return Optimizers(config.name, members, notes)
 
 
-def _adamw(config: AdamWConfig | MuonConfig, groups: Sequence[ParamGroup], fused: bool, lr_scale: float = 1.0) -> Member:
+def _adamw(config: AdamWConfig | MuonConfig, groups: Sequence[ParamGroup], fused: bool, lr_scale: float = 1.0) -> BaseOptimizer:
     betas = (config.beta1, config.beta2)
     if fused:
         return FusedAdamW(groups, betas, config.eps, lr_scale)
@@ -58,7 +58,7 @@ def _adamw(config: AdamWConfig | MuonConfig, groups: Sequence[ParamGroup], fused
     return member
 
 
-def _sgd(config: SGDConfig, groups: Sequence[ParamGroup], fused: bool) -> Member:
+def _sgd(config: SGDConfig, groups: Sequence[ParamGroup], fused: bool) -> BaseOptimizer:
     if config.nesterov and not config.momentum:
         raise ConfigError("optimizer.nesterov=true: it needs momentum; set optimizer.momentum above 0 or nesterov=false")
     if fused:
@@ -73,7 +73,7 @@ def _sgd(config: SGDConfig, groups: Sequence[ParamGroup], fused: bool) -> Member
     return TorchOptimizer("sgd", groups, make, initial)
 
 
-def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str], fused: bool) -> list[Member]:
+def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str], fused: bool) -> list[BaseOptimizer]:
     """`torch.optim.Muon` over hidden matrices, AdamW at `adamw_lr_scale` times the learning rate over everything else."""
     hidden = _part(groups, lambda parameter: is_hidden_matrix(parameter, tokens))
     rest = _part(groups, lambda parameter: not is_hidden_matrix(parameter, tokens))
@@ -83,7 +83,7 @@ def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str
     def make(torch_groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.Muon(torch_groups, momentum=config.momentum, nesterov=True)
 
-    members: list[Member] = [TorchOptimizer("muon", hidden, make, lambda p: {"momentum_buffer": torch.zeros_like(p)})]
+    members: list[BaseOptimizer] = [TorchOptimizer("muon", hidden, make, lambda p: {"momentum_buffer": torch.zeros_like(p)})]
     return [*members, _adamw(config, rest, fused, config.adamw_lr_scale)] if rest else members
 
 

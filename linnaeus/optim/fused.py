@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.optim.groups import ParamGroup
+from linnaeus.optim.param_groups import ParamGroup
 
 State = dict[str, dict[str, Tensor]]  # parameter name -> what is kept for it
 
 
-class Member:
+class BaseOptimizer:
     """State by parameter name, and lists cut at the groups' borders. `native`: divides by `divisor` and heeds `found_inf` itself."""
 
     native = False
@@ -42,7 +42,7 @@ class Member:
         raise NotImplementedError
 
 
-class FusedAdamW(Member):
+class FusedAdamW(BaseOptimizer):
     """AdamW (Loshchilov and Hutter 2019), one kernel per group. Steps are counted per parameter, on the device, in one flat tensor."""
 
     native = True
@@ -92,7 +92,7 @@ class FusedAdamW(Member):
         return self.present[pattern]
 
 
-class FusedSGD(Member):
+class FusedSGD(BaseOptimizer):
     """SGD with momentum as `torch.optim.SGD` defines it (weight decay is L2, added to the gradient), one kernel per group."""
 
     native = True
@@ -126,7 +126,7 @@ class FusedSGD(Member):
             )
 
 
-class TorchOptimizer(Member):
+class TorchOptimizer(BaseOptimizer):
     """A `torch.optim` optimizer that knows nothing of `found_inf`: on CPU it is asked first, which is no stall there; elsewhere
     the state is copied, the step taken, and the copy selected back on the device."""
 

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from linnaeus.config.schema_optimization import GrowthConfig, LinearGrowthConfig
 from linnaeus.errors import ConfigError
-from linnaeus.optim.growth_selection import at_first, newly_connected, order_stream, pack, unpack
-from linnaeus.optim.new_connections import NewConnections
+from linnaeus.optim.growth_selection import initial_mask, order_stream, pack, select_new, unpack
+from linnaeus.optim.optimizers import Optimizers
 from linnaeus.schedule import OpsSchedule
 
 
@@ -40,6 +41,14 @@ class Masked:
     @property
     def size(self) -> int:
         return self.mask.numel()
+
+
+class NewConnections(NamedTuple):
+    """Weights of one parameter that are connected in this update."""
+
+    place: int  # of the parameter among those of the optimizers
+    entries: Tensor  # bool, of its shape
+    before: int  # how many were connected already
 
 
 class Growth:
@@ -62,7 +71,7 @@ class Growth:
                 f"growth.start={self.ops.get_connection_density(0):g} leaves {name} without any of its {parameter.numel()} weights, so it "
                 f"could never learn; start with {1 / parameter.numel():.2g} or more"
             )
-        mask = at_first(parameter.shape, count, stream, parameter.device)
+        mask = initial_mask(parameter.shape, count, stream, parameter.device)
         return Masked(name, parameter, place, stream, mask.to(parameter.dtype), count)
 
     def _wanted(self, step: int, size: int) -> int:
@@ -104,7 +113,7 @@ class Growth:
             count = self._wanted(number, m.size) - m.connected
             if count > 0:
                 before = m.mask.bool()
-                chosen = newly_connected(before, count, m.stream, grads[m.place] if self.by == "gradient" else None)
+                chosen = select_new(before, count, m.stream, grads[m.place] if self.by == "gradient" else None)
                 new.append(NewConnections(m.place, chosen, m.connected))
                 m.mask.copy_(before | chosen)
                 m.connected += count
@@ -145,3 +154,48 @@ class Growth:
             m.connected = int(mask.sum())
             m.mask.copy_(mask)
         self._forget()
+
+
+@torch.no_grad()
+def seed_second_moments(
+    optimizers: Optimizers, new: Sequence[NewConnections], grads: Sequence[Tensor | None], divisor: Tensor | None, found_inf: Tensor
+) -> None:
+    """To be called before the step that uses `grads`, which it will divide by `divisor`. Where `found_inf` is 1 the gradients say
+    nothing, and the other weights alone do."""
+    for newcomers in new:
+        member, kept = optimizers.optimizer_of(newcomers.place)
+        if member.beta2 is None:
+            continue
+        second, grad = kept["exp_avg_sq"], grads[newcomers.place]
+        seed = (second.sum() / max(1, newcomers.before)).expand_as(second)  # v is 0 where nothing was connected
+        if grad is not None:
+            square = (grad if divisor is None else grad / divisor) ** 2 * (1 - member.beta2 ** kept["step"])
+            seed = torch.maximum(seed, torch.where(found_inf > 0, 0.0, square))
+        second.copy_(torch.where(newcomers.entries, seed, second))
+
+
+def build_growth(config: GrowthConfig, model: Any, optimizers: Optimizers, ops: OpsSchedule, seed: int) -> Growth | None:
+    """None for `growth=none`. Masks the model's weights, so what copies them comes later. `model.maskable_parameters()` names the
+    parameters that weights may be missing from; frozen ones keep all of theirs.
+
+    Raises ConfigError for a model or an optimizer that it cannot be done with."""
+    if not isinstance(config, LinearGrowthConfig):
+        return None
+    names = list(model.maskable_parameters())
+    if not names:
+        raise ConfigError(f"growth={config.name}: this model names no weights that may be missing (maskable_parameters); use growth=none")
+    found = {id(parameter): place for place, parameter in enumerate(optimizers.params)}
+    parameters = dict(model.named_parameters())
+    places = {name: found[id(parameters[name])] for name in names if parameters[name].requires_grad}
+    if not places:
+        raise ConfigError(f"growth={config.name}: all weights that may be missing are frozen (trainer.freeze); use growth=none")
+    for name, place in places.items():
+        member, _ = optimizers.optimizer_of(place)
+        if member.kind == "muon":
+            raise ConfigError(
+                f"growth={config.name}: Muon moves a matrix such as {name} as a whole, also where nothing is connected yet; use "
+                "optimizer=adamw or optimizer=sgd"
+            )
+    trained = sum(parameter.numel() for parameter in parameters.values() if parameter.requires_grad)
+    unmasked = trained - sum(parameters[name].numel() for name in places)
+    return Growth(places, optimizers.params, ops, config.by, seed, unmasked)

@@ -16,21 +16,21 @@ def order_stream(seed: int, name: str) -> int:
     return key(seed, CONNECTION, *name.encode())
 
 
-def strongest(scores: Tensor, count: int) -> Tensor:
+def top_entries(scores: Tensor, count: int) -> Tensor:
     """bool [N]: the `count` (above 0) largest of `scores` [N]; of equal ones those with the lowest index."""
     least = torch.topk(scores, count, sorted=False).values.min()
     above, equal = scores > least, scores == least
     return above | (equal & (equal.cumsum(0) <= count - above.sum()))
 
 
-def at_first(shape: torch.Size, count: int, stream: int, device: torch.device) -> Tensor:
+def initial_mask(shape: torch.Size, count: int, stream: int, device: torch.device) -> Tensor:
     """bool [shape]: the first `count` entries of the random order."""
     if count == 0:
         return torch.zeros(shape, dtype=torch.bool, device=device)
-    return strongest(uniforms_on(device, stream, shape.numel()), count).view(shape)
+    return top_entries(uniforms_on(device, stream, shape.numel()), count).view(shape)
 
 
-def newly_connected(connected: Tensor, count: int, stream: int, gradient: Tensor | None) -> Tensor:
+def select_new(connected: Tensor, count: int, stream: int, gradient: Tensor | None) -> Tensor:
     """bool, of the shape of `connected`: the `count` further entries, those with the largest `gradient`. Where there is none, or it is
     not finite, those next in the random order: how many are connected never depends on what a gradient is like."""
     order = uniforms_on(connected.device, stream, connected.numel())
@@ -38,7 +38,7 @@ def newly_connected(connected: Tensor, count: int, stream: int, gradient: Tensor
     if gradient is not None:
         magnitude = gradient.detach().abs().reshape(-1)
         scores = torch.where(magnitude.isfinite().all(), magnitude, order.to(magnitude.dtype))
-    return strongest(torch.where(connected.reshape(-1), -1.0, scores), count).view(connected.shape)
+    return top_entries(torch.where(connected.reshape(-1), -1.0, scores), count).view(connected.shape)
 
 
 def pack(connected: Tensor) -> Tensor:

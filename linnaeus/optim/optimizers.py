@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from linnaeus.errors import ConfigError
-from linnaeus.optim.fused import Member
-from linnaeus.optim.groups import describe_groups
+from linnaeus.optim.fused import BaseOptimizer
+from linnaeus.optim.param_groups import describe_groups
 
 
 class Optimizers:
     """`lr` is the learning rate of a group with `lr_scale` 1, set by the loop; `notes` are lines for the start of a run."""
 
-    def __init__(self, name: str, optimizers: Sequence[Member], notes: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, optimizers: Sequence[BaseOptimizer], notes: Sequence[str] = ()) -> None:
         self.name, self.lr = name, 0.0
         self.optimizers = list(optimizers)
         self.params = [p for member in self.optimizers for p in member.params]
@@ -44,7 +44,7 @@ class Optimizers:
         """The gradients as they stand, in the order of `params`."""
         return [p.grad for p in self.params]
 
-    def keeper(self, place: int) -> tuple[Member, dict[str, Tensor]]:
+    def optimizer_of(self, place: int) -> tuple[BaseOptimizer, dict[str, Tensor]]:
         """The optimizer of `params[place]`, and what it keeps for it: the live tensors."""
         for member, where in zip(self.optimizers, self._bounds, strict=True):
             if where.start <= place < where.stop:

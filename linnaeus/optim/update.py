@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.optim.ema import EMA
-from linnaeus.optim.growth import Growth
-from linnaeus.optim.new_connections import seed_second_moments
+from linnaeus.optim.growth import Growth, seed_second_moments
 from linnaeus.optim.optimizers import Optimizers
 from linnaeus.optim.precision import GradScaler
 
@@ -45,7 +44,7 @@ class Update:
         self.skipped_updates, self.skipped_in_a_row = self._skipped.unbind()
 
     @torch.no_grad()
-    def begin(self, number: int = 0) -> None:
+    def start(self, number: int = 0) -> None:
         """Call before the first forward of the update `number`, counted from 1; without growth it need not be known."""
         self._number = number
         if self._statistics:

@@ -15,9 +15,8 @@ from linnaeus.config.schema import Config
 from linnaeus.durations import Duration, first_step_at
 from linnaeus.errors import ConfigError
 from linnaeus.reporting.plan import describe_phases, describe_ramp
-from linnaeus.schedule.every import Every
+from linnaeus.schedule.events import Every, Ramp
 from linnaeus.schedule.length import training_length
-from linnaeus.schedule.ramps import Ramp
 from linnaeus.schedule.resolved import RAMPS, ResolvedSchedule, resolve_all_schedule_params
 
 MARKS = (25, 50, 75, 100)  # percent of the new length at which learning rates are compared

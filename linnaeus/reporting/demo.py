@@ -22,7 +22,7 @@ from linnaeus.reporting.report_data import ReportData
 from linnaeus.reporting.report_sections import SECTIONS
 from linnaeus.reporting.reporter import Reporter
 from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds
-from linnaeus.schedule.every import Every
+from linnaeus.schedule.events import Every
 from linnaeus.schedule.phases import Phases
 
 SECONDS, FIRST, VALIDATION = 0.1, 4.0, 3.0  # of an iteration, of the first one besides, of a validation

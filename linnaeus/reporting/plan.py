@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from linnaeus.durations import first_step_at
 from linnaeus.reporting.unreached import unreached
-from linnaeus.schedule.every import Every
-from linnaeus.schedule.ramps import Ramp
+from linnaeus.schedule.events import Every, Ramp
 from linnaeus.schedule.resolved import DENSITY, PARTIAL, ResolvedSchedule
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def schedule_summary(resolved: ResolvedSchedule, config: object = None, world_si
         lines += _line("last step", f"{resolved.last_step} (schedule.early_stop.max_steps)")
     marks = (f"{p}% step {first_step_at(resolved.total_steps * p / 100)}" for p in (25, 50, 75, 100))
     lines += _line("marks", ", ".join(marks))
-    lines += _line("learning rate", ", ".join(f"{what} at step {step}" for what, step in resolved.lr_moments) or "no warm-up")
+    lines += _line("learning rate", ", ".join(f"{what} at step {step}" for what, step in resolved.lr_milestones) or "no warm-up")
     if resolved.phases is not None:
         lines += _phases(resolved.phases)
     lines += ["events"]
@@ -110,7 +109,7 @@ def describe_phases(phases: Phases) -> dict[str, dict[str, str]]:
     """name -> what it says of the steps (`from step 15 to step 50, whole at step 20, learning rate x 1`), of its data and of dimensions
     (`cognitive 2`), each where it says anything."""
     found = {}
-    for phase, (begin, whole) in zip(phases.phases, [(0, 0), *phases.fades()], strict=True):
+    for phase, (begin, whole) in zip(phases.phases, [(0, 0), *phases.crossfades()], strict=True):
         faded = f", whole at step {whole}" if begin < whole else ""
         texts = {"steps": f"from step {phase.start} to step {phase.end}{faded}, learning rate x {phase.lr:g}"}
         for what, weights in (("data", phase.data), ("dimensions", phase.dimensions)):

@@ -60,8 +60,8 @@ class _Picture:
 
     def _learning_rate(self) -> None:
         top, bottom = self.y + 14, self.y + 14 + CURVE_HEIGHT
-        of_phases = self.r.phases.lr_moments(self.r.total_steps) if self.r.phases is not None else []
-        steps = _sampled(self.r.total_steps, [step for _, step in self.r.lr_moments])
+        of_phases = self.r.phases.lr_milestones(self.r.total_steps) if self.r.phases is not None else []
+        steps = _sampled(self.r.total_steps, [step for _, step in self.r.lr_milestones])
         rates = [self.lr_at(step) for step in steps]
         peak = max(rates) or 1.0
         if self.r.warmup_end:
@@ -72,7 +72,7 @@ class _Picture:
         self._heading(top, "learning rate")
         self._curve(steps, [bottom - rate / peak * CURVE_HEIGHT for rate in rates], BLUE)
         last = -math.inf
-        for what, step in self.r.lr_moments:
+        for what, step in self.r.lr_milestones:
             x = self._x(step)
             if x - last > 110 and (what, step) not in of_phases:  # under the zero line, where no curve is
                 late = x > WIDTH - RIGHT - 110
@@ -86,7 +86,7 @@ class _Picture:
         if self.r.phases is None:
             return
         total, width, height = self.r.total_steps, WIDTH - LEFT - RIGHT, PHASE_HEIGHT
-        borders = [(0, 0), *self.r.phases.fades(), (total, total)]
+        borders = [(0, 0), *self.r.phases.crossfades(), (total, total)]
         self._text(LEFT - 10, self.y + height / 2 + 4, "phases", "end")
         self.parts.append(f'<svg x="{LEFT}" y="{self.y}" width="{width}" height="{height}">')  # which cuts off what is beyond
         for number, phase in enumerate(self.r.phases.phases):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linnaeus.schedule.ramps import Ramp
+from linnaeus.schedule.events import Ramp
 from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
 
 
@@ -12,7 +12,7 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
     notes = [
         f"{name}: {', '.join(e.cadences)} does not come within the {last} steps of the run"
         for name, e in resolved.events().items()
-        if e.cadences and not e.seconds and not e.happens
+        if e.cadences and not e.seconds and not e.ever_due
     ]
     keys = {name: "growth" if name == DENSITY else f"schedule.{name}" for name in resolved.ramps()}
     notes += [
@@ -25,7 +25,7 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
         for epoch, level in resolved.mixup_group_levels
         if epoch * resolved.steps_per_epoch >= last
     ]
-    notes += resolved.phases.without_updates(last) if resolved.phases is not None else []
+    notes += resolved.phases.unused_phases(last) if resolved.phases is not None else []
     if resolved.warmup_end >= last:
         never = f"the learning rate of the run ({last} steps) never reaches its peak"
         notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}, so {never}")

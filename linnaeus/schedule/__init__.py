@@ -1,10 +1,9 @@
 """When things happen: durations become steps once, and one object answers whether something is due. Nothing here imports torch."""
 
 from linnaeus.schedule.early_stopping import EarlyStopping, StopConditions
-from linnaeus.schedule.every import Every, TimeTrigger
+from linnaeus.schedule.events import Every, Ramp, TimeTrigger
 from linnaeus.schedule.length import TrainingLength, accumulation_steps, training_length
 from linnaeus.schedule.ops_schedule import OpsSchedule
-from linnaeus.schedule.ramps import Ramp
 from linnaeus.schedule.resolved import ResolvedSchedule, resolve_all_schedule_params
 
 __all__ = [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from linnaeus.schedule.early_stopping import StopConditions
-from linnaeus.schedule.every import TimeTrigger
+from linnaeus.schedule.events import TimeTrigger
 from linnaeus.schedule.resolved import PARTIAL, ResolvedSchedule
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class OpsSchedule:
         passes: list[tuple[str, int | None]] = [(name, None) for name in r.at_end if name != PARTIAL]
         return passes + [(PARTIAL, i) for i in self.partial_validations_due(r.last_step) if PARTIAL in r.at_end]
 
-    def clock_asks_for_checkpoint(self) -> bool:
+    def checkpoint_due_by_clock(self) -> bool:
         """Whether an interval of `schedule.checkpoint` by the clock has passed. Only rank 0 may ask, and tells the others."""
         return True in [trigger.due() for trigger in self._checkpoint_clocks]
 

@@ -55,7 +55,7 @@ class Phases:
     def names(self) -> tuple[str, ...]:
         return tuple(phase.name for phase in self.phases)
 
-    def fades(self) -> list[tuple[int, int]]:
+    def crossfades(self) -> list[tuple[int, int]]:
         """Of each phase but the first: the step at which it begins to take over, and that from which on it has."""
         return [(new.start, old.end) for old, new in pairwise(self.phases)]
 
@@ -66,7 +66,7 @@ class Phases:
         first, after it all the last."""
         steps = np.asarray(steps, np.float64)
         risen = np.ones((len(self.phases) + 1, len(steps)))
-        for number, (begin, whole) in enumerate(self.fades(), 1):
+        for number, (begin, whole) in enumerate(self.crossfades(), 1):
             risen[number] = np.clip((steps - begin) / (whole - begin), 0.0, 1.0) if whole > begin else steps >= begin
         risen[-1] = 0.0
         return (risen[:-1] * (1.0 - risen[1:])).T
@@ -110,25 +110,25 @@ class Phases:
 
     # ---- for the plan
 
-    def lr_moments(self, total_steps: int) -> list[tuple[str, int]]:
+    def lr_milestones(self, total_steps: int) -> list[tuple[str, int]]:
         """(what happens to the learning rate, step): where a phase brings another multiplier, and where it is reached. Phases that a
         short run has no step for are left out."""
         first = self.phases[0]
         moments = [(f"x {first.lr:g} ({first.name})", 0)] if first.lr != 1.0 else []
-        for (old, new), (begin, whole) in zip(pairwise(self.phases), self.fades(), strict=True):
+        for (old, new), (begin, whole) in zip(pairwise(self.phases), self.crossfades(), strict=True):
             if new.lr != old.lr and begin < total_steps and new.start < new.end:
                 moments += [(f"towards x {new.lr:g}", begin)] if begin < whole else []
                 moments.append((f"x {new.lr:g} ({new.name})", whole))
         return moments
 
-    def without_updates(self, last_step: int) -> list[str]:
+    def unused_phases(self, last_step: int) -> list[str]:
         """A line for each phase that has no update in a run of `last_step`."""
         idle = [phase for phase in self.phases if phase.start >= min(phase.end, last_step)]
         return [f"schedule.phases.{p.name}: steps {p.start} to {p.end} give it none of the {last_step} updates of the run" for p in idle]
 
-    def undrawn(self, sources: Sequence[str], last_step: int) -> list[str]:
+    def unused_sources(self, sources: Sequence[str], last_step: int) -> list[str]:
         """Those of `sources` that no update of a run of `last_step` draws from; a phase without `data` draws from all."""
-        moments = zip(self.phases, [(0, 0), *self.fades()], strict=True)
+        moments = zip(self.phases, [(0, 0), *self.crossfades()], strict=True)
         acting = [phase for phase, (begin, whole) in moments if phase.start + (begin < whole) < min(phase.end, last_step)]
         if not all(phase.data for phase in acting):
             return []

@@ -24,8 +24,7 @@ from linnaeus.config.schema_schedule import EarlyStopConfig, ScheduleConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.schedule.combinations import Combination, all_combinations, listed_combinations
-from linnaeus.schedule.every import Every
-from linnaeus.schedule.ramps import Ramp
+from linnaeus.schedule.events import Every, Ramp
 
 if TYPE_CHECKING:
     from linnaeus.schedule.phases import Phases
@@ -68,7 +67,7 @@ class ResolvedSchedule:
     mixup_prob: Ramp
     mixup_group_levels: tuple[tuple[int, str], ...]  # (0-based epoch from which on, taxonomic rank)
     warmup_end: int
-    lr_moments: tuple[tuple[str, int], ...]  # (what happens to the learning rate, step)
+    lr_milestones: tuple[tuple[str, int], ...]  # (what happens to the learning rate, step)
     phases: Phases | None  # the curriculum
     early_stop: EarlyStopConfig
 
@@ -159,7 +158,7 @@ def resolve_all_schedule_params(
         mixup_prob=ramps["mixup_prob"],
         mixup_group_levels=levels,
         warmup_end=warmup_end,
-        lr_moments=_lr_moments(scheduler, warmup_end, phases, *lengths),
+        lr_milestones=_lr_moments(scheduler, warmup_end, phases, *lengths),
         phases=phases,
         early_stop=schedule.early_stop,
     )
@@ -227,7 +226,7 @@ def _lr_moments(
         moments += [(f"x {scheduler.factor:g}", step) for step in at]
     if isinstance(scheduler, WSDConfig):
         moments.append(("decay begins", max(0, total - Duration.parse(scheduler.decay, "lr_scheduler.decay").to_steps(total, per_epoch))))
-    moments += phases.lr_moments(total) if phases is not None else []
+    moments += phases.lr_milestones(total) if phases is not None else []
     return tuple(sorted(moments, key=lambda moment: moment[1]))
 
 

@@ -28,7 +28,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import build_optimizer
 from linnaeus.optim.ema import EMA
-from linnaeus.optim.growth_build import build_growth
+from linnaeus.optim.growth import build_growth
 from linnaeus.optim.precision import Precision
 from linnaeus.optim.update import Update
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
@@ -41,7 +41,7 @@ from linnaeus.train.freezing import batch_statistics, changing_buffers, check_sh
 from linnaeus.train.outputs import Outputs
 from linnaeus.train.planning import Plan
 from linnaeus.train.state import Training
-from linnaeus.weighting import Conflict, TaskGradients, TaskWeighting, Weigher, build_weighting, weighting_notes
+from linnaeus.weighting import GradientConflict, TaskGradients, TaskWeighting, WeightingMeter, build_weighting, weighting_notes
 from linnaeus.workloads.base import Model, Workload, as_model
 
 log = logging.getLogger("linnaeus")
@@ -95,13 +95,13 @@ def build_training(
     precision = Precision(config.trainer.precision, context.device)
     ema = EMA(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None
     weighting = build_weighting(config.weighting, workload.tasks, context.device, precision.dtype, plan.accumulation, config.seed)
-    conflict = Conflict(workload.tasks, context.device)
-    weigher = build_weigher(config, context, workload, model, weighting, conflict)
+    conflict = GradientConflict(workload.tasks, context.device)
+    weighting_meter = build_weighting_meter(config, context, workload, model, weighting, conflict)
     parts = (workload.notes, frozen, optimizers.notes, weighting_notes(config.weighting), growth.notes if growth is not None else ())
     for line in itertools.chain(*parts):
         if line not in plan.text:
             log.info(line)
-    if config.trainer.compile and (weighting.needs.gradients or plan.resolved.conflict.happens):
+    if config.trainer.compile and (weighting.requirements.gradients or plan.resolved.conflict.ever_due):
         keep_compiled_graphs()
     if config.trainer.compile:  # parts in place, before DDP: names stay the model's and validation runs the same code
         for part in model.compiled_parts():
@@ -130,7 +130,7 @@ def build_training(
         ema=ema,
         weighting=weighting,
         conflict=conflict,
-        weigher=weigher,
+        weighting_meter=weighting_meter,
         progress=build_progress(config, context, plan),
         ops=plan.ops,
         checker=build_checker(config, context, workload, plan, loader),
@@ -139,7 +139,7 @@ def build_training(
         step_logger=StepMetricsLogger(tracker, context.all_reduce, workload.total_loss),
         stop=stop,
         watchdog=watchdog,
-        sync=RankSync(context, stop, watchdog, plan.ops.clock_asks_for_checkpoint),
+        sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock),
         growth=growth,
     )
 
@@ -160,19 +160,19 @@ def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext
         log.warning("%d layers have batch statistics (%s, ...): the update depends on how the global batch is split", len(names), names[0])
 
 
-def build_weigher(
-    config: Config, context: DistributedContext, workload: Workload, model: Model, weighting: TaskWeighting, conflict: Conflict
-) -> Weigher:
+def build_weighting_meter(
+    config: Config, context: DistributedContext, workload: Workload, model: Model, weighting: TaskWeighting, conflict: GradientConflict
+) -> WeightingMeter:
     """Raises ConfigError for a place to measure gradients at that the model does not know."""
     place = getattr(config.weighting, "place", "shared")
     if place == "trunk" and not model.trunk_parameters():
         raise ConfigError("weighting.place=trunk: this model does not say which parameters all tasks share; use weighting.place=shared")
-    if weighting.needs.at_once and context.device.type == "cuda":
+    if weighting.requirements.at_once and context.device.type == "cuda":
         log.warning("weighting=%s waits for the GPU once an update", config.weighting.name)
     gradients = TaskGradients(model.shared_parameters(), place, model.trunk_parameters() if place == "trunk" else ())
     if config.weighting.conflict and not gradients.possible:
         log.info("weighting.conflict: the last shared layer is frozen, so no gradients of tasks are compared there")
-    return Weigher(weighting, conflict, gradients, context.all_reduce, workload.separate_loss_sums)
+    return WeightingMeter(weighting, conflict, gradients, context.all_reduce, workload.separate_loss_sums)
 
 
 def keep_compiled_graphs() -> None:

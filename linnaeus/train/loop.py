@@ -89,9 +89,9 @@ def update_from(t: Training, window: Window, valid: Tensor) -> None:
     shares = torch.tensor([t.context.world_size / (count or 1.0) for count in valid.tolist()], dtype=weights.dtype)
     # non_blocking: a blocking copy to a GPU waits for all that is queued there, the last update included.
     shares = shares.to(weights.device, non_blocking=True)
-    t.weigher.begin(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.should_measure_conflict(step + 1))
+    t.weighting_meter.start(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.should_measure_conflict(step + 1))
     t.optimizers.zero_grad()
-    t.update.begin(step + 1)
+    t.update.start(step + 1)
     for number, (_, batch) in enumerate(window):
         key_forward(t, step, number)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
@@ -99,7 +99,7 @@ def update_from(t: Training, window: Window, valid: Tensor) -> None:
     t.optimizers.set_lr(t.lr.at(step))
     saving.wait_for_copy(t)
     t.update()
-    t.weigher.finish(sums_after(t, window, step) if t.weigher.wants_losses_after() else None)
+    t.weighting_meter.finish(sums_after(t, window, step) if t.weighting_meter.requires_losses_after() else None)
     t.tracker.add_update(valid)
     samples = t.sampler.samples_in(step)
     t.progress.update_window(samples, len(window), units_in(t, samples, valid))
@@ -126,7 +126,7 @@ def run_micro_batch(t: Training, batch: dict[str, Tensor], shares: Tensor) -> No
     with t.precision.autocast():
         outputs = t.runner(batch)
     sums = t.workload.loss_sums(outputs, batch)
-    t.weigher.measure(sums, outputs, t.precision.loss_scale)
+    t.weighting_meter.measure(sums, outputs, t.precision.loss_scale)
     t.precision.backward(sums, t.weighting.weights * shares)
     t.tracker.add_micro_batch(sums, outputs, batch)
 

@@ -97,9 +97,9 @@ def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool)
     """What the validation passes of this run will measure, learnt from the result of a pass over nothing."""
     metrics = workload.metrics(training=False, device=torch.device("cpu"))
     names = metrics.compute(torch.zeros(metrics.width, dtype=torch.float64), metrics.counts)
-    keys = ["val"] if resolved.validate.happens else []
-    if resolved.validate_mask_meta.happens:
+    keys = ["val"] if resolved.validate.ever_due else []
+    if resolved.validate_mask_meta.ever_due:
         keys.append("val_mask_meta")
-    if resolved.validate_partial_mask_meta.happens:
+    if resolved.validate_partial_mask_meta.ever_due:
         keys += ["val_mask_" + "_".join(masked) for masked in resolved.combinations]
     return [f"{key.replace('val', 'val_ema', 1) if averaged else key}/{name}" for key in keys for name in names]

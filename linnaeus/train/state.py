@@ -30,7 +30,7 @@ from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress, Vali
 from linnaeus.schedule import EarlyStopping, OpsSchedule
 from linnaeus.train.freezing import changing_buffers
 from linnaeus.train.outputs import Outputs
-from linnaeus.weighting import Conflict, TaskWeighting, Weigher
+from linnaeus.weighting import GradientConflict, TaskWeighting, WeightingMeter
 from linnaeus.workloads.base import Model, Workload
 
 RUNNING, INTERRUPTED, STOPPED = "running", "interrupted", "stopped"
@@ -118,8 +118,8 @@ class Training:
     update: Update
     ema: EMA | None
     weighting: TaskWeighting
-    conflict: Conflict
-    weigher: Weigher  # measures for `weighting` and `conflict`
+    conflict: GradientConflict
+    weighting_meter: WeightingMeter  # measures for `weighting` and `conflict`
     progress: TrainingProgress
     ops: OpsSchedule
     checker: TrainingConsistencyChecker

@@ -16,30 +16,29 @@ from linnaeus.config.schema_optimization import (
     WeightingConfig,
 )
 from linnaeus.errors import ConfigError
-from linnaeus.weighting.base import Measured, Needs, TaskWeighting, initial_weights
-from linnaeus.weighting.conflict import Conflict
 from linnaeus.weighting.dwa import DynamicWeightAverage
 from linnaeus.weighting.famo import FAMO
-from linnaeus.weighting.fixed import FixedWeighting
+from linnaeus.weighting.gradient_conflict import GradientConflict
 from linnaeus.weighting.gradients import TaskGradients
 from linnaeus.weighting.gradnorm import GradNorm
 from linnaeus.weighting.surgery import Surgery
+from linnaeus.weighting.task_weighting import FixedWeighting, Measurements, Requirements, TaskWeighting, initial_weights
 from linnaeus.weighting.uncertainty import UncertaintyWeighting
-from linnaeus.weighting.weigher import Weigher
+from linnaeus.weighting.weighting_meter import WeightingMeter
 
 __all__ = [
     "FAMO",
-    "Conflict",
     "DynamicWeightAverage",
     "FixedWeighting",
     "GradNorm",
-    "Measured",
-    "Needs",
+    "GradientConflict",
+    "Measurements",
+    "Requirements",
     "Surgery",
     "TaskGradients",
     "TaskWeighting",
     "UncertaintyWeighting",
-    "Weigher",
+    "WeightingMeter",
     "build_weighting",
     "weighting_notes",
 ]

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.weighting.base import Measured, Needs, load_tensors, means, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, means, set_weights, usable
 
 
 class DynamicWeightAverage:
     """`previous`: mean losses of the last whole interval, 0 where there is none; `sums`, `valid`: of the interval that runs. All
     float64 [T]."""
 
-    needs = Needs(losses=True, always=True)
+    requirements = Requirements(losses=True, always=True)
 
     def __init__(self, weights: Tensor, temperature: float) -> None:
         self.weights, self.temperature = weights, temperature
@@ -32,7 +32,7 @@ class DynamicWeightAverage:
         self.previous, self.sums, self.valid = (torch.zeros_like(self.factors) for _ in range(3))
 
     @torch.no_grad()
-    def finish(self, measured: Measured) -> None:
+    def finish(self, measured: Measurements) -> None:
         """Count an update; at the end of an interval set the weights of the next. Losses that are not finite are left out."""
         assert measured.sums is not None and measured.valid is not None
         counted = torch.isfinite(measured.sums)

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.weighting.base import Measured, Needs, load_tensors, means, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, means, set_weights, usable
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # Adam's, as in the paper
 
@@ -35,7 +35,7 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # Adam's, as in the paper
 class FAMO:
     """`logits`, Adam's `moments` (first and second) and `moves` (how often a logit has moved): float64 [T], [2, T], [T]."""
 
-    needs = Needs(losses=True, losses_after=True)
+    requirements = Requirements(losses=True, losses_after=True)
 
     def __init__(self, weights: Tensor, lr: float, decay: float) -> None:
         self.weights, self.lr, self.decay = weights, lr, decay
@@ -44,7 +44,7 @@ class FAMO:
         self.moments = torch.zeros(2, len(weights), dtype=torch.float64, device=weights.device)
 
     @torch.no_grad()
-    def finish(self, measured: Measured) -> None:
+    def finish(self, measured: Measurements) -> None:
         """Move the logits by what the update did to the losses, and set the weights of the next."""
         assert measured.sums is not None and measured.sums_after is not None and measured.valid is not None
         before, after = means(measured.sums, measured.valid), means(measured.sums_after, measured.valid)

@@ -24,7 +24,7 @@ Totals = tuple[Tensor, Tensor, Tensor, Tensor]  # losses [T], norms [T], gramian
 
 
 class TaskGradients:
-    """`begin`, `add` for each micro-batch, `total`."""
+    """`start`, `add` for each micro-batch, `total`."""
 
     def __init__(self, shared: Sequence[nn.Parameter], place: str = "shared", trunk: Sequence[nn.Parameter] = ()) -> None:
         """`place`: shared, features or trunk; `trunk`: all parameters that all tasks share, those of `shared` among them. Frozen ones
@@ -33,14 +33,14 @@ class TaskGradients:
         self.place, self.shared = place, [parameter for parameter in shared if parameter.requires_grad]
         self.trunk = [*self.shared, *(parameter for parameter in trunk if parameter.requires_grad and id(parameter) not in first)]
         self._message: Tensor | None = None
-        self.begin(at_place=True)
+        self.start(at_place=True)
 
     @property
     def possible(self) -> bool:
         """Whether the last shared layer has gradients: not where all of it is frozen."""
         return bool(self.shared)
 
-    def begin(self, at_place: bool) -> None:
+    def start(self, at_place: bool) -> None:
         """Start an update. Without `at_place` the last shared layer is all that is looked at."""
         self._parameters = self.trunk if at_place and self.place == "trunk" else self.shared
         self._at_features = at_place and self.place == "features"

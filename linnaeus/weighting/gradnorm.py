@@ -29,21 +29,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.weighting.base import Measured, Needs, load_tensors, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, set_weights, usable
 
 
 class GradNorm:
     """The norm is that of the gradient summed over micro-batches and processes, not a mean of norms, so it does not depend on how
     the global batch is split."""
 
-    needs = Needs(gradients=True)
+    requirements = Requirements(gradients=True)
 
     def __init__(self, weights: Tensor, alpha: float, lr: float) -> None:
         self.weights, self.alpha, self.lr = weights, alpha, lr
         self.initial_losses = torch.zeros_like(weights)  # 0: not recorded yet
 
     @torch.no_grad()
-    def finish(self, measured: Measured) -> None:
+    def finish(self, measured: Measurements) -> None:
         """Move the weights, in place, for the next update."""
         assert measured.losses is not None and measured.norms is not None
         first = (self.initial_losses == 0) & usable(measured.losses)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import FORWARD, key
-from linnaeus.weighting.base import Measured, Needs, load_tensors, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, set_weights, usable
 
 METHODS = {"pcgrad": "PCGradWeighting", "upgrad": "UPGradWeighting"}
 INSTALL = "pip install -e '.[surgery]'"
@@ -30,7 +30,7 @@ INSTALL = "pip install -e '.[surgery]'"
 class Surgery:
     """`method` is a key of `METHODS`; `seed` the run's, from which PCGrad draws its orders, by the number of the update."""
 
-    needs = Needs(gradients=True, always=True, at_once=True)
+    requirements = Requirements(gradients=True, always=True, at_once=True)
 
     def __init__(self, weights: Tensor, method: str, seed: int) -> None:
         self.weights, self.seed = weights, seed
@@ -38,7 +38,7 @@ class Surgery:
         self.solve = library_weighting(method)
 
     @torch.no_grad()
-    def finish(self, measured: Measured) -> None:
+    def finish(self, measured: Measurements) -> None:
         """Set the weights of this update."""
         assert measured.gramian is not None
         gramian = measured.gramian * self.factors * self.factors.unsqueeze(1)

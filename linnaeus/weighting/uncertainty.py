@@ -20,20 +20,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.weighting.base import Measured, Needs, load_tensors, means, set_weights, usable
+from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, means, set_weights, usable
 
 
 class UncertaintyWeighting:
     """Starts at v_t = 1 / w_t of the configured weights. `log_variances`: float64 [T]."""
 
-    needs = Needs(losses=True)
+    requirements = Requirements(losses=True)
 
     def __init__(self, weights: Tensor, lr: float) -> None:
         self.weights, self.keep = weights, math.exp(-lr / 2)
         self.log_variances = -weights.double().log()
 
     @torch.no_grad()
-    def finish(self, measured: Measured) -> None:
+    def finish(self, measured: Measurements) -> None:
         """Move the variances by the losses of the update, and the weights with them. A task without a valid label keeps both."""
         assert measured.sums is not None and measured.valid is not None
         losses = means(measured.sums, measured.valid)

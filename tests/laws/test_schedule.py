@@ -11,7 +11,7 @@ from linnaeus.checkpoint.writer import CheckpointWriter
 from linnaeus.schedule import OpsSchedule
 from linnaeus.train import build as build_module
 from linnaeus.train import readings, resolve_schedule
-from linnaeus.weighting import Conflict, GradNorm
+from linnaeus.weighting import GradientConflict, GradNorm
 from tests import runs, watching
 
 VECTORS = ["trainer.length=4epochs", "schedule.log=[5steps]", "schedule.report=[25%]", "schedule.validate=[40%, 1epochs]"]
@@ -43,15 +43,15 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
     reports: list[int] = []
     measured: list[int] = []
     compared: list[int] = []
-    original_finish, original_take, original_report = GradNorm.finish, Conflict.take, readings.report_progress
+    original_finish, original_update, original_report = GradNorm.finish, GradientConflict.update, readings.report_progress
 
     def finish(self, seen):
         measured.append(training[0].progress.global_step + 1)  # the update that is being made
         original_finish(self, seen)
 
-    def take(self, gramian):
+    def update(self, gramian):
         compared.append(training[0].progress.global_step + 1)
-        original_take(self, gramian)
+        original_update(self, gramian)
 
     def report(t):
         reports.append(t.progress.global_step)
@@ -66,7 +66,7 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
 
     with (
         mock.patch.object(GradNorm, "finish", finish),
-        mock.patch.object(Conflict, "take", take),
+        mock.patch.object(GradientConflict, "update", update),
         mock.patch.object(readings, "report_progress", report),
         mock.patch("linnaeus.train.open_outputs", opened),
         watching.counted(CheckpointWriter, "save") as saves,

@@ -128,7 +128,7 @@ def test_checkpoints_by_the_clock(make_config: Callable) -> None:
     )
 
     def saves(step: int) -> bool:
-        return ops.should_save_checkpoint(step, ops.clock_asks_for_checkpoint())
+        return ops.should_save_checkpoint(step, ops.checkpoint_due_by_clock())
 
     assert not saves(3)
     now[0] = 61.0
@@ -147,7 +147,7 @@ def test_a_process_other_than_rank_0_saves_when_told_and_counts_its_minutes_anew
     ops = OpsSchedule(resolve_all_schedule_params(config, 100, 10), clock=lambda: now[0])
     now[0] = 1e9
     assert not ops.should_save_checkpoint(9) and ops.should_save_checkpoint(10, by_clock=True)
-    assert not ops.clock_asks_for_checkpoint()
+    assert not ops.checkpoint_due_by_clock()
 
 
 def test_reports_by_the_clock(make_config: Callable) -> None:

@@ -46,7 +46,7 @@ def test_boundaries_shares_and_multipliers_of_the_five() -> None:
     phases = five()
     assert phases.names == tuple(FIVE)
     assert [(p.start, p.end) for p in phases.phases] == [(0, 200), (150, 500), (400, 700), (600, 850), (800, 1000)]
-    assert phases.fades() == [(150, 200), (400, 500), (600, 700), (800, 850)]
+    assert phases.crossfades() == [(150, 200), (400, 500), (600, 700), (800, 850)]
     golden = {
         0: ([1, 0, 0, 0, 0], 1.2),
         150: ([1, 0, 0, 0, 0], 1.2),
@@ -209,7 +209,7 @@ def test_undrawn_sources_are_those_whose_share_is_nothing_in_every_update(seed: 
     assert phases is not None
     for last in range(1, total + 1):
         drawn = phases.mixture(np.arange(last), "abcd", (1, 1, 1, 1)).any(0)
-        assert phases.undrawn("abcd", last) == [name for name, there in zip("abcd", drawn, strict=True) if not there]
+        assert phases.unused_sources("abcd", last) == [name for name, there in zip("abcd", drawn, strict=True) if not there]
 
 
 def test_what_a_longer_run_moves(make_config: Callable[..., Config]) -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
-from linnaeus.schedule.ramps import Ramp
+from linnaeus.schedule.events import Ramp
 
 
 def test_linear_between_and_constant_outside() -> None:

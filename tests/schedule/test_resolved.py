@@ -70,9 +70,9 @@ def test_mixing_levels_take_effect_at_epoch_starts(make_config: Callable) -> Non
 
 def test_corners_of_the_learning_rate(make_config: Callable) -> None:
     step = resolve_all_schedule_params(make_config(scheduler=StepConfig("step", "1epochs", ["60%", "85%"], 0.1)), 100, 10)
-    assert step.warmup_end == 10 and step.lr_moments == (("warm-up ends", 10), ("x 0.1", 60), ("x 0.1", 85))
+    assert step.warmup_end == 10 and step.lr_milestones == (("warm-up ends", 10), ("x 0.1", 60), ("x 0.1", 85))
     wsd = resolve_all_schedule_params(make_config(scheduler=WSDConfig("wsd", "0steps", "20%", "sqrt", 0.0)), 100, 10)
-    assert wsd.lr_moments == (("decay begins", 80),)
+    assert wsd.lr_milestones == (("decay begins", 80),)
 
 
 def test_a_density_that_stays_says_that_nothing_is_connected(make_config: Callable) -> None:
@@ -80,7 +80,7 @@ def test_a_density_that_stays_says_that_nothing_is_connected(make_config: Callab
         return LinearGrowthConfig("linear", start, end, "0%", "50%", every, "gradient")
 
     resolved = resolve_all_schedule_params(make_config(growth=growing(0.3, 0.3, [])), 100, 10)
-    assert resolved.density is not None and {resolved.density.at(step) for step in range(101)} == {0.3} and not resolved.growth.happens
+    assert resolved.density is not None and {resolved.density.at(step) for step in range(101)} == {0.3} and not resolved.growth.ever_due
     with pytest.raises(ConfigError, match=r"^growth.end=0.3 is growth.start, so nothing would ever be connected; .* growth.every=\[\] for"):
         resolve_all_schedule_params(make_config(growth=growing(0.3, 0.3, ["1%"])), 100, 10)
     with pytest.raises(ConfigError, match=r"^growth.every=\[\]: nothing would ever be connected"):

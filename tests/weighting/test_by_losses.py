@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from linnaeus.weighting import FAMO, DynamicWeightAverage, UncertaintyWeighting
-from tests.weighting.seen import losses, vector
+from tests.weighting.measurements import losses, vector
 
 
 def even(tasks: int = 3) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from linnaeus.errors import ConfigError
 from linnaeus.weighting import GradNorm
-from tests.weighting.seen import gradients
+from tests.weighting.measurements import gradients
 
 
 def balance(gradnorm, norms, losses=None, updates=1):

@@ -58,13 +58,13 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, name):
 
 def test_negative_control_a_conflict_that_is_forgotten_is_missed(tmp_path):
     """It is measured at step 3, saved at 4, said at 5."""
-    from linnaeus.weighting import Conflict
+    from linnaeus.weighting import GradientConflict
 
     options = [*LENGTH, "schedule.checkpoint=[4steps]", "weighting.conflict=[3steps]"]
     whole = runs.run("vectors", tmp_path / "whole", *options)
     with runs.killed(loop, "train_one_step", 5):
         runs.start(runs.configuration("vectors", tmp_path / "cut", *options))
-    with mock.patch.object(Conflict, "load_state_dict", lambda self, state: None):
+    with mock.patch.object(GradientConflict, "load_state_dict", lambda self, state: None):
         cut = runs.run("vectors", tmp_path / "cut", *options)
     assert "metrics.jsonl" in runs.differences(whole, cut)
 
@@ -181,7 +181,7 @@ def test_looking_at_the_losses_again_changes_no_buffer_and_has_the_same_dropout(
 
     def sums_after(t, window, step):
         found = original(t, window, step)
-        seen.append((t.weigher._sums.clone(), found))
+        seen.append((t.weighting_meter._sums.clone(), found))
         return found
 
     famo = ["weighting=famo", "weighting.warmup=6steps", "trainer.length=6steps", "weighting.conflict=[]"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.weighting import Measured, Surgery
+from linnaeus.weighting import Measurements, Surgery
 from linnaeus.weighting import surgery as module
 
 INSTALLED = importlib.util.find_spec("torchjd") is not None
@@ -46,7 +46,7 @@ def library(request, monkeypatch):
 
 
 def shown(rows, update=1):
-    return Measured(update, True, gramian=rows @ rows.T)
+    return Measurements(update, True, gramian=rows @ rows.T)
 
 
 def vectors(*rows):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from linnaeus.errors import ConfigError
-from linnaeus.weighting import Conflict, FixedWeighting, TaskGradients, Weigher
+from linnaeus.weighting import FixedWeighting, GradientConflict, TaskGradients, WeightingMeter
 
 TASKS = 2
 PLACES = ("shared", "features", "trunk")
@@ -56,7 +56,7 @@ def measured(place, pieces=((slice(0, 12),),), scale=None, stacked=False):
 
     for rank, micro_batches in enumerate(pieces):
         gradients = TaskGradients(list(net.norm.parameters()), place, net.trunk_parameters())
-        gradients.begin(at_place=True)
+        gradients.start(at_place=True)
         for part in micro_batches:
             features = net.features(x[part])
             losses = [total / count for total, count in zip(net.sums(features, labels[part]), counts)]
@@ -118,7 +118,7 @@ def test_the_loss_scale_is_divided_out(place):
 def test_without_being_asked_only_the_last_shared_layer_is_looked_at():
     net, (x, labels, _) = Net().double(), data()
     gradients = TaskGradients(list(net.norm.parameters()), "trunk", net.trunk_parameters())
-    gradients.begin(at_place=False)
+    gradients.start(at_place=False)
     gradients.add(net.sums(net.features(x), labels))
     assert gradients._vectors.shape == (TASKS, 16)
 
@@ -129,12 +129,12 @@ def test_frozen_parameters_are_left_out_and_a_frozen_layer_is_not_measured():
     assert TaskGradients(list(net.norm.parameters())).shared == [net.norm.weight]
     net.norm.weight.requires_grad_(False)
     gradients = TaskGradients(list(net.norm.parameters()))
-    weigher = Weigher(FixedWeighting(torch.ones(TASKS)), Conflict(("a", "b"), torch.device("cpu")), gradients, alone)
-    weigher.begin(1, torch.ones(TASKS), due=False, conflict_due=True)
+    weighting_meter = WeightingMeter(FixedWeighting(torch.ones(TASKS)), GradientConflict(("a", "b"), torch.device("cpu")), gradients, alone)
+    weighting_meter.start(1, torch.ones(TASKS), due=False, conflict_due=True)
     x, labels, _ = data()
-    weigher.measure(torch.stack(net.sums(net.features(x.float()), labels)), None, None)
-    weigher.finish()
-    assert weigher.conflict.row() == {}
+    weighting_meter.measure(torch.stack(net.sums(net.features(x.float()), labels)), None, None)
+    weighting_meter.finish()
+    assert weighting_meter.conflict.row() == {}
 
 
 @pytest.mark.parametrize("outputs", [torch.ones(3), {"logits": torch.ones(3)}, {"per_rank": [1.0]}])
@@ -151,10 +151,10 @@ def test_a_model_without_features_is_refused_in_one_line(outputs):
 
 
 def test_cosines_are_of_the_whole_gradients_and_said_once():
-    conflict = Conflict(("genus", "species"), torch.device("cpu"))
+    conflict = GradientConflict(("genus", "species"), torch.device("cpu"))
     assert conflict.row() == {}
     for pieces in SPLITS:
-        conflict.take(measured("features", pieces)[3])
+        conflict.update(measured("features", pieces)[3])
         row, expected = conflict.row(), torch.nn.functional.cosine_similarity(*reference("shared"), dim=0).item()
         assert row == {"train/conflict/genus/species": pytest.approx(expected, rel=1e-12)}
         assert conflict.row() == {}, "until it is measured again"
@@ -169,9 +169,9 @@ def _vectors_of(part):
 
 
 def test_a_task_without_a_gradient_has_no_cosine_and_state_goes_on():
-    conflict, resumed = (Conflict("abc", torch.device("cpu")) for _ in range(2))
+    conflict, resumed = (GradientConflict("abc", torch.device("cpu")) for _ in range(2))
     rows = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 1.0]])
-    conflict.take(rows @ rows.T)
+    conflict.update(rows @ rows.T)
     resumed.load_state_dict(conflict.state_dict())
     for each in (conflict, resumed):
         row = each.row()

@@ -58,7 +58,7 @@ class LanguageWorkload(Workload):
         if self.dimensions:
             last = np.array([resolved.last_step - 1])
             self.final_weights = schedule.get_dimension_weights(last, self.dimensions)[0].tolist()
-        undrawn = [] if resolved.phases is None else resolved.phases.undrawn(self.sources, resolved.last_step)
+        undrawn = [] if resolved.phases is None else resolved.phases.unused_sources(self.sources, resolved.last_step)
         unscored = self.dimensions[len(self.validation_set) :]  # see `dimensions.switched_off`
         self.notes = (
             *self.store.notes,

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from linnaeus.errors import ConfigError
-from linnaeus.optim.groups import parameter_groups
-from linnaeus.optim.growth_selection import at_first, order_stream
+from linnaeus.optim.growth_selection import initial_mask, order_stream
+from linnaeus.optim.param_groups import parameter_groups
 from linnaeus.workloads.language.config import GPT_SIZES, GPTConfig
 from linnaeus.workloads.language.model import attention, build_gpt
 from linnaeus.workloads.language.model.gpt import GPT
@@ -259,7 +259,7 @@ def sparse(model):
     with torch.no_grad():
         for name in model.maskable_parameters():
             shape = parameters[name].shape
-            parameters[name].mul_(at_first(shape, shape.numel() // 3, order_stream(0, name), torch.device("cpu")))
+            parameters[name].mul_(initial_mask(shape, shape.numel() // 3, order_stream(0, name), torch.device("cpu")))
     return model
 
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from linnaeus.config.schema_optimization import LinearGrowthConfig
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.durations import Duration, first_step_at
 from linnaeus.errors import ConfigError
 
@@ -70,7 +72,7 @@ class Every:
         return step in self.others
 
     @property
-    def happens(self) -> bool:
+    def ever_due(self) -> bool:
         """Whether it is ever due, without listing when."""
         return bool(self.others) or any(-(-self.first // period) * period <= self.last for period in self.periods)
 
@@ -105,3 +107,35 @@ class TimeTrigger:
             return False
         self.restart()
         return True
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """`start` up to `begin_step`, `end` from `until_step` on. Steps are `global_step` before the update that uses the value."""
+
+    start: float
+    end: float
+    begin_step: int
+    until_step: int
+
+    @classmethod
+    def resolve(cls, config: RampConfig | LinearGrowthConfig, key: str, total_steps: int, steps_per_epoch: int) -> Ramp:
+        """Raises `ConfigError` when it would end before it begins."""
+        begin = Duration.parse(config.begin, f"{key}.begin").to_steps(total_steps, steps_per_epoch)
+        until = Duration.parse(config.until, f"{key}.until").to_steps(total_steps, steps_per_epoch)
+        if until < begin:
+            beyond = f"{key}.until={config.until} (step {until}) comes before {key}.begin={config.begin} (step {begin})"
+            raise ConfigError(f"{beyond}; swap them or make it later")
+        return cls(config.start, config.end, begin, until)
+
+    @property
+    def is_constant(self) -> bool:
+        return self.start == self.end
+
+    def at(self, step: int) -> float:
+        """The value at `step`; `until_step` itself has `end`, so an empty ramp is a jump."""
+        if step >= self.until_step:
+            return self.end
+        if step <= self.begin_step:
+            return self.start
+        return self.start + (self.end - self.start) * (step - self.begin_step) / (self.until_step - self.begin_step)

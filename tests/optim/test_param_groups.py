@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from linnaeus.errors import ConfigError
-from linnaeus.optim.groups import describe_groups, parameter_groups
+from linnaeus.optim.param_groups import describe_groups, parameter_groups
 
 
 class Small(nn.Module):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from linnaeus.weighting import Measured
+from linnaeus.weighting import Measurements
 
 ONES = (1.0, 1.0, 1.0)
 
@@ -15,12 +15,14 @@ def vector(values: Sequence[float]) -> torch.Tensor:
     return torch.tensor(list(values), dtype=torch.float64)
 
 
-def gradients(norms: Sequence[float], losses: Sequence[float] | None = None) -> Measured:
+def gradients(norms: Sequence[float], losses: Sequence[float] | None = None) -> Measurements:
     """An update with these gradient norms and mean losses (1 by default)."""
-    return Measured(1, True, losses=vector(losses or [1.0] * len(norms)), norms=vector(norms))
+    return Measurements(1, True, losses=vector(losses or [1.0] * len(norms)), norms=vector(norms))
 
 
-def losses(sums: Sequence[float], valid: Sequence[float] | None = None, after: Sequence[float] | None = None, due: bool = True) -> Measured:
+def losses(
+    sums: Sequence[float], valid: Sequence[float] | None = None, after: Sequence[float] | None = None, due: bool = True
+) -> Measurements:
     """An update with these loss sums over `valid` labels (1 by default), before and after it."""
     labels = vector(valid or [1.0] * len(sums))
-    return Measured(1, due, sums=vector(sums), valid=labels, sums_after=None if after is None else vector(after))
+    return Measurements(1, due, sums=vector(sums), valid=labels, sums_after=None if after is None else vector(after))

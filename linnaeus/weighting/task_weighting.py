@@ -1,6 +1,6 @@
 """What a task weighting is to the loop: what it needs to see of an update, what it is shown, and the weights it starts from.
 
-A weighting says once, in `needs`, what it wants measured; `Weigher` measures just that, over the whole global batch, and hands it
+A weighting says once, in `needs`, what it wants measured; `WeightingMeter` measures just that, over the whole global batch, and hands it
 over in `finish`. So the loop has no case for any of them.
 """
 
@@ -18,7 +18,7 @@ from linnaeus.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Needs:
+class Requirements:
     """What a weighting wants to see of an update; nothing by default."""
 
     losses: bool = False  # the loss of every task
@@ -29,7 +29,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """One update as a weighting sees it: sums over micro-batches and processes, the same on all of them; tensors on the device.
     What was not asked for is None."""
 
@@ -47,15 +47,33 @@ class TaskWeighting(Protocol):
     """`weights`: [T] on the device, summing to T; the very same tensor for the whole run, changed in place."""
 
     weights: Tensor
-    needs: Needs
+    requirements: Requirements
 
-    def finish(self, measured: Measured) -> None:
-        """Set the weights of the next update (of this one, where `needs.at_once`). Does not wait for the device."""
+    def finish(self, measured: Measurements) -> None:
+        """Set the weights of the next update (of this one, where `requirements.at_once`). Does not wait for the device."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class FixedWeighting:
+    """Nothing to measure, nothing to keep: the weights come from the configuration again."""
+
+    requirements = Requirements()
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights
+
+    def finish(self, measured: Measurements) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
 
 
 def initial_weights(weights: Mapping[str, float], tasks: Sequence[str], device: torch.device, dtype: torch.dtype) -> Tensor:

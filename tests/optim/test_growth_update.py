@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim import build_optimizer, update
-from linnaeus.optim.growth_build import build_growth
+from linnaeus.optim.growth import build_growth
 from linnaeus.workloads.base import Model
-from tests.growth.growing import LR, Growing, Net, Steps, optimizer, signs
+from tests.optim.growth_model import LR, Growing, Net, Steps, optimizer, signs
 
 OPTIMIZERS = ("adamw", "adamw_unfused", "sgd", "sgd_nesterov", "sgd_plain", "sgd_unfused")
 COUNTS = {0: 240, 4: 300, 9: 700, 12: 1200}
@@ -131,7 +131,7 @@ def test_a_skipped_update_grows_all_the_same_and_poisons_nothing(by):
 def test_a_matrix_without_gradient_grows_at_random():
     g = Growing("adamw", {0: 240, 1: 500}, "gradient")
     g.net.out.weight.grad = torch.ones(3, 30)
-    g.update.begin(1)
+    g.update.start(1)
     g.update()
     assert torch.equal(g.connected, Growing("adamw", {0: 500}).connected) and (g.weight[~g.connected] == 0).all()
 
@@ -213,7 +213,7 @@ def test_no_update_waits_for_the_device_not_even_one_that_grows(by):
         parameter.grad = torch.ones_like(parameter)
     with Waits() as waits:
         for number in range(1, 14):
-            g.update.begin(number)
+            g.update.start(number)
             g.update()
     assert waits.found == [] and int(g.connected.sum()) == 1200
     with Waits() as waits:

@@ -1,6 +1,4 @@
-"""`Weigher`: what the loop calls at every update, whatever the weighting. It measures what the weighting and the conflict between tasks
-need of this update, and nothing where nothing is due.
-"""
+"""`WeightingMeter`: measures, at every update, what the task weighting and the gradient conflict between tasks require."""
 
 from __future__ import annotations
 
@@ -10,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.weighting.base import Measured, TaskWeighting
-from linnaeus.weighting.conflict import Conflict
+from linnaeus.weighting.gradient_conflict import GradientConflict
 from linnaeus.weighting.gradients import TaskGradients
+from linnaeus.weighting.task_weighting import Measurements, TaskWeighting
 
 SeparateSums = Callable[[Any], Sequence[Tensor] | None]
 
 
-class Weigher:
-    """`begin`, `measure` for each micro-batch between its loss and its backward, `finish` after the update."""
+class WeightingMeter:
+    """`start`, `measure` for each micro-batch between its loss and its backward, `finish` after the update."""
 
     def __init__(
         self,
         weighting: TaskWeighting,
-        conflict: Conflict,
+        conflict: GradientConflict,
         gradients: TaskGradients,
         all_reduce: Callable[[Tensor], Tensor],
         separate_loss_sums: SeparateSums | None = None,
@@ -34,16 +32,16 @@ class Weigher:
         self._asked = self._gradients = False  # what is measured of this update: for the weighting, and of gradients for anybody
         self._sums: Tensor | None = None  # float64 [T] of losses, where they are wanted
 
-    def begin(self, update: int, valid: Tensor, due: bool, conflict_due: bool) -> None:
+    def start(self, update: int, valid: Tensor, due: bool, conflict_due: bool) -> None:
         """Start the update number `update`. `valid` float64 [T] on the host: labels in the whole global batch; `due`: the weights
         are to move; `conflict_due`: the conflict is to be measured."""
-        needs, weights = self.weighting.needs, self.weighting.weights
-        self._asked = (due or needs.always) and (needs.losses or needs.gradients)
-        self._gradients = (conflict_due and self.gradients.possible) or (self._asked and needs.gradients)
-        self._sums = torch.zeros_like(weights, dtype=torch.float64) if self._asked and needs.losses else None
+        requirements, weights = self.weighting.requirements, self.weighting.weights
+        self._asked = (due or requirements.always) and (requirements.losses or requirements.gradients)
+        self._gradients = (conflict_due and self.gradients.possible) or (self._asked and requirements.gradients)
+        self._sums = torch.zeros_like(weights, dtype=torch.float64) if self._asked and requirements.losses else None
         self._update, self._due, self._valid = update, due, valid
         if self._gradients:
-            self.gradients.begin(at_place=self._asked and needs.gradients)
+            self.gradients.start(at_place=self._asked and requirements.gradients)
 
     def measure(self, sums: Tensor, outputs: Any, scale: Tensor | None) -> None:
         """Look at a micro-batch before its backward: `sums` [T] of losses with their graph, `scale` the loss scale of fp16."""
@@ -58,12 +56,12 @@ class Weigher:
         else:
             losses = [one / share for one, share in zip(separate, denominators.unbind(), strict=True)]
         self.gradients.add(losses, outputs, scale)
-        if self.weighting.needs.at_once:
+        if self.weighting.requirements.at_once:
             self.finish()
 
-    def wants_losses_after(self) -> bool:
+    def requires_losses_after(self) -> bool:
         """Whether `finish` is to be given the loss sums of the same window after the update."""
-        return self._asked and self.weighting.needs.losses_after
+        return self._asked and self.weighting.requirements.losses_after
 
     def finish(self, sums_after: Tensor | None = None) -> None:
         """Hand over what was measured. `sums_after` float64 [T]: of this process."""
@@ -74,8 +72,8 @@ class Weigher:
             found["valid"] = self._valid.to(both, non_blocking=True)
         if self._gradients:
             losses, norms, gramian, at_shared = self.gradients.total(self.all_reduce)
-            self.conflict.take(at_shared)
+            self.conflict.update(at_shared)
             found |= {"losses": losses, "norms": norms, "gramian": gramian}
         if self._asked:
-            self.weighting.finish(Measured(self._update, self._due, **found))
+            self.weighting.finish(Measurements(self._update, self._due, **found))
         self._asked, self._gradients, self._sums = False, False, None

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from linnaeus.config.schema_optimization import AdamWConfig, LinearGrowthConfig, MuonConfig, OptimizerConfig, SGDConfig
 from linnaeus.optim import Optimizers, build_optimizer
 from linnaeus.optim.ema import EMA
-from linnaeus.optim.growth import Growth
-from linnaeus.optim.growth_build import build_growth
+from linnaeus.optim.growth import Growth, build_growth
 from linnaeus.optim.precision import GradScaler
 from linnaeus.optim.update import Update
 from linnaeus.workloads.base import Model
@@ -100,7 +99,7 @@ class Growing:
         for parameter in self.net.parameters():
             parameter.grad = torch.full_like(parameter, rest * scale)
         self.net.hidden.weight.grad = gradient.to(before.dtype) * scale
-        self.update.begin(self.number)
+        self.update.start(self.number)
         self.update()
         return self.weight - before
 

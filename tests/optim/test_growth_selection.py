@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.optim.growth_selection import at_first, newly_connected, order_stream, pack, strongest, unpack
+from linnaeus.optim.growth_selection import initial_mask, order_stream, pack, select_new, top_entries, unpack
 from linnaeus.randomness import key, uniforms, uniforms_on
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ def test_the_device_draws_the_bits_that_the_host_draws(stream):
 @pytest.mark.parametrize("count", [1, 7, 60, 119, 120])
 def test_of_equal_scores_the_first_are_taken(count):
     scores = torch.tensor([i * i % 7 for i in range(120)], dtype=torch.float64)  # four values only
-    assert strongest(scores, count).tolist() == slowly(scores.tolist(), [False] * 120, count)
+    assert top_entries(scores, count).tolist() == slowly(scores.tolist(), [False] * 120, count)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -34,22 +34,22 @@ def test_of_equal_scores_the_first_are_taken(count):
 def test_the_largest_gradients_among_the_missing_come_next(dtype, memory):
     shape, stream = torch.Size((4, 3, 5, 2)), order_stream(0, "x")
     gradient = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype).round(decimals=1).to(memory_format=memory)
-    connected = at_first(shape, 30, stream, CPU)
-    chosen = newly_connected(connected, 40, stream, gradient)
+    connected = initial_mask(shape, 30, stream, CPU)
+    chosen = select_new(connected, 40, stream, gradient)
     assert chosen.reshape(-1).tolist() == slowly(gradient.abs().reshape(-1).tolist(), connected.reshape(-1).tolist(), 40)
-    assert chosen.tolist() != newly_connected(connected, 40, stream, None).tolist()
+    assert chosen.tolist() != select_new(connected, 40, stream, None).tolist()
 
 
 def test_random_masks_are_nested_and_do_not_know_how_they_were_reached():
     shape, stream = torch.Size((10, 9)), order_stream(3, "blocks.0.up")
-    whole = at_first(shape, 50, stream, CPU)
-    mask = at_first(shape, 10, stream, CPU)
+    whole = initial_mask(shape, 50, stream, CPU)
+    mask = initial_mask(shape, 10, stream, CPU)
     for count in (1, 19, 20):
-        more = newly_connected(mask, count, stream, None)
+        more = select_new(mask, count, stream, None)
         assert int(more.sum()) == count and not (more & mask).any()
         mask = mask | more
     assert torch.equal(mask, whole)
-    others = [at_first(shape, 50, order_stream(seed, name), CPU) for seed, name in ((4, "blocks.0.up"), (3, "blocks.1.up"))]
+    others = [initial_mask(shape, 50, order_stream(seed, name), CPU) for seed, name in ((4, "blocks.0.up"), (3, "blocks.1.up"))]
     assert not any(torch.equal(whole, other) for other in others)
 
 
@@ -58,7 +58,7 @@ def test_a_gradient_that_is_not_finite_chooses_nothing_but_as_many(bad):
     stream, connected = order_stream(0, "x"), torch.zeros(8, 8, dtype=torch.bool)
     gradient = torch.arange(64.0).view(8, 8)
     gradient[0, 0] = bad
-    assert torch.equal(newly_connected(connected, 9, stream, gradient), newly_connected(connected, 9, stream, None))
+    assert torch.equal(select_new(connected, 9, stream, gradient), select_new(connected, 9, stream, None))
 
 
 @pytest.mark.parametrize("shape", [(1,), (8,), (3, 5), (4, 3, 7)])

@@ -1,4 +1,4 @@
-"""Conflict between tasks: the cosine of each pair of task gradients at the last shared layer. Below 0 one works against the other.
+"""GradientConflict between tasks: the cosine of each pair of task gradients at the last shared layer. Below 0 one works against the other.
 
 Of the gradients summed over the whole global batch; a mean of cosines over micro-batches or processes would be another number, and
 depend on the split.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class Conflict:
+class GradientConflict:
     """The last measurement, until the row of a log boundary has taken it. `cosines`: float [T, T] on the device."""
 
     def __init__(self, tasks: Sequence[str], device: torch.device) -> None:
@@ -23,7 +23,7 @@ class Conflict:
         self.waiting = False  # for a row
 
     @torch.no_grad()
-    def take(self, gramian: Tensor) -> None:
+    def update(self, gramian: Tensor) -> None:
         """The scalar products [T, T] of the task gradients at the last shared layer. NaN where a task has no gradient."""
         products = gramian.double()
         norms = products.diagonal().sqrt()

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.schedule.every import Every, TimeTrigger
+from linnaeus.schedule.events import Every, TimeTrigger
 
 
 def by_hand(amount: str, unit: str, total: int, per_epoch: int) -> set[int]:
@@ -36,7 +36,7 @@ def test_listed_steps_are_the_steps_that_fire_and_the_right_ones(seed: int) -> N
     if at_end and first <= last:
         expected.add(last)
     assert fired == every.steps() == sorted(expected)
-    assert every.happens == bool(fired)
+    assert every.ever_due == bool(fired)
 
 
 def test_units_fire_exactly_as_often_as_they_say() -> None:

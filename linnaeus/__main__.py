@@ -10,7 +10,7 @@ from linnaeus.commands import COMMANDS
 
 USAGE = """linnaeus: train hierarchical species classifiers and other research programs, exactly resumable.
 
-  linnaeus [KEY=VALUE ...]      train, by default on the embedded data; the same command again continues
+  linnaeus [KEY=VALUE ...]      train (default: the embedded data); repeat the command to continue
   linnaeus plan=true            print the schedule, train nothing
   linnaeus -m seed=0,1,2        a sweep
   linnaeus --help-keys          every key with its type, value and meaning

@@ -86,3 +86,22 @@ def test_another_folder_of_groups_can_be_added():
     config = compose(["experiment=vectors"], config_dir=folder)
     assert config.workload.name == "tests.vectors"
     assert config.augment is None
+
+
+def test_the_comment_of_every_key_is_its_meaning_in_the_schema():
+    """`python -m linnaeus.config.yaml_comments` rewrites them."""
+    from linnaeus.config.yaml_comments import commented, files
+
+    found = dict(files())
+    assert (
+        len(found) > 40 and [path.name for path, schema in found.items() if commented(path.read_text(), schema) != path.read_text()] == []
+    )
+
+
+def test_a_comment_follows_the_schema_and_keeps_the_value():
+    from linnaeus.config.schema import DebugConfig
+    from linnaeus.config.yaml_comments import commented
+
+    text = commented("# by hand\n\ndump_metrics: true # wrong\n# wrong too\nbatch_hashes: false\n", DebugConfig)
+    assert text.startswith("# by hand\n\ndump_metrics: true # print and save") and "wrong" not in text
+    assert commented(text, DebugConfig) == text

@@ -28,4 +28,5 @@ class ViTConfig:
     architecture: str = setting("name of a timm vision transformer")
 
 
+DIRECTIONS = {"top1": "max"}
 SCHEMAS = {"data": {"tensors": TensorsConfig}, "model": {"mlp": MLPConfig, "vit": ViTConfig}}

@@ -17,4 +17,5 @@ class RankedTensorsConfig(DataConfig):
     classes: list[int] = setting("classes of each task")
 
 
+DIRECTIONS = {"top1": "max"}
 SCHEMAS = {"data": {"ranked_tensors": RankedTensorsConfig}, "model": {"vit": ViTConfig}}

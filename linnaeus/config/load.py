@@ -16,7 +16,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from linnaeus.config.metric_directions import direction, workload_module
 from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, same_for_hydra
+from linnaeus.config.registry import config_classes, import_plugins
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, RunConfig
 from linnaeus.config.schema_optimization import PlateauConfig
 from linnaeus.durations import Duration
@@ -25,10 +27,6 @@ from linnaeus.errors import ConfigError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-SMALLER_IS_BETTER = (
-    *("loss", "mse", "error", "inconsistent", "perplexity", "byte"),
-    *("severity", "distance", "hd1", "hd5", "hd20", "ece", "aurc"),
-)
 CONF = (Path(__file__).parents[1] / "conf").resolve()  # a link to conf/ at the top level; a folder in an installed package
 
 
@@ -73,6 +71,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
     extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = hydra_compose("config", [*as_hydra_takes(overrides), *extra])
+    import_plugins(OmegaConf.select(composed, "plugins") or [])
     workload = OmegaConf.select(composed, "workload.name")
     return composed, variants_of(workload) if isinstance(workload, str) else VARIANTS
 
@@ -86,22 +85,19 @@ def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:
     return found
 
 
-def workload_module(name: str) -> str:
-    """The package of a workload: one of ours by its short name, anything else by its dotted path."""
-    return name if "." in name else f"linnaeus.workloads.{name}"
-
-
 def variants_of(workload: str) -> dict[str, dict[str, type]]:
     """group -> name -> dataclass, for the program's groups and those of the workload."""
     try:
         module = importlib.import_module(workload_module(workload) + ".config")
     except ModuleNotFoundError as error:
         raise ConfigError(f"workload.name: no workload {workload!r} ({error})") from None
-    return {**VARIANTS, **module.SCHEMAS}
+    known, added = {**VARIANTS, **module.SCHEMAS}, config_classes()
+    return {group: {**classes, **added.get(group, {})} for group, classes in known.items()}
 
 
 def typed_config(tree: Any) -> Config:
     """The typed config of a plain mapping. Raises `ConfigError` for an unknown, missing, mistyped or out-of-range key."""
+    import_plugins(tree.get("plugins") or [])
     workload = (tree.get("workload") or {}).get("name")
     if not isinstance(workload, str):
         raise ConfigError("workload.name is missing; name one, as in workload=taxonomy")
@@ -140,21 +136,15 @@ def settled(config: Config) -> Config:
     """The config with what follows from its other values: names of monitored metrics, their directions, the experiment's name."""
     config = follow_the_average(config)
     schedule, stop = config.schedule, config.schedule.early_stop
-    stop = dataclasses.replace(stop, mode=direction(stop.mode, stop.monitor))
-    schedule = dataclasses.replace(schedule, best_mode=direction(schedule.best_mode, schedule.best_monitor), early_stop=stop)
+    workload = config.workload.name
+    stop = dataclasses.replace(stop, mode=direction(stop.mode, stop.monitor, workload, "schedule.early_stop.mode"))
+    best = direction(schedule.best_mode, schedule.best_monitor, workload, "schedule.best_mode")
+    schedule = dataclasses.replace(schedule, best_mode=best, early_stop=stop)
     scheduler = config.lr_scheduler
     if isinstance(scheduler, PlateauConfig):
-        scheduler = dataclasses.replace(scheduler, mode=direction(scheduler.mode, scheduler.monitor))
+        scheduler = dataclasses.replace(scheduler, mode=direction(scheduler.mode, scheduler.monitor, workload, "lr_scheduler.mode"))
     run = dataclasses.replace(config.run, experiment=config.data.name if config.run.experiment is None else config.run.experiment)
     return dataclasses.replace(config, schedule=schedule, lr_scheduler=scheduler, run=run)
-
-
-def direction(mode: str, metric: str) -> str:
-    """`min` or `max`: as said, or by the last word of the metric's name."""
-    if mode != "auto":
-        return mode
-    name = metric.removesuffix("_low").removesuffix("_high")
-    return "min" if name.split("/")[-1].split("_")[-1] in SMALLER_IS_BETTER else "max"
 
 
 def follow_the_average(config: Config) -> Config:
@@ -178,7 +168,8 @@ def schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str
     if key in variants:
         name = tree.get("name") if isinstance(tree, dict) else None
         if name not in variants[key]:
-            raise ConfigError(f"{key}.name is {name!r}; known: {', '.join(sorted(variants[key]))}")
+            hint = "a package of your own can add one (plugins, docs/extending.md)"
+            raise ConfigError(f"{key}.name is {name!r}; it must be one of {', '.join(sorted(variants[key]))}; {hint}")
         return variants[key][name]
     return annotation if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) else None
 

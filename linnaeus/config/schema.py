@@ -128,6 +128,7 @@ class Config:
     """The whole. `data`, `model`, `head`, `loss` and `augment` hold classes of the workload; null where it has no such group."""
 
     seed: int = setting("everything random is a function of this and a position", low=0)
+    plugins: list[str] = setting("packages of your own to import first; they register parts (docs/extending.md)")
     plan: bool = setting("build all that a run needs, print the schedule and stop before training")
     run: RunConfig = setting("the run directory and how it is continued")
     workload: WorkloadConfig = setting("the research program")

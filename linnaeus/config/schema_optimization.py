@@ -10,7 +10,7 @@ from linnaeus.config.setting import Durations, setting
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    name: str = setting("which optimizer", choices=("adamw", "sgd", "muon"))
+    name: str = setting("which optimizer")
     lr: float = setting("learning rate, at `lr_reference_batch` samples an update", above=0)
     lr_scaling: str = setting("how `lr` grows with the global batch", choices=("none", "linear", "sqrt"))
     lr_reference_batch: int = setting("the global batch `lr` is meant for", low=1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.load import direction
+from linnaeus.config.metric_directions import direction
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_launch import SweepConfig
 from linnaeus.errors import ConfigError
@@ -61,7 +61,7 @@ def metric_of(sweep: SweepConfig, config: Config) -> Metric:
     """By what a trial with this configuration is compared."""
     if sweep.metric is None:
         return Metric(config.schedule.best_monitor, config.schedule.best_mode, True)
-    return Metric(sweep.metric, direction(sweep.mode, sweep.metric), False)
+    return Metric(sweep.metric, direction(sweep.mode, sweep.metric, config.workload.name, "sweep.mode"), False)
 
 
 def common_metric(sweep: SweepConfig, trials: Sequence[Trial]) -> Metric:

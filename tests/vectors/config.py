@@ -24,4 +24,5 @@ class MLPConfig:
     batch_norm: bool = setting("normalise by batch statistics")
 
 
+DIRECTIONS = {"mse": "min", "r2": "max"}
 SCHEMAS = {"data": {"vectors": VectorsConfig}, "model": {"mlp": MLPConfig}}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from linnaeus.config.schema import DataConfig
 from linnaeus.config.setting import setting
 
+DIRECTIONS = {"perplexity": "min", "bits_per_byte": "min", "top1": "max", "score": "max"}  # by the last part of a metric's name
+
 TOKENIZERS = ("character", "byte", "bpe", "gpt2")
 ORDERS = ("windows", "random")
 GPT_SIZES = ("gpt_nano", "gpt_micro", "gpt_mini", "gpt_baby", "gpt2", "gpt2_medium", "gpt2_large", "gpt2_xl")

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from linnaeus.config.schema import DataConfig
 from linnaeus.config.setting import setting
 
-LOSSES = ("cross_entropy", "taxonomic_smoothing", "soft_labels", "conditional", "marginal")
+# metric -> whether smaller or larger is better, by the last part of its name
+DIRECTIONS = {
+    **dict.fromkeys(("inconsistent", "severity", "hd1", "hd5", "hd20", "ece", "aurc"), "min"),
+    **dict.fromkeys(("top1", "top5", "chain", "partial_chain", "many", "medium", "few", "precision", "recall", "f1"), "max"),
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class TimmConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class HeadConfig:
-    name: str = setting("how features become predictions", choices=("linear", "conditional", "hierarchical_softmax", "marginal"))
+    name: str = setting("how features become predictions")
     nulls: str = setting(
         "ignore: null labels are not trained on; phase_in, predict: each rank gets a class for them, by schedule.null_mask_prob or always",
         choices=("ignore", "phase_in", "predict"),
@@ -96,7 +100,7 @@ class HierarchicalSoftmaxConfig(HeadConfig):
 
 @dataclass(frozen=True)
 class LossConfig:
-    name: str = setting("loss of one taxonomic rank", choices=LOSSES)
+    name: str = setting("loss of one taxonomic rank")
     class_weights: str = setting(
         "weight of a class by its training rows n; none, inverse: 1 / n, effective: one over their effective number",
         choices=("none", "inverse", "effective"),
@@ -134,7 +138,7 @@ class MarginalConfig(LossConfig):
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    name: str = setting("which pipeline", choices=("none", "standard"))
+    name: str = setting("which pipeline")
     crop_scale: list[float] = setting("smallest and largest share of the area a random crop takes")
     crop_ratio: list[float] = setting("smallest and largest aspect ratio of a random crop")
     horizontal_flip: float = setting("probability of mirroring left-right", low=0, high=1)

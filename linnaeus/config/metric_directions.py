@@ -1,0 +1,42 @@
+"""Whether a smaller or a larger value of a metric is better.
+
+Each workload states it for its own metrics in `DIRECTIONS` of its `config` module, by the last part of the metric's name; a plugin
+states it when it registers a metric. An unknown metric is an error: a guess would keep the worst checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+from linnaeus.config.registry import registered_parts
+from linnaeus.errors import ConfigError
+
+COMMON = {"loss": "min", "seconds": "min", "ms_per_step": "min", "per_second": "max"}  # of every workload
+
+
+def workload_module(name: str) -> str:
+    """Return the package of a workload: one of ours by its short name, anything else by its dotted path."""
+    return name if "." in name else f"linnaeus.workloads.{name}"
+
+
+def directions(workload: str) -> Mapping[str, str]:
+    """Return metric -> min or max, of a workload and of registered metrics."""
+    own = getattr(importlib.import_module(f"{workload_module(workload)}.config"), "DIRECTIONS", {})
+    return {**COMMON, **own, **{name: part.direction for name, part in registered_parts("metric").items()}}
+
+
+def direction(mode: str, metric: str, workload: str, key: str) -> str:
+    """Return `mode` unless it is auto; then the direction of `metric`: of the last part of its name (`val/species/macro_top1`), or of an
+    ending of it (`top1`). The bounds of an interval (`..._low`, `..._high`) have the direction of their metric.
+
+    Raise `ConfigError` that names `key` if the direction is unknown."""
+    if mode != "auto":
+        return mode
+    known = directions(workload)
+    words = metric.split("/")[-1].removesuffix("_low").removesuffix("_high").split("_")
+    for first in range(len(words)):
+        name = "_".join(words[first:])
+        if name in known:
+            return known[name]
+    raise ConfigError(f"{key} is auto, but it is not known whether a smaller {metric} is better; set {key}=min or {key}=max")

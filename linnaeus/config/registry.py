@@ -1,0 +1,86 @@
+"""Parts that a package of one's own adds to the program: models, heads, losses, data sources, augmentations, optimizers, metrics.
+
+`plugins: [mylab]` imports the package before anything is built. The package registers each part with its name, the class of its
+configuration and the function that builds it:
+
+    @register("optimizer", "lion", LionConfig)
+    def build(config, param_groups): ...
+
+`docs/extending.md` shows a part of every group and the arguments of its builder. A workload is named by its dotted module
+(`workload.name=mylab.words`) and needs no registration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from linnaeus.errors import ConfigError
+
+GROUPS = ("model", "head", "loss", "data", "augment", "optimizer", "metric")
+Builder = TypeVar("Builder", bound=Callable[..., Any])
+
+
+class Part(NamedTuple):
+    """`config`: the class of the group's keys, None for a metric; `build`: makes the part; `direction`: min or max, for a metric."""
+
+    config: type | None
+    build: Callable[..., Any]
+    direction: str = ""
+
+
+_parts: dict[str, dict[str, Part]] = {group: {} for group in GROUPS}
+
+
+def register(group: str, name: str, config: type | None = None, *, direction: str = "") -> Callable[[Builder], Builder]:
+    """Return a decorator that registers a builder as `name` of `group`. `config` is a frozen dataclass of `setting` fields that extends the
+    group's own class. A metric has no config; it states its `direction`, min or max.
+
+    Raise `ConfigError` for an unknown group, a missing class or direction, and a name that is taken."""
+    if group not in GROUPS:
+        raise ConfigError(f"plugins: {group!r} is not a group that can be extended; choose one of {', '.join(GROUPS)}")
+    if group == "metric" and direction not in ("min", "max"):
+        raise ConfigError(f"plugins: the metric {name} must state direction='min' or direction='max'")
+    if group != "metric" and config is None:
+        raise ConfigError(f"plugins: {group}={name} must name the class of its configuration: register({group!r}, {name!r}, MyConfig)")
+
+    def decorate(build: Builder) -> Builder:
+        known = _parts[group].get(name)
+        if known is not None and known.build.__module__ != build.__module__:
+            raise ConfigError(f"plugins: {group}={name} is registered by {known.build.__module__} and {build.__module__}; rename one")
+        _parts[group][name] = Part(config, build, direction)
+        return build
+
+    return decorate
+
+
+def registered(group: str, name: str) -> Part | None:
+    """Return the registered part of this name, None if there is none."""
+    return _parts[group].get(name)
+
+
+def registered_parts(group: str) -> dict[str, Part]:
+    """Return name -> part of a group."""
+    return dict(_parts[group])
+
+
+def config_classes() -> dict[str, dict[str, type]]:
+    """Return group -> name -> configuration class of all registered parts."""
+    return {group: {name: part.config for name, part in parts.items() if part.config is not None} for group, parts in _parts.items()}
+
+
+def import_plugins(names: Sequence[str]) -> None:
+    """Import the packages of `plugins`, from the working directory too. Raise `ConfigError` for one that cannot be imported."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}.") or os.getcwd() in sys.path:
+                raise ConfigError(
+                    f"plugins: {name} cannot be imported ({error}); install the package or start where its folder is"
+                ) from None
+            sys.path.append(os.getcwd())
+            import_plugins([name])

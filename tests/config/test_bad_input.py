@@ -63,7 +63,7 @@ REFUSED = {
     "trainer.compile=maybe": "true or false",
     "trainer.max_grad_norm={a:1}": "trainer.max_grad_norm is {'a': 1}",
     "augment.crop_scale=0.5": "it takes a list",
-    "augment.crop_scale=[1,0.5]": "augment.crop_scale=[1.0, 0.5] must be two numbers",
+    "augment.crop_scale=[1,0.5]": "augment.crop_scale is [1.0, 0.5]; it must be two numbers",
     "data.components=[SPATIAL,[TEMPORAL]]": "data.components[1]",
     # durations
     "trainer.length=0epochs": "trainer.length is 0epochs, which is no update at all",
@@ -181,7 +181,7 @@ def test_a_plan_refuses_what_a_run_refuses(typed, start, tmp_path):
 
 
 def test_a_plan_reads_no_photograph_and_says_what_the_run_would(start, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("linnaeus.workloads.taxonomy.manifest.images.decode", None)
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.manifest.image_files.decode", None)
     small = [a for a in SMALL.split() if "_samples" not in a]
     arguments = ["data=manifest", f"data.path={folder}/manifest.csv", "weighting.weights={genus:0}", "run.name=one", *small]
     status, out, err = start("plan=true", *arguments)

@@ -252,7 +252,7 @@ def _mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:
         )
     for entry in config.schedule.mixup_group_level:
         _check_level(entry["level"], ranks)
-    return PairMixing.of(config.augment, config.seed, config.data.image_size)
+    return PairMixing.from_config(config.augment, config.seed, config.data.image_size)
 
 
 def _check_level(level: str, ranks: Sequence[str]) -> None:

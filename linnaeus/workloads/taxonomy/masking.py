@@ -15,7 +15,7 @@ import numpy as np
 from linnaeus import randomness
 from linnaeus.config.schema_schedule import RampConfig, ScheduleConfig
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.augment.draws import draws, sample_keys
+from linnaeus.workloads.taxonomy.augment.draws import sample_keys, uniform_draws
 
 FULL_OR_PARTIAL = 1  # the operation of these draws within their stream
 
@@ -39,7 +39,7 @@ class MetadataMasking:
 
     def draw(self, steps: np.ndarray, positions: np.ndarray, full: np.ndarray, partial: np.ndarray) -> np.ndarray:
         """bool [B, M], True = hidden, for int64 [B] `steps` and `positions` and the probabilities float [B] at those steps."""
-        u = draws(sample_keys(self.seed, randomness.MASK, steps, positions), FULL_OR_PARTIAL, 3)
+        u = uniform_draws(sample_keys(self.seed, randomness.MASK, steps, positions), FULL_OR_PARTIAL, 3)
         mask = np.zeros((len(positions), self.choices.shape[1]), dtype=bool)
         if len(self.choices):
             drawn = np.searchsorted(self.cumulative, u[:, 2], side="right").clip(max=len(self.choices) - 1)

@@ -22,7 +22,7 @@ import numpy as np
 from linnaeus import randomness
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.augment.draws import draws, sample_keys
+from linnaeus.workloads.taxonomy.augment.draws import sample_keys, uniform_draws
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 PHASE_IN = 2  # the operation of these draws within the masking stream
@@ -76,7 +76,7 @@ class NullPolicy:
         the probability that one is left out where that is scheduled."""
         taken = self.learnt(label) & usable[:, None]
         if not self.always:
-            taken &= draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1]) >= masked[:, None]
+            taken &= uniform_draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1]) >= masked[:, None]
         return np.where(taken, self.null_class, label)
 
     def learnt(self, label: np.ndarray) -> np.ndarray:

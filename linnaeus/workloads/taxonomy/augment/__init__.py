@@ -1,6 +1,6 @@
-"""What is done to training photographs: geometry, colour, automatic policies, erasing, and the mixing of pairs.
+"""Augmentation of training photographs: geometry, colour, automatic policies, erasing, and the mixing of pairs.
 
-Everything is drawn on the host from a position's key; the blending of pairs is done on the device (`..preparation`).
+All random numbers are drawn on the host from the key of a position. Pairs are blended on the device (`..preparation`).
 """
 
 from linnaeus.workloads.taxonomy.augment.pipeline import AugmentationPipelineFactory

@@ -1,6 +1,7 @@
-"""Uniform draws for a batch of samples: a function of each sample's key and of the operation, of nothing else.
+"""Uniform draws for a batch of samples, as a function of the key of each sample and of the operation.
 
-Every operation has a stream of its own, so switching one on or off never moves the draws of another.
+Each operation has its own stream, so that switching one on or off does not change the draws of another. Metadata masking and the null
+policy use these functions too, which is why they are not in `pipeline`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ CROP, FLIP, COLOUR, ERASE, POLICY = range(1, 6)
 
 
 def sample_keys(seed: int, stream: int, major: np.ndarray, minor: np.ndarray) -> np.ndarray:
-    """uint64 [B]: the key of each sample in `stream`, for int64 [B] `major` (epoch or step) and `minor` (position or pair)."""
+    """Return uint64 [B]: the key of each sample in `stream`, from int64 [B] `major` (epoch or step) and `minor` (position or pair)."""
     out = np.empty(len(major), dtype=np.uint64)
     for value in np.unique(major):
         chosen = major == value
@@ -21,12 +22,12 @@ def sample_keys(seed: int, stream: int, major: np.ndarray, minor: np.ndarray) ->
     return out
 
 
-def draws(keys: np.ndarray, operation: int, count: int) -> np.ndarray:
-    """float64 [B, count] uniform in [0, 1) for uint64 [B] `keys`."""
+def uniform_draws(keys: np.ndarray, operation: int, count: int) -> np.ndarray:
+    """Return float64 [B, count]: uniform numbers in [0, 1) of an operation for uint64 [B] `keys`."""
     index = keys[:, None] + np.arange(count, dtype=np.uint64)
     return randomness.uniforms(randomness.key(operation), index)
 
 
 def policy_keys(keys: np.ndarray) -> np.ndarray:
-    """uint64 [B]: seeds for third-party operations, apart from the draws of ours."""
+    """Return uint64 [B]: seeds for the operations of torchvision, independent of the other draws."""
     return randomness.hashes(randomness.key(POLICY), keys)

@@ -1,8 +1,8 @@
-"""Mixup and cutmix of in-group pairs: what is drawn on the host for each slot of two.
+"""Draws of mixup and cutmix for pairs of the same group, made on the host.
 
-A slot is positions 2k and 2k + 1, adjacent in a batch. Each half keeps `share` of itself and takes the rest from the other:
-blended all over (mixup, Zhang et al. 2017) or inside a box (cutmix, Yun et al. 2019), the share being the kept area to the pixel.
-Metadata are never interpolated: each component comes whole from one of the two. Keyed by (seed, epoch, slot).
+A pair (slot) is positions 2k and 2k + 1, adjacent in a batch. Each sample keeps `share` of itself and takes the rest from its partner:
+blended everywhere (mixup, Zhang et al. 2017) or inside a box (cutmix, Yun et al. 2019), where the share is the exact kept area in pixels.
+Metadata are never interpolated: each component comes whole from one of the two. Draws are keyed by (seed, epoch, slot).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from linnaeus.workloads.taxonomy.config import AugmentConfig
 
 @dataclass(frozen=True)
 class MixDraws:
-    """Per sample: how much of itself it keeps, the box it takes from its partner, the components it takes."""
+    """The draws of a batch of B samples with M metadata components."""
 
-    share: np.ndarray  # float32 [B]; 1 where unmixed
-    box: np.ndarray  # int64 [B, 4] top, left, bottom, right; empty (0) for mixup
-    pick: np.ndarray  # bool [B, M]
-    mixed: np.ndarray  # bool [B]
+    share: np.ndarray  # float32 [B], the share a sample keeps of itself; 1 if not mixed
+    box: np.ndarray  # int64 [B, 4] (top, left, bottom, right), taken from the partner; all 0 for mixup
+    pick: np.ndarray  # bool [B, M], True for a component taken from the partner
+    mixed: np.ndarray  # bool [B], True if the sample is mixed
 
 
 @dataclass(frozen=True)
 class PairMixing:
-    """Draws for the pairs of a batch. At least one of the alphas is above 0."""
+    """The mixing of pairs. At least one of the alphas must be above 0."""
 
     seed: int
     mixup_alpha: float
@@ -36,15 +36,18 @@ class PairMixing:
     image_size: int
 
     @classmethod
-    def of(cls, config: AugmentConfig, seed: int, image_size: int) -> PairMixing:
+    def from_config(cls, config: AugmentConfig, seed: int, image_size: int) -> PairMixing:
+        """Build from the configuration. An alpha of 0 switches its method off."""
         share = config.cutmix_share if config.mixup_alpha > 0 else 1.0
         return cls(seed, config.mixup_alpha, config.cutmix_alpha, share if config.cutmix_alpha > 0 else 0.0, image_size)
 
     def draw(
         self, epochs: np.ndarray, positions: np.ndarray, probability: np.ndarray, allowed: np.ndarray, present: np.ndarray
     ) -> MixDraws:
-        """Draws of a batch of int64 [B] `epochs` and `positions`; `allowed` bool [B] is equal on both halves of a slot,
-        and true only where rows i and i ^ 1 are one; `probability` float [B] of mixing; `present` bool [B, M]."""
+        """Return the draws of a batch with `epochs` and `positions`, int64 [B].
+
+        `probability` is the probability of mixing, float [B]. `allowed`, bool [B], must be equal for both samples of a slot, and True only
+        where rows i and i ^ 1 are a slot. `present`, bool [B, M], is True for the components a sample has."""
         count = len(positions)
         out = MixDraws(np.ones(count, np.float32), np.zeros((count, 4), np.int64), np.zeros_like(present), np.zeros(count, bool))
         for i in range(0, count - 1, 2):
@@ -69,7 +72,7 @@ class PairMixing:
             out.pick[i + half] = other & (~own | coins)
 
     def _box(self, draw: Draw) -> tuple[int, int, int, int]:
-        """A square of the drawn area around a uniform centre, cut off at the border; never empty."""
+        """Return (top, left, bottom, right): a square of random area around a random centre, clipped at the border, at least 1 pixel."""
         size = self.image_size
         half = size * (1.0 - draw.beta(self.cutmix_alpha, self.cutmix_alpha)) ** 0.5 / 2
         cy, cx = draw.uniform() * size, draw.uniform() * size

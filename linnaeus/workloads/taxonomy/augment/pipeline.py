@@ -1,13 +1,16 @@
-"""From decoded photographs of any size to one uint8 tensor: crop and resize, flips, policy, colour, erasing.
+"""The pipeline from decoded photographs of any size to one uint8 tensor: crop and resize, flips, policy, colour, erasing.
 
-`AugmentationPipelineFactory(config.augment, image_size).build(training)` gives a callable on (images, keys). What happens to a
-sample is a function of its own key, whatever batch it is in. `augment=none` is the same pipeline with neutral values: it takes the
-central square, as validation does. Normalisation, and the blending of pairs, happen on the device.
+`AugmentationPipelineFactory(config.augment, image_size).build(training)` returns a callable on (images, keys). The result for a sample
+is a function of its own key, independent of the rest of the batch. `augment=none` is the same pipeline with neutral values: it takes
+the central square, as validation does. Normalisation and the blending of pairs are done on the device.
+
+The policies are RandAugment and TrivialAugment of torchvision. torchvision draws from torch's global generator, so the global generators
+are seeded before each picture. It is imported only if a policy is configured (1.4 s), in the parent process, which forked workers share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,19 +18,24 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from linnaeus import randomness
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.augment import colour, draws, erasing, geometry, policy
+from linnaeus.workloads.taxonomy.augment import colour, draws, geometry
 from linnaeus.workloads.taxonomy.config import AugmentConfig
+
+Policy = Callable[[Image.Image], Image.Image]
 
 
 class Pipeline(Protocol):
+    """A callable from photographs to a batch."""
+
     def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> Tensor:
-        """uint8 [B, 3, S, S], contiguous, of uint8 [H, W, 3] photographs and uint64 [B] keys of their positions."""
+        """Return uint8 [B, 3, S, S], contiguous, from uint8 [H, W, 3] photographs and the uint64 [B] keys of their positions."""
         ...
 
 
 class AugmentationPipelineFactory:
-    """Checks the configuration once and builds the pipeline of training or validation."""
+    """Builds the pipeline of training or validation. Raises ConfigError for an impossible range of crops."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         _check_range("crop_scale", config.crop_scale, high=1.0)
@@ -41,7 +49,7 @@ class AugmentationPipelineFactory:
 
 
 class ValidationPipeline:
-    """The central square, resized; draws nothing."""
+    """Resizes the central square; the keys are not used."""
 
     def __init__(self, image_size: int) -> None:
         self.image_size = image_size
@@ -53,48 +61,67 @@ class ValidationPipeline:
 
 
 class TrainingPipeline:
-    """What the configuration asks for, in the order of the module's first line."""
+    """Applies the configured operations, in the order of the first line of the module."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         self.config, self.image_size = config, image_size
-        self.policy = policy.build_policy(config)
+        self.policy = _build_policy(config)
         self.colours = (config.brightness, config.contrast, config.saturation, config.hue)
 
     def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> Tensor:
         out = _stack(self._pictures(images, keys), self.image_size)
         if any(self.colours):
-            colour.apply_colour(out, *colour.colour_maps(draws.draws(keys, draws.COLOUR, 4), *self.colours))
+            colour.apply_colour(out, *colour.colour_maps(draws.uniform_draws(keys, draws.COLOUR, 4), *self.colours))
         if self.config.erasing > 0:
-            u = draws.draws(keys, draws.ERASE, erasing.ERASE_DRAWS)
-            erasing.erase(out, erasing.erase_boxes(u, self.image_size, self.config.erasing))
+            u = draws.uniform_draws(keys, draws.ERASE, geometry.ERASE_DRAWS)
+            geometry.erase(out, geometry.erase_boxes(u, self.image_size, self.config.erasing))
         return torch.from_numpy(out)
 
     def _pictures(self, images: Sequence[np.ndarray], keys: np.ndarray) -> list[Image.Image]:
-        u = draws.draws(keys, draws.CROP, geometry.CROP_DRAWS)
+        u = draws.uniform_draws(keys, draws.CROP, geometry.CROP_DRAWS)
         boxes = geometry.random_boxes(_sizes(images), u, self.config.crop_scale, self.config.crop_ratio).tolist()
-        chances = np.array([self.config.horizontal_flip, self.config.vertical_flip])
-        flips = (draws.draws(keys, draws.FLIP, 2) < chances).tolist()
+        probabilities = np.array([self.config.horizontal_flip, self.config.vertical_flip])
+        flips = (draws.uniform_draws(keys, draws.FLIP, 2) < probabilities).tolist()
         pictures = [
             geometry.flip(geometry.resample(image, box, self.image_size), *flip)
             for image, box, flip in zip(images, boxes, flips, strict=True)
         ]
         if self.policy is None:
             return pictures
-        return [policy.apply_policy(self.policy, p, int(k)) for p, k in zip(pictures, draws.policy_keys(keys), strict=True)]
+        return [_apply_policy(self.policy, p, int(k)) for p, k in zip(pictures, draws.policy_keys(keys), strict=True)]
+
+
+def _build_policy(config: AugmentConfig) -> Policy | None:
+    """Return the configured policy, or None for `none`."""
+    if config.policy == "none":
+        return None
+    from torchvision.transforms import InterpolationMode, RandAugment, TrivialAugmentWide
+
+    fill = [float(c) for c in geometry.FILL]
+    if config.policy == "trivialaugment":
+        return TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR, fill=fill)
+    return RandAugment(config.policy_operations, config.policy_magnitude, interpolation=InterpolationMode.BILINEAR, fill=fill)
+
+
+def _apply_policy(policy: Policy, picture: Image.Image, key: int) -> Image.Image:
+    """Return the picture after the operations drawn from `key`."""
+    randomness.seed_globals(key)
+    return policy(picture)
 
 
 def _check_range(name: str, values: Sequence[float], high: float) -> None:
     if len(values) != 2 or not 0 < values[0] <= values[1] <= high:
         limit = "" if high == float("inf") else f" <= {high:g}"
-        raise ConfigError(f"augment.{name}={list(values)} must be two numbers, 0 < smallest <= largest{limit}")
+        raise ConfigError(f"augment.{name} is {list(values)}; it must be two numbers, 0 < smallest <= largest{limit}")
 
 
 def _sizes(images: Sequence[np.ndarray]) -> np.ndarray:
+    """Return int64 [B, 2]: height and width of the photographs."""
     return np.array([image.shape[:2] for image in images], dtype=np.int64).reshape(-1, 2)
 
 
 def _stack(pictures: Sequence[Image.Image], size: int) -> np.ndarray:
-    """uint8 [B, 3, S, S] of RGB pictures."""
+    """Return uint8 [B, 3, S, S] from RGB pictures."""
     out = np.empty((len(pictures), size, size, 3), dtype=np.uint8)
     for row, picture in zip(out, pictures, strict=True):
         row[...] = np.asarray(picture)

@@ -1,20 +1,20 @@
-"""biota: the embedded source of data. Organisms drawn procedurally, deterministic by number, nothing to download.
+"""biota, the embedded data source: organisms drawn by the program as a function of numbers. Nothing is downloaded.
 
-names, palettes, world   the taxa, how common they are, and their inherited traits
-plans, patterns, backdrop, draw, reader   the photographs
-individuals, places      who is met, where and when
-source                   all of it as one `Source`
-oracle                   the best accuracy anyone can reach on it
-export, sheet, __main__  `python -m linnaeus.workloads.taxonomy.biota export DIR | sheet FILE.png | ceilings`
+names, world                             taxa, species frequencies and inherited traits
+body_plans, shapes, background, render   photographs
+individuals                              species, labels and metadata of individuals
+biota_source, reader                     the `Source` and its image reader
+oracle                                   the best possible accuracies
+export, __main__                         `python -m linnaeus.workloads.taxonomy.biota export DIR | sheet FILE.png | ceilings`
 """
 
-from linnaeus.workloads.taxonomy.biota.source import build_source
+from linnaeus.workloads.taxonomy.biota.biota_source import build_source
 
 __all__ = ["build_source", "ceilings"]
 
 
 def __getattr__(name: str):
-    if name == "ceilings":  # not needed before the end of a run
+    if name == "ceilings":  # imported on first use: only the end of a run needs it
         from linnaeus.workloads.taxonomy.biota.oracle import ceilings
 
         return ceilings

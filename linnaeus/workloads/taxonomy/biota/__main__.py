@@ -1,4 +1,4 @@
-"""biota from the command line.
+"""Export biota, draw its contact sheet, or print its best possible accuracies from the command line.
 
 python -m linnaeus.workloads.taxonomy.biota export DIR [--train N --validation N --size PIXELS --world W]
 python -m linnaeus.workloads.taxonomy.biota sheet FILE.png [--size PIXELS --world W]
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,41 +18,45 @@ from linnaeus.workloads.taxonomy.config import BiotaConfig
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line and status 2, without the usage."""
+        """Print one line, without the usage, and exit with status 2."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def _whole(low: int):
+def _whole_number(low: int) -> Callable[[str], int]:
+    """Return an argument type: a whole number of at least `low`."""
+
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if value < low:
-            raise argparse.ArgumentTypeError(f"{value} is below {low}")
+            raise argparse.ArgumentTypeError(f"{value} is below {low}, the smallest value")
         return value
 
     return parse
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="python -m linnaeus.workloads.taxonomy.biota", description="the embedded world of drawn organisms")
+    parser = _Parser(
+        prog="python -m linnaeus.workloads.taxonomy.biota", description="Export the embedded world of drawn organisms, or describe it."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="export | sheet | ceilings", parser_class=_Parser)
     options = {
-        "--train": {"type": _whole(2), "default": 10000, "help": "individuals for training (%(default)s)"},
-        "--validation": {"type": _whole(1), "default": 2000, "help": "individuals for validation (%(default)s)"},
-        "--size": {"type": _whole(8), "default": 64, "help": "side of a photograph in pixels (%(default)s)"},
-        "--world": {"type": _whole(0), "default": 0, "help": "number of the world (%(default)s)"},
+        "--train": {"type": _whole_number(2), "default": 10000, "help": "individuals for training (%(default)s)"},
+        "--validation": {"type": _whole_number(1), "default": 2000, "help": "individuals for validation (%(default)s)"},
+        "--size": {"type": _whole_number(8), "default": 64, "help": "side of a photograph in pixels (%(default)s)"},
+        "--world": {"type": _whole_number(0), "default": 0, "help": "number of the world (%(default)s)"},
     }
-    for name, what, path, wanted in (
+    for name, description, path, accepted in (
         ("export", "write JPEGs and manifest.csv", "DIR", ("--train", "--validation", "--size", "--world")),
         ("sheet", "draw every species as a PNG", "FILE.png", ("--size", "--world")),
         ("ceilings", "print the best possible accuracies", "", ("--train", "--validation", "--world")),
     ):
-        command = commands.add_parser(name, help=what, description=what, prog=f"biota {name}")
+        command = commands.add_parser(name, help=description, description=description, prog=f"biota {name}")
         if path:
             command.add_argument("path", metavar=path, type=Path)
-        for option in wanted:
+        for option in accepted:
             command.add_argument(option, **options[option])
     return parser.parse_args(argv)
 
@@ -73,31 +78,31 @@ def _config(arguments: argparse.Namespace) -> BiotaConfig:
     )
 
 
-def _perform(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
     if arguments.command == "export":
         from linnaeus.workloads.taxonomy.biota.export import export
 
-        print(f"{export(_config(arguments), arguments.path)} photographs and manifest.csv in {arguments.path}")
+        print(f"{export(_config(arguments), arguments.path)} photographs and manifest.csv written to {arguments.path}")
     elif arguments.command == "sheet":
-        from linnaeus.workloads.taxonomy.biota.sheet import write_sheet
+        from linnaeus.workloads.taxonomy.biota.export import write_sheet
 
         write_sheet(arguments.path, arguments.world, arguments.size)
-        print(f"every species of world {arguments.world} in {arguments.path}")
+        print(f"all species of world {arguments.world} written to {arguments.path}")
     else:
-        from linnaeus.workloads.taxonomy.biota.oracle import ceilings, table
+        from linnaeus.workloads.taxonomy.biota.oracle import ceilings, format_ceilings
 
-        print(table(ceilings(_config(arguments))))
+        print(format_ceilings(ceilings(_config(arguments))))
 
 
 def main(argv: list[str]) -> int:
-    """Exit status: 0, or 2 with one line on stderr for what a user got wrong."""
+    """Run the command and return the exit status: 0, or 2 after one line on stderr for a user's mistake."""
     arguments = _arguments(argv)
     try:
         if arguments.command == "sheet" and arguments.path.suffix.lower() != ".png":
-            raise ValueError(f"{arguments.path} does not end in .png")
-        _perform(arguments)
-    except (OSError, ValueError) as mistake:
-        print(f"biota {arguments.command}: {mistake}", file=sys.stderr)
+            raise ValueError(f"{arguments.path} must end in .png")
+        _run(arguments)
+    except (OSError, ValueError) as error:
+        print(f"biota {arguments.command}: {error}", file=sys.stderr)
         return 2
     return 0
 

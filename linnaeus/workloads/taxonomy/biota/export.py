@@ -1,7 +1,7 @@
-"""Writes biota as a folder of JPEGs and a manifest, so that every source of photographs can be tested against it.
+"""Export biota: JPEGs with a manifest, or a contact sheet of all species.
 
-`manifest.csv`: path, order, family, genus, species, latitude, longitude, uncertainty, date, time, elevation, split (train or
-val). A field is empty where a label is null or a component missing. A repeated export writes the same rows and, with the same
+Columns of `manifest.csv`: path, order, family, genus, species, latitude, longitude, uncertainty, date, time, elevation, split (train or
+val). A field is empty where the label is null or the component missing. A repeated export writes the same rows and, with the same
 version of Pillow, the same bytes.
 """
 
@@ -15,36 +15,44 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.biota.source import build_source
+from linnaeus.workloads.taxonomy.biota.biota_source import build_source
+from linnaeus.workloads.taxonomy.biota.render import render_forms
+from linnaeus.workloads.taxonomy.biota.world import World, build_world
 from linnaeus.workloads.taxonomy.observations import TRAIN, Metadata, Source
 
 if TYPE_CHECKING:
+    from PIL.ImageDraw import ImageDraw
+
     from linnaeus.workloads.taxonomy.config import BiotaConfig
 
-YEAR = 2023  # of 365 days; biota itself knows the fraction of the year only
-QUALITY = 92
+YEAR = 2023  # 365 days; biota has only the fraction of the year
+QUALITY = 92  # of the JPEGs
 _BATCH = 64
+SHEET_INDIVIDUALS = 6  # photographs per species
+SHEET_COLUMNS = 3  # species side by side
+_CAPTION_WIDTH = 190  # pixels
+_PAPER, _INK, _FAINT = (250, 248, 242), (30, 28, 26), (120, 112, 104)
 
 
 def export(config: BiotaConfig, directory: Path) -> int:
-    """Write every observation of `config` under `directory` (made, must be empty or absent); returns their number.
+    """Write all photographs and `manifest.csv` under `directory`, and return the number of photographs.
 
-    Raises FileExistsError when the directory holds anything."""
+    The directory is created. Raises FileExistsError when it exists and is not empty."""
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
-        raise FileExistsError(f"{directory} is not empty; name a new folder")
+        raise FileExistsError(f"{directory} is not empty; choose a new folder")
     (directory / "images").mkdir()
     source = build_source(config)
     for start in range(0, len(source.ids), _BATCH):
         _write_images(source, np.arange(start, min(start + _BATCH, len(source.ids))), directory)
-    unfinished = directory / "manifest.csv.part"
-    with unfinished.open("w", newline="", encoding="utf-8") as file:
+    partial = directory / "manifest.csv.part"
+    with partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(
             ["path", *source.tree.ranks, "latitude", "longitude", "uncertainty", "date", "time", "elevation", "split"],
         )
         writer.writerows(_row(source, i) for i in range(len(source.ids)))
-    unfinished.rename(directory / "manifest.csv")
+    partial.rename(directory / "manifest.csv")
     return len(source.ids)
 
 
@@ -60,11 +68,14 @@ def _write_images(source: Source, samples: np.ndarray, directory: Path) -> None:
 
 
 def _row(source: Source, i: int) -> list[str]:
+    """Return the cells of observation i."""
     taxa = [names[c] if c >= 0 else "" for names, c in zip(source.tree.names, source.labels[i], strict=True)]
-    return [_image_path(source, i), *taxa, *_where_and_when(source.metadata, i), "train" if source.split[i] == TRAIN else "val"]
+    return [_image_path(source, i), *taxa, *_metadata_cells(source.metadata, i), "train" if source.split[i] == TRAIN else "val"]
 
 
-def _where_and_when(metadata: Metadata, i: int) -> list[str]:
+def _metadata_cells(metadata: Metadata, i: int) -> list[str]:
+    """Return latitude, longitude, uncertainty, date, time and elevation of observation i, empty where NaN."""
+
     def number(value: float, digits: int) -> str:
         return "" if math.isnan(value) else f"{value:.{digits}f}"
 
@@ -74,5 +85,38 @@ def _where_and_when(metadata: Metadata, i: int) -> list[str]:
     if not math.isnan(metadata.hour[i]):
         seconds = int(float(metadata.hour[i]) * 3600)
         time = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    where = [number(metadata.latitude[i], 5), number(metadata.longitude[i], 5), number(metadata.uncertainty[i], 1)]
-    return [*where, date, time, number(metadata.elevation[i], 1)]
+    spatial = [number(metadata.latitude[i], 5), number(metadata.longitude[i], 5), number(metadata.uncertainty[i], 1)]
+    return [*spatial, date, time, number(metadata.elevation[i], 1)]
+
+
+def write_sheet(path: Path, world_number: int, size: int) -> None:
+    """Write a contact sheet of a world as a PNG: species ordered by the tree, with a caption and six individuals each.
+
+    `size` is the side of a photograph in pixels; below 48 it is set to 48, so that captions fit."""
+    from PIL import Image, ImageDraw
+
+    size = max(size, 48)
+    world = build_world(world_number)
+    species = len(world.form)
+    rows = -(-species // SHEET_COLUMNS)
+    width = SHEET_COLUMNS * (_CAPTION_WIDTH + SHEET_INDIVIDUALS * size)
+    sheet = Image.new("RGB", (width, rows * size), _PAPER)
+    pen = ImageDraw.Draw(sheet)
+    for s in range(species):
+        left, top = (s // rows) * (width // SHEET_COLUMNS), (s % rows) * size
+        _write_caption(pen, world, s, left + 6, top + 4)
+        samples = np.arange(SHEET_INDIVIDUALS) + 1000 * s  # other poses for each species
+        strip = render_forms(world_number, np.full(SHEET_INDIVIDUALS, world.form[s]), samples, size)
+        sheet.paste(Image.fromarray(np.concatenate(list(strip), axis=1)), (left + _CAPTION_WIDTH, top))
+    sheet.save(path)
+
+
+def _write_caption(pen: ImageDraw, world: World, s: int, x: int, y: int) -> None:
+    """Write order and family (at the first species of a genus), name, frequency and cryptic kind of species s at (x, y)."""
+    order, family = (world.tree.names[r][c] for r, c in enumerate(world.lineage[s, :2]))
+    first = s == 0 or world.lineage[s, 2] != world.lineage[s - 1, 2]
+    if first:
+        pen.text((x, y), f"{order} · {family}", fill=_FAINT)
+    pen.text((x, y + 14), world.tree.names[3][s], fill=_INK)
+    kind = f"separated by {world.cryptic_kind[s]}" if world.cryptic_kind[s] else ""
+    pen.text((x, y + 28), f"{100 * world.prior[s]:.2f} %  {kind}", fill=_FAINT)

@@ -1,7 +1,7 @@
-"""Invented Latin-like names of taxa: syllables of our own, endings as the two codes of nomenclature would have them.
+"""Invented Latin-like names of taxa. The endings follow the codes of zoological and botanical nomenclature.
 
-Orders of insects end in -optera, of fishes in -iformes, of plants in -ales; families in -idae or -aceae; a species' name is its
-binomial.
+Orders of insects end in -optera, of fishes in -iformes, of plants in -ales. Families end in -idae (animals) or -aceae (plants). The name
+of a species is its binomial. `used` holds the names that exist already; each function adds the name it returns.
 """
 
 from __future__ import annotations
@@ -31,35 +31,37 @@ def _stem(draw: Draw, middles: int) -> str:
     return _STARTS[draw.integer(len(_STARTS))] + "".join(_MIDDLES[draw.integer(len(_MIDDLES))] for _ in range(middles))
 
 
-def _fresh(draw: Draw, ends: tuple[str, ...], middles: int, taken: set[str]) -> str:
+def _unused_name(draw: Draw, ends: tuple[str, ...], middles: int, used: set[str]) -> str:
     while True:
         name = _stem(draw, middles) + ends[draw.integer(len(ends))]
-        if name not in taken:
-            taken.add(name)
+        if name not in used:
+            used.add(name)
             return name
 
 
-def order_name(draw: Draw, ending: str, taken: set[str]) -> str:
-    """A stem with the ending of its body plan, such as -optera."""
+def order_name(draw: Draw, ending: str, used: set[str]) -> str:
+    """Return the name of an order: a stem and the ending of its body plan, such as -optera."""
     while True:
         name = _stem(draw, 1).rstrip("aeiou") + ending
-        if name not in taken:
-            taken.add(name)
+        if name not in used:
+            used.add(name)
             return name
 
 
-def family_name(draw: Draw, kingdom: str, taken: set[str]) -> str:
-    return _fresh(draw, ("ridae", "lidae", "nidae") if kingdom == "animal" else ("raceae", "laceae", "naceae"), 1, taken)
+def family_name(draw: Draw, kingdom: str, used: set[str]) -> str:
+    """Return the name of a family of a kingdom, animal or plant."""
+    return _unused_name(draw, ("ridae", "lidae", "nidae") if kingdom == "animal" else ("raceae", "laceae", "naceae"), 1, used)
 
 
-def genus_name(draw: Draw, kingdom: str, taken: set[str]) -> str:
-    return _fresh(draw, _GENUS_ENDS[kingdom], 1, taken)
+def genus_name(draw: Draw, kingdom: str, used: set[str]) -> str:
+    """Return the name of a genus of a kingdom, animal or plant."""
+    return _unused_name(draw, _GENUS_ENDS[kingdom], 1, used)
 
 
-def species_name(draw: Draw, genus: str, taken: set[str]) -> str:
-    """The binomial; `taken` holds the genus's earlier ones."""
+def species_name(draw: Draw, genus: str, used: set[str]) -> str:
+    """Return a binomial: the genus and an epithet."""
     while True:
         name = f"{genus} {_EPITHETS[draw.integer(len(_EPITHETS))]}"
-        if name not in taken:
-            taken.add(name)
+        if name not in used:
+            used.add(name)
             return name

@@ -1,15 +1,15 @@
-"""The best accuracy anyone can reach on biota: an oracle that sees the drawn form and knows every distribution exactly.
+"""The best possible accuracy on biota, computed from the exact distributions and the form of each individual.
 
-It computes p(species | form, metadata) by Bayes' rule. The prior is how often species are drawn, in training and validation
-alike; a species whose form is another one is ruled out; a component that is missing or masked is left out of the likelihood
-(components are independent given the species, and whether one is missing does not depend on it). A coarser rank's posterior is
-the sum over its species. Two decision rules, each best for its own measure (Menon et al. 2013 for the second):
+p(species | form, metadata) follows from Bayes' rule. The prior is the frequency of the species, the same in training and validation.
+Species with another form have probability 0. A component that is missing or masked is left out of the likelihood: components are
+independent given the species, and a component is missing independently of the species. The posterior of a coarser rank is the sum
+over its species. There are two decision rules, each optimal for its own measure (Menon et al. 2013 for the second):
 
     top1   predict the class of the largest posterior
-    macro  predict the class of the largest posterior / prior, which maximises the mean of the classes' recalls
+    macro  predict the class of the largest posterior / prior, which maximises the mean recall of the classes
 
-Expectations, not one draw of labels: an individual counts for class c with weight p(c | what is seen of it). So a ceiling is that
-of the config's own validation individuals, with their forms and metadata, averaged over the labels that they might have had.
+The results are expectations: an individual counts for class c with weight p(c | its form and metadata). A ceiling therefore belongs to
+the forms and metadata of the configured validation individuals, averaged over the labels they could have.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.biota.individuals import labels_of, species_of
-from linnaeus.workloads.taxonomy.biota.places import MISSING, draw_metadata, log_densities
+from linnaeus.workloads.taxonomy.biota.individuals import MISSING, draw_metadata, labels_of, log_densities, species_of
 from linnaeus.workloads.taxonomy.biota.world import RANKS, World, build_world
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ COMPONENTS = tuple(MISSING)
 
 
 def posteriors(world: World, form: np.ndarray, densities: dict[str, np.ndarray], masked: Collection[str] = ()) -> np.ndarray:
-    """float64 [N, S]: p(species | form, unmasked metadata); `form` int64 [N], `densities` as `places.log_densities` gives them."""
+    """Return float64 [N, S]: p(species | form, unmasked metadata). `form` is int64 [N], `densities` the result of `log_densities`."""
     log = np.where(world.form[None] == form[:, None], np.log(world.prior), -np.inf)
     for name, density in densities.items():
         if name not in masked:
@@ -40,8 +39,8 @@ def posteriors(world: World, form: np.ndarray, densities: dict[str, np.ndarray],
     return likelihood / likelihood.sum(axis=1, keepdims=True)
 
 
-def up_the_tree(world: World, species: np.ndarray, rank: int) -> np.ndarray:
-    """[..., S] summed over the species of each class of `rank`: [..., C]."""
+def sum_to_rank(world: World, species: np.ndarray, rank: int) -> np.ndarray:
+    """Return [..., C]: `species` [..., S] summed over the species of each class at the taxonomic rank number `rank`."""
     classes = world.lineage[:, rank]
     order = np.argsort(classes, kind="stable")
     starts = np.searchsorted(classes[order], np.arange(len(world.tree.names[rank])))
@@ -49,7 +48,9 @@ def up_the_tree(world: World, species: np.ndarray, rank: int) -> np.ndarray:
 
 
 def expected_accuracy(posterior: np.ndarray, prior: np.ndarray) -> dict[str, float]:
-    """Best top-1 and macro accuracy for posteriors [N, C] and class prior [C]. A class that no individual can be is left out."""
+    """Return the best expected top-1 and macro accuracy for posteriors [N, C] and the class prior [C].
+
+    A class whose posterior is 0 for every individual is left out of the macro accuracy."""
     n = len(posterior)
     balanced = (posterior / prior).argmax(axis=1)
     mass = posterior.sum(axis=0)
@@ -59,13 +60,15 @@ def expected_accuracy(posterior: np.ndarray, prior: np.ndarray) -> dict[str, flo
 
 
 def conditions() -> dict[str, tuple[str, ...]]:
-    """Name of each way of looking -> the components that are masked in it."""
+    """Return condition name -> masked components."""
     return {"with_meta": (), "without_meta": COMPONENTS} | {f"mask_{name}": (name,) for name in COMPONENTS}
 
 
 def ceilings(config: BiotaConfig) -> dict[str, float]:
-    """Best possible accuracies on the validation individuals: `<condition>/<rank>/<top1|macro>`, the conditions being
-    with_meta, without_meta, mask_SPATIAL, mask_TEMPORAL and mask_ELEVATION. Individuals without a label at a rank do not count."""
+    """Return the best possible accuracies on the validation individuals by name, `<condition>/<rank>/<top1|macro>`.
+
+    The conditions are with_meta, without_meta, mask_SPATIAL, mask_TEMPORAL and mask_ELEVATION. Individuals without a label at a rank
+    are left out of that rank."""
     world = build_world(config.world)
     samples = np.arange(config.train_samples, config.train_samples + config.validation_samples)
     species = species_of(world, samples)
@@ -76,13 +79,13 @@ def ceilings(config: BiotaConfig) -> dict[str, float]:
         posterior = posteriors(world, world.form[species], densities, masked)
         for rank, name in enumerate(RANKS):
             known = labels[:, rank] >= 0
-            result = expected_accuracy(up_the_tree(world, posterior[known], rank), up_the_tree(world, world.prior, rank))
+            result = expected_accuracy(sum_to_rank(world, posterior[known], rank), sum_to_rank(world, world.prior, rank))
             best |= {f"{condition}/{name}/{measure}": value for measure, value in result.items()}
     return best
 
 
-def table(best: dict[str, float]) -> str:
-    """The ceilings as text: a line per condition, top-1 and macro per rank, finest first."""
+def format_ceilings(best: dict[str, float]) -> str:
+    """Return the ceilings as a text table: a line per condition, top-1 and macro in percent per rank, finest rank first."""
     ranks = tuple(reversed(RANKS))
     lines = [f"{'best possible, %':<16}" + "".join(f"{rank:>16}" for rank in ranks), " " * 16 + f"{'top-1   macro':>16}" * len(ranks)]
     for condition in conditions():

@@ -1,6 +1,7 @@
-"""Signed distances (negative inside) and cover, vectorised over a batch: float32 [B, H, W] against parameters [B, 1, 1].
+"""Signed distances (negative inside), their anti-aliased coverage, and patterns of marks, vectorised over a batch.
 
-Distances are first-order approximations, exact enough for an outline one pixel wide.
+Coordinates are float32 [B, H, W], parameters float32 [B, 1, 1]. Distances are first-order approximations: the error is small at an
+outline one pixel wide.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import numpy as np
 Array = np.ndarray
 
 
-def cover(d: Array, pixel: Array) -> Array:
-    """Anti-aliased cover in [0, 1] of the inside of `d`, `pixel` being the width of one pixel in the units of `d`."""
+def coverage(d: Array, pixel: Array) -> Array:
+    """Return the anti-aliased coverage, in [0, 1], of the inside of the signed distance `d`. `pixel` is the pixel width in units of `d`."""
     return np.clip(0.5 - d / pixel, 0.0, 1.0)
 
 
 def radius(u: Array, v: Array, cu: Array | float, cv: Array | float, a: Array | float, b: Array | float) -> Array:
-    """Elliptic radius: 0 at (cu, cv), 1 on the ellipse of half-axes a, b."""
+    """Return the elliptic radius: 0 at (cu, cv), 1 on the ellipse of half-axes a, b."""
     return np.sqrt(np.square((u - cu) / a) + np.square((v - cv) / b))
 
 
 def ellipse(u: Array, v: Array, cu: Array | float, cv: Array | float, a: Array | float, b: Array | float) -> Array:
-    """Distance to an ellipse, scaled by its smaller half-axis."""
+    """Return the signed distance to an ellipse: the elliptic radius minus 1, times the smaller half-axis."""
     return (radius(u, v, cu, cv, a, b) - 1.0) * np.minimum(a, b)
 
 
@@ -35,6 +36,34 @@ def strand(
     bend: Array | float,
     thick: Array,
 ) -> Array:
-    """Distance to a curved hair from along=start to end, lying at across = at + slope x + bend x^2, x = along - start."""
+    """Return the signed distance to a curved strand of half-width `thick` from along = start to along = end.
+
+    Its centre line is across = at + slope x + bend x^2, with x = along - start."""
     x = along - start
     return np.maximum(np.abs(across - (at + x * (slope + bend * x))) - thick, np.maximum(-x, along - end))
+
+
+def pattern_coverage(c: Array, s: Array, t: Array, r: Array, pixel: Array, phase: Array) -> Array:
+    """Return float32 [B, H, W]: the coverage of the marks of a pattern, in [0, 1], on body coordinates.
+
+    s runs along the body (-1 to 1), t across it (0 at the midline, 1 at the edge), r outwards (0 in the middle, 1 at the outline).
+    The marks are the region where
+
+        f = a cos(k_s s + k_t t + phase) cos(k_t2 t) + rim r^2 + slope s - eye ((s - s0)^2 + (t - t0)^2) - threshold
+
+    is positive. The choice of coefficients that are not zero makes bands, stripes, chevrons, spots, a rim, halves or a saddle; one
+    formula for all needs no branch per species. `c` is float32 [B, 12]: a, k_s, k_t, phase, k_t2, rim, slope, eye, s0, t0, threshold
+    and steepness. `pixel` (pixel width in body units) and `phase` (added for each individual) are [B, 1, 1]."""
+    a, ks, kt, ph, kt2, rim, slope, eye, s0, t0, threshold, steep = (c[:, i, None, None] for i in range(12))
+    f = np.cos(ks * s + (kt * t + (ph + phase))) * a
+    if np.any(kt2):
+        f *= np.cos(kt2 * t)
+    f += rim * (r * r)
+    f += slope * s
+    if np.any(eye):
+        f -= eye * (np.square(s - s0) + np.square(t - t0))
+    f -= threshold
+    width = np.maximum(1.2 * steep * pixel, 0.12)  # one pixel, in units of f, for a half-body about 0.5 wide
+    f /= width
+    f += 0.5
+    return np.clip(f, 0, 1, out=f)

@@ -1,10 +1,10 @@
-"""One world of organisms: its tree of taxa, how common each species is, and what each looks like.
+"""A world of organisms: the tree of taxa, the frequency of each species, and the traits that determine its pictures.
 
-Traits are inherited down the tree, so that closer kin look more alike: the order gives the body plan, the family its
-proportions and its range of colours, the genus the kind of pattern and the colour of the marks, the species its ground colour,
-the number and extent of the marks and one small accent. A *form* is what is drawn: species of a cryptic group share one.
+Traits are inherited down the tree, so that closer relatives look more alike. The order sets the body plan; the family the proportions
+and the palette; the genus the kind of pattern and the colour of the marks; the species the ground colour, the number and extent of the
+marks, and one small accent. A *form* is a set of traits that is drawn. The species of a cryptic group share one form.
 
-`build_world(number)` is a pure function of the number, takes a few milliseconds, and is kept.
+`build_world(number)` is a pure function of the number, takes a few milliseconds, and is cached.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 
 from linnaeus.randomness import SYNTHETIC, Draw
 from linnaeus.workloads.taxonomy.biota import names
-from linnaeus.workloads.taxonomy.biota.palettes import ACCENTS, MARKS, PALETTES
-from linnaeus.workloads.taxonomy.biota.plans import PLANS
+from linnaeus.workloads.taxonomy.biota.body_plans import BODY_PLANS
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-GENERATOR_VERSION = 1  # raise it with every change that alters a label, a number or a pixel
+GENERATOR_VERSION = 1  # increase it with every change of a label, a number or a pixel
 RANKS = ("order", "family", "genus", "species")
 GENERA_PER_FAMILY = (3, 3, 2)
-SPECIES_PER_GENUS = (2,) * 12 + (3,) * 16 + (4,) * 12  # dealt over the 40 genera: 120 species
-FREQUENCY_EXPONENT = 0.85  # of the rank-frequency power law; the rarest of 120 species then has 0.23 % of the individuals
-# (kind, members, frequency rank of the commonest member): members have neighbouring ranks, so that looks alone decide little.
+SPECIES_PER_GENUS = (2,) * 12 + (3,) * 16 + (4,) * 12  # shuffled over the 40 genera: 120 species
+FREQUENCY_EXPONENT = 0.85  # of the rank-frequency power law; the rarest of 120 species has 0.23 % of the individuals
+# (kind, number of species, frequency rank of the commonest one). The species of a group have neighbouring frequency ranks, so that the
+# prior hardly separates them.
 CRYPTIC_GROUPS = (
     ("range", 2, 8),
     ("season", 2, 14),
@@ -39,14 +39,46 @@ CRYPTIC_GROUPS = (
 )
 PATTERNS = ("bands", "stripes", "chevrons", "spots", "rim", "halves", "saddle")
 
+Colour = tuple[float, float, float]  # RGB in [0, 1]
+
+BLACK, CHARCOAL, CHESTNUT, RUST, CRIMSON = (
+    (0.09, 0.08, 0.09),
+    (0.24, 0.24, 0.28),
+    (0.42, 0.20, 0.09),
+    (0.72, 0.30, 0.08),
+    (0.70, 0.08, 0.12),
+)
+ORANGE, OCHRE, YELLOW, CREAM, WHITE = (0.93, 0.50, 0.08), (0.76, 0.58, 0.24), (0.95, 0.82, 0.18), (0.93, 0.87, 0.70), (0.95, 0.95, 0.93)
+OLIVE, GREEN, EMERALD, TURQUOISE, STEEL = (0.40, 0.42, 0.12), (0.22, 0.50, 0.14), (0.05, 0.42, 0.25), (0.18, 0.66, 0.68), (0.22, 0.36, 0.58)
+BLUE, VIOLET, MAUVE, PINK, SILVER = (0.16, 0.25, 0.72), (0.42, 0.16, 0.55), (0.68, 0.50, 0.78), (0.93, 0.55, 0.66), (0.70, 0.73, 0.76)
+LIME, BRONZE, WINE, SEA_GREEN = (0.62, 0.74, 0.20), (0.48, 0.34, 0.20), (0.45, 0.10, 0.22), (0.42, 0.62, 0.50)
+
+# Ground, mark and accent colours of each body plan. Colours of one palette are far enough apart that neither the light of a photograph
+# nor mild colour jitter turns one into another.
+GROUND_COLOURS: dict[str, tuple[Colour, ...]] = {
+    "beetle": (CHARCOAL, CHESTNUT, CRIMSON, ORANGE, OCHRE, EMERALD, STEEL, VIOLET, CREAM, OLIVE),
+    "moth": (CHARCOAL, CHESTNUT, RUST, OCHRE, CREAM, YELLOW, SILVER, TURQUOISE, MAUVE, CRIMSON),
+    "fish": (SILVER, STEEL, BLUE, TURQUOISE, YELLOW, ORANGE, OLIVE, CRIMSON, CHARCOAL, CREAM),
+    "flower": (WHITE, YELLOW, ORANGE, PINK, CRIMSON, VIOLET, BLUE, MAUVE),
+    "leaf": (GREEN, LIME, EMERALD, WINE, RUST, SEA_GREEN, YELLOW, BRONZE),
+}
+MARK_COLOURS: dict[str, tuple[Colour, ...]] = {
+    "beetle": (BLACK, YELLOW, CREAM, CRIMSON, ORANGE),
+    "moth": (BLACK, WHITE, ORANGE, CHESTNUT, BLUE),
+    "fish": (BLACK, WHITE, YELLOW, BLUE, ORANGE),
+    "flower": (WINE, WHITE, YELLOW, VIOLET, CRIMSON),
+    "leaf": (CREAM, WINE, LIME, YELLOW, BLACK),
+}
+ACCENT_COLOURS: tuple[Colour, ...] = (WHITE, BLACK, ORANGE, TURQUOISE)
+
 
 @dataclass(frozen=True)
 class Forms:
-    """What is drawn, one row per form. Colours are RGB in [0, 1]; lengths are in body units (half the body is about 1)."""
+    """The table of forms, one row per form. Colours are RGB in [0, 1]. Lengths are in body units: half a body is about 1."""
 
-    plan: np.ndarray  # int64 [F] index into PLANS
-    shape: np.ndarray  # float32 [F, 8] proportions, read by the plan
-    pattern: np.ndarray  # float32 [F, 12], coefficients read by `patterns.marks`
+    plan: np.ndarray  # int64 [F] index into BODY_PLANS
+    shape: np.ndarray  # float32 [F, 8] proportions, in the order of the body plan
+    pattern: np.ndarray  # float32 [F, 12] coefficients of `shapes.pattern_coverage`
     ground: np.ndarray  # float32 [F, 3]
     mark: np.ndarray  # float32 [F, 3]
     accent: np.ndarray  # float32 [F, 3]
@@ -54,22 +86,22 @@ class Forms:
 
 @dataclass(frozen=True)
 class World:
-    """`S` species, numbered as the tree's finest classes; `lineage[s, r]` is a species' class at rank r."""
+    """A world of S species. A species' number is its class at the finest rank of `tree`."""
 
     number: int
     tree: TaxonomyTree
-    lineage: np.ndarray  # int64 [S, R]
-    prior: np.ndarray  # float64 [S], sums to 1: how common a species is
-    form: np.ndarray  # int64 [S]: species of a cryptic group share one
-    cryptic_kind: tuple[str, ...]  # [S]: "range", "season", "elevation", or "" where the species is told by its looks
-    cryptic_place: np.ndarray  # int64 [S]: its place in its cryptic group
-    cryptic_size: np.ndarray  # int64 [S]: members of its cryptic group, 1 outside
+    lineage: np.ndarray  # int64 [S, R]: class of each species at each taxonomic rank
+    prior: np.ndarray  # float64 [S]: frequency of each species; sums to 1
+    form: np.ndarray  # int64 [S]: form of each species; equal within a cryptic group
+    cryptic_kind: tuple[str, ...]  # [S]: "range", "season" or "elevation", which separates its group; "" outside cryptic groups
+    cryptic_index: np.ndarray  # int64 [S]: index of the species in its cryptic group, 0 outside
+    cryptic_size: np.ndarray  # int64 [S]: number of species in its cryptic group, 1 outside
     forms: Forms
 
 
 @dataclass
 class _Species:
-    """A species while the world is being made."""
+    """A species while the world is built."""
 
     lineage: tuple[str, str, str, str]
     genus_number: int
@@ -79,11 +111,11 @@ class _Species:
     ground: tuple[float, ...]
     mark: tuple[float, ...]
     accent: tuple[float, ...]
-    rank: int = -1  # of frequency, 0 the commonest
-    kind: str = ""
-    place: int = 0
-    size: int = 1
-    leader: tuple[str, ...] = ()  # lineage of the species whose form it shares, empty: its own
+    frequency_rank: int = -1  # 0: the commonest
+    cryptic_kind: str = ""
+    cryptic_index: int = 0
+    cryptic_size: int = 1
+    form_owner: tuple[str, ...] = ()  # lineage of the species whose form it shares; empty: its own
 
 
 def _shuffled(draw: Draw, items: list) -> list:
@@ -91,9 +123,9 @@ def _shuffled(draw: Draw, items: list) -> list:
 
 
 def _pattern(draw: Draw, kind: str, variant: int) -> np.ndarray:
-    """Coefficients of `patterns.marks`: [a, k_s, k_t, phase, k_t2, rim, slope, eye, s0, t0, threshold, steepness].
+    """Return float32 [12]: the coefficients of `shapes.pattern_coverage` for a kind of pattern.
 
-    `variant` (0 to 3, distinct among the species of a genus) sets the number and the extent of the marks."""
+    `variant`, 0 to 3, sets the number and the extent of the marks. It differs between the species of a genus."""
     count, wide = (1.0, 1.7, 1.0, 1.7)[variant], (0.1, 0.1, -0.45, -0.45)[variant]
     c = np.zeros(12, np.float32)
     if kind == "bands":
@@ -113,94 +145,91 @@ def _pattern(draw: Draw, kind: str, variant: int) -> np.ndarray:
     return c
 
 
-def _genus_species(draw: Draw, plan: int, count: int, kind: str, palette: list, marks: list) -> list[tuple]:
-    """(pattern, ground, mark, accent) of the `count` species of one genus: no two share a ground colour or a variant."""
+def _draw_species_traits(draw: Draw, count: int, kind: str, palette: list, marks: list) -> list[tuple]:
+    """Return (pattern, ground, mark, accent) of the `count` species of a genus. No two share a ground colour or a pattern variant."""
     mark = marks[draw.integer(len(marks))]
     palette = sorted(palette, key=lambda c: -sum(abs(x - y) for x, y in zip(c, mark, strict=True)))
-    grounds = _shuffled(draw, palette[:5])  # those the marks stand out from most
+    grounds = _shuffled(draw, palette[:5])  # the five of most contrast with the marks
     variants = _shuffled(draw, [0, 1, 2, 3])
-    accents = _shuffled(draw, list(ACCENTS))
-    phase = draw.bits()  # the genus's own: its species differ in number and extent only
+    accents = _shuffled(draw, list(ACCENT_COLOURS))
+    phase = draw.bits()  # one per genus: its species differ only in the number and extent of marks
     return [(_pattern(Draw(phase), kind, variants[i]), grounds[i], mark, accents[i]) for i in range(count)]
 
 
-def _grow(number: int) -> list[_Species]:
-    """Every species of the world, before frequencies and cryptic groups."""
+def _generate_species(number: int) -> list[_Species]:
+    """Return all species of the world, without frequencies and cryptic groups."""
     draw = Draw(number, SYNTHETIC, 1)
     counts = _shuffled(draw, list(SPECIES_PER_GENUS))
-    taken: set[str] = set()
+    used_names: set[str] = set()
     species: list[_Species] = []
     genus_number = 0
-    for plan_number, plan in enumerate(PLANS):
-        order = names.order_name(draw, plan.order_ending, taken)
+    for plan_number, plan in enumerate(BODY_PLANS):
+        order = names.order_name(draw, plan.order_ending, used_names)
         for family_number, genera in enumerate(GENERA_PER_FAMILY):
-            family = names.family_name(draw, plan.kingdom, taken)
+            family = names.family_name(draw, plan.kingdom, used_names)
             proportions = np.array(plan.families[family_number], np.float32)
-            palette = _shuffled(draw, list(PALETTES[plan.name]))[:7]
+            palette = _shuffled(draw, list(GROUND_COLOURS[plan.name]))[:7]
             kinds = _shuffled(draw, list(PATTERNS))
             for g in range(genera):
-                genus = names.genus_name(draw, plan.kingdom, taken)
+                genus = names.genus_name(draw, plan.kingdom, used_names)
                 spread = np.array([draw.uniform(-1, 1) for _ in range(8)], np.float32)
-                shape = proportions * (1 + 0.12 * spread * np.array(plan.varies, np.float32))
-                traits = _genus_species(draw, plan_number, counts[genus_number], kinds[g], palette, list(MARKS[plan.name]))
+                shape = proportions * (1 + 0.12 * spread * np.array(plan.variability, np.float32))
+                traits = _draw_species_traits(draw, counts[genus_number], kinds[g], palette, list(MARK_COLOURS[plan.name]))
                 for pattern, ground, mark, accent in traits:
-                    lineage = (order, family, genus, names.species_name(draw, genus, taken))
+                    lineage = (order, family, genus, names.species_name(draw, genus, used_names))
                     species.append(_Species(lineage, genus_number, plan_number, shape, pattern, ground, mark, accent))
                 genus_number += 1
     return species
 
 
-def _make_cryptic(draw: Draw, species: list[_Species]) -> None:
-    """Give every species a frequency rank; make some of a genus share one form, ranks and kinds as CRYPTIC_GROUPS has them."""
-    members: dict[int, list[int]] = {}
+def _assign_frequencies(draw: Draw, species: list[_Species]) -> None:
+    """Assign frequency ranks to all species, and form the cryptic groups of CRYPTIC_GROUPS, each within one genus."""
+    species_of_genus: dict[int, list[int]] = {}
     for i, s in enumerate(species):
-        members.setdefault(s.genus_number, []).append(i)
-    genera = _shuffled(draw, list(members))
+        species_of_genus.setdefault(s.genus_number, []).append(i)
+    genera = _shuffled(draw, list(species_of_genus))
     free = set(range(len(species)))
     for kind, size, first in CRYPTIC_GROUPS:
-        genus = next(g for g in genera if len(members[g]) >= size)
+        genus = next(g for g in genera if len(species_of_genus[g]) >= size)
         genera.remove(genus)
-        group = members[genus][:size]
-        for place, i in enumerate(group):
+        group = species_of_genus[genus][:size]
+        for index, i in enumerate(group):
             s = species[i]
-            s.kind, s.place, s.size, s.leader, s.rank = kind, place, size, species[group[0]].lineage, first + place
-            free.discard(s.rank)
+            s.cryptic_kind, s.cryptic_index, s.cryptic_size = kind, index, size
+            s.form_owner, s.frequency_rank = species[group[0]].lineage, first + index
+            free.discard(s.frequency_rank)
     rest = iter(_shuffled(draw, sorted(free)))
     for s in species:
-        if s.rank < 0:
-            s.rank = next(rest)
+        if s.frequency_rank < 0:
+            s.frequency_rank = next(rest)
 
 
-def _forms(species: list[_Species]) -> tuple[np.ndarray, Forms]:
-    """int64 [S] form of each species, and the table of forms."""
-    leaders = [s.leader or s.lineage for s in species]
-    number = {leader: f for f, leader in enumerate(sorted(set(leaders)))}
+def _build_forms(species: list[_Species]) -> tuple[np.ndarray, Forms]:
+    """Return the form of each species, int64 [S], and the table of forms."""
+    owners = [s.form_owner or s.lineage for s in species]
+    number = {owner: f for f, owner in enumerate(sorted(set(owners)))}
     rows = [s for s in species if s.lineage in number]
     columns = {name: np.array([getattr(s, name) for s in rows], np.float32) for name in ("shape", "pattern", "ground", "mark", "accent")}
-    return np.array([number[leader] for leader in leaders], np.int64), Forms(plan=np.array([s.plan for s in rows], np.int64), **columns)
+    return np.array([number[owner] for owner in owners], np.int64), Forms(plan=np.array([s.plan for s in rows], np.int64), **columns)
 
 
 @lru_cache(maxsize=4)
 def build_world(number: int) -> World:
-    """The world of that number."""
-    species = _grow(number)
-    _make_cryptic(Draw(number, SYNTHETIC, 2), species)
+    """Return the world of that number. The last four worlds are cached."""
+    species = _generate_species(number)
+    _assign_frequencies(Draw(number, SYNTHETIC, 2), species)
     species.sort(key=lambda s: s.lineage)
-    return _finish(number, species)
-
-
-def _finish(number: int, species: list[_Species]) -> World:
-    weight = np.array([(s.rank + 1.0) ** -FREQUENCY_EXPONENT for s in species])
+    weight = np.array([(s.frequency_rank + 1.0) ** -FREQUENCY_EXPONENT for s in species])
     tree, lineage = TaxonomyTree.from_lineages(RANKS, np.array([s.lineage for s in species]))
-    form, forms = _forms(species)
+    form, forms = _build_forms(species)
     return World(
         number=number,
         tree=tree,
         lineage=lineage,
         prior=weight / weight.sum(),
         form=form,
-        cryptic_kind=tuple(s.kind for s in species),
-        cryptic_place=np.array([s.place for s in species], np.int64),
-        cryptic_size=np.array([s.size for s in species], np.int64),
+        cryptic_kind=tuple(s.cryptic_kind for s in species),
+        cryptic_index=np.array([s.cryptic_index for s in species], np.int64),
+        cryptic_size=np.array([s.cryptic_size for s in species], np.int64),
         forms=forms,
     )

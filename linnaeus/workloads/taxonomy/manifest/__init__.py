@@ -1,12 +1,17 @@
 """Photographs and labels from a CSV or Parquet manifest: `build_source(config)` for `data=manifest`.
 
-`table` reads, `columns` finds, `files` looks, `cleaning` and `dates` judge, `labels` come from names or, through `taxon_table`,
-`taxon_ranks` and `taxa`, from ids in a table of taxa, `split` divides, `build` puts it together; `images` and
-`decoding` read photographs while training, and `quarantine` keeps the account of those that cannot be read.
+table, columns                 read the file, and find its columns
+image_files, decoding          check and read the image files
+cleaning, dates                convert cells to metadata; impossible values become missing
+row_labels                     labels from columns of names, or from ids in a table of taxa
+taxon_table, taxon_ranks, taxa   read a table of taxa and place its taxa on ranks
+split                          training and validation rows
+manifest_source                all of it as one `Source`
+quarantine                     the record of photographs that cannot be decoded
 """
 
-from linnaeus.workloads.taxonomy.manifest.build import build_source
-from linnaeus.workloads.taxonomy.manifest.images import ManifestImages
+from linnaeus.workloads.taxonomy.manifest.image_files import ManifestImages
+from linnaeus.workloads.taxonomy.manifest.manifest_source import build_source
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 
 __all__ = ["ManifestImages", "Quarantine", "build_source"]

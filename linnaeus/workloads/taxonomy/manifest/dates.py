@@ -1,6 +1,6 @@
-"""Dates and times of day as manifests write them, ISO 8601 first: partial dates, intervals and EXIF's colons occur in practice.
+"""Parse dates and times of day: ISO 8601, and what occurs in practice: partial dates, intervals, and EXIF's colons in dates.
 
-Every function returns a number, or a reason why there is none; reasons are counted and reported.
+The public functions return a number, or a text with the reason why there is none. The caller counts and reports the reasons.
 """
 
 from __future__ import annotations
@@ -9,29 +9,31 @@ import calendar
 import datetime
 import re
 
-LONGEST_INTERVAL = 31  # days; the middle of a longer one says little about the season
+LONGEST_INTERVAL = 31  # days; the middle of a longer interval is a poor estimate of the season
 
 _DATE = re.compile(r"(\d{4})(?:[-/:](\d{1,2})(?:[-/:](\d{1,2}))?)?$")
-_COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})$")
+_COMPACT_DATE = re.compile(r"(\d{4})(\d{2})(\d{2})$")
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?$", re.IGNORECASE)
 
 
 def day_of_year(text: str) -> float | str:
-    """The fraction of the year, in [0, 1), at which a date (or date with time, or interval of up to a month) begins; or the reason."""
+    """Return the fraction of the year, in [0, 1), at the start of a date, or a reason.
+
+    The text may be a date, a date with time, or an interval of up to a month, which counts as its middle date."""
     start, interval, end = text.partition("/") if not re.match(r"\d{4}/", text) or text.count("/") % 2 else (text, "", "")
     first = _date(start)
     if isinstance(first, str) or not interval:
-        return first if isinstance(first, str) else _fraction(first)
-    last = _date(_completed(start.strip(), end.strip()))
+        return first if isinstance(first, str) else _fraction_of_year(first)
+    last = _date(_complete_end(start.strip(), end.strip()))
     if isinstance(last, str):
         return last
     if not 0 <= (last - first).days <= LONGEST_INTERVAL:
-        return "interval longer than a month" if last > first else "interval that ends before it begins"
-    return _fraction(first + (last - first) / 2)
+        return "interval longer than a month" if last > first else "interval that ends before it starts"
+    return _fraction_of_year(first + (last - first) / 2)
 
 
 def hour_of_day(text: str) -> float | str:
-    """Hours in [0, 24) of a time, or of the time in a date with time; or the reason there is none."""
+    """Return the hours, in [0, 24), of a time or of a date with time, or a reason. A time in UTC is not a local time."""
     match = _TIME.match(re.split(r"[T ]", text.strip(), maxsplit=1)[-1].strip() if _has_date(text) else text.strip().lstrip("Tt"))
     if not match:
         return "not a time"
@@ -48,8 +50,9 @@ def _has_date(text: str) -> bool:
 
 
 def _date(text: str) -> datetime.date | str:
+    """Return the date of a date, or of a date with time, or a reason."""
     text = re.split(r"[T ]", text.strip(), maxsplit=1)[0]
-    match = _COMPACT.match(text) or _DATE.match(text)
+    match = _COMPACT_DATE.match(text) or _DATE.match(text)
     if not match:
         return "not a date"
     year, month, day = match.groups()
@@ -61,11 +64,12 @@ def _date(text: str) -> datetime.date | str:
         return "impossible date"
 
 
-def _completed(start: str, end: str) -> str:
-    """ISO 8601 lets the end of an interval leave out what it shares with the start: 2021-04-27/30."""
+def _complete_end(start: str, end: str) -> str:
+    """Return the end of an interval with the part it shares with the start, which ISO 8601 allows to omit: 2021-04-27/30."""
     start = re.split(r"[T ]", start, maxsplit=1)[0]
     return start[: len(start) - len(end)] + end if re.match(r"\d{1,2}(-\d{1,2})?$", end) else end
 
 
-def _fraction(date: datetime.date) -> float:
+def _fraction_of_year(date: datetime.date) -> float:
+    """Return the fraction of the year, in [0, 1), at the start of a date."""
     return (date.timetuple().tm_yday - 1) / (366 if calendar.isleap(date.year) else 365)

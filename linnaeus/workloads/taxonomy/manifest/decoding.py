@@ -1,8 +1,8 @@
-"""From a file's bytes to RGB pixels, whatever kind of image it is.
+"""Decode the bytes of an image file of any kind to RGB pixels.
 
-Photographs come out upright, with transparency on white, 16-bit values scaled to 8, and no larger than needed: the short side is at most
-`short_side`, and a JPEG far larger than that is decoded at a half, a quarter or an eighth (a quarter of the time or less). Colour profiles
-are not applied. Pixels do not depend on anything but the bytes and the limits.
+The result is upright, with transparency on white and 16-bit values scaled to 8 bits. Its short side is at most `short_side`; a much
+larger JPEG is decoded at a half, a quarter or an eighth of its size (a quarter of the time or less). Colour profiles are not applied.
+The pixels are a function of the bytes and the limits alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image, Transpose
 
 _ORIENTATION = 0x0112  # EXIF tag
-_DEPTHS = (8, 10, 12, 14, 16)  # bits of cameras and scanners that store into 16
-_DAMAGED: tuple[type[Exception], ...] = (
+_DEPTHS = (8, 10, 12, 14, 16)  # bits per value that cameras and scanners store in 16 bits
+_DECODER_ERRORS: tuple[type[Exception], ...] = (
     OSError,
     SyntaxError,
     ValueError,
@@ -32,34 +32,35 @@ _DAMAGED: tuple[type[Exception], ...] = (
     AttributeError,
     RuntimeError,
 )
-_DAMAGED += (struct.error, zlib.error)
+_DECODER_ERRORS += (struct.error, zlib.error)
 
 
 class NotAnImage(Exception):
-    """Bytes that cannot be decoded; the text says why."""
+    """The bytes cannot be decoded. The text is the reason."""
 
 
 def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:
-    """uint8 [H, W, 3] RGB of an image file's bytes. Raises NotAnImage for bytes that are no complete image, or one of more than
-    `max_pixels` pixels (before its pixels are decoded)."""
+    """Return uint8 [H, W, 3] RGB of the bytes of an image file.
+
+    Raises NotAnImage for bytes that are not a complete image, and, before decoding, for an image of more than `max_pixels` pixels."""
     from PIL.Image import Resampling
 
     with _decoding_errors():
         image = _open(data, max_pixels)
-        upright = _orientation(image)
+        rotation = _upright_rotation(image)
         size = limited_size(*image.size, short_side)
         if image.format in ("JPEG", "MPO"):
             image.draft(None, (short_side, short_side))
         rgb = _to_rgb(image)
         if rgb.size != size:
             rgb = rgb.resize(size, Resampling.BILINEAR, reducing_gap=2.0)
-        if upright is not None:
-            rgb = rgb.transpose(upright)
-        return np.array(rgb)  # a copy: torch takes no read-only memory
+        if rotation is not None:
+            rgb = rgb.transpose(rotation)
+        return np.array(rgb)  # a copy: torch does not accept read-only memory
 
 
 def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
-    """Bytes that `decode` would return for a file, from its header alone; 0 where there is no readable header."""
+    """Return the size in bytes of what `decode` returns for a file, read from its header alone; 0 if the header cannot be read."""
     try:
         with _decoding_errors():
             width, height = limited_size(*_open(data, max_pixels).size, short_side)
@@ -69,7 +70,7 @@ def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
 
 
 def limited_size(width: int, height: int, short_side: int) -> tuple[int, int]:
-    """The size with the same shape whose short side is at most `short_side`."""
+    """Return the size (width, height), scaled down with the same aspect ratio if its short side is above `short_side`."""
     short = min(width, height)
     if short <= short_side:
         return width, height
@@ -78,23 +79,27 @@ def limited_size(width: int, height: int, short_side: int) -> tuple[int, int]:
 
 @contextmanager
 def _decoding_errors() -> Iterator[None]:
-    """Turns what Pillow's decoders raise on damaged bytes into NotAnImage. The bytes are in memory: no OSError comes from a disk."""
+    """Raise NotAnImage in place of the errors that Pillow's decoders raise on damaged bytes.
+
+    `decode` reads bytes in memory, so an OSError in it never comes from a disk."""
     try:
         yield
-    except _DAMAGED as error:
+    except _DECODER_ERRORS as error:
         raise NotAnImage(_reason(error)) from error
 
 
 def _reason(error: BaseException) -> str:
+    """Return the reason of a decoder error in one line of at most 200 characters."""
     if type(error).__name__ == "UnidentifiedImageError":
         return "not an image that Pillow reads"
     return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
 
 
 def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
+    """Open an image without decoding its pixels. Raises NotAnImage when it is empty or too large."""
     from PIL import Image
 
-    Image.MAX_IMAGE_PIXELS = None  # our own limit comes next and knows the configuration
+    Image.MAX_IMAGE_PIXELS = None  # replaced by the configured limit below
     if not data:
         raise NotAnImage("empty file")
     image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data)
@@ -106,21 +111,21 @@ def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
     return image
 
 
-def _orientation(image: Image) -> Transpose | None:
-    """Pillow's name for the turn that makes the photograph upright. Damaged EXIF is no reason to refuse the pixels."""
+def _upright_rotation(image: Image) -> Transpose | None:
+    """Return the operation that makes the photograph upright according to its EXIF tag; None if none is needed or EXIF is damaged."""
     from PIL.Image import Transpose
 
     try:
         tag = image.getexif().get(_ORIENTATION, 1)
-    except _DAMAGED:
+    except _DECODER_ERRORS:
         return None
     t = Transpose
-    turns = (None, t.FLIP_LEFT_RIGHT, t.ROTATE_180, t.FLIP_TOP_BOTTOM, t.TRANSPOSE, t.ROTATE_270, t.TRANSVERSE, t.ROTATE_90)
-    return turns[tag - 1] if isinstance(tag, int) and 1 <= tag <= 8 else None
+    operations = (None, t.FLIP_LEFT_RIGHT, t.ROTATE_180, t.FLIP_TOP_BOTTOM, t.TRANSPOSE, t.ROTATE_270, t.TRANSVERSE, t.ROTATE_90)
+    return operations[tag - 1] if isinstance(tag, int) and 1 <= tag <= 8 else None
 
 
 def _to_rgb(image: Image) -> Image:
-    """The first frame in RGB: transparency on white, wide values scaled."""
+    """Return the first frame in RGB: transparency on white, values of more than 8 bits scaled."""
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         return _on_white(image)
     if image.mode.startswith("I") or image.mode == "F":
@@ -129,12 +134,13 @@ def _to_rgb(image: Image) -> Image:
 
 
 def _on_white(image: Image) -> Image:
+    """Return an image with transparency in RGB on a white background."""
     from PIL import Image
 
     if image.mode in ("RGBa", "La"):
         image = image.convert("RGBA" if image.mode == "RGBa" else "LA")
     if image.mode.startswith("I"):
-        return _scaled(image)  # a transparent level of 16-bit grey: seen as the grey it is
+        return _scaled(image)  # 16-bit grey with a transparent level: the transparency is ignored
     layer = image.convert("RGBA")
     white = Image.new("RGB", layer.size, (255, 255, 255))
     white.paste(layer, mask=layer.getchannel("A"))
@@ -142,8 +148,10 @@ def _on_white(image: Image) -> Image:
 
 
 def _scaled(image: Image) -> Image:
-    """Grey of more than 8 bits in RGB: full scale is that of the smallest usual depth that holds the brightest pixel, so 12 bits
-    stored in 16 do not come out black; values beyond 16 bits and fractions are scaled by the brightest."""
+    """Return grey values of more than 8 bits as RGB.
+
+    Full scale is that of the smallest common bit depth that holds the brightest pixel, so that 12 bits stored in 16 do not come out
+    black. Values beyond 16 bits, and fractions beyond 255, are scaled by the brightest pixel."""
     from PIL import Image
 
     values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)

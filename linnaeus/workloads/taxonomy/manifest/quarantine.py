@@ -1,8 +1,9 @@
-"""The photographs that cannot be decoded, by name, in the run directory: `quarantine.jsonl`, one line each.
+"""The record of photographs that cannot be decoded: `quarantine.jsonl` in the run directory, one line per photograph.
 
-Loader workers only put observation numbers into a batch (`bad`, -1 for good ones); the process that trains reports them here. A sample
-in quarantine has no labels and weight 0 wherever it occurs, before and after a restart: the names are read back at the start, and the
-dataset does not try them again. Lines are appended, one write each; a line torn by a crash is ignored and the sample met again.
+Loader workers put the observation numbers of such photographs into the batch (`bad`, -1 for good samples); the training process writes
+them here. A quarantined sample has no labels and weight 0 wherever it occurs, before and after a restart: the file is read at the start,
+and the dataset does not read these photographs again. Each report appends its lines in one write. An incomplete line, left by a crash,
+is ignored; the photograph is found and reported again.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ FILE_NAME = "quarantine.jsonl"
 
 
 class Quarantine:
-    """What is known to be unreadable in a run. `samples`: the observation numbers quarantined so far, sorted.
+    """The quarantine of a run. `samples` are the observation numbers quarantined so far, sorted.
 
-    Raises ConfigError when made or told of more than `max_bad_fraction` of all rows being unreadable."""
+    The constructor and `report` raise ConfigError when more than `max_bad_fraction` of all rows are unreadable."""
 
     def __init__(self, directory: Path | str, source: Source, max_bad_fraction: float) -> None:
         self.path = Path(directory) / FILE_NAME
@@ -32,12 +33,14 @@ class Quarantine:
         self._check()
 
     def record_unreadable(self) -> None:
-        """Write down the rows that were left out when the source was built (missing and empty files). For one process."""
+        """Write the rows that were left out when the source was built (missing and empty files). Only one process may call this."""
         known = {line["id"] for line in self._lines()}
         self._append({"id": name, "reason": reason} for name, reason in self.source.unreadable if name not in known)
 
     def report(self, bad: Any) -> list[str]:
-        """Take in `bad` of a batch on the host (int64 [B], observation numbers, -1 for good samples); a line for each new one."""
+        """Record the entry `bad` of a batch (int64 [B] on the host, observation numbers, -1 for good samples).
+
+        Return a message for each photograph that is new."""
         bad = np.asarray(bad)
         new = sorted(set(bad[bad >= 0].tolist()).difference(self.samples))
         if not new:
@@ -54,24 +57,26 @@ class Quarantine:
         if bad > self.max_bad_fraction * rows:
             raise ConfigError(
                 f"data.max_bad_fraction: {bad} of {rows} photographs are unreadable, more than {self.max_bad_fraction:g}; "
-                f"{self.path} names them; mend them and delete that file, or raise the limit"
+                f"{self.path} lists them; repair them and delete that file, or set a larger limit"
             )
 
     def _reason(self, sample: int) -> str:
+        """Return why a photograph cannot be decoded, by reading it again."""
         try:
             self.source.images.read(np.array([sample]))
         except UndecodableImage as error:
             return str(error)
-        return "undecodable when a worker read it, readable since"
+        return "undecodable in a worker, readable now"
 
     def _append(self, entries: Iterable[dict[str, str]]) -> None:
         lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
         if lines:
-            torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
+            incomplete = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
             with open(self.path, "ab", buffering=0) as file:
-                file.write(("\n" * torn + "\n".join(lines) + "\n").encode())
+                file.write(("\n" * incomplete + "\n".join(lines) + "\n").encode())
 
     def _lines(self) -> list[dict[str, str]]:
+        """Return the complete lines of the file."""
         if not self.path.exists():
             return []
         entries = []
@@ -79,9 +84,10 @@ class Quarantine:
             try:
                 entries.append(json.loads(line))
             except json.JSONDecodeError:
-                continue  # torn by a crash
+                continue  # incomplete: left by a crash
         return [e for e in entries if isinstance(e, dict) and "id" in e]
 
     def _numbers(self, lines: list[dict[str, str]]) -> list[int]:
+        """Return the observation numbers of the lines, sorted."""
         names = np.array([line["id"] for line in lines], dtype=str)
         return np.flatnonzero(np.isin(self.source.ids, names)).tolist() if len(names) else []

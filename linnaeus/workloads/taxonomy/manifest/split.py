@@ -1,8 +1,8 @@
-"""Training or validation: what the manifest says, or a split that is made here and made the same everywhere.
+"""The split into training and validation rows: read from a column of the manifest, or computed from a seed.
 
-The split made here keeps groups whole (an observation's photographs, an observer, a site), is stratified by each group's rarest taxon,
-and orders the groups of a stratum by a hash of their own names: rows added later move as few as can be, and the order of the rows does
-not matter. Every taxon keeps at least one group in training.
+The computed split keeps groups whole (the photographs of an observation, an observer, a site), is stratified by the rarest taxon of each
+group, and orders the groups of a stratum by a hash of their names. Rows that are added later therefore move few others, and the order of
+the rows has no effect. Every taxon keeps at least one group in training.
 """
 
 from __future__ import annotations
@@ -17,36 +17,39 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
-LEFT_OUT = 2
+LEFT_OUT = 2  # beside TRAIN and VALIDATION: a test row, not used
 _TRAIN = frozenset(("train", "training", "trn"))
 _VALIDATION = frozenset(("val", "valid", "validation", "dev", "eval", "evaluation"))
 _TEST = frozenset(("test", "testing", "tst"))
 
 
-def stated_split(column: Column, name: str) -> tuple[np.ndarray, list[str]]:
-    """int8 [N] from the words of a split column, and notes. Test rows validate only where no row is named validation; else they
-    are LEFT_OUT. Raises ConfigError naming the words it does not know, or a side that has no rows."""
+def split_from_column(column: Column, name: str) -> tuple[np.ndarray, list[str]]:
+    """Return the split, int8 [N], from the words of the split column `name`, and notes.
+
+    Test rows are used for validation if there are no validation rows; otherwise they are LEFT_OUT. Raises ConfigError for unknown words
+    and for a split without training or validation rows."""
     words = [value.lower() for value in column.values]
     unknown = sorted({value for value, word in zip(column.values, words, strict=True) if word not in _TRAIN | _VALIDATION | _TEST})
     if unknown:
         shown = ", ".join("(empty)" if is_null(value) else repr(value) for value in unknown[:10])
-        raise ConfigError(f"data.split_column: {name!r} says {shown}; it must say train, val or test in every row")
+        raise ConfigError(f"data.split_column: {name!r} contains {shown}; every row must have train, val or test")
     has_validation = any(word in _VALIDATION for word in words)
     test_side = LEFT_OUT if has_validation else VALIDATION
     sides = [TRAIN if word in _TRAIN else VALIDATION if word in _VALIDATION else test_side for word in words]
     split = np.array(sides, dtype=np.int8)[column.codes]
     if not (split == TRAIN).any() or not (split == VALIDATION).any():
-        raise ConfigError(f"data.split_column: {name!r} says only {', '.join(sorted(set(words)))}; both train and val rows are needed")
+        raise ConfigError(f"data.split_column: {name!r} contains only {', '.join(sorted(set(words)))}; it must contain train and val")
     left_out = int((split == LEFT_OUT).sum())
-    notes = [f"{left_out} rows that {name!r} calls test take no part"] if left_out else []
+    notes = [f"{left_out} test rows of {name!r} are not used"] if left_out else []
     if not has_validation:
-        notes.append(f"{name!r} names no validation rows; its test rows validate")
+        notes.append(f"{name!r} does not contain validation rows; its test rows are used for validation")
     return split, notes
 
 
 def group_numbers(column: Column | None, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Group names [G] (sorted), the group of each row int64 [N], and how many rows had no group. Without one, a row's photograph
-    is its group, so a photograph listed twice stays on one side."""
+    """Return the group names [G] (sorted), the group number of each row, int64 [N], and the number of rows without a group.
+
+    The group of a row without one is its photograph, so that a photograph that occurs in two rows stays on one side."""
     if column is None:
         names, number = np.unique(paths, return_inverse=True)
         return names, number, 0
@@ -56,11 +59,11 @@ def group_numbers(column: Column | None, paths: np.ndarray) -> tuple[np.ndarray,
     return names, number, int(null.sum())
 
 
-def made_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """int8 [N]: the split of rows with group numbers `groups` int64 [N] (of `names` [G]) and finest known taxa `taxon` int64 [N].
+def computed_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Return the split, int8 [N], of rows with group numbers `groups` int64 [N] (into `names` [G]) and finest known taxa `taxon` int64 [N].
 
-    A stratum of n groups gives floor(fraction * n + u) of them to validation, u uniform for the stratum: rare taxa are represented in
-    proportion on the whole, and one more group moves at most two. Validation is empty where no taxon has two groups."""
+    Of a stratum of n groups, floor(fraction * n + u) go to validation, with one uniform u per stratum. Rare taxa are thus represented in
+    proportion on average, and one more group moves at most two. Validation is empty if every taxon has a single group."""
     digest = np.array([_hash(name) for name in names.tolist()], dtype=np.uint64)
     order_key = randomness.hashes(randomness.key(seed, randomness.SPLIT), digest)
     pairs = np.unique(groups * (taxon.max(initial=0) + 1) + taxon)
@@ -68,14 +71,15 @@ def made_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fractio
     groups_of_taxon = np.bincount(pair_taxon)
     rarest_first = np.lexsort((pair_taxon, groups_of_taxon[pair_taxon], pair_group))
     stratum = pair_taxon[rarest_first][np.unique(pair_group[rarest_first], return_index=True)[1]]
-    held_out = _held_out(stratum, order_key, fraction)
+    held_out = _hold_out(stratum, order_key, fraction)
     held_out = _return_last_groups(held_out, pair_group, pair_taxon, order_key)
     return np.where(held_out[groups], VALIDATION, TRAIN).astype(np.int8)
 
 
-def _held_out(stratum: np.ndarray, order_key: np.ndarray, fraction: float) -> np.ndarray:
-    """bool [G]: in each stratum the groups of smallest key, as many as its share. The draw of a stratum is keyed by its first group's
-    key, which other strata cannot move."""
+def _hold_out(stratum: np.ndarray, order_key: np.ndarray, fraction: float) -> np.ndarray:
+    """Return bool [G]: True for the groups of smallest key in each stratum, as many as its share.
+
+    The uniform draw of a stratum is keyed by the key of its first group, so that other strata have no effect on it."""
     order = np.lexsort((order_key, stratum))
     _, start, count = np.unique(stratum[order], return_index=True, return_counts=True)
     draw = randomness.uniforms(randomness.SPLIT, order_key[order][start])
@@ -87,9 +91,9 @@ def _held_out(stratum: np.ndarray, order_key: np.ndarray, fraction: float) -> np
 
 
 def _return_last_groups(held_out: np.ndarray, pair_group: np.ndarray, pair_taxon: np.ndarray, order_key: np.ndarray) -> np.ndarray:
-    """Give every taxon whose groups are all held out the one of largest key back."""
-    out_of = np.bincount(pair_taxon, weights=held_out[pair_group])
-    lost = np.flatnonzero((out_of == np.bincount(pair_taxon)) & (out_of > 0))
+    """Return `held_out` with one change: a taxon whose groups are all held out gets the group of largest key back."""
+    count_held_out = np.bincount(pair_taxon, weights=held_out[pair_group])
+    lost = np.flatnonzero((count_held_out == np.bincount(pair_taxon)) & (count_held_out > 0))
     order = np.lexsort((order_key[pair_group], pair_taxon))
     last = np.searchsorted(pair_taxon[order], lost, side="right") - 1
     kept = held_out.copy()

@@ -1,8 +1,8 @@
-"""Reads a CSV or Parquet manifest into dictionary-coded columns: no row is ever kept as Python objects.
+"""Read a CSV or Parquet table into dictionary-coded columns. Rows are not kept as Python objects.
 
-CSV may be comma-, tab- or semicolon-separated (as its header is), plain or .gz, UTF-8 (with or without a mark), UTF-16 with a mark, or
-windows-1252 where it is not UTF-8. Tab-separated tables are read without quoting, as iNaturalist and GBIF write them: quotes occur inside
-names there. Parquet needs pyarrow, imported only for it.
+A CSV may be separated by commas, tabs or semicolons (found from its header), plain or .gz, in UTF-8 (with or without a byte order mark),
+UTF-16 with a byte order mark, or windows-1252 if it is not UTF-8. Tab-separated tables are read without quoting, as iNaturalist and GBIF
+write them: their names contain quotes. Parquet needs pyarrow, which is imported only for it.
 """
 
 from __future__ import annotations
@@ -19,49 +19,53 @@ import numpy as np
 
 from linnaeus.errors import ConfigError
 
-CHUNK = 512  # rows of a CSV held as Python strings at once; 65536 take twice the time (caches, garbage collection)
-LONGEST_CELL = 1 << 20  # characters; the csv module's own default of 131072 is met by real description columns
+CHUNK = 512  # rows of a CSV in memory as Python strings; 65536 take twice the time (caches, garbage collection)
+LONGEST_CELL = 1 << 20  # characters; real description columns exceed the csv module's default of 131072
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `values[codes]` are its cells, stripped of space. `codes` int32 [N]; `values` are distinct but for that."""
+    """A column of N cells, `values[codes]`. `codes` is int32 [N]; `values` are stripped of spaces and distinct before stripping."""
 
     codes: np.ndarray
     values: list[str]
 
     def take(self, rows: np.ndarray) -> Column:
+        """Return the column of the given rows."""
         return Column(self.codes[rows], self.values)
 
     def text(self) -> np.ndarray:
-        """[N] unicode."""
+        """Return the cells as a unicode array [N]."""
         return np.array(self.values, dtype=str)[self.codes] if len(self.values) else np.empty(0, dtype=str)
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns asked for, of N rows."""
+    """The selected columns of a table of N rows."""
 
     columns: dict[str, Column]
-    decimal_comma: bool = False  # semicolon-separated tables write 43,5 for 43.5
-    malformed: int = 0  # rows with another number of cells than the header, left out
+    decimal_comma: bool = False  # semicolon-separated tables have 43,5 for 43.5
+    malformed: int = 0  # rows left out because their number of cells differs from that of the header
     notes: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())).codes)
 
     def take(self, rows: np.ndarray) -> Table:
-        """The table of some rows."""
+        """Return the table of the given rows."""
         return Table({name: column.take(rows) for name, column in self.columns.items()}, self.decimal_comma, self.malformed, self.notes)
 
 
 def read_table(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:
-    """The columns that `choose` picks from the header. Raises ConfigError, naming `key`, where the file cannot be read as a table."""
+    """Return the columns that `choose` selects from the header.
+
+    Raises ConfigError, with the configuration key `key`, when the file cannot be read as a table or does not have rows."""
     if not path.is_file():
-        raise ConfigError(f"{key}: {str(path)!r} is {'a folder' if path.is_dir() else 'not there'}; give a CSV or Parquet {_kind(key)}")
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise ConfigError(f"{key}: {str(path)!r} {problem}; choose a CSV or Parquet {_kind(key)}")
     table = _read_parquet(path, choose, key) if path.suffix.lower() in (".parquet", ".pq") else _read_text(path, choose, key)
     if len(table) == 0:
-        raise ConfigError(f"{key}: {str(path)!r} has a header and no rows")
+        raise ConfigError(f"{key}: {str(path)!r} has a header but no rows; choose a file with rows")
     return table
 
 
@@ -85,6 +89,7 @@ def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
 
 
 def _encodings(path: Path, key: str) -> tuple[str, ...]:
+    """Return the encodings to try, from the first bytes of the file."""
     try:
         with _open(path) as file:
             start = file.read(4)
@@ -94,7 +99,7 @@ def _encodings(path: Path, key: str) -> tuple[str, ...]:
 
 
 class _Numbering(dict):
-    """Numbers the strings it is asked for: the first new one is 0, the next 1, and so on."""
+    """A dictionary that gives each new string the next number, from 0."""
 
     def __missing__(self, value: str) -> int:
         self[value] = number = len(self)
@@ -108,7 +113,7 @@ def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Seque
         file.seek(0)
         delimiter = max(",\t;", key=first.count)
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL)
-        header = [_unquoted(name) for name in next(reader, [])]
+        header = [_unquote(name) for name in next(reader, [])]
         if not any(header):
             raise ConfigError(f"{key}: {str(path)!r} is empty; its first line must name the columns")
         wanted = _positions(header, choose(header), key)
@@ -118,7 +123,9 @@ def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Seque
 
 
 def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: int) -> tuple[dict[str, Column], int]:
-    """The wanted columns (name -> position) of the rows that have `width` cells, and how many have not (blank lines are no rows)."""
+    """Return the wanted columns (name -> position) of the rows that have `width` cells, and the number of other rows.
+
+    Blank lines are not rows."""
     numbering = {name: _Numbering() for name in wanted}
     codes: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype=np.int32)] for name in wanted}
     malformed = 0
@@ -128,18 +135,20 @@ def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: 
         cells = list(zip(*rows, strict=True)) or [()] * width
         for name, position in wanted.items():
             codes[name].append(np.fromiter(map(numbering[name].__getitem__, cells[position]), dtype=np.int32, count=len(rows)))
-    values = {name: [_unquoted(v) if '"' in v else v.strip() for v in numbering[name]] for name in wanted}
+    values = {name: [_unquote(v) if '"' in v else v.strip() for v in numbering[name]] for name in wanted}
     return {name: Column(np.concatenate(codes[name]), values[name]) for name in wanted}, malformed
 
 
 def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[str, int]:
+    """Return name -> index in the header. Raises ConfigError for a name that occurs twice."""
     for name in names:
         if header.count(name) > 1:
             raise ConfigError(f"{key}: the {_kind(key)} has {header.count(name)} columns named {name!r}; rename one")
     return {name: header.index(name) for name in dict.fromkeys(names)}
 
 
-def _unquoted(cell: str) -> str:
+def _unquote(cell: str) -> str:
+    """Return a cell stripped of spaces and of one pair of enclosing quotes."""
     cell = cell.strip()
     if len(cell) >= 2 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', ""):
         return cell[1:-1].replace('""', '"').strip()
@@ -151,7 +160,7 @@ def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], 
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise ConfigError(f"{key}: reading {path.name} needs pyarrow; `pip install pyarrow`, or give a CSV") from error
+        raise ConfigError(f"{key}: reading {path.name} needs pyarrow; run `pip install pyarrow`, or use a CSV") from error
     try:
         file = pq.ParquetFile(path)
         wanted = _positions(file.schema_arrow.names, choose(file.schema_arrow.names), key)

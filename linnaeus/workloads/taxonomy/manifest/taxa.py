@@ -1,8 +1,8 @@
-"""A table of taxa as arrays: who is whose parent, what contradicts itself, and the lineage of every taxon that labels use.
+"""A table of taxa as arrays: parents, conflicts in the table, and the lineages of the taxa that labels use.
 
-`taxon_table.read_taxa` makes the `Taxa` of a file. All of a table is checked, yet only the taxa that labels use, with their
-ancestors, are given lineages. Where conflicts are found the links stay a forest: cycles are cut, the first of two parents
-holds, and an ancestor whose rank is not coarser than what lies below it is passed over.
+`taxon_table.read_taxa` builds the `Taxa` of a file. The whole table is checked; lineages are computed only for the taxa that labels use
+and their ancestors. Conflicts leave the parent links a forest: cycles are cut, the first of two parents is used, and an ancestor is
+skipped if its rank is not coarser than that of its descendant.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ SHOWN = 3  # examples in a line
 
 
 class Conflict(NamedTuple):
-    """One kind of contradiction in a table, with all its cases."""
+    """One kind of conflict in a table, with all its cases."""
 
     kind: str
-    taxa: tuple[tuple[int, ...], ...]  # per case: those it is about
-    texts: tuple[str, ...]  # per case
-    fix: str | None = None  # what to do before labels may use them; None: they may
+    taxa: tuple[tuple[int, ...], ...]  # per case: its taxa
+    texts: tuple[str, ...]  # per case: a description
+    fix: str | None = None  # the correction needed before labels may use the taxa; None: labels may use them
 
     def line(self, rows: np.ndarray, used: bool | None = None) -> str:
-        """Cases with the rows at or below them, most first; `used` asks for those with (True) or without (False) rows. "" if none."""
+        """Return a line with the number of cases and the first of them, in order of the rows at or below their taxa; "" without cases.
+
+        `rows` int64 [T] are the rows at or below each taxon. `used` selects the cases with (True) or without (False) rows; None: all."""
         count = [int(sum(rows[t] for t in taxa)) for taxa in self.taxa]
         cases = sorted((-n, i) for i, n in enumerate(count) if used is None or (n > 0) == used)
         shown = "; ".join(f"{self.texts[i]} ({-n} rows)" for n, i in cases[:SHOWN])
@@ -36,7 +38,10 @@ class Conflict(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Taxa on the ranks of a tree: names and ids per rank, sorted, and codes int64 [K, R] into them of K taxa asked for, -1 for null."""
+    """Taxa placed on the ranks of a tree.
+
+    `names` and `ids` are arrays per rank, in the order of the names. `codes` int64 [K, R] are the indices into them of K taxa, -1 for
+    null."""
 
     names: list[np.ndarray]
     ids: list[np.ndarray]
@@ -46,23 +51,24 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Taxa:
-    """T taxa, numbered as they come in the table."""
+    """T taxa, numbered in the order of the table."""
 
     ids: list[str]
-    number: dict[str, int]  # of each id
-    names: list[str]  # "" where it is no name ("Quercus sp.")
-    ranks: tuple[str, ...]  # names of ranks, in no order; "" for none
+    number: dict[str, int]  # id -> taxon number
+    names: list[str]  # "" if undetermined ("Quercus sp.")
+    ranks: tuple[str, ...]  # names of the ranks in alphabetical order; "" for no rank
     rank: np.ndarray  # int64 [T], into `ranks`
     parent: np.ndarray  # int64 [T], -1 for roots; no cycles
-    accepted: np.ndarray  # int64 [T]: the taxon itself, or the one whose synonym it is
+    accepted: np.ndarray  # int64 [T]: the accepted taxon of a synonym, otherwise the taxon itself
     conflicts: tuple[Conflict, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def called(self, taxon: int) -> str:
+    def describe(self, taxon: int) -> str:
+        """Return id and name of a taxon, for messages."""
         return f"{self.ids[taxon]} {self.names[taxon]!r}"
 
     def rows_below(self, taxa: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """int64 [T]: rows at or below each taxon, of `rows` [K] rows at the distinct `taxa` int64 [K]."""
+        """Return int64 [T]: the rows at or below each taxon, given the `rows` [K] at the distinct `taxa` (int64 [K])."""
         total = np.zeros(len(self.ids), dtype=np.int64)
         while len(taxa):
             total[taxa] += rows
@@ -72,12 +78,12 @@ class Taxa:
         return total
 
     def place(self, taxa: np.ndarray, below: np.ndarray, ranks: Sequence[str]) -> Placed:
-        """The distinct `taxa`, int64 [K], on `ranks`, coarse to fine; `below` is `rows_below` of them.
+        """Place the distinct `taxa` (int64 [K]) on `ranks`, coarse to fine. `below` is the result of `rows_below` for these taxa.
 
-        Ids with the same name, rank and parent are one taxon. Taxa whose lineages differ in nothing but other ranks have their ids in
-        their names."""
+        Ids with the same name, rank and parent are one taxon. If the lineages of two taxa differ only at ranks that are not in `ranks`,
+        their names get their ids as a suffix."""
         used = np.flatnonzero(below)
-        local = np.full(len(self.ids) + 1, -1)  # the last is the parent of roots
+        local = np.full(len(self.ids) + 1, -1)  # the last entry stands for the parent of roots
         local[used] = np.arange(len(used))
         parent = local[self.parent[used]]
         names = [self.names[t] for t in used.tolist()]
@@ -86,47 +92,51 @@ class Taxa:
         position = np.array([ranks.index(r) if r in ranks else -1 for r in self.ranks], dtype=np.int64)[self.rank[used]]
         position[name == order.get("", -1)] = -1
         same, lineage, above = _descend(parent, position, self.rank[used], name, len(ranks))
-        conflicts = [self._repeated(used, same), self._disordered(used, position, above)]
-        asked = lineage[same[local[taxa]]]
-        names_of, ids_of, codes = [], [], np.full(asked.shape, -1, dtype=np.int64)
+        conflicts = [self._duplicate_conflict(used, same), self._rank_order_conflict(used, position, above)]
+        wanted = lineage[same[local[taxa]]]
+        names_of, ids_of, codes = [], [], np.full(wanted.shape, -1, dtype=np.int64)
         for r, rank in enumerate(ranks):
-            there = np.unique(asked[:, r][asked[:, r] >= 0])
-            there = there[np.argsort(name[there], kind="stable")]
-            apart = _alike(lineage[there, :r], name[there], there)
-            called = {t: f"{names[t]} [{self.ids[used[t]]}]" for t in apart}
-            if apart:
-                there = np.array(sorted(there.tolist(), key=lambda t: called.get(t, names[t])))
-            kind = f"{rank} taxon(s) with the lineage of another but for ranks not read, kept apart by their ids"
-            conflicts.append(Conflict(kind, tuple((int(used[t]),) for t in apart), tuple(called[t] for t in apart)))
-            names_of.append(np.array([called.get(t, names[t]) for t in there.tolist()], dtype=str))
-            ids_of.append(np.array([self.ids[t] for t in used[there].tolist()], dtype=str))
+            placed = np.unique(wanted[:, r][wanted[:, r] >= 0])
+            placed = placed[np.argsort(name[placed], kind="stable")]
+            indistinct = _indistinct(lineage[placed, :r], name[placed], placed)
+            suffixed = {t: f"{names[t]} [{self.ids[used[t]]}]" for t in indistinct}
+            if indistinct:
+                placed = np.array(sorted(placed.tolist(), key=lambda t: suffixed.get(t, names[t])))
+            kind = f"{rank} taxon(s) whose lineage differs from that of another only at ranks that are not read, distinguished by their ids"
+            conflicts.append(Conflict(kind, tuple((int(used[t]),) for t in indistinct), tuple(suffixed[t] for t in indistinct)))
+            names_of.append(np.array([suffixed.get(t, names[t]) for t in placed.tolist()], dtype=str))
+            ids_of.append(np.array([self.ids[t] for t in used[placed].tolist()], dtype=str))
             code = np.full(len(used) + 1, -1)
-            code[there] = np.arange(len(there))
-            codes[:, r] = code[asked[:, r]]
+            code[placed] = np.arange(len(placed))
+            codes[:, r] = code[wanted[:, r]]
         return Placed(names_of, ids_of, codes, conflicts)
 
-    def _repeated(self, used: np.ndarray, same: np.ndarray) -> Conflict:
+    def _duplicate_conflict(self, used: np.ndarray, same: np.ndarray) -> Conflict:
+        """Return the ids that share name, rank and parent with another id."""
         groups: dict[int, list[int]] = {int(s): [int(s)] for s in same[same != np.arange(len(same))]}
         for t in np.flatnonzero(same != np.arange(len(same))).tolist():
             groups[int(same[t])].append(t)
         taxa = tuple(tuple(used[group].tolist()) for group in groups.values())
         texts = (f"{self.names[group[0]]!r} is {', '.join(self.ids[t] for t in group)}" for group in taxa)
-        return Conflict("taxon(s) with several ids for one name, rank and parent, taken as one", taxa, tuple(texts))
+        return Conflict("taxon(s) with several ids for one name, rank and parent, merged into one", taxa, tuple(texts))
 
-    def _disordered(self, used: np.ndarray, position: np.ndarray, above: np.ndarray) -> Conflict:
+    def _rank_order_conflict(self, used: np.ndarray, position: np.ndarray, above: np.ndarray) -> Conflict:
+        """Return the taxa whose nearest ranked ancestor does not have a coarser rank."""
         wrong = np.flatnonzero((position >= 0) & (above >= 0) & (position <= position[above]))
         pairs = [(int(used[t]), int(used[above[t]])) for t in wrong]
-        texts = tuple(" under ".join(f"{self.ranks[self.rank[t]]} {self.called(t)}" for t in pair) for pair in pairs)
-        kind = "taxon(s) under one whose rank is not coarser, which is passed over"
+        texts = tuple(" under ".join(f"{self.ranks[self.rank[t]]} {self.describe(t)}" for t in pair) for pair in pairs)
+        kind = "taxon(s) under a taxon whose rank is not coarser, which is skipped"
         return Conflict(kind, tuple((lower,) for lower, _ in pairs), texts)
 
 
 def _descend(
     parent: np.ndarray, position: np.ndarray, rank: np.ndarray, name: np.ndarray, ranks: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From the roots down, of U taxa with `parent` int64 [U]: the first taxon that each is the same as, int64 [U]; its lineage,
-    int64 [U, R] of taxa, -1 in holes; the nearest taxon above it that has a `position` among the ranks, int64 [U], -1 for none."""
-    same, nearest, above = (np.full(len(parent) + 1, -1) for _ in range(3))  # the last of each is the parent of roots
+    """Walk U taxa with `parent` int64 [U] from the roots down, level by level. `position` int64 [U] is the index among the ranks, or -1.
+
+    Return `same` int64 [U], the first taxon with the same name, rank and parent; the lineages, int64 [U + 1, R] taxon numbers with -1
+    in holes (the last row stands for the parent of roots); and `above` int64 [U], the nearest ancestor with a position, -1 for none."""
+    same, nearest, above = (np.full(len(parent) + 1, -1) for _ in range(3))  # the last entry stands for the parent of roots
     lineage = np.full((len(parent) + 1, ranks), -1)
     depth = depths(parent)
     order = np.argsort(depth, kind="stable")
@@ -147,7 +157,7 @@ def _descend(
 
 
 def depths(parent: np.ndarray) -> np.ndarray:
-    """int64 [T]: steps to the root of each node of a forest, by doubling; a node in or under a cycle has any number."""
+    """Return int64 [T]: the steps from each node of a forest to its root, by pointer doubling. Undefined in and under cycles."""
     up, depth = np.append(parent, -1), np.append((parent >= 0).astype(np.int64), 0)
     for _ in range(len(parent).bit_length()):
         if not (up >= 0).any():
@@ -158,12 +168,12 @@ def depths(parent: np.ndarray) -> np.ndarray:
 
 
 def cycles(parent: np.ndarray) -> list[list[int]]:
-    """The cycles of `parent` int64 [T], each from its lowest number along the parents. Linear, but for the log of T."""
+    """Return the cycles of `parent` (int64 [T]), each from its lowest number along the parents. Takes O(T log T)."""
     up = np.append(parent, -1)
     for _ in range(len(parent).bit_length()):
         if not (up >= 0).any():
             return []
-        up = up[up]  # after T steps every node that has not left through a root is on a cycle
+        up = up[up]  # after T steps only nodes on cycles are left
     found, seen = [], set()
     for start in np.unique(up[up >= 0]).tolist():
         cycle = []
@@ -175,8 +185,8 @@ def cycles(parent: np.ndarray) -> list[list[int]]:
     return found
 
 
-def _alike(lineages: np.ndarray, name: np.ndarray, taxa: np.ndarray) -> list[int]:
-    """Those of `taxa` [K] that have their `lineages` [K, R] and `name` [K] in common with another."""
+def _indistinct(lineages: np.ndarray, name: np.ndarray, taxa: np.ndarray) -> list[int]:
+    """Return those of `taxa` [K] whose `lineages` [K, R] and `name` [K] both equal those of another."""
     repeated = np.flatnonzero(np.bincount(name)[name] > 1) if len(name) else name
     _, number = distinct_lineages(np.column_stack([lineages, name])[repeated])
     return taxa[repeated][np.bincount(number)[number] > 1].tolist() if len(repeated) else []

@@ -1,4 +1,4 @@
-"""Which ranks a table of taxa is read at, and in which order: tables name forty of them, of which seven are usually predicted."""
+"""Choose the ranks at which a table of taxa is read. Tables contain about forty ranks; seven of them are predicted by default."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from linnaeus.errors import ConfigError
 
-USUAL = ("kingdom", "phylum", "class", "order", "family", "genus", "species")  # what data.ranks=null chooses from
-ORDER = (  # coarse to fine
+DEFAULT_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus", "species")  # data.ranks=null selects from these
+RANK_ORDER = (  # coarse to fine
     *("domain", "superkingdom", "kingdom", "subkingdom", "infrakingdom", "superphylum", "phylum", "subphylum", "infraphylum"),
     *("parvphylum", "superclass", "class", "subclass", "infraclass", "subterclass", "parvclass", "superorder", "order", "suborder"),
     *("infraorder", "parvorder", "superfamily", "epifamily", "family", "subfamily", "infrafamily", "supertribe", "tribe", "subtribe"),
     *("infratribe", "supergenus", "genus", "subgenus", "infragenus", "superspecies", "species", "infraspecies", "subspecies", "variety"),
     *("subvariety", "form", "subform"),
 )
-LEVELS = {  # of iNaturalist's rank_level, for tables that have no column of rank names
+RANK_OF_LEVEL = {  # iNaturalist's rank_level -> rank, for tables without a column of rank names
     **{70.0: "kingdom", 67.0: "subkingdom", 60.0: "phylum", 57.0: "subphylum", 53.0: "superclass", 50.0: "class", 47.0: "subclass"},
     **{45.0: "infraclass", 44.0: "subterclass", 43.0: "superorder", 40.0: "order", 37.0: "suborder", 35.0: "infraorder"},
     **{34.5: "parvorder", 33.0: "superfamily", 32.0: "epifamily", 30.0: "family", 27.0: "subfamily", 26.0: "supertribe"},
@@ -23,34 +23,44 @@ LEVELS = {  # of iNaturalist's rank_level, for tables that have no column of ran
 
 
 def rank_of_level(level: str) -> str:
-    """Name of a rank_level, as `L34` where it has none here; "" for what is no number."""
+    """Return the rank of a rank_level, such as `l34` if it is not in RANK_OF_LEVEL, or "" if the text is not a number."""
     try:
         number = float(level)
     except ValueError:
         return ""
-    return LEVELS.get(number, f"l{number:g}")
+    return RANK_OF_LEVEL.get(number, f"l{number:g}")
 
 
-def tree_ranks(there: Sequence[str], asked: Sequence[str] | None) -> tuple[str, ...]:
-    """Those of the ranks `there` that the tree is made of, coarse to fine: the usual ones, and those `asked` for (data.ranks).
+def tree_ranks(available: Sequence[str], requested: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the ranks of the tree, coarse to fine: the default ranks and the `requested` ones (data.ranks) among the `available`.
 
-    Ranks of unknown order stand where they are asked for. Raises ConfigError for one that is not there, or if none is known."""
-    for rank in asked or ():
-        if rank not in there:
-            raise ConfigError(f"data.ranks: {rank!r} is not a rank of the table of taxa; there are {_list(there)}")
-    chosen = [rank for rank in ORDER if rank in there and (rank in USUAL or rank in (asked or ()))]
-    for before, rank in zip((None, *(asked or ())), asked or (), strict=False):
-        if rank not in ORDER:
-            chosen.insert(chosen.index(before) + 1 if before is not None else _first(chosen, asked or ()), rank)
+    A requested rank that is not in RANK_ORDER is placed after the rank before it in `requested`. Raises ConfigError for a requested
+    rank that is not available, and if the result is empty."""
+    for rank in requested or ():
+        if rank not in available:
+            raise ConfigError(f"data.ranks: {rank!r} is not a rank of the table of taxa; use {_list_ranks(available)}")
+    chosen = [rank for rank in RANK_ORDER if rank in available and (rank in DEFAULT_RANKS or rank in (requested or ()))]
+    for before, rank in zip((None, *(requested or ())), requested or (), strict=False):
+        if rank not in RANK_ORDER:
+            chosen.insert(chosen.index(before) + 1 if before is not None else _first_index(chosen, requested or ()), rank)
     if not chosen:
-        raise ConfigError(f"data.ranks: none of the table's ranks is a usual one; name those to predict, coarse to fine: {_list(there)}")
+        raise ConfigError(
+            f"data.ranks: the table of taxa does not contain any of {', '.join(DEFAULT_RANKS)}; "
+            f"set the ranks to predict, coarse to fine, from {_list_ranks(available)}"
+        )
     return tuple(chosen)
 
 
-def _first(chosen: Sequence[str], asked: Sequence[str]) -> int:
-    """Where the first rank asked for goes: before the next of them whose place is known."""
-    return min((chosen.index(rank) for rank in asked if rank in chosen), default=0)
+def _first_index(chosen: Sequence[str], requested: Sequence[str]) -> int:
+    """Return the index for the first requested rank: before the first requested rank that is already in `chosen`, otherwise 0."""
+    return min((chosen.index(rank) for rank in requested if rank in chosen), default=0)
 
 
-def _list(ranks: Sequence[str]) -> str:
-    return ", ".join(sorted((r for r in ranks if r), key=lambda rank: (ORDER.index(rank) if rank in ORDER else len(ORDER), rank))) or "none"
+def _list_ranks(ranks: Sequence[str]) -> str:
+    """Return the ranks as text, in RANK_ORDER, unknown ones last."""
+    return (
+        ", ".join(
+            sorted((r for r in ranks if r), key=lambda rank: (RANK_ORDER.index(rank) if rank in RANK_ORDER else len(RANK_ORDER), rank))
+        )
+        or "none"
+    )

@@ -1,4 +1,4 @@
-"""The pipeline of single photographs: law 1 (a sample is a function of its key), golden draws, realised distributions, pixels."""
+"""The pipeline of single photographs: a sample is a function of its key (law 1); golden draws, realised distributions, pixels."""
 
 import dataclasses
 import hashlib
@@ -12,7 +12,7 @@ import yaml
 
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import AUGMENT
-from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory, colour, draws, erasing, geometry
+from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory, colour, draws, geometry
 from linnaeus.workloads.taxonomy.config import AugmentConfig
 
 CONF = Path(__file__).resolve().parents[4] / "conf/augment"
@@ -36,7 +36,7 @@ def keys(count, seed=3, epoch=0, first=0):
 
 
 def photographs(count, sizes=((48, 48),), seed=0):
-    """Smooth coloured gradients with a bright square off centre, so that every geometric change shows."""
+    """Return smooth coloured gradients with a bright rectangle off centre, so that every geometric change is visible."""
     rng, out = np.random.default_rng(seed), []
     for i in range(count):
         h, w = sizes[i % len(sizes)]
@@ -52,20 +52,20 @@ def build(config, size=32, training=True):
 
 
 @pytest.mark.parametrize("policy", ["none", "randaugment", "trivialaugment"])
-def test_a_sample_is_a_function_of_its_key_whatever_its_batch(policy):
+def test_a_sample_is_a_function_of_its_key_in_any_batch(policy):
     pipeline = build(dataclasses.replace(FULL, policy=policy))
     images, k = photographs(16, ((48, 48), (60, 40), (32, 32))), keys(16)
     whole = pipeline(images, k)
     for cut in (1, 3, 8):
         parts = [pipeline(images[i : i + cut], k[i : i + cut]) for i in range(0, 16, cut)]
         assert torch.equal(torch.cat(parts), whole)
-    torch.rand(7)  # somebody else draws from the globals
+    torch.rand(7)  # other code draws from the global generator
     backwards = pickle.loads(pickle.dumps(pipeline))(images[::-1], k[::-1])
     assert torch.equal(backwards.flip(0), whole)
 
 
 @pytest.mark.parametrize("policy", ["none", "trivialaugment"])
-def test_negative_control_another_seed_epoch_or_position_alters_it(policy):
+def test_negative_control_another_seed_epoch_or_position_changes_it(policy):
     pipeline = build(dataclasses.replace(FULL, policy=policy))
     images = photographs(8)
     base = pipeline(images, keys(8))
@@ -75,29 +75,29 @@ def test_negative_control_another_seed_epoch_or_position_alters_it(policy):
 
 
 def test_golden_draws():
-    """Moves when the hash, the streams or the order of the draws move: then every run's augmentation has moved too."""
+    """Changes with the hash, the streams or the order of the draws; the augmentation of every run then changes too."""
     k = keys(64, seed=11, epoch=2)
-    crop = geometry.random_boxes(np.full((64, 2), 100), draws.draws(k, draws.CROP, geometry.CROP_DRAWS), [0.3, 1.0], [0.75, 1.3333])
-    boxes = erasing.erase_boxes(draws.draws(k, draws.ERASE, erasing.ERASE_DRAWS), 64, 0.5)
-    matrices, grey = colour.colour_maps(draws.draws(k, draws.COLOUR, 4), 0.4, 0.4, 0.4, 0.1)
-    flips = draws.draws(k, draws.FLIP, 2) < 0.5
+    crop = geometry.random_boxes(np.full((64, 2), 100), draws.uniform_draws(k, draws.CROP, geometry.CROP_DRAWS), [0.3, 1.0], [0.75, 1.3333])
+    boxes = geometry.erase_boxes(draws.uniform_draws(k, draws.ERASE, geometry.ERASE_DRAWS), 64, 0.5)
+    matrices, grey = colour.colour_maps(draws.uniform_draws(k, draws.COLOUR, 4), 0.4, 0.4, 0.4, 0.1)
+    flips = draws.uniform_draws(k, draws.FLIP, 2) < 0.5
     text = repr([(np.round(a.astype(np.float64), 6) + 0.0).tolist() for a in (crop, boxes, matrices, grey, flips)])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "065bfab8a87415a1"
 
 
 def test_operations_do_not_share_draws():
-    """Switching one operation on moves no other: with erasing on, what is not erased is as without."""
+    """Switching one operation on does not change another: with erasing on, pixels that are not erased are as without."""
     images, k = photographs(32), keys(32)
     without = build(dataclasses.replace(FULL, erasing=0.0))(images, k)
     with_erasing = build(dataclasses.replace(FULL, erasing=1.0))(images, k)
-    fill = torch.from_numpy(erasing.FILL).view(1, 3, 1, 1)
+    fill = torch.from_numpy(geometry.FILL).view(1, 3, 1, 1)
     erased = (with_erasing == fill).all(1, keepdim=True)
     assert torch.equal(torch.where(erased, without, with_erasing), without)
     assert 0.02 < erased.float().mean() < 0.34
 
 
-def test_crops_are_inside_and_of_the_asked_area_and_ratio():
-    u = draws.draws(keys(4000), draws.CROP, geometry.CROP_DRAWS)
+def test_crops_are_inside_and_have_the_configured_area_and_ratio():
+    u = draws.uniform_draws(keys(4000), draws.CROP, geometry.CROP_DRAWS)
     sizes = np.tile([[300, 400], [400, 300]], (2000, 1))
     boxes = geometry.random_boxes(sizes, u, [0.2, 0.9], [0.5, 2.0])
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
@@ -111,7 +111,7 @@ def test_crops_are_inside_and_of_the_asked_area_and_ratio():
 
 
 def test_a_crop_that_cannot_fit_is_the_largest_centred_one():
-    u = draws.draws(keys(3), draws.CROP, geometry.CROP_DRAWS)
+    u = draws.uniform_draws(keys(3), draws.CROP, geometry.CROP_DRAWS)
     boxes = geometry.random_boxes(np.array([[10, 100], [100, 10], [50, 50]]), u, [1.0, 1.0], [1.0, 1.0])
     assert boxes.tolist() == [[45, 0, 55, 10], [0, 45, 10, 55], [0, 0, 50, 50]]
 
@@ -127,11 +127,11 @@ def test_flips_are_realised_with_their_probabilities_and_are_flips():
     assert abs(horizontal - 0.5) < 0.04 and abs(vertical - 0.2) < 0.03
 
 
-def test_colour_is_the_four_operations_one_after_another():
-    """Against the plain definitions, applied in turn in float64 without clipping, on colours that stay in range."""
+def test_colour_equals_the_four_operations_in_sequence():
+    """Compare with the definitions applied in sequence in float64 without clipping, on colours that stay in range."""
     rng = np.random.default_rng(1)
     images = rng.integers(90, 150, (6, 3, 8, 8)).astype(np.uint8)
-    u = draws.draws(keys(6), draws.COLOUR, 4)
+    u = draws.uniform_draws(keys(6), draws.COLOUR, 4)
     b, c, s = (0.7 + 0.6 * u[:, i] for i in range(3))
     angle = 2 * np.pi * 0.1 * (2 * u[:, 3] - 1)
     out = images.copy()
@@ -151,15 +151,15 @@ def test_colour_is_the_four_operations_one_after_another():
 def test_colour_clips_and_leaves_greys_without_hue():
     grey = np.repeat(np.arange(0, 256, 4, dtype=np.uint8).reshape(1, 1, 8, 8), 3, axis=1).repeat(50, axis=0)
     out = grey.copy()
-    colour.apply_colour(out, *colour.colour_maps(draws.draws(keys(50), draws.COLOUR, 4), 0.0, 0.0, 1.0, 0.5))
+    colour.apply_colour(out, *colour.colour_maps(draws.uniform_draws(keys(50), draws.COLOUR, 4), 0.0, 0.0, 1.0, 0.5))
     assert np.abs(out.astype(int) - grey).max() <= 1
     bright = np.full((50, 3, 8, 8), 250, np.uint8)
-    colour.apply_colour(bright, *colour.colour_maps(draws.draws(keys(50), draws.COLOUR, 4), 0.9, 0.0, 0.0, 0.0))
+    colour.apply_colour(bright, *colour.colour_maps(draws.uniform_draws(keys(50), draws.COLOUR, 4), 0.9, 0.0, 0.0, 0.0))
     assert bright.max() == 255 and bright.min() < 100
 
 
 def test_erasing_is_realised_with_its_probability_and_area():
-    boxes = erasing.erase_boxes(draws.draws(keys(4000), draws.ERASE, erasing.ERASE_DRAWS), 40, 0.3)
+    boxes = geometry.erase_boxes(draws.uniform_draws(keys(4000), draws.ERASE, geometry.ERASE_DRAWS), 40, 0.3)
     sides = boxes[:, 2:] - boxes[:, :2]
     erased = sides[:, 0] > 0
     assert abs(erased.mean() - 0.3) < 0.03
@@ -168,7 +168,7 @@ def test_erasing_is_realised_with_its_probability_and_area():
     assert area.min() > 0.01 and area.max() < 0.36 and abs(area.mean() - 0.177) < 0.02
 
 
-def test_neutral_values_leave_a_picture_of_the_right_size_alone():
+def test_neutral_values_do_not_change_a_picture_of_the_right_size():
     images = photographs(4, ((32, 32),))
     expected = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
     for training in (True, False):
@@ -176,7 +176,7 @@ def test_neutral_values_leave_a_picture_of_the_right_size_alone():
         assert torch.equal(out, expected) and out.is_contiguous() and out.dtype == torch.uint8
 
 
-def test_validation_takes_the_central_square_and_draws_nothing():
+def test_validation_takes_the_central_square_and_ignores_the_keys():
     image = np.zeros((60, 100, 3), np.uint8)
     image[:, 20:80] = 200  # exactly the central square
     pipeline = build(FULL, 24, training=False)
@@ -195,6 +195,6 @@ def test_reduction_is_antialiased():
 @pytest.mark.parametrize(
     "change", [{"crop_scale": [0.0, 1.0]}, {"crop_scale": [0.5, 1.5]}, {"crop_scale": [0.5]}, {"crop_ratio": [2.0, 1.0]}]
 )
-def test_impossible_ranges_name_the_key(change):
+def test_impossible_ranges_are_an_error_with_the_key(change):
     with pytest.raises(ConfigError, match=f"augment.{next(iter(change))}"):
         AugmentationPipelineFactory(dataclasses.replace(STANDARD, **change), 32)

@@ -1,4 +1,4 @@
-"""Mixing of pairs: what is drawn, and what the device makes of it, against a slow reference."""
+"""The mixing of pairs: the draws, and the result on the device, compared with a slow reference."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")
 def draw(config=STANDARD, count=2000, probability=1.0, present=None, allowed=None, seed=5, epoch=0):
     present = np.random.default_rng(0).random((count, 3)) < 0.6 if present is None else present
     allowed = np.ones(count, bool) if allowed is None else allowed
-    mixing = PairMixing.of(config, seed, SIZE)
+    mixing = PairMixing.from_config(config, seed, SIZE)
     return mixing.draw(np.full(count, epoch), np.arange(count), np.full(count, probability), allowed, present), present
 
 
@@ -37,34 +37,34 @@ def test_probability_kind_and_share_are_realised():
     assert abs(blended.mean() - 0.5) < 0.03 and abs(blended.var() - 0.25 / (2 * 0.4 + 1)) < 0.015  # Beta(a, a): 1 / (4 (2a + 1))
 
 
-def test_only_what_has_an_alpha_is_used():
+def test_a_method_with_alpha_0_is_not_used():
     cut_only, _ = draw(dataclasses.replace(STANDARD, mixup_alpha=0.0), count=200)
     assert (cut_only.box[:, 2] > cut_only.box[:, 0]).all()
     blend_only, _ = draw(dataclasses.replace(STANDARD, cutmix_alpha=0.0), count=200)
     assert (blend_only.box == 0).all() and blend_only.mixed.all()
 
 
-def test_the_share_of_cutmix_is_the_kept_area_to_the_pixel():
+def test_the_share_of_cutmix_is_the_exact_kept_area():
     drawn, _ = draw(dataclasses.replace(STANDARD, mixup_alpha=0.0))
     image = torch.ones(len(drawn.share), 3, SIZE, SIZE, dtype=torch.float64)
-    image[1::2] = 0.0  # one half of each pair is white, the other black
+    image[1::2] = 0.0  # one sample of each pair is white, the other black
     mix_images(image, torch.from_numpy(drawn.share), torch.from_numpy(drawn.box), partner_rows(len(image), image.device))
     kept = torch.where(torch.arange(len(image)) % 2 == 0, image[:, 0].mean((1, 2)), 1 - image[:, 0].mean((1, 2)))
     assert torch.allclose(kept, torch.from_numpy(drawn.share).double(), atol=1e-7)
     assert 0.3 < kept.mean() < 0.75 and kept.min() < 0.1 and kept.max() > 0.9
 
 
-def test_components_are_taken_whole_by_the_rule():
+def test_components_come_whole_from_one_sample():
     drawn, present = draw(count=8000)
     other = present[np.arange(8000) ^ 1]
-    assert not drawn.pick[~other].any()  # what the partner has not is never taken
-    assert drawn.pick[other & ~present].all()  # what only the partner has is always taken
+    assert not drawn.pick[~other].any()  # a component the partner does not have is never taken
+    assert drawn.pick[other & ~present].all()  # a component only the partner has is always taken
     both = drawn.pick[other & present]
     assert abs(both.mean() - 0.5) < 0.02
 
 
 def test_draws_are_keyed_by_slot_and_independent_of_the_batch():
-    mixing, present = PairMixing.of(STANDARD, 5, SIZE), np.ones((16, 3), bool)
+    mixing, present = PairMixing.from_config(STANDARD, 5, SIZE), np.ones((16, 3), bool)
     args = np.zeros(16, int), np.arange(16), np.full(16, 0.7), np.ones(16, bool), present
     whole = mixing.draw(*args)
     for cut in (2, 4, 8):
@@ -76,13 +76,13 @@ def test_draws_are_keyed_by_slot_and_independent_of_the_batch():
 
 
 def test_golden_draws():
-    """Moves when the hash, the stream or the order of the draws move: then the mixing of every run has moved too."""
+    """Changes with the hash, the stream or the order of the draws; the mixing of every run then changes too."""
     drawn, _ = draw(count=64, probability=0.7, present=np.ones((64, 3), bool), seed=11, epoch=2)
     text = repr([drawn.share.round(5).tolist(), drawn.box.tolist(), drawn.pick.tolist()])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "8a691831745d3c9b"
 
 
-def test_what_is_not_allowed_is_not_mixed():
+def test_pairs_that_are_not_allowed_are_not_mixed():
     allowed = np.arange(40) // 2 % 2 == 0
     drawn, _ = draw(count=40, allowed=allowed)
     assert np.array_equal(drawn.mixed, allowed)
@@ -107,7 +107,7 @@ def batch_of(count=12, seed=0, probability=0.8):
 
 
 def reference(batch, masked=()):
-    """Sample by sample, pixel by pixel, in float64."""
+    """Return the prepared batch, computed sample by sample and pixel by pixel in float64."""
     n = len(batch["image"])
     x = (batch["image"].double().numpy() / 255 - np.array(MEAN).reshape(3, 1, 1)) / np.array(STD).reshape(3, 1, 1)
     image, meta = x.copy(), np.zeros((n, 6))
@@ -142,7 +142,7 @@ def test_the_device_does_what_a_slow_reference_does():
 
 
 def test_masking_comes_after_mixing():
-    """A component that is masked stays hidden even where the partner has it; negative control: unmasked it would show."""
+    """A masked component stays hidden even if the partner has it. Negative control: without the mask it is present."""
     batch = batch_of(2, probability=1.0)
     batch["present"] = torch.tensor([[False] * 3, [True] * 3])
     batch["pick"] = torch.tensor([[True] * 3, [False] * 3])
@@ -155,7 +155,7 @@ def test_masking_comes_after_mixing():
     assert masking_counts(prepare(batch)).tolist() == [[1, 1, 1], [0, 1, 0]]
 
 
-def test_a_validation_batch_has_nothing_mixed_and_hides_what_is_named():
+def test_a_validation_batch_is_not_mixed_and_hides_the_masked_components():
     batch = {k: v for k, v in batch_of().items() if k in ("image", "label", "meta", "present", "weight")}
     prepare = BatchPreparation(NAMES, SLICES)
     assert torch.equal(prepare(batch)["present"], batch["present"])
@@ -164,7 +164,7 @@ def test_a_validation_batch_has_nothing_mixed_and_hides_what_is_named():
     assert torch.equal(prepare(batch, ("SPATIAL",))["present"][:, 1:], batch["present"][:, 1:])
 
 
-def test_an_odd_last_row_is_left_alone_and_no_components_is_fine():
+def test_an_odd_last_row_is_not_mixed_and_a_batch_may_have_no_components():
     batch = {k: v for k, v in batch_of(5, probability=0.0).items()}
     batch |= {"present": torch.zeros(5, 0, dtype=torch.bool), "pick": torch.zeros(5, 0, dtype=torch.bool), "meta": torch.zeros(5, 0)}
     batch.pop("mask")

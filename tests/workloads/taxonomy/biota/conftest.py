@@ -1,4 +1,4 @@
-"""What biota's tests share."""
+"""Configuration of biota for its tests."""
 
 from collections.abc import Callable
 
@@ -26,5 +26,5 @@ def _config(train_samples: int = 300, validation_samples: int = 100, image_size:
 
 @pytest.fixture(scope="session")
 def biota() -> Callable[..., BiotaConfig]:
-    """Makes a config of the source."""
+    """Return a function that builds a config of the source."""
     return _config

@@ -1,4 +1,4 @@
-"""`python -m linnaeus.workloads.taxonomy.biota`: the export, the sheet, the ceilings, and what a user gets wrong."""
+"""`python -m linnaeus.workloads.taxonomy.biota`: the export, the sheet, the ceilings, and errors of one line."""
 
 import csv
 import datetime
@@ -23,7 +23,7 @@ def exported(biota, tmp_path_factory):
         return build_source(config), directory, list(csv.DictReader(file))
 
 
-def test_the_manifest_says_what_the_source_says(exported):
+def test_the_manifest_has_the_values_of_the_source(exported):
     source, _, rows = exported
     header = ["path", "order", "family", "genus", "species", "latitude", "longitude", "uncertainty", "date", "time", "elevation", "split"]
     assert list(rows[0]) == header
@@ -50,7 +50,7 @@ def test_the_manifest_says_what_the_source_says(exported):
     assert min(blanks.values()) > 0
 
 
-def test_the_photographs_are_the_source_s(exported):
+def test_the_photographs_are_those_of_the_source(exported):
     from PIL import Image
 
     source, directory, rows = exported
@@ -80,7 +80,7 @@ def test_the_ceilings_are_printed(capsys):
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "message"),
     [
         (["export"], "DIR"),
         (["export", "{full}"], "not empty"),
@@ -95,7 +95,7 @@ def test_the_ceilings_are_printed(capsys):
         ([], "required"),
     ],
 )
-def test_a_mistake_gets_one_line_and_status_2(argv, says, tmp_path, capsys, monkeypatch):
+def test_a_mistake_gets_one_line_and_status_2(argv, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "is.txt").write_text("")
     argv = [a.format(full=tmp_path, file=tmp_path / "is.txt") for a in argv]
@@ -105,7 +105,7 @@ def test_a_mistake_gets_one_line_and_status_2(argv, says, tmp_path, capsys, monk
         status = exit_.code
     error = capsys.readouterr().err
     assert status == 2
-    assert says in error
+    assert message in error
     assert error.count("\n") == 1
     assert [p.name for p in tmp_path.iterdir()] == ["is.txt"]
 

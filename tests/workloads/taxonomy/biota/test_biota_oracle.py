@@ -1,4 +1,4 @@
-"""The ceilings: an independent Monte Carlo agrees with them, and anything but the oracle scores lower."""
+"""The ceilings agree with an independent Monte Carlo simulation, and other predictors score lower."""
 
 from types import SimpleNamespace
 
@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.biota import ceilings
-from linnaeus.workloads.taxonomy.biota.individuals import species_of
-from linnaeus.workloads.taxonomy.biota.oracle import COMPONENTS, conditions, expected_accuracy, posteriors, table, up_the_tree
-from linnaeus.workloads.taxonomy.biota.places import MISSING, build_places, draw_metadata, log_densities
+from linnaeus.workloads.taxonomy.biota.individuals import MISSING, build_distributions, draw_metadata, log_densities, species_of
+from linnaeus.workloads.taxonomy.biota.oracle import COMPONENTS, conditions, expected_accuracy, format_ceilings, posteriors, sum_to_rank
 from linnaeus.workloads.taxonomy.biota.world import build_world
 
 CONFIG = SimpleNamespace(world=0, train_samples=8000, validation_samples=4000, image_size=48)
 
 
 def simulate(masked: tuple[str, ...], n: int, seed: int, ignore_prior: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """(true, predicted) species: everything drawn by numpy's generator and weighed by loops over twins, sharing nothing with
-    `places` and `oracle` but the world's parameters."""
+    """Return (true, predicted) species. Metadata are drawn by numpy's generator; only the parameters of the world are shared with
+    `individuals` and `oracle`."""
     rng = np.random.default_rng(seed)
-    world, p = build_world(0), build_places(0)
+    world, p = build_world(0), build_distributions(0)
     true = rng.choice(120, n, p=world.prior)
     quantities = {"SPATIAL": ("latitude", "longitude"), "TEMPORAL": ("day", "hour"), "ELEVATION": ("elevation",)}
     period = {"day": 1.0, "hour": 24.0, "longitude": 360.0}
@@ -32,7 +31,7 @@ def simulate(masked: tuple[str, ...], n: int, seed: int, ignore_prior: bool = Fa
                 continue
             gap = x[:, None] - centre
             if name in period:
-                gap = (gap + period[name] / 2) % period[name] - period[name] / 2  # the nearest turn only
+                gap = (gap + period[name] / 2) % period[name] - period[name] / 2  # the nearest period only
             score += np.where(present[:, None], -0.5 * np.square(gap / spread) - np.log(spread), 0)
     score[world.form[true][:, None] != world.form[None]] = -np.inf
     return true, score.argmax(axis=1)
@@ -52,7 +51,7 @@ def test_simulation_agrees_with_the_ceilings(condition):
 
 
 def test_a_worse_predictor_scores_lower():
-    """Negative control: an oracle of another place, one without the prior, and one that swaps twins."""
+    """Negative control: densities of other individuals, and the second choice among cryptic species, score lower."""
     world = build_world(0)
     samples = np.arange(8000)
     species = species_of(world, samples)
@@ -61,14 +60,14 @@ def test_a_worse_predictor_scores_lower():
     right = posterior.argmax(axis=1)
     best = posterior.max(axis=1).mean()
     assert (right == species).mean() == pytest.approx(best, abs=0.006)
-    elsewhere = {name: np.roll(value, 1, axis=0) for name, value in densities.items()}
-    assert (posteriors(world, world.form[species], elsewhere).argmax(axis=1) == species).mean() < best - 0.04
+    others = {name: np.roll(value, 1, axis=0) for name, value in densities.items()}
+    assert (posteriors(world, world.form[species], others).argmax(axis=1) == species).mean() < best - 0.04
     ambiguous = np.flatnonzero(np.array(world.cryptic_size)[species] > 1)
     second = np.argsort(posterior[ambiguous], axis=1)[:, -2]
     assert (second == species[ambiguous]).mean() < (right[ambiguous] == species[ambiguous]).mean() - 0.3
 
 
-def test_posteriors_are_distributions_within_the_form_and_neither_certain_nor_blind():
+def test_posteriors_are_distributions_within_the_form_and_not_certain():
     world = build_world(0)
     samples = np.arange(3000)
     species = species_of(world, samples)
@@ -77,7 +76,7 @@ def test_posteriors_are_distributions_within_the_form_and_neither_certain_nor_bl
     np.testing.assert_allclose(posterior.sum(axis=1), 1, rtol=1e-12)
     assert (posterior[world.form[species][:, None] != world.form[None]] == 0).all()
     for rank in range(4):
-        np.testing.assert_allclose(up_the_tree(world, posterior, rank).sum(axis=1), 1, rtol=1e-12)
+        np.testing.assert_allclose(sum_to_rank(world, posterior, rank).sum(axis=1), 1, rtol=1e-12)
     cryptic = posterior[world.cryptic_size[species] > 1].max(axis=1)
     assert ((cryptic > 0.5) & (cryptic < 0.95)).mean() > 0.15
     np.testing.assert_allclose(
@@ -86,7 +85,7 @@ def test_posteriors_are_distributions_within_the_form_and_neither_certain_nor_bl
     )
 
 
-def test_each_rule_is_best_for_its_own_measure():
+def test_each_decision_rule_is_best_for_its_own_measure():
     rng = np.random.default_rng(0)
     posterior = rng.dirichlet(np.full(5, 0.3), 4000)
     prior = posterior.mean(axis=0) * np.array([3, 1, 1, 0.5, 0.2])
@@ -101,15 +100,15 @@ def test_each_rule_is_best_for_its_own_measure():
     assert best["top1"] > posterior[np.arange(4000), balanced].mean() + 0.005
 
 
-def test_the_ceilings_tell_what_masking_costs():
+def test_masking_lowers_the_ceilings():
     best = ceilings(CONFIG)
     assert len(best) == 5 * 4 * 2
     assert all(0 < v <= 1 for v in best.values())
     for measure in ("top1", "macro"):
-        assert best[f"with_meta/genus/{measure}"] == pytest.approx(1)  # twins are of one genus
+        assert best[f"with_meta/genus/{measure}"] == pytest.approx(1)  # cryptic species are of one genus
         with_meta, without = best[f"with_meta/species/{measure}"], best[f"without_meta/species/{measure}"]
         assert 0.94 < with_meta < 0.99
         assert 0.04 < with_meta - without < 0.12
         for name in COMPONENTS:
             assert without < best[f"mask_{name}/species/{measure}"] < with_meta - 0.005
-    assert f"{100 * best['with_meta/species/top1']:.1f}" in table(best)
+    assert f"{100 * best['with_meta/species/top1']:.1f}" in format_ceilings(best)

@@ -1,4 +1,4 @@
-"""The source, its start-up time, and the reader's shared cache."""
+"""The source, its start-up time, and the shared cache of the reader."""
 
 import ast
 import hashlib
@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.biota import build_source, reader
-from linnaeus.workloads.taxonomy.biota.draw import draw
-from linnaeus.workloads.taxonomy.biota.individuals import species_of
-from linnaeus.workloads.taxonomy.biota.places import draw_metadata
+from linnaeus.workloads.taxonomy.biota.individuals import draw_metadata, species_of
+from linnaeus.workloads.taxonomy.biota.render import render
 from linnaeus.workloads.taxonomy.biota.world import GENERATOR_VERSION, build_world
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
 
-def test_splits_are_other_individuals_and_the_table_is_whole(biota):
+def test_the_splits_have_different_individuals_and_the_table_is_complete(biota):
     source = build_source(biota(300, 100))
     assert (source.split == np.repeat([TRAIN, VALIDATION], [300, 100])).all()
     assert len(set(source.ids)) == 400
@@ -40,13 +39,13 @@ def test_an_individual_is_the_same_whatever_the_size_of_the_data(biota):
 
 
 @pytest.mark.parametrize("change", [{"world": 1}, {"image_size": 25}, {"train_samples": 301}, {"validation_samples": 101}])
-def test_the_fingerprint_moves_with_everything_that_matters(biota, change):
+def test_the_fingerprint_changes_with_every_key_that_determines_the_data(biota, change):
     assert build_source(biota()).fingerprint == build_source(biota()).fingerprint
     assert build_source(biota(**change)).fingerprint != build_source(biota()).fingerprint
 
 
 def test_the_table_is_built_quickly(biota):
-    """0.15 s is the limit on an idle machine; the best of five, so that busy neighbours do not fail it."""
+    """The limit is 0.15 s on an idle machine, for the best of five, so that other load does not fail the test."""
     times = []
     for _ in range(5):
         build_world.cache_clear()
@@ -56,8 +55,8 @@ def test_the_table_is_built_quickly(biota):
     assert min(times) < 0.15
 
 
-def test_building_imports_numpy_alone():
-    """At module level, in every file; Pillow is for the export and the sheet, inside their functions."""
+def test_building_imports_only_numpy():
+    """Module-level imports of every file. Pillow is imported only inside the functions of the export."""
     for path in Path(reader.__file__).parent.glob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -66,11 +65,11 @@ def test_building_imports_numpy_alone():
                 assert roots <= {"numpy", "linnaeus", *sys.stdlib_module_names}, f"{path.name}: {roots}"
 
 
-def test_reading_twice_draws_once_and_what_is_handed_out_is_a_copy(biota, monkeypatch):
+def test_a_second_read_does_not_render_and_returns_a_copy(biota, monkeypatch):
     source = build_source(biota())
     first = source.images.read(np.array([7, 3, 7]))
     calls = []
-    monkeypatch.setattr(reader, "draw", lambda *a: calls.append(a) or pytest.fail("drawn again"))
+    monkeypatch.setattr(reader, "render", lambda *a: calls.append(a) or pytest.fail("rendered again"))
     again = source.images.read(np.array([3, 7]))
     assert not calls
     np.testing.assert_array_equal(again[0], first[1])
@@ -79,7 +78,7 @@ def test_reading_twice_draws_once_and_what_is_handed_out_is_a_copy(biota, monkey
     np.testing.assert_array_equal(source.images.read(np.array([3]))[0], first[1])
 
 
-def test_a_torn_photograph_is_drawn_again(biota):
+def test_a_damaged_photograph_in_the_cache_is_rendered_again(biota):
     source = build_source(biota())
     right = source.images.read(np.array([9]))[0]
     source.images._photographs[9, 4] ^= 1
@@ -90,20 +89,20 @@ def _read_in_child(images, samples, queue):
     queue.put(np.stack(images.read(samples)))
 
 
-def test_forked_workers_fill_the_memory_of_all_and_leave_nothing_behind(biota):
+def test_forked_workers_share_the_cache_and_leave_nothing_in_dev_shm(biota):
     before = set(os.listdir("/dev/shm"))
     source = build_source(biota())
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_read_in_child, args=(source.images, np.arange(20), queue))
     child.start()
-    theirs = queue.get(timeout=30)
+    from_child = queue.get(timeout=30)
     child.join()
-    assert (source.images._stamps[:20] > 0).all()  # filled by the child, seen here
-    assert not source.images._stamps[20:].any()
-    np.testing.assert_array_equal(source.images.read(np.arange(20)), theirs)
+    assert (source.images._checksums[:20] > 0).all()  # filled by the child
+    assert not source.images._checksums[20:].any()
+    np.testing.assert_array_equal(source.images.read(np.arange(20)), from_child)
     new = set(os.listdir("/dev/shm")) - before
-    assert not any(Path("/dev/shm", name).stat().st_size == 400 * 24 * 24 * 3 for name in new)  # others' files may come and go
+    assert not any(Path("/dev/shm", name).stat().st_size == 400 * 24 * 24 * 3 for name in new)  # other processes may have files there
 
 
 def test_a_pickled_reader_is_small_and_reads_the_same(biota):
@@ -112,11 +111,11 @@ def test_a_pickled_reader_is_small_and_reads_the_same(biota):
     data = pickle.dumps(images)
     assert len(data) < 500
     copy = pickle.loads(data)
-    assert not copy._stamps.any()
+    assert not copy._checksums.any()
     np.testing.assert_array_equal(copy.read(np.arange(30)), images.read(np.arange(30)))
 
 
-def test_without_room_for_a_cache_every_read_draws(biota, monkeypatch):
+def test_without_a_cache_every_read_renders(biota, monkeypatch):
     expected = build_source(biota()).images.read(np.arange(5))
     monkeypatch.setattr(reader, "CACHE_LIMIT", 1000)
     images = build_source(biota()).images
@@ -125,17 +124,17 @@ def test_without_room_for_a_cache_every_read_draws(biota, monkeypatch):
 
 
 @pytest.mark.parametrize("samples", [[-1], [400], [3, 10**9]])
-def test_a_number_out_of_range_is_refused(biota, samples):
+def test_a_number_out_of_range_is_an_error(biota, samples):
     with pytest.raises(IndexError, match="0 to 399"):
         build_source(biota()).images.read(np.array(samples))
 
 
-def test_reading_nothing_gives_nothing(biota):
+def test_reading_no_numbers_returns_an_empty_list(biota):
     assert build_source(biota()).images.read(np.array([], np.int64)) == []
 
 
-def test_the_world_has_not_moved_without_a_new_version():
-    """Golden values of generator version 1, world 0: raise GENERATOR_VERSION with any change that fails this."""
+def test_the_world_changes_only_with_a_new_version():
+    """Golden values of generator version 1, world 0. A change that fails this test must increase GENERATOR_VERSION."""
     assert GENERATOR_VERSION == 1
     world = build_world(0)
     assert world.tree.names[0] == ("Galctales", "Pelmoptera", "Stictales", "Xansoptera", "Zeliformes")
@@ -146,5 +145,5 @@ def test_the_world_has_not_moved_without_a_new_version():
     metadata = draw_metadata(world, species, samples)
     np.testing.assert_allclose(metadata.latitude[:4], [11.15951, 1.3756818, 10.216694, 2.7320714], rtol=1e-6)
     np.testing.assert_allclose(metadata.elevation[:4], [529.02527, np.nan, np.nan, 1616.2605], rtol=1e-6)
-    means = draw(0, samples[:4], 48).mean(axis=(1, 2, 3))
+    means = render(0, samples[:4], 48).mean(axis=(1, 2, 3))
     np.testing.assert_allclose(means, [130.391, 60.126, 103.225, 111.527], atol=0.05)  # cosines differ by rounding between machines

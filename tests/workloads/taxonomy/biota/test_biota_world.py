@@ -1,16 +1,15 @@
-"""The tree, the frequencies, the inheritance of traits and the cryptic groups of biota's worlds."""
+"""The tree, the frequencies, the inherited traits and the cryptic groups of the worlds of biota."""
 
 import numpy as np
 import pytest
 
-from linnaeus.workloads.taxonomy.biota.draw import draw_forms
 from linnaeus.workloads.taxonomy.biota.individuals import NULL_GENUS, NULL_SPECIES, labels_of, species_of
-from linnaeus.workloads.taxonomy.biota.palettes import MARKS, PALETTES
-from linnaeus.workloads.taxonomy.biota.world import build_world
+from linnaeus.workloads.taxonomy.biota.render import render_forms
+from linnaeus.workloads.taxonomy.biota.world import GROUND_COLOURS, MARK_COLOURS, build_world
 
 
 @pytest.mark.parametrize("number", [0, 1, 7])
-def test_every_world_has_the_promised_taxa(number):
+def test_every_world_has_the_same_numbers_of_taxa(number):
     tree = build_world(number).tree
     assert tree.ranks == ("order", "family", "genus", "species")
     assert tree.sizes == (5, 15, 40, 120)
@@ -34,7 +33,7 @@ def test_a_world_is_a_function_of_its_number():
     assert build_world(4).tree.names != build_world(3).tree.names
 
 
-def test_frequencies_follow_a_power_law_and_the_rarest_is_still_trained_on():
+def test_frequencies_follow_a_power_law_and_the_rarest_species_has_training_rows():
     world = build_world(0)
     ranked = np.sort(world.prior)[::-1]
     slope = np.polyfit(np.log(np.arange(1, 121)), np.log(ranked), 1)[0]
@@ -45,7 +44,7 @@ def test_frequencies_follow_a_power_law_and_the_rarest_is_still_trained_on():
 
 
 @pytest.mark.parametrize("start", [0, 8000, 12345])
-def test_any_run_of_individuals_holds_every_species_in_its_share(start):
+def test_any_run_of_individuals_contains_every_species_in_its_share(start):
     world = build_world(0)
     counts = np.bincount(species_of(world, np.arange(start, start + 2000)), minlength=120)
     assert np.abs(counts - 2000 * world.prior).max() < 6
@@ -53,7 +52,7 @@ def test_any_run_of_individuals_holds_every_species_in_its_share(start):
 
 
 @pytest.mark.parametrize("number", [0, 1, 7])
-def test_cryptic_groups_of_each_kind_look_the_same_and_hold_their_share(number):
+def test_cryptic_groups_of_each_kind_share_a_form_and_have_their_frequency(number):
     world = build_world(number)
     cryptic = np.array([bool(k) for k in world.cryptic_kind])
     assert 0.10 <= world.prior[cryptic].sum() <= 0.16
@@ -62,31 +61,31 @@ def test_cryptic_groups_of_each_kind_look_the_same_and_hold_their_share(number):
         twins = np.flatnonzero(world.form == form)
         assert len(set(world.lineage[twins, 2])) == 1
         assert (len(twins) > 1) == bool(cryptic[twins].all()) == bool(cryptic[twins].any())
-        assert sorted(world.cryptic_place[twins]) == list(range(len(twins)))
+        assert sorted(world.cryptic_index[twins]) == list(range(len(twins)))
         assert world.prior[twins].max() < 1.6 * world.prior[twins].min()
 
 
 @pytest.mark.parametrize("number", [0, 1, 7])
-def test_no_two_forms_of_a_genus_differ_by_little(number):
-    """Each has a ground colour and a pattern of its own, and no palette colour is a jitter away from another."""
+def test_forms_of_a_genus_differ_clearly(number):
+    """Each form has its own ground colour and pattern, and colour jitter does not turn a palette colour into another."""
     world = build_world(number)
     genus = np.array([world.lineage[np.flatnonzero(world.form == f)[0], 2] for f in range(len(world.forms.plan))])
     for g in np.unique(genus):
         rows = np.flatnonzero(genus == g)
         assert len(rows) == len(np.unique(world.forms.ground[rows], axis=0))
         assert len(rows) == len(np.unique(world.forms.pattern[rows], axis=0))
-        assert len(np.unique(world.forms.mark[rows], axis=0)) == 1  # the genus's
-    for palette in [*PALETTES.values(), *MARKS.values()]:
+        assert len(np.unique(world.forms.mark[rows], axis=0)) == 1  # one per genus
+    for palette in [*GROUND_COLOURS.values(), *MARK_COLOURS.values()]:
         for i, a in enumerate(palette):
             assert all(np.abs(np.subtract(a, b)).sum() > 0.2 for b in palette[:i])
 
 
-def test_closer_kin_look_more_alike():
-    """Mean difference of pictures drawn in one pose: least within a genus, most between orders."""
+def test_closer_relatives_look_more_alike():
+    """The mean difference of pictures in one pose is smallest within a genus and largest between orders."""
     world = build_world(0)
     forms = np.arange(len(world.forms.plan))
     first = np.array([np.flatnonzero(world.form == f)[0] for f in forms])
-    pictures = np.concatenate([draw_forms(0, forms, np.full(len(forms), n), 16).reshape(len(forms), -1) for n in range(4)], axis=1)
+    pictures = np.concatenate([render_forms(0, forms, np.full(len(forms), n), 16).reshape(len(forms), -1) for n in range(4)], axis=1)
     distance = np.sqrt(np.square(pictures[:, None].astype(np.float32) - pictures[None]).mean(axis=2))
     shared = (world.lineage[first][:, None, :] == world.lineage[first][None]).sum(axis=2)  # ranks in common
     means = [distance[shared == n].mean() for n in (3, 2, 1, 0)]
@@ -94,7 +93,7 @@ def test_closer_kin_look_more_alike():
     assert means[0] < 0.8 * means[3]
 
 
-def test_nulls_fall_by_chance_from_a_rank_downwards():
+def test_null_labels_are_random_and_include_all_finer_ranks():
     world = build_world(0)
     samples = np.arange(40000)
     species = species_of(world, samples)

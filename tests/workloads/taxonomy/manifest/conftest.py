@@ -1,4 +1,4 @@
-"""A configuration of `data=manifest`, a writer of manifests, and a folder of every nasty kind of image file."""
+"""A configuration of `data=manifest`, a writer of manifests, and a folder with every kind of difficult image file."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 @pytest.fixture
 def manifest_config():
-    """`data=manifest` with a small image and other keys as given."""
+    """Return a function that builds the configuration of `data=manifest` with a small image size and the given keys."""
     defaults = yaml.safe_load((ROOT / "conf/data/manifest.yaml").read_text())
 
     def make(path, **keys):
@@ -27,7 +27,7 @@ def manifest_config():
 
 @pytest.fixture
 def shared_data():
-    """A path of the folder of real data; skips the test where it is absent."""
+    """Return a function from a name to a path in the folder of real data. It skips the test if the path does not exist."""
 
     def find(name):
         path = ROOT / "../shared/data" / name
@@ -40,7 +40,7 @@ def shared_data():
 
 @pytest.fixture
 def write_manifest(tmp_path):
-    """Writes rows (dicts) as CSV beside small photographs of the paths they name."""
+    """Return a function that writes rows (dicts) as CSV, and a small photograph for each path."""
 
     def write(rows, photographs=True, delimiter=",", encoding="utf-8", name="manifest.csv"):
         header = list(dict.fromkeys(k for row in rows for k in row))
@@ -61,7 +61,7 @@ def write_manifest(tmp_path):
 
 @pytest.fixture(scope="session")
 def nasty(tmp_path_factory):
-    """Folder of images; the good ones show red in the left half and blue in the right half, 80 x 60, but for what their name says."""
+    """Return a folder of images. Unless their name differs, they have 80 x 60 pixels, red in the left half and blue in the right."""
     folder = tmp_path_factory.mktemp("nasty")
     rgb = np.zeros((60, 80, 3), dtype=np.uint8)
     rgb[:, :40, 0] = rgb[:, 40:, 2] = 255
@@ -82,7 +82,7 @@ def nasty(tmp_path_factory):
     Image.fromarray(ramp.astype(np.float32) / 65535).save(folder / "float.tif")
     image.convert("1").save(folder / "bilevel.png")
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: show it a quarter clockwise
+    exif[0x0112] = 6  # the camera was rotated: show it rotated by 90 degrees clockwise
     image.save(folder / "turned.jpg", exif=exif, quality=95)
     image.save(folder / "bad_exif.jpg", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff junk", quality=95)
     image.save(folder / "animated.gif", save_all=True, append_images=[Image.new("RGB", (80, 60), "white")])

@@ -1,4 +1,4 @@
-"""Cells become numbers or are missing for a stated, counted reason."""
+"""Cells become numbers, or become missing for a counted reason."""
 
 import datetime
 
@@ -25,7 +25,7 @@ def row(lat="10", lon="20", unc="30", date="2021-07-02", time="12:30", elev="40"
     return ["x.jpg", lat, lon, unc, date, time, elev]
 
 
-def test_a_good_row_is_taken_as_it_is(tmp_path):
+def test_a_valid_row_is_not_changed(tmp_path):
     metadata, tally = cleaned(tmp_path, [row()])
     values = [getattr(metadata, name)[0] for name in ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")]
     np.testing.assert_allclose(values, [10, 20, 30, 182 / 365, 12.5, 40], rtol=1e-6)
@@ -70,16 +70,16 @@ def test_impossible_cells_are_missing_and_counted(tmp_path, cells, missing, reas
         assert reason in next(iter(tally.counts)) and list(tally.counts.values()) == [1] and "first x.jpg" in tally.notes()[0]
 
 
-def test_zero_elevation_is_a_value_unless_it_is_said_to_be_missing(tmp_path):
+def test_zero_elevation_is_a_value_unless_set_as_missing(tmp_path):
     assert cleaned(tmp_path, [row(elev="0.0")])[0].elevation[0] == 0.0
 
 
-def test_semicolon_tables_write_decimal_commas(tmp_path):
+def test_semicolon_tables_have_decimal_commas(tmp_path):
     metadata, _ = cleaned(tmp_path, [row(lat="43,5")], delimiter=";")
     assert metadata.latitude[0] == 43.5
 
 
-def test_a_column_of_nothing_but_midnight_says_nothing(tmp_path):
+def test_midnight_in_every_row_is_missing(tmp_path):
     metadata, tally = cleaned(tmp_path, [row(time="00:00:00")] * 3)
     assert np.isnan(metadata.hour).all() and list(tally.counts.values()) == [3]
     metadata, tally = cleaned(tmp_path, [row(time="00:00"), row(time="13:00")])
@@ -103,7 +103,7 @@ def test_a_column_of_nothing_but_midnight_says_nothing(tmp_path):
         ("2021-04-27T08:00:00/2021-04-27T09:00:00", (2021, 4, 27)),
     ],
 )
-def test_dates_as_they_are_written(text, date):
+def test_formats_of_dates(text, date):
     expected = datetime.date(*date)
     year = datetime.date(expected.year + 1, 1, 1) - datetime.date(expected.year, 1, 1)
     assert day_of_year(text) == pytest.approx((expected - datetime.date(expected.year, 1, 1)) / year)
@@ -111,7 +111,7 @@ def test_dates_as_they_are_written(text, date):
 
 
 @pytest.mark.parametrize("text", ["", "x", "0000-00-00", "2021-13-01", "2021-04-05/2021-04-01", "2021-04-01/x", "9999-99", "12:30", "/"])
-def test_what_is_no_date_gives_a_reason(text):
+def test_a_text_that_is_not_a_date_gives_a_reason(text):
     assert isinstance(day_of_year(text), str)
 
 
@@ -126,12 +126,12 @@ def test_what_is_no_date_gives_a_reason(text):
         ("23:59:60", 24),
     ],
 )
-def test_times_as_they_are_written(text, hour):
+def test_formats_of_times(text, hour):
     assert hour_of_day(text) == pytest.approx(hour, abs=1e-3) and hour_of_day(text) < 24
 
 
 @pytest.mark.parametrize("text", ["2021-04-27", "24:00", "12", "", "2021-04-27T10:00:00Z"])
-def test_what_is_no_local_time_gives_a_reason(text):
+def test_a_text_that_is_not_a_local_time_gives_a_reason(text):
     assert isinstance(hour_of_day(text), str)
 
 
@@ -154,7 +154,7 @@ def test_names_are_cleaned(cell, name):
     assert clean_name(cell) == name
 
 
-def test_a_real_museum_table_is_read_with_its_traps(shared_data, tmp_path):
+def test_a_real_museum_table(shared_data, tmp_path):
     """555 oaks: latitude on 458, date on 319, elevation 0.0 means missing, every time is midnight."""
     source = shared_data("tables/quercus_dwca/occurrence.txt")
     columns = Columns("id", {}, "decimalLatitude", "decimalLongitude", None, "eventDate", "eventTime", "minimumElevationInMeters")
@@ -164,6 +164,6 @@ def test_a_real_museum_table_is_read_with_its_traps(shared_data, tmp_path):
     assert len(table) == 555 and table.malformed == 0
     assert np.isfinite(metadata.latitude).sum() == 458
     partial = sum(count for reason, count in tally.counts.items() if reason.startswith("date:"))
-    assert (np.isfinite(metadata.day).sum(), partial) == (208, 111)  # 319 dates are written, a third of them without a day
+    assert (np.isfinite(metadata.day).sum(), partial) == (208, 111)  # 319 rows have a date, a third of them without a day
     assert not (metadata.elevation == 0).any() and np.nanmin(metadata.elevation) > 0
     assert np.isnan(metadata.hour).all() and any("midnight" in reason for reason in tally.counts)

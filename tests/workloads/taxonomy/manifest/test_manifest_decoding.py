@@ -1,4 +1,4 @@
-"""Every kind of image file becomes upright RGB, or is refused by name; pixels do not depend on how often they were read."""
+"""Every kind of image file becomes upright RGB or raises an error with a reason. Repeated reads return the same pixels."""
 
 import contextlib
 import os
@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from linnaeus.workloads.taxonomy.image_cache import SharedImageCache
-from linnaeus.workloads.taxonomy.manifest import images, retrying
+from linnaeus.workloads.taxonomy.manifest import image_files
 from linnaeus.workloads.taxonomy.manifest.decoding import NotAnImage, decode
-from linnaeus.workloads.taxonomy.manifest.images import ManifestImages
+from linnaeus.workloads.taxonomy.manifest.image_files import ManifestImages
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 
 LIMIT = 10_000_000
@@ -44,12 +44,12 @@ def assert_halves(pixels, left, right, tolerance=12):
         ("grey_alpha.png", WHITE, (29,) * 3),
     ],
 )
-def test_images_of_every_kind_show_their_halves(nasty, name, left, right):
+def test_images_of_every_kind_have_red_and_blue_halves(nasty, name, left, right):
     assert_halves(read(nasty, name), left, right)
 
 
 @pytest.mark.parametrize("name", ["sixteen.png", "twelve.tif", "float.tif"])
-def test_wide_values_are_scaled_by_their_range_and_not_clipped(nasty, name):
+def test_values_of_more_than_8_bits_are_scaled_and_not_clipped(nasty, name):
     row = read(nasty, name)[30, :, 0].astype(int)
     np.testing.assert_allclose(row, np.linspace(0, 255, 80), atol=2)
 
@@ -58,14 +58,14 @@ def test_bilevel_is_black_and_white(nasty):
     assert set(np.unique(read(nasty, "bilevel.png"))) <= {0, 255}
 
 
-def test_a_turned_photograph_stands_upright(nasty):
+def test_a_rotated_photograph_becomes_upright(nasty):
     pixels = read(nasty, "turned.jpg", 60)
-    assert pixels.shape == (80, 60, 3)  # it lay on its side
-    assert_halves(pixels.transpose(1, 0, 2), RED, BLUE)  # left became top
+    assert pixels.shape == (80, 60, 3)  # the file has 60 x 80
+    assert_halves(pixels.transpose(1, 0, 2), RED, BLUE)  # the left half becomes the top
 
 
 @pytest.mark.parametrize("short_side", [16, 100, 448])
-def test_a_large_jpeg_keeps_what_is_needed_and_no_more(nasty, short_side):
+def test_a_large_jpeg_is_reduced_to_the_short_side(nasty, short_side):
     pixels = read(nasty, "large.jpg", short_side)
     assert pixels.shape == (short_side, round(short_side * 4 / 3), 3)
     assert_halves(pixels, RED, BLUE)
@@ -86,13 +86,13 @@ def test_small_images_are_not_enlarged(nasty):
         ("bomb.png", "data.max_image_pixels"),
     ],
 )
-def test_what_is_no_image_is_refused_with_a_reason(nasty, name, reason):
+def test_bytes_that_are_not_an_image_are_an_error_with_a_reason(nasty, name, reason):
     with pytest.raises(NotAnImage, match=reason) as caught:
         read(nasty, name)
     assert str(caught.value)
 
 
-def test_the_limit_of_pixels_is_ours_and_not_pillows(nasty, monkeypatch):
+def test_the_configured_limit_of_pixels_replaces_that_of_pillow(nasty, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     assert read(nasty, "plain.jpg").shape == (60, 80, 3)
     assert decode((nasty / "plain.jpg").read_bytes(), 64, 80 * 60).shape == (60, 80, 3)
@@ -100,8 +100,8 @@ def test_the_limit_of_pixels_is_ours_and_not_pillows(nasty, monkeypatch):
         decode((nasty / "plain.jpg").read_bytes(), 64, 80 * 60 - 1)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow tells what is wrong with the EXIF
-def test_any_damage_is_refused_or_decoded_and_never_another_error(nasty):
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns about the EXIF data
+def test_damaged_bytes_are_decoded_or_raise_only_the_one_error(nasty):
     rng = np.random.default_rng(0)
     for name in ("plain.jpg", "palette.png", "sixteen.png", "animated.gif", "turned.jpg", "twelve.tif"):
         whole = np.frombuffer((nasty / name).read_bytes(), dtype=np.uint8)
@@ -130,7 +130,7 @@ def test_reading_again_and_in_a_pickled_reader_gives_the_same_pixels(nasty, monk
     assert photographs.cache is not None and all(photographs.cache.get(i) is not None for i in range(5))
     copy = pickle.loads(pickle.dumps(photographs))
     assert copy.cache.get(0) is None
-    monkeypatch.setattr(images, "CACHE_LIMIT", 0)
+    monkeypatch.setattr(image_files, "CACHE_LIMIT", 0)
     uncached = reader(nasty, names)
     assert uncached.cache is None
     for other in (photographs, copy, uncached):
@@ -158,7 +158,7 @@ def test_forked_processes_share_the_cache():
 
 def test_a_read_that_may_succeed_later_is_tried_again_and_then_raised(nasty, tmp_path, monkeypatch):
     waits = []
-    monkeypatch.setattr(retrying.time, "sleep", waits.append)
+    monkeypatch.setattr(image_files.time, "sleep", waits.append)
     Image.new("RGB", (8, 8)).save(tmp_path / "gone.jpg")
     photographs = reader(tmp_path, ["gone.jpg"])
     data = (tmp_path / "gone.jpg").read_bytes()
@@ -166,5 +166,5 @@ def test_a_read_that_may_succeed_later_is_tried_again_and_then_raised(nasty, tmp
     with pytest.raises(FileNotFoundError):
         photographs.read(np.array([0]))
     assert len(waits) == 2
-    monkeypatch.setattr(retrying.time, "sleep", lambda _: (tmp_path / "gone.jpg").write_bytes(data))
+    monkeypatch.setattr(image_files.time, "sleep", lambda _: (tmp_path / "gone.jpg").write_bytes(data))
     assert photographs.read(np.array([0]))[0].shape == (8, 8, 3)

@@ -1,4 +1,4 @@
-"""Quarantine: by name, once, replayed after a restart, and an error past the limit."""
+"""The quarantine lists each photograph once, is read after a restart, and raises an error above the limit."""
 
 import json
 
@@ -24,13 +24,13 @@ def lines(quarantine):
 def test_bad_samples_are_written_once_with_name_and_reason(source, tmp_path):
     quarantine = Quarantine(tmp_path, source, 0.2)
     assert quarantine.report(np.array([-1, -1])) == [] and not quarantine.path.exists()
-    said = quarantine.report(np.array([-1, 4]))
-    assert said == ["quarantined 4.png: not an image that Pillow reads"]
+    messages = quarantine.report(np.array([-1, 4]))
+    assert messages == ["quarantined 4.png: not an image that Pillow reads"]
     assert quarantine.report(np.array([4, 4])) == [] and quarantine.samples == [4]
     assert lines(quarantine) == [{"id": "4.png", "reason": "not an image that Pillow reads"}]
 
 
-def test_it_is_read_back_after_a_restart_even_where_a_line_was_torn(source, tmp_path):
+def test_the_file_is_read_after_a_restart_even_with_an_incomplete_line(source, tmp_path):
     first = Quarantine(tmp_path, source, 0.2)
     first.record_unreadable()
     first.report(np.array([4]))
@@ -45,13 +45,13 @@ def test_it_is_read_back_after_a_restart_even_where_a_line_was_torn(source, tmp_
     assert names == ["9.png", "4.png", str(source.ids[11])]
 
 
-def test_torch_tensors_are_taken_as_they_come(source, tmp_path):
+def test_torch_tensors_are_accepted(source, tmp_path):
     torch = pytest.importorskip("torch")
     assert Quarantine(tmp_path, source, 0.2).report(torch.tensor([-1, 4]))
 
 
-def test_past_the_limit_it_is_an_error_now_and_after_a_restart(source, tmp_path):
-    quarantine = Quarantine(tmp_path, source, 0.1)  # 20 rows: 2 may be bad, one file was empty
+def test_more_than_the_limit_is_an_error_now_and_after_a_restart(source, tmp_path):
+    quarantine = Quarantine(tmp_path, source, 0.1)  # 20 rows: 2 may be bad, and one file is empty
     quarantine.report(np.array([4]))
     with pytest.raises(ConfigError, match=r"data.max_bad_fraction: 3 of 20"):
         quarantine.report(np.array([5]))

@@ -1,4 +1,4 @@
-"""From a manifest to a source: what is left out is counted, what is wrong is refused in one line, what is the same has the same hash."""
+"""The source of a manifest: rows left out are counted, errors have one line, and equal data have equal fingerprints."""
 
 import pickle
 import shutil
@@ -19,14 +19,14 @@ def rows(count=40, **extra):
     ]
 
 
-def said(source, text):
+def noted(source, text):
     return any(text in note for note in source.notes)
 
 
 def test_a_plain_manifest(write_manifest, manifest_config):
     source = build_source(manifest_config(write_manifest(rows())))
     assert source.tree.ranks == ("family", "genus", "species") and source.tree.sizes == (2, 4, 4)
-    assert said(source, "left out, having fewer than two classes: kingdom")
+    assert noted(source, "left out because they have fewer than two classes: kingdom")
     assert source.labels.dtype == np.int64 and (source.labels >= 0).all() and is_path(source.tree, source.labels).all()
     assert (source.split == VALIDATION).sum() == pytest.approx(8, abs=4) and source.group is None
     assert source.tree.lineage_id("species", 0) == "P|F0|G0|S0"
@@ -38,7 +38,7 @@ def test_rows_are_in_the_order_of_the_manifest(write_manifest, manifest_config):
     assert build_source(manifest_config(write_manifest(rows()))).ids.tolist() == [f"{i}.png" for i in range(40)]
 
 
-def test_nulls_and_empty_rows(write_manifest, manifest_config):
+def test_null_labels_and_rows_without_labels(write_manifest, manifest_config):
     table = rows()
     table[0] |= {"species": "", "genus": "unknown"}
     table[1] |= {"species": "Genus sp."}
@@ -46,8 +46,8 @@ def test_nulls_and_empty_rows(write_manifest, manifest_config):
     table[3] |= dict.fromkeys(("family", "genus", "species"), "")  # only the kingdom, which is not predicted
     source = build_source(manifest_config(write_manifest(table)))
     assert source.labels[0].tolist() == [0, -1, -1] and source.labels[1, 2] == -1
-    assert source.excluded == {"no label at any rank": 1, "no label at the ranks predicted": 1}
-    assert len(source.labels) == 38 and said(source, "species: 3 of 39 rows have no name")
+    assert source.excluded == {"no label at any rank": 1, "no label at the predicted ranks": 1}
+    assert len(source.labels) == 38 and noted(source, "species: 3 of 39 rows have no name")
 
 
 def test_missing_and_empty_files_are_named_up_to_a_limit(write_manifest, manifest_config):
@@ -65,34 +65,34 @@ def test_missing_and_empty_files_are_named_up_to_a_limit(write_manifest, manifes
         build_source(manifest_config(path, max_bad_fraction=0.07))
 
 
-def test_undecodable_photographs_do_not_stop_the_building(write_manifest, manifest_config):
+def test_undecodable_photographs_are_not_an_error_when_the_source_is_built(write_manifest, manifest_config):
     path = write_manifest(rows())
     (path.parent / "7.png").write_text("no photograph")
     assert len(build_source(manifest_config(path)).ids) == 40
 
 
-def test_duplicates_homonyms_and_capitals_are_said(write_manifest, manifest_config):
+def test_duplicates_homonyms_and_case_differences_are_noted(write_manifest, manifest_config):
     table = [*rows(), rows()[0]]
     table[1] |= {"genus": "G0", "species": "s1"}
     source = build_source(manifest_config(write_manifest(table)))
-    assert said(source, "same photograph in an earlier row: 1 of 41") and said(source, "names that differ only in capitals")
-    assert said(source, "genus: 1 name(s) under several parents") and said(source, "P|F1|G0 (1 rows)")
+    assert noted(source, "photograph that occurs in an earlier row: 1 of 41") and noted(source, "names that differ only in case")
+    assert noted(source, "genus: 1 name(s) under several parents") and noted(source, "P|F1|G0 (1 rows)")
 
 
-def test_holes_are_filled_from_other_rows_and_said(write_manifest, manifest_config):
+def test_missing_ancestors_are_filled_from_other_rows_and_noted(write_manifest, manifest_config):
     table = rows()
     table[8] |= {"genus": ""}
     source = build_source(manifest_config(write_manifest(table)))
     assert source.tree.sizes == (2, 4, 4) and source.labels[8].tolist() == source.labels[0].tolist()
-    assert said(source, "1 rows name a taxon but not all its ancestors")
+    assert noted(source, "1 rows have a taxon but not all its ancestors")
 
 
-def test_taxa_that_only_validation_has_become_null(write_manifest, manifest_config):
+def test_taxa_that_occur_only_in_validation_become_null(write_manifest, manifest_config):
     table = [row | {"split": "val" if i % 5 == 0 else "train"} for i, row in enumerate(rows())]
     table[0] |= {"species": "new", "genus": "alsonew"}
     source = build_source(manifest_config(write_manifest(table), split_column="split"))
     assert source.labels[0].tolist() == [0, -1, -1] and source.tree.sizes == (2, 4, 4)
-    assert said(source, "species: 1 taxa occur only in validation; 1 labels there become null (new)")
+    assert noted(source, "species: 1 taxa occur only in validation; 1 labels there become null (new)")
     assert np.flatnonzero(source.split == VALIDATION).tolist() == list(range(0, 40, 5))
 
 
@@ -100,12 +100,12 @@ def test_groups_stay_together(write_manifest, manifest_config):
     table = [row | {"observation": f"o{i // 8 * 4 + i % 4}"} for i, row in enumerate(rows(80))]
     source = build_source(manifest_config(write_manifest(table), group_column="observation"))
     assert all(len(np.unique(source.split[source.group == g])) == 1 for g in np.unique(source.group))
-    torn = [row | {"split": "val" if i < 4 else "train"} for i, row in enumerate(table)]
-    source = build_source(manifest_config(write_manifest(torn), group_column="observation", split_column="split"))
-    assert said(source, "4 groups of 'observation' are on both sides")
+    divided = [row | {"split": "val" if i < 4 else "train"} for i, row in enumerate(table)]
+    source = build_source(manifest_config(write_manifest(divided), group_column="observation", split_column="split"))
+    assert noted(source, "4 groups of 'observation' are on both sides")
 
 
-def test_ranks_can_be_chosen_named_and_have_any_name(write_manifest, manifest_config):
+def test_ranks_can_be_selected_and_have_any_name(write_manifest, manifest_config):
     path = write_manifest(rows())
     assert build_source(manifest_config(path, ranks=["family", "species"])).tree.ranks == ("family", "species")
     source = build_source(manifest_config(path, rank_columns={"clade": "family", "kind": "species"}))
@@ -114,13 +114,13 @@ def test_ranks_can_be_chosen_named_and_have_any_name(write_manifest, manifest_co
     assert build_source(manifest_config(write_manifest(upper))).tree.ranks == ("family", "genus", "species")
 
 
-def test_where_no_species_can_be_shared_out_the_split_goes_up(write_manifest, manifest_config):
+def test_a_split_without_divisible_species_is_stratified_by_a_coarser_rank(write_manifest, manifest_config):
     table = [row | {"species": f"S{i}", "genus": f"G{i}"} for i, row in enumerate(rows())]
     source = build_source(manifest_config(write_manifest(table)))
-    assert said(source, "stratified by family") and 4 <= (source.split == VALIDATION).sum() <= 12
+    assert noted(source, "stratified by family") and 4 <= (source.split == VALIDATION).sum() <= 12
     assert (source.labels[source.split == VALIDATION][:, 0] >= 0).all()
     named = build_source(manifest_config(write_manifest(table), ranks=["family"]))
-    assert not said(named, "stratified by family")  # nothing to say: family is what is predicted
+    assert not noted(named, "stratified by family")  # no note: family is the predicted rank
 
 
 def test_metadata_and_components_without_a_column(write_manifest, manifest_config):
@@ -128,47 +128,50 @@ def test_metadata_and_components_without_a_column(write_manifest, manifest_confi
     columns = {"latitude_column": "lat", "longitude_column": "lon", "date_column": "on"}
     source = build_source(manifest_config(write_manifest(table), components=["SPATIAL", "TEMPORAL", "ELEVATION"], **columns))
     assert source.metadata.latitude[3] == 13 and np.isnan(source.metadata.elevation).all()
-    assert [n for n in source.notes if "no column is named for it" in n] == ["ELEVATION is missing in every row: no column is named for it"]
+    assert [n for n in source.notes if "no column is set for it" in n] == ["ELEVATION is missing in every row: no column is set for it"]
 
 
 @pytest.mark.parametrize(
-    ("keys", "says"),
+    ("keys", "message"),
     [
-        ({"image_column": "Path"}, "data.image_column: the manifest has no column 'Path' (did you mean 'path'?); it has path, kingdom"),
-        ({"date_column": "when"}, "data.date_column: the manifest has no column 'when'"),
-        ({"rank_columns": {"genus": "Gattung"}}, "data.rank_columns.genus: the manifest has no column 'Gattung'"),
-        ({"latitude_column": "path"}, "data.longitude_column go together"),
-        ({"elevation_missing": 0.0}, "data.elevation_missing is of no use"),
-        ({"uncertainty_column": "path"}, "data.uncertainty_column is of no use"),
-        ({"ranks": ["genus", "tribe"]}, "data.ranks: 'tribe' is not a taxonomic rank of the data; there are kingdom, family"),
+        (
+            {"image_column": "Path"},
+            "data.image_column: the manifest does not have a column 'Path' (did you mean 'path'?); the columns are path, kingdom",
+        ),
+        ({"date_column": "when"}, "data.date_column: the manifest does not have a column 'when'"),
+        ({"rank_columns": {"genus": "Gattung"}}, "data.rank_columns.genus: the manifest does not have a column 'Gattung'"),
+        ({"latitude_column": "path"}, "data.longitude_column must be set together"),
+        ({"elevation_missing": 0.0}, "data.elevation_missing has no effect"),
+        ({"uncertainty_column": "path"}, "data.uncertainty_column has no effect"),
+        ({"ranks": ["genus", "tribe"]}, "data.ranks: 'tribe' is not a taxonomic rank of the data; use kingdom, family"),
         ({"ranks": ["kingdom", "genus"]}, "data.ranks: 'kingdom' has 1 class(es)"),
-        ({"ranks": ["species", "genus"]}, "coarse to fine; write ['genus', 'species']"),
+        ({"ranks": ["species", "genus"]}, "coarse to fine; set ['genus', 'species']"),
         ({"ranks": []}, "data.ranks"),
         ({"root": "nowhere"}, "data.root: 'nowhere' is not a folder"),
         ({"validation_fraction": 0.0}, "data.validation_fraction: 0 of 40 groups leaves no validation rows"),
         ({"validation_fraction": 1.0}, "data.validation_fraction: 1 leaves no training rows"),
-        ({"split_column": "genus"}, "data.split_column: 'genus' says 'G0', 'G1'"),
+        ({"split_column": "genus"}, "data.split_column: 'genus' contains 'G0', 'G1'"),
     ],
 )
-def test_mistakes_are_refused_in_one_line(write_manifest, manifest_config, keys, says):
+def test_mistakes_are_errors_of_one_line(write_manifest, manifest_config, keys, message):
     with pytest.raises(ConfigError) as caught:
         build_source(manifest_config(write_manifest(rows()), **keys))
-    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_manifest_without_ranks_or_with_one_class_is_refused(write_manifest, manifest_config):
+def test_a_manifest_without_ranks_or_with_one_class_is_an_error(write_manifest, manifest_config):
     with pytest.raises(ConfigError, match="no column is named like a taxonomic rank"):
         build_source(manifest_config(write_manifest([{"path": "a.png", "label": "x"}])))
     with pytest.raises(ConfigError, match="more than one class"):
         build_source(manifest_config(write_manifest([{"path": f"{i}.png", "species": "x"} for i in range(9)])))
 
 
-def test_a_path_that_is_not_there_is_refused(manifest_config, tmp_path):
+def test_a_path_that_does_not_exist_is_an_error(manifest_config, tmp_path):
     with pytest.raises(ConfigError, match=r"data\.path"):
         build_source(manifest_config(tmp_path / "absent.csv"))
 
 
-def test_the_fingerprint_sees_what_matters_and_nothing_else(write_manifest, manifest_config, tmp_path):
+def test_the_fingerprint_changes_with_the_data_and_nothing_else(write_manifest, manifest_config, tmp_path):
     path = write_manifest(rows())
     first = build_source(manifest_config(path)).fingerprint
     assert build_source(manifest_config(path)).fingerprint == first
@@ -190,7 +193,7 @@ def test_real_plants(shared_data, manifest_config):
     path = shared_data("plants480/manifest.csv")
     source = build_source(manifest_config(path, date_column="date", group_column="observation"))
     assert source.tree.ranks == ("class", "order", "family", "genus", "species") and source.tree.sizes == (4, 9, 9, 13, 16)
-    assert said(source, "left out, having fewer than two classes: kingdom, phylum") and not source.excluded
+    assert noted(source, "left out because they have fewer than two classes: kingdom, phylum") and not source.excluded
     counts = np.bincount(source.labels[source.split == VALIDATION][:, 4])
     assert len(source.ids) == 480 and counts.tolist() == [6] * 16
     photographs = source.images.read(np.arange(0, 480, 40))
@@ -199,7 +202,7 @@ def test_real_plants(shared_data, manifest_config):
         build_source(manifest_config(path, ranks=["phylum", "species"]))
 
 
-def test_real_plants_with_everything(shared_data, manifest_config):
+def test_real_plants_with_all_metadata(shared_data, manifest_config):
     columns = {f"{name}_column": name for name in ("latitude", "longitude", "elevation", "date", "time")}
     source = build_source(manifest_config(shared_data("plantnet20/manifest.csv"), group_column="observation", **columns))
     for name in ("latitude", "longitude", "elevation", "day", "hour"):
@@ -221,9 +224,11 @@ def test_weights_of_rows_are_relative_to_the_mean_of_the_training_rows(write_man
     mean = given[8:].mean()
     assert source.weight.dtype == np.float32 and source.weight == pytest.approx(given / mean)
     assert source.weight[8:].mean() == pytest.approx(1, rel=1e-6)
-    assert said(source, f"weights of 'w': 0 to 4, mean {mean:g} of the training rows")
-    assert said(source, "2 rows have no weight in 'w' and were given 1") and said(source, "1 training rows have weight 0 and teach nothing")
-    assert said(source, "weight: not a number, taken as missing: 1 of 40 rows, first 11.png")
+    assert noted(source, f"weights of 'w': 0 to 4, mean {mean:g} over the training rows")
+    assert noted(source, "2 rows do not have a weight in 'w' and got 1") and noted(
+        source, "1 training rows have weight 0 and do not contribute"
+    )
+    assert noted(source, "weight: not a number, set to missing: 1 of 40 rows, first 11.png")
     plain = build_source(manifest_config(path, split_column="side"))
     assert plain.weight is None and plain.fingerprint != source.fingerprint
     table[12] |= {"w": "3.5"}
@@ -231,11 +236,11 @@ def test_weights_of_rows_are_relative_to_the_mean_of_the_training_rows(write_man
 
 
 @pytest.mark.parametrize(
-    "cell, words",
-    [("-2", r"data\.weight_column: 'w' of 20\.png is -2; a weight is at least 0"), ("0", "every training row has weight 0 in 'w'")],
+    "cell, message",
+    [("-2", r"data\.weight_column: 'w' of 20\.png is -2; a weight must be at least 0"), ("0", "every training row has weight 0 in 'w'")],
 )
-def test_weights_that_cannot_be_are_refused(cell, words, write_manifest, manifest_config):
+def test_impossible_weights_are_an_error(cell, message, write_manifest, manifest_config):
     table = [row | {"w": "0"} for row in rows()]
     table[20] |= {"w": cell}
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         build_source(manifest_config(write_manifest(table), weight_column="w"))

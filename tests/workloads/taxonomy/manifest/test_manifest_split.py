@@ -1,10 +1,10 @@
-"""The split: whole groups, every taxon in proportion, the same everywhere, and little moved by what is added."""
+"""The split keeps groups whole, divides every taxon in proportion, is reproducible, and changes little when rows are added."""
 
 import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, group_numbers, made_split, stated_split
+from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, group_numbers, split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
@@ -16,7 +16,7 @@ def column(cells):
 
 def split_of(paths, taxa, fraction=0.2, seed=0, group=None):
     names, groups, _ = group_numbers(column(group) if group is not None else None, np.array(paths))
-    return made_split(groups, names, np.array(taxa), fraction, seed)
+    return computed_split(groups, names, np.array(taxa), fraction, seed)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def long_tail():
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5])
-def test_every_taxon_gets_about_its_share_and_keeps_some(long_tail, fraction):
+def test_every_taxon_has_about_its_share_in_validation_and_some_in_training(long_tail, fraction):
     paths, taxa = long_tail
     split = split_of(paths, taxa, fraction)
     for taxon in range(60):
@@ -36,7 +36,7 @@ def test_every_taxon_gets_about_its_share_and_keeps_some(long_tail, fraction):
     assert abs((split == VALIDATION).mean() - fraction) < 0.03
 
 
-def test_the_order_of_the_rows_does_not_matter(long_tail):
+def test_the_order_of_the_rows_has_no_effect(long_tail):
     paths, taxa = long_tail
     order = np.random.default_rng(0).permutation(len(paths))
     again = split_of(np.array(paths)[order], taxa[order])
@@ -47,7 +47,7 @@ def test_another_seed_makes_another_split(long_tail):
     assert (split_of(*long_tail, seed=0) != split_of(*long_tail, seed=1)).mean() > 0.1
 
 
-def test_the_split_is_a_golden_one():
+def test_golden_split():
     split = split_of([f"p{i}.jpg" for i in range(20)], [i % 2 for i in range(20)], 0.3)
     assert np.flatnonzero(split).tolist() == [3, 4, 5, 8, 15, 18]
 
@@ -59,13 +59,13 @@ def test_added_rows_move_few(long_tail):
     after = split_of(paths + added, np.concatenate([taxa, np.arange(30)]))
     assert (before != after[: len(before)]).sum() <= 2 * 30
     assert (before != after[: len(before)]).mean() < 0.05
-    assert (before != np.random.default_rng(0).permutation(before)).mean() > 0.2  # what a fresh shuffle would move
+    assert (before != np.random.default_rng(0).permutation(before)).mean() > 0.2  # a new shuffle moves this many
 
 
-def test_groups_stay_whole_and_taxa_in_training():
+def test_groups_stay_whole_and_every_taxon_has_training_rows():
     rng = np.random.default_rng(0)
     observers = rng.integers(0, 80, 2000)
-    taxa = (observers // 4 + rng.integers(0, 5, 2000)) % 24  # an observer sees several taxa
+    taxa = (observers // 4 + rng.integers(0, 5, 2000)) % 24  # an observer has several taxa
     split = split_of([f"p{i}.jpg" for i in range(2000)], taxa, 0.3, group=[f"o{g}" for g in observers])
     for observer in range(80):
         assert len(np.unique(split[observers == observer])) <= 1
@@ -73,36 +73,36 @@ def test_groups_stay_whole_and_taxa_in_training():
     assert 0.15 < (split == VALIDATION).mean() < 0.4
 
 
-def test_a_taxon_with_one_group_trains():
+def test_a_taxon_with_one_group_is_in_training():
     paths = [f"p{i}.jpg" for i in range(40)]
     split = split_of(paths, np.arange(40) // 4, 0.5, group=[f"o{i // 4}" for i in range(40)])
     assert (split == TRAIN).all()
 
 
-def test_a_photograph_listed_twice_stays_on_one_side():
+def test_a_photograph_in_two_rows_stays_on_one_side():
     paths = [f"p{i // 2}.jpg" for i in range(200)]
     split = split_of(paths, [i % 5 for i in range(200)], 0.4)
     assert (split[::2] == split[1::2]).all() and 0 < split.mean() < 1
 
 
-def test_rows_without_a_group_are_groups_of_their_own():
+def test_rows_without_a_group_are_separate_groups():
     names, groups, ungrouped = group_numbers(column(["a", "", "a", "NA"]), np.array(["1", "2", "3", "4"]))
     assert ungrouped == 2 and groups[0] == groups[2] and len(names) == len(set(groups)) == 3
 
 
 def test_words_of_a_split_column():
-    split, notes = stated_split(column(["train", "Val", "validation", "TRAINING"]), "split")
+    split, notes = split_from_column(column(["train", "Val", "validation", "TRAINING"]), "split")
     assert split.tolist() == [TRAIN, VALIDATION, VALIDATION, TRAIN] and not notes
-    split, notes = stated_split(column(["train", "test"]), "split")
-    assert split.tolist() == [TRAIN, VALIDATION] and "test rows validate" in notes[0]
-    split, notes = stated_split(column(["train", "test", "val"]), "split")
-    assert split.tolist() == [TRAIN, LEFT_OUT, VALIDATION] and "1 rows" in notes[0]
+    split, notes = split_from_column(column(["train", "test"]), "split")
+    assert split.tolist() == [TRAIN, VALIDATION] and "test rows are used for validation" in notes[0]
+    split, notes = split_from_column(column(["train", "test", "val"]), "split")
+    assert split.tolist() == [TRAIN, LEFT_OUT, VALIDATION] and "1 test rows" in notes[0]
 
 
 @pytest.mark.parametrize(
-    ("cells", "says"), [(["train", "maybe"], "'maybe'"), (["train", ""], "(empty)"), (["train", "train"], "only train")]
+    ("cells", "message"), [(["train", "maybe"], "'maybe'"), (["train", ""], "(empty)"), (["train", "train"], "only train")]
 )
-def test_other_words_are_refused(cells, says):
+def test_other_words_are_an_error(cells, message):
     with pytest.raises(ConfigError) as caught:
-        stated_split(column(cells), "split")
-    assert says in str(caught.value)
+        split_from_column(column(cells), "split")
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Tables in every dress hold the same cells, and what is no table is refused in one line."""
+"""Tables in every format have the same cells, and a file that is not a table is an error of one line."""
 
 import gzip
 
@@ -31,7 +31,7 @@ def test_delimiters_and_encodings(tmp_path, delimiter, encoding):
     assert cells(write(tmp_path / "m.csv", delimiter, encoding)) == ROWS
 
 
-def test_windows_1252_is_said(tmp_path):
+def test_windows_1252_is_noted(tmp_path):
     assert "windows-1252" in read_table(write(tmp_path / "m.csv", encoding="windows-1252"), lambda h: h).notes[0]
     assert not read_table(write(tmp_path / "n.csv"), lambda h: h).notes
 
@@ -40,7 +40,7 @@ def test_compressed_and_long_tables(tmp_path, monkeypatch):
     plain = write(tmp_path / "m.csv")
     with gzip.open(tmp_path / "m.csv.gz", "wb") as file:
         file.write(plain.read_bytes())
-    monkeypatch.setattr(table_module, "CHUNK", 1)  # every row is a chunk of its own
+    monkeypatch.setattr(table_module, "CHUNK", 1)  # one row per chunk
     assert cells(tmp_path / "m.csv.gz") == ROWS
 
 
@@ -49,13 +49,13 @@ def test_quotes_inside_names_of_tab_separated_tables(tmp_path):
     assert [row[1] for row in cells(tmp_path / "m.tsv")] == ['"Foo" bar', 'Foo "bar', "x"]
 
 
-def test_rows_with_another_number_of_cells_are_counted(tmp_path):
+def test_rows_with_a_different_number_of_cells_are_counted(tmp_path):
     (tmp_path / "m.csv").write_text("path,species,date\na.jpg,x,\nb.jpg,x\nc.jpg,x,,,\n\nd.jpg,y,\n")
     table = read_table(tmp_path / "m.csv", lambda h: h)
     assert table.malformed == 2 and table.columns["path"].text().tolist() == ["a.jpg", "d.jpg"]
 
 
-def test_parquet_holds_the_same_as_csv(tmp_path):
+def test_parquet_has_the_same_cells_as_csv(tmp_path):
     import datetime
 
     pa = pytest.importorskip("pyarrow")
@@ -84,7 +84,7 @@ def test_equal_cells_share_a_value(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("m.csv", b"", "empty"),
         ("m.csv", b"path,species\n", "no rows"),
@@ -92,18 +92,18 @@ def test_equal_cells_share_a_value(tmp_path):
         ("m.csv", b"path,\x81\n", "UTF-8"),
         ("m.parquet", b"nonsense", "Parquet"),
         ("m.csv.gz", b"not gzip", "cannot be read"),
-        (None, None, "not there"),
+        (None, None, "does not exist"),
     ],
 )
-def test_what_is_no_table_is_refused_in_one_line(tmp_path, name, content, says):
+def test_a_file_that_is_not_a_table_is_an_error_of_one_line(tmp_path, name, content, message):
     path = tmp_path / (name or "absent.csv")
     if name:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         read_table(path, lambda header: header)
     assert "\n" not in str(caught.value) and "data.path" in str(caught.value)
 
 
-def test_a_folder_is_no_table(tmp_path):
+def test_a_folder_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="a folder"):
         read_table(tmp_path, lambda header: header)

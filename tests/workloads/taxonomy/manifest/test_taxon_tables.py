@@ -1,4 +1,4 @@
-"""Labels by id in a table of taxa: every format, truth at any rank, and each way in which a table can contradict itself."""
+"""Labels by id in a table of taxa: every format, labels at any rank, and each kind of conflict in a table."""
 
 import csv
 import json
@@ -95,7 +95,7 @@ FORMATS = {
 
 @pytest.fixture
 def build(tmp_path, write_manifest, manifest_config):
-    """The source of a manifest with these ids, four rows of each, and a table of taxa."""
+    """Return a function that builds the source of a manifest with the given ids, four rows each, and a table of taxa."""
 
     def make(table=TAXA, ids=IDS, **keys):
         table = table if not isinstance(table, list) else write_plain(tmp_path / "taxa.csv", table)
@@ -105,12 +105,12 @@ def build(tmp_path, write_manifest, manifest_config):
     return make
 
 
-def said(source, *parts):
+def noted(source, *parts):
     return any(all(part in note for part in parts) for note in source.notes)
 
 
 def names(source):
-    """Per row: path and names, None where null."""
+    """Return row number -> names, with None for null labels."""
     found = [
         tuple(source.tree.names[r][c] if c >= 0 else None for r, c in enumerate(label)) for label in source.labels.tolist()
     ]  # a list: names are compared in order
@@ -118,19 +118,19 @@ def names(source):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_every_format_gives_the_same_labels_at_every_rank(kind, build, tmp_path):
+def test_every_format_has_the_same_labels_at_every_rank(kind, build, tmp_path):
     source = build(FORMATS[kind](tmp_path))
     assert source.tree.ranks == ("kingdom", "family", "genus", "species") and source.tree.sizes == (2, 3, 3, 4)
     assert names(source) == {i: EXPECTED[i // 4] for i in range(40)}
     assert is_path(source.tree, source.labels).all()
-    assert said(source, "rows labelled down to kingdom 4, family 4, genus 12, species 20")
-    assert said(source, "genus: 1 name(s) under several parents, kept apart", "Prunella (4 rows)")
+    assert noted(source, "rows labelled down to kingdom 4, family 4, genus 12, species 20")
+    assert noted(source, "genus: 1 name(s) under several parents, kept apart", "Prunella (4 rows)")
     assert source.tree.keys[3] == tuple(
         dict(zip([n for *_, n in EXPECTED], IDS, strict=True))[n].replace("sub", "31") for n in source.tree.names[3]
     )
 
 
-def test_the_labels_of_ids_are_those_of_their_names(build, write_manifest, manifest_config):
+def test_labels_by_id_equal_labels_by_name(build, write_manifest, manifest_config):
     by_id = build()
     rows = [
         {"path": path} | {rank: name or "" for rank, name in zip(by_id.tree.ranks, EXPECTED[i // 4], strict=True)}
@@ -140,29 +140,27 @@ def test_the_labels_of_ids_are_those_of_their_names(build, write_manifest, manif
     assert by_name.tree.fingerprint() == by_id.tree.fingerprint() and by_name.fingerprint == by_id.fingerprint
 
 
-def test_ranks_in_between_are_chosen_by_name(build):
-    assert said(build(), "not predicted unless data.ranks names them", "tribe (1 taxa)", "clade (1 taxa)")
+def test_other_ranks_are_predicted_if_data_ranks_contains_them(build):
+    assert noted(build(), "not predicted unless data.ranks contains them", "tribe (1 taxa)", "clade (1 taxa)")
     taxa = [*TAXA, ("t2", "12", "tribe", "Rubeae"), ("23", "t2", "genus", "Rubus")]
     source = build(taxa, [*IDS, "23"], ranks=["family", "tribe", "genus"])
     assert source.tree.ranks == ("family", "tribe", "genus") and source.tree.sizes == (3, 2, 4)
     assert source.tree.ancestors("genus", np.arange(4), "tribe").tolist() == [-1, -1, 0, 1]
     assert source.tree.lineage_id("genus", 3) == "Plantae|Rosaceae|Rubeae|Rubus"
-    with pytest.raises(
-        ConfigError, match=r"^data\.ranks: 'subtribe' is not a rank of the table of taxa; there are kingdom, family, tribe,"
-    ):
+    with pytest.raises(ConfigError, match=r"^data\.ranks: 'subtribe' is not a rank of the table of taxa; use kingdom, family, tribe,"):
         build(taxa, ranks=["family", "subtribe"])
 
 
-def test_ranks_of_unknown_order_stand_where_they_are_asked_for():
+def test_ranks_of_unknown_order_keep_their_place_in_data_ranks():
     assert tree_ranks(("genus", "clade", "species", "tribe", ""), None) == ("genus", "species")
     assert tree_ranks(("genus", "clade", "species"), ["genus", "clade"]) == ("genus", "clade", "species")
     assert tree_ranks(("genus", "guild", "class", "species"), ["guild", "species"]) == ("class", "genus", "guild", "species")
     assert tree_ranks(("low", "high"), ["high", "low"]) == ("high", "low")
-    with pytest.raises(ConfigError, match="name those to predict, coarse to fine: high, low"):
+    with pytest.raises(ConfigError, match="set the ranks to predict, coarse to fine, from high, low"):
         tree_ranks(("low", "high"), None)
 
 
-def test_unknown_ids_are_counted_and_named_up_to_a_limit(build):
+def test_unknown_ids_are_counted_and_listed_up_to_a_limit(build):
     ids = [*IDS * 2, "99"]
     source = build(ids=ids, max_bad_fraction=0.05)
     assert source.excluded == {"a 'taxon' that is not in the table of taxa ('99' (4 rows))": 4} and len(source.labels) == 80
@@ -170,7 +168,7 @@ def test_unknown_ids_are_counted_and_named_up_to_a_limit(build):
         ConfigError, match=r"^data.max_bad_fraction: 4 of 84 rows have a 'taxon' .* 'taxa.csv', more than 0.01: '99' \(4 rows\)"
     ):
         build(ids=ids)
-    with pytest.raises(ConfigError, match=r"'7.0' \(4 rows\); '7' is; check data.taxon_column"):
+    with pytest.raises(ConfigError, match=r"'7.0' \(4 rows\); '7' is in it; check data.taxon_column"):
         build(ids=["7.0", "007"])
     empty = build(ids=[*IDS, ""], max_bad_fraction=0)
     assert empty.excluded == {"no 'taxon'": 4}
@@ -193,69 +191,69 @@ CONFLICTS = {
 
 
 @pytest.mark.parametrize("kind", CONFLICTS)
-def test_conflicts_that_labels_use_are_errors_in_one_line(kind, build):
+def test_conflicts_in_used_taxa_are_errors_of_one_line(kind, build):
     taxa, line = CONFLICTS[kind]
     with pytest.raises(ConfigError, match=rf"^data.taxonomy: 'taxa.csv' has 1 {line}; \w+"):
         build(taxa)
 
 
-def test_conflicts_that_no_label_uses_are_said(build):
+def test_conflicts_in_unused_taxa_are_noted(build):
     taxa = [*TAXA, ("x", "y", "genus", "X"), ("y", "x", "family", "Y"), ("z", "A", "genus", "Z"), ("z", "P", "genus", "Z")]
     source = build(taxa)
     assert names(source) == names(build())
-    assert said(source, "1 cycle(s) of parents: x 'X' > y 'Y' > x 'X' (0 rows)")
-    assert said(source, "1 id(s) with two parents: z 'Z' is under P 'Plantae' and A 'Animalia' (0 rows)")
-    assert said(source, "1 rows repeat an id")
+    assert noted(source, "1 cycle(s) of parents: x 'X' > y 'Y' > x 'X' (0 rows)")
+    assert noted(source, "1 id(s) with two parents: z 'Z' is under P 'Plantae' and A 'Animalia' (0 rows)")
+    assert noted(source, "1 rows repeat an id")
 
 
-def test_an_ancestry_that_contradicts_another(build, tmp_path):
+def test_contradicting_ancestries(build, tmp_path):
     table = write_ancestry(tmp_path / "taxa.tsv")
-    text = table.read_text().replace("P/12/t/22/c\t10.0", "P/10/t/22/c\t10.0")  # of 31: it says that t is under 10
+    text = table.read_text().replace("P/12/t/22/c\t10.0", "P/10/t/22/c\t10.0")  # the ancestry of 31 has t under 10
     table.write_text(text)
     with pytest.raises(
-        ConfigError, match=r"1 id\(s\) with two parents: t 'Roseae' is under 12 by its own ancestry, 10 by that of others \(20 rows\)"
+        ConfigError, match=r"1 id\(s\) with two parents: t 'Roseae' is under 12 in its own ancestry, 10 in that of others \(20 rows\)"
     ):
         build(table)
-    assert said(build(table, ids=["7", "007", "12"]), "t 'Roseae' is under 12", "(0 rows)")
+    assert noted(build(table, ids=["7", "007", "12"]), "t 'Roseae' is under 12", "(0 rows)")
 
 
 def test_parents_that_are_not_in_the_table(build, tmp_path):
     known = [i for i in IDS if i != "12"]
     source = build([t for t in TAXA if t[0] != "12"], known)
-    assert said(source, "1 parent(s) not in the table: 12, of t 'Roseae' (20 rows)")
+    assert noted(source, "1 parent(s) not in the table: 12, of t 'Roseae' (20 rows)")
     assert names(source)[12] == (None, None, "Rosa", "Rosa canina")
     table = write_ancestry(tmp_path / "taxa.tsv")
     table.write_text("\n".join(line for line in table.read_text().split("\n") if not line.startswith("12\t")))
     source = build(table, known)
-    assert said(source, "1 parent(s) not in the table: 12, of t 'Roseae', taken to be under P 'Plantae' (20 rows)")
+    assert noted(source, "1 parent(s) not in the table: 12, of t 'Roseae', placed under P 'Plantae' (20 rows)")
     assert names(source)[12] == ("Plantae", None, "Rosa", "Rosa canina")
 
 
-def test_a_rank_order_that_contradicts_is_said_and_passed_over(build):
+def test_an_ancestor_of_a_rank_that_is_not_coarser_is_noted_and_skipped(build):
     source = build([*TAXA, ("50", "31", "genus", "Wrong"), ("51", "50", "species", "Wrong again")], [*IDS, "50", "51"])
-    assert said(source, "1 taxon(s) under one whose rank is not coarser", "genus 50 'Wrong' under species 31 'Rosa canina' (8 rows)")
+    assert noted(source, "1 taxon(s) under a taxon whose rank is not coarser", "genus 50 'Wrong' under species 31 'Rosa canina' (8 rows)")
     assert names(source)[40] == ("Plantae", "Rosaceae", "Wrong", None) and names(source)[44][2:] == ("Wrong", "Wrong again")
-    assert not said(build(), "passed over")
+    assert not noted(build(), "is skipped")
     through = build([*TAXA, ("v", "31", "clade", "Between"), ("50", "v", "genus", "Wrong")], [*IDS, "50"])
-    assert said(through, "genus 50 'Wrong' under species 31 'Rosa canina' (4 rows)")
+    assert noted(through, "genus 50 'Wrong' under species 31 'Rosa canina' (4 rows)")
 
 
-def test_ids_of_one_name_rank_and_parent_are_one_taxon(build):
+def test_ids_with_the_same_name_rank_and_parent_are_one_taxon(build):
     source = build([*TAXA, ("32", "c", "species", "Rosa canina")], [*IDS, "32"])
     assert names(source)[40] == EXPECTED[3] and source.tree.sizes == (2, 3, 3, 4)
-    assert said(source, "1 taxon(s) with several ids for one name, rank and parent, taken as one: 'Rosa canina' is 31, 32 (12 rows)")
+    assert noted(source, "1 taxon(s) with several ids for one name, rank and parent, merged into one: 'Rosa canina' is 31, 32 (12 rows)")
 
 
-def test_homonyms_are_apart_even_where_the_ranks_that_tell_them_are_not_read(build):
+def test_homonyms_stay_distinct_if_they_differ_only_at_ranks_that_are_not_read(build):
     source = build([*TAXA, ("u", "12", "tribe", "Other"), ("60", "u", "genus", "Rosa")], [*IDS, "60"])
     assert names(source)[40][2] == "Rosa [60]" and names(source)[16][2] == "Rosa [22]"
-    assert said(source, "2 genus taxon(s) with the lineage of another but for ranks not read, kept apart by their ids")
+    assert noted(source, "2 genus taxon(s) whose lineage differs from that of another only at ranks that are not read")
     assert len(set(source.tree.lineage_ids("genus"))) == source.tree.sizes[2]
     moved = build([("60", "u", "genus", "Rosa"), *TAXA, ("u", "12", "tribe", "Other")], [*IDS, "60"])
     assert moved.fingerprint == source.fingerprint
 
 
-def test_synonyms_stand_for_their_accepted_taxon(build, tmp_path):
+def test_synonyms_become_their_accepted_taxon(build, tmp_path):
     rows = [(*taxon, "") for taxon in TAXA]
     rows += [
         ("s1", "20", "species", "Rosa lutetiana", "s2"),
@@ -268,9 +266,9 @@ def test_synonyms_stand_for_their_accepted_taxon(build, tmp_path):
         tmp_path / "synonyms.csv", rows, ("taxonID", "parentNameUsageID", "taxonRank", "scientificName", "acceptedNameUsageID")
     )
     source = build(table, [*IDS, "s1", "s3", "under"])
-    assert not said(source, "two parents") and not said(source, "not in the table: 0")
+    assert not noted(source, "two parents") and not noted(source, "not in the table: 0")
     assert names(source)[40] == names(source)[48] == EXPECTED[3] and names(source)[44] == (*EXPECTED[4][:3], "R")
-    assert said(source, "4 rows name a synonym") and said(source, "1 synonyms of taxa that are not in the table stand for themselves")
+    assert noted(source, "4 rows have a synonym") and noted(source, "1 synonyms of taxa that are not in the table are kept as taxa")
     loop = [
         *rows[: len(TAXA)],
         ("s1", "22", "species", "S1", "s2"),
@@ -278,25 +276,27 @@ def test_synonyms_stand_for_their_accepted_taxon(build, tmp_path):
         ("s3", "22", "species", "S3", "s1"),
     ]
     source = build(write_plain(table, loop, ("id", "parent", "rank", "name", "accepted_id")), [*IDS, "s1", "s2"])
-    assert [names(source)[i][3] for i in (40, 44)] == ["S1", "S2"] and said(source, "synonyms of each other stand for themselves")
+    assert [names(source)[i][3] for i in (40, 44)] == ["S1", "S2"] and noted(
+        source, "synonyms in endless chains of synonyms are kept as taxa"
+    )
 
 
-def test_names_that_are_none(build):
+def test_missing_and_undetermined_names(build):
     taxa = [*TAXA[:-2], ("31", "c", "species", ""), ("33", "22", "species", "Rosa sp."), ("r", "r", "kingdom", "Root")]
     source = build(taxa, [*IDS[:6], "33", "r"])
-    assert names(source)[12][3] == "31" and said(source, "1 taxa have no name and are called by their ids")
+    assert names(source)[12][3] == "31" and noted(source, "1 taxa do not have a name and get their id as name")
     assert names(source)[24] == EXPECTED[4]
-    assert names(source)[28][0] == "Root" and said(source, "1 taxa are their own parents, taken as roots: r 'Root'")
+    assert names(source)[28][0] == "Root" and noted(source, "1 taxa are their own parents and become roots: r 'Root'")
 
 
-def test_the_order_of_the_table_does_not_matter(build):
+def test_the_order_of_the_table_has_no_effect(build):
     order = np.random.default_rng(0).permutation(len(TAXA))
     assert build([TAXA[i] for i in order]).fingerprint == build().fingerprint
 
 
-def test_the_fingerprint_sees_another_tree_under_the_same_labels(build):
+def test_the_fingerprint_changes_with_the_tree(build):
     first = build()
-    moved = [(i, "10" if i == "11" else parent, rank, name) for i, parent, rank, name in TAXA]  # a family in a family: passed over
+    moved = [(i, "10" if i == "11" else parent, rank, name) for i, parent, rank, name in TAXA]  # a family in a family: skipped
     hung = [(i, "12" if i == "20" else parent, rank, name) for i, parent, rank, name in TAXA]
     renumbered = [tuple(cell.replace("20", "2000") if k < 2 else cell for k, cell in enumerate(taxon)) for taxon in TAXA]
     ids = ["7", "007", "31"]
@@ -309,30 +309,33 @@ def test_the_fingerprint_sees_another_tree_under_the_same_labels(build):
 @pytest.mark.parametrize(
     "header, message",
     [
-        (("key", "parent_id", "rank", "name"), "has no column for id (taxonid, taxon_id, id)"),
-        (("id", "above", "rank", "name"), "has no column for parent ("),
-        (("id", "parent_id", "what", "name"), "has no column for rank ("),
+        (("key", "parent_id", "rank", "name"), "does not have a column for id (taxonid, taxon_id, id)"),
+        (("id", "above", "rank", "name"), "does not have a column for parent ("),
+        (("id", "parent_id", "what", "name"), "does not have a column for rank ("),
         (("id", "id", "rank", "parent"), "columns named 'id'"),
     ],
 )
-def test_tables_without_what_is_needed(header, message, tmp_path):
+def test_tables_without_a_required_column(header, message, tmp_path):
     with pytest.raises(ConfigError) as error:
         read_taxa(write_plain(tmp_path / "taxa.csv", header=header))
     assert str(error.value).startswith("data.taxonomy: ") and message in str(error.value)
-    with pytest.raises(ConfigError, match=r"^data\.taxonomy: .* is not there; give a CSV or Parquet table"):
+    with pytest.raises(ConfigError, match=r"^data\.taxonomy: .* does not exist; choose a CSV or Parquet table"):
         read_taxa(tmp_path / "absent.csv")
 
 
 @pytest.mark.parametrize(
     "keys, message",
     [
-        ({"taxonomy": "taxa.csv"}, "data.taxonomy and data.taxon_column go together"),
-        ({"taxon_column": "taxon"}, "data.taxonomy and data.taxon_column go together"),
+        ({"taxonomy": "taxa.csv"}, "data.taxonomy and data.taxon_column must be set together"),
+        ({"taxon_column": "taxon"}, "data.taxonomy and data.taxon_column must be set together"),
         ({"taxonomy": "taxa.csv", "taxon_column": "taxon", "rank_columns": {"genus": "taxon"}}, "data.rank_columns and data.taxonomy"),
-        ({"taxonomy": "taxa.csv", "taxon_column": "taxo"}, "data.taxon_column: the manifest has no column 'taxo' (did you mean 'taxon'?)"),
+        (
+            {"taxonomy": "taxa.csv", "taxon_column": "taxo"},
+            "data.taxon_column: the manifest does not have a column 'taxo' (did you mean 'taxon'?)",
+        ),
     ],
 )
-def test_keys_that_do_not_go_together(keys, message, write_manifest, manifest_config):
+def test_keys_that_do_not_fit_together(keys, message, write_manifest, manifest_config):
     with pytest.raises(ConfigError) as error:
         build_source(manifest_config(write_manifest([{"path": "a.png", "taxon": "7"}]), **keys))
     assert message in str(error.value)
@@ -362,7 +365,7 @@ def returns(parent, start):
     return at == start
 
 
-def test_a_run_with_truth_at_mixed_ranks(tmp_path, write_manifest):
+def test_a_run_with_labels_at_mixed_ranks(tmp_path, write_manifest):
     table = write_ancestry(tmp_path / "taxa.tsv")
     manifest = write_manifest([{"path": f"{i}.png", "taxon": taxon} for i, taxon in enumerate([t for t in IDS for _ in range(4)])])
     run = ["trainer.threads=1", "trainer.num_workers=0", "trainer.device=cpu", "trainer.global_batch_size=16", "trainer.micro_batch_size=8"]
@@ -379,8 +382,8 @@ def test_a_run_with_truth_at_mixed_ranks(tmp_path, write_manifest):
     assert len(losses) > 8 and np.isfinite(losses).all()
 
 
-def test_real_photographs_by_id_are_those_by_name(shared_data, manifest_config, tmp_path):
-    """plants480 with an ancestor table made of its own columns: all sixteen species under the ids of nobody's catalogue."""
+def test_real_photographs_by_id_equal_those_by_name(shared_data, manifest_config, tmp_path):
+    """plants480 with a table of taxa built from its own columns, with new ids for all sixteen species."""
     manifest = shared_data("plants480/manifest.csv")
     with manifest.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

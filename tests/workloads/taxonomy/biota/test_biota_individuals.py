@@ -1,10 +1,9 @@
-"""Distributions of where and when, and their densities."""
+"""Distributions of the metadata, and their densities."""
 
 import numpy as np
 import pytest
 
-from linnaeus.workloads.taxonomy.biota.individuals import species_of
-from linnaeus.workloads.taxonomy.biota.places import MISSING, build_places, draw_metadata, log_densities
+from linnaeus.workloads.taxonomy.biota.individuals import MISSING, build_distributions, draw_metadata, log_densities, species_of
 from linnaeus.workloads.taxonomy.biota.world import build_world
 
 COMPONENT = {"latitude": "SPATIAL", "longitude": "SPATIAL", "uncertainty": "SPATIAL", "day": "TEMPORAL", "hour": "TEMPORAL"}
@@ -19,7 +18,7 @@ def drawn():
     return world, species, draw_metadata(world, species, samples)
 
 
-def test_values_are_possible_and_zero_is_among_them(drawn):
+def test_values_are_in_range_and_coordinates_have_both_signs(drawn):
     _, _, m = drawn
     limits = {
         "latitude": (-90, 90),
@@ -40,7 +39,7 @@ def test_values_are_possible_and_zero_is_among_them(drawn):
         assert np.nanmin(value) < 0 < np.nanmax(value)
 
 
-def test_components_are_missing_whole_at_their_rates_and_independently(drawn):
+def test_components_are_missing_as_a_whole_at_their_rates_and_independently(drawn):
     world, species, m = drawn
     gone = {name: np.isnan(getattr(m, name)) for name in (*COMPONENT, "elevation")}
     for name, component in COMPONENT.items():
@@ -54,15 +53,16 @@ def test_components_are_missing_whole_at_their_rates_and_independently(drawn):
         assert (of[a] & of[b]).mean() == pytest.approx(MISSING[a] * MISSING[b], abs=0.006)
 
 
-def test_draws_have_the_density_that_is_claimed():
-    """Of one species: the log density's mean over draws is the entropy of the distribution (known in closed form), and a
-    density shifted by half a spread fits worse."""
+def test_draws_follow_the_stated_density():
+    """The mean log density of the draws of a species is minus the entropy, known in closed form.
+
+    A density shifted by half a spread fits worse."""
     world = build_world(0)
-    p = build_places(0)
+    p = build_distributions(0)
     s = 17
     m = draw_metadata(world, np.full(8000, s), np.arange(8000))
     log = {name: d[:, s] for name, d in log_densities(world, m).items()}
-    # -log(spread) - 1/2 per normal quantity; a wrapped one is at least as spread out as its clock allows
+    # -log(spread) - 1/2 per normal quantity
     expected = -0.5 - np.log(p.elevation_spread[s])
     assert log["ELEVATION"][log["ELEVATION"] != 0].mean() == pytest.approx(expected, abs=0.05)
     expected = -1.0 - np.log(p.latitude_spread[s]) - np.log(p.longitude_spread[s])
@@ -79,18 +79,18 @@ def test_densities_integrate_to_one_on_their_circles():
     world = build_world(0)
     grid = np.linspace(0, 1, 400, endpoint=False).astype(np.float32)
     m = draw_metadata(world, np.zeros(400, np.int64), np.arange(400))
-    hour = build_places(0).hour.astype(np.float32)
+    hour = build_distributions(0).hour.astype(np.float32)
     for s in range(0, 120, 17):
         fixed = type(m)(m.latitude, m.longitude, m.uncertainty, grid, np.full(400, hour[s]), m.elevation)
         day = np.exp(log_densities(world, fixed)["TEMPORAL"][:, s]) / np.sqrt(2 * np.pi)
         at_peak = np.exp(log_densities(world, fixed)["TEMPORAL"][:, s].max())
-        assert day.mean() == pytest.approx(1 / build_places(0).hour_spread[s], rel=0.01)
+        assert day.mean() == pytest.approx(1 / build_distributions(0).hour_spread[s], rel=0.01)
         assert at_peak > 0
 
 
-def test_cryptic_twins_differ_in_their_kind_alone():
+def test_cryptic_species_differ_only_in_their_kind():
     world = build_world(0)
-    p = build_places(0)
+    p = build_distributions(0)
     differs = {"range": {"latitude", "longitude"}, "season": {"day"}, "elevation": {"elevation"}}
     seen = set()
     for form in range(world.form.max() + 1):

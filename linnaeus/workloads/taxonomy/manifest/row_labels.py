@@ -1,6 +1,6 @@
-"""Where a manifest's labels come from: columns of names, one per taxonomic rank, or ids in a table of taxa (`data.taxonomy`).
+"""Labels of a manifest's rows: from columns of names, one per taxonomic rank, or from ids in a table of taxa (`data.taxonomy`).
 
-An id may be of any rank: one of a genus labels the genus and what is coarser, and the species is null.
+An id may be of any rank. The id of a genus gives labels at the genus and all coarser ranks, and a null label at the species.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null, labelled, read_codes
+from linnaeus.workloads.taxonomy.manifest.cleaning import has_label, is_null, read_codes
 from linnaeus.workloads.taxonomy.manifest.columns import Columns
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.manifest.taxa import Taxa
-from linnaeus.workloads.taxonomy.manifest.taxon_ranks import USUAL, tree_ranks
+from linnaeus.workloads.taxonomy.manifest.taxon_ranks import DEFAULT_RANKS, tree_ranks
 from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
 
 
 class RowLabels(NamedTuple):
-    """What `TaxonomyTree.from_codes` takes, and notes."""
+    """The arguments of `TaxonomyTree.from_codes`, and notes."""
 
     ranks: tuple[str, ...]
     names: list[np.ndarray]
@@ -31,18 +31,22 @@ class RowLabels(NamedTuple):
     notes: list[str]
 
 
-class Labels(Protocol):
-    def lacking(self, table: Table, takes_part: np.ndarray) -> dict[str, np.ndarray]:
-        """Reason -> bool [N]: the rows that have no label, among those that take part, bool [N]. Raises ConfigError for too many."""
+class LabelReader(Protocol):
+    """A source of labels."""
+
+    def unlabelled(self, table: Table, in_use: np.ndarray) -> dict[str, np.ndarray]:
+        """Return reason -> bool [N]: the rows in use (bool [N]) that do not have a label. Raises ConfigError if they are too many."""
         ...
 
     def read(self, table: Table) -> RowLabels:
-        """The labels of rows that lack none."""
+        """Return the labels of a table whose rows all have a label."""
         ...
 
 
-def labels_of(columns: Columns, config: ManifestConfig) -> Labels:
-    """Reads the table of taxa, if there is one. Raises ConfigError where it cannot be read, or names no rank that can be used."""
+def build_label_reader(columns: Columns, config: ManifestConfig) -> LabelReader:
+    """Return the reader of names or of ids. For ids, read the table of taxa.
+
+    Raises ConfigError when the table cannot be read or does not contain a rank that can be predicted."""
     if columns.taxon is None:
         return NameLabels(columns)
     path = Path(str(config.taxonomy)).expanduser()
@@ -52,12 +56,12 @@ def labels_of(columns: Columns, config: ManifestConfig) -> Labels:
 
 @dataclass(frozen=True)
 class NameLabels:
-    """Names at each rank."""
+    """Labels from columns of names, one per rank."""
 
     columns: Columns
 
-    def lacking(self, table: Table, takes_part: np.ndarray) -> dict[str, np.ndarray]:
-        return {"no label at any rank": takes_part & ~labelled(table, self.columns)}
+    def unlabelled(self, table: Table, in_use: np.ndarray) -> dict[str, np.ndarray]:
+        return {"no label at any rank": in_use & ~has_label(table, self.columns)}
 
     def read(self, table: Table) -> RowLabels:
         names, codes, notes = read_codes(table, self.columns)
@@ -66,7 +70,7 @@ class NameLabels:
 
 @dataclass(frozen=True, eq=False)
 class IdLabels:
-    """Ids in a table of taxa."""
+    """Labels from a column of ids in a table of taxa."""
 
     taxa: Taxa
     file: str
@@ -74,12 +78,12 @@ class IdLabels:
     ranks: tuple[str, ...]
     config: ManifestConfig
 
-    def lacking(self, table: Table, takes_part: np.ndarray) -> dict[str, np.ndarray]:
+    def unlabelled(self, table: Table, in_use: np.ndarray) -> dict[str, np.ndarray]:
         column = table.columns[self.column]
         null = np.array([is_null(v) for v in column.values], dtype=bool)[column.codes]
-        unknown = (self._taxon(table) < 0) & ~null & takes_part
-        self._check_unknown(column.text()[unknown], int(takes_part.sum()))
-        return {f"no {self.column!r}": takes_part & null, self._unknown_reason(column.text()[unknown]): unknown}
+        unknown = (self._taxon(table) < 0) & ~null & in_use
+        self._check_unknown(column.text()[unknown], int(in_use.sum()))
+        return {f"no {self.column!r}": in_use & null, self._unknown_reason(column.text()[unknown]): unknown}
 
     def read(self, table: Table) -> RowLabels:
         given = self._taxon(table)
@@ -91,50 +95,54 @@ class IdLabels:
         notes = [*self.taxa.notes, f"{len(self.taxa.ids)} taxa, {np.count_nonzero(below)} of them used"]
         notes += [line for c in (*self.taxa.conflicts, *placed.conflicts) if (line := c.line(below))]
         synonyms = int((given != taxon).sum())
-        notes += [f"{synonyms} rows name a synonym and are given its accepted taxon"] if synonyms else []
-        notes += self._depths(placed.codes[row]) + self._other_ranks(below)
+        notes += [f"{synonyms} rows have a synonym and get its accepted taxon"] if synonyms else []
+        notes += self._depth_note(placed.codes[row]) + self._other_ranks_note(below)
         return RowLabels(self.ranks, placed.names, placed.codes[row], placed.ids, [f"{self.file}: {note}" for note in notes])
 
     def _taxon(self, table: Table) -> np.ndarray:
-        """int64 [N]: number of each row's taxon; -1 for null and unknown ids."""
+        """Return int64 [N]: the taxon number of each row, -1 for null and unknown ids."""
         column = table.columns[self.column]
         return np.array([self.taxa.number.get(v, -1) for v in column.values], dtype=np.int64)[column.codes]
 
     def _check_unknown(self, unknown: np.ndarray, rows: int) -> None:
+        """Raise ConfigError if more than data.max_bad_fraction of the rows have an unknown id."""
         if len(unknown) <= self.config.max_bad_fraction * rows:
             return
         whole = str(unknown[0]).removesuffix(".0")
-        like = f"{whole!r} is" if whole in self.taxa.number else f"there are {', '.join(map(repr, self.taxa.ids[:3]))}, ..."
+        hint = f"{whole!r} is in it" if whole in self.taxa.number else f"its ids are {', '.join(map(repr, self.taxa.ids[:3]))}, ..."
         raise ConfigError(
             f"data.max_bad_fraction: {len(unknown)} of {rows} rows have a {self.column!r} that is not in the table of taxa {self.file!r}, "
-            f"more than {self.config.max_bad_fraction:g}: {_counted(unknown)}; {like}; check data.taxon_column and data.taxonomy"
+            f"more than {self.config.max_bad_fraction:g}: {_most_frequent(unknown)}; {hint}; check data.taxon_column and data.taxonomy"
         )
 
     def _unknown_reason(self, unknown: np.ndarray) -> str:
-        return f"a {self.column!r} that is not in the table of taxa ({_counted(unknown)})"
+        return f"a {self.column!r} that is not in the table of taxa ({_most_frequent(unknown)})"
 
     def _check_conflicts(self, below: np.ndarray) -> None:
+        """Raise ConfigError for a conflict that must be corrected before labels may use its taxa, if they do."""
         for conflict in self.taxa.conflicts:
             if conflict.fix is not None and (line := conflict.line(below, used=True)):
                 raise ConfigError(f"data.taxonomy: {self.file!r} has {line}; {conflict.fix}")
 
-    def _depths(self, codes: np.ndarray) -> list[str]:
-        """How many rows are labelled down to which rank, where not all are labelled down to the same."""
+    def _depth_note(self, codes: np.ndarray) -> list[str]:
+        """Return a line with the number of rows by finest labelled rank, if it differs between rows."""
         finest = np.where(codes >= 0, np.arange(codes.shape[1]), -1).max(axis=1)
         count = np.bincount(finest + 1, minlength=len(self.ranks) + 1)
-        down = [f"{rank} {n}" for rank, n in zip(("none", *self.ranks), count.tolist(), strict=True) if n]
-        return [f"rows labelled down to {', '.join(down)}"] if len(down) > 1 else []
+        counts = [f"{rank} {n}" for rank, n in zip(("none", *self.ranks), count.tolist(), strict=True) if n]
+        return [f"rows labelled down to {', '.join(counts)}"] if len(counts) > 1 else []
 
-    def _other_ranks(self, below: np.ndarray) -> list[str]:
+    def _other_ranks_note(self, below: np.ndarray) -> list[str]:
+        """Return a line with the ranks of used taxa that are not predicted, if data.ranks is null."""
         if self.config.ranks is not None:
             return []
         used = np.bincount(self.taxa.rank[below > 0], minlength=len(self.taxa.ranks))
-        left = [(rank, int(n)) for rank, n in zip(self.taxa.ranks, used, strict=True) if n and rank and rank not in self.ranks]
-        shown = ", ".join(f"{rank} ({n} taxa)" for rank, n in sorted(left, key=lambda other: -other[1])[:8])
-        return [f"ranks other than {', '.join(USUAL)} are not predicted unless data.ranks names them: {shown}"] if left else []
+        others = [(rank, int(n)) for rank, n in zip(self.taxa.ranks, used, strict=True) if n and rank and rank not in self.ranks]
+        shown = ", ".join(f"{rank} ({n} taxa)" for rank, n in sorted(others, key=lambda other: -other[1])[:8])
+        return [f"ranks other than {', '.join(DEFAULT_RANKS)} are not predicted unless data.ranks contains them: {shown}"] if others else []
 
 
-def _counted(values: np.ndarray) -> str:
+def _most_frequent(values: np.ndarray) -> str:
+    """Return the three most frequent values with their numbers of rows, as text."""
     distinct, count = np.unique(values, return_counts=True)
     order = np.argsort(-count, kind="stable")
     shown = ", ".join(f"{str(distinct[i])!r} ({count[i]} rows)" for i in order[:3])

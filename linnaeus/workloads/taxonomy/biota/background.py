@@ -1,6 +1,6 @@
-"""What lies behind an organism: ground of two natural colours mottled at three scales, and a few blades or twigs.
+"""The background of an organism: two natural colours mixed by noise at three scales, and a few blades or twigs.
 
-Texture is cropped from one tile of noise per world, at a place of the individual's own; that costs a copy, not a computation.
+The noise is cropped from one tile per world at a random position per individual. A crop costs a copy, not a computation.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ GROUNDS: dict[str, tuple[tuple[float, float, float], ...]] = {
 
 @lru_cache(maxsize=4)
 def tiles(world: int) -> Array:
-    """float32 [3, TILE, TILE] of periodic value noise about [-1, 1], with features of 1/8, 1/24 and 1/128 of the tile."""
+    """Return float32 [3, TILE, TILE]: periodic value noise of about [-1, 1], on grids of 32, 96 and 512 cells per side."""
     layers = []
     line = np.arange(TILE)
-    turned = ((line[:, None] + line) % TILE, (line[:, None] - line) % TILE)  # by an eighth: the sum hides the grid
+    rotated = ((line[:, None] + line) % TILE, (line[:, None] - line) % TILE)  # by 45 degrees: the sum hides the grid
     for i, cells in enumerate((32, 96, TILE)):
         grid = uniforms(key(world, SYNTHETIC, 8, i), np.arange(cells * cells)).reshape(cells, cells).astype(np.float32) * 2 - 1
         place = np.arange(TILE, dtype=np.float32) * (cells / TILE)
@@ -35,12 +35,12 @@ def tiles(world: int) -> Array:
         blend = blend * blend * (3 - 2 * blend)
         rows = grid[low] * (1 - blend)[:, None] + grid[(low + 1) % cells] * blend[:, None]
         layer = rows[:, low] * (1 - blend) + rows[:, (low + 1) % cells] * blend
-        layers.append(layer if cells == TILE else 0.65 * (layer + layer[turned]))
+        layers.append(layer if cells == TILE else 0.65 * (layer + layer[rotated]))
     return np.stack(layers)
 
 
 def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Array:
-    """float32 [B, size, size] windows of a noise layer at uniform `place` [B, 2]; `zoom` skips texels for coarser grain."""
+    """Return float32 [B, size, size]: windows of a noise layer at uniform positions `place` [B, 2]. A zoom of n reads every n-th texel."""
     tile = tiles(world)[layer]
     rows = (place[:, 0] * TILE).astype(np.int64)
     columns = (place[:, 1] * TILE).astype(np.int64)
@@ -48,8 +48,8 @@ def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Arra
     return tile[((rows[:, None] + step) % TILE)[:, :, None], ((columns[:, None] + step) % TILE)[:, None, :]]
 
 
-def paint(world: int, kind: str, x: Array, y: Array, draws: Array) -> Array:
-    """float32 [3, B, H, W] RGB behind each individual; `draws` uniform [B, 24], x and y image coordinates in [-1, 1]."""
+def paint_background(world: int, kind: str, x: Array, y: Array, draws: Array) -> Array:
+    """Return float32 [3, B, H, W]: RGB backgrounds. `draws` are uniform [B, 24]; x and y are image coordinates in [-1, 1]."""
     grounds = np.array(GROUNDS[kind], np.float32)
     d = draws[:, :, None, None]
     first = (draws[:, 0] * len(grounds)).astype(np.int64)
@@ -68,12 +68,12 @@ def paint(world: int, kind: str, x: Array, y: Array, draws: Array) -> Array:
         low, high = grounds[first, c][:, None, None], grounds[second, c][:, None, None]
         np.multiply(low + mix * (high - low), grain, out=out[c])
     for i in range(11, 23, 4):
-        blade(out, kind, x, y, draws[:, i : i + 4])
+        paint_blade(out, kind, x, y, draws[:, i : i + 4])
     return out
 
 
-def blade(canvas: Array, kind: str, x: Array, y: Array, draws: Array) -> None:
-    """Paint a curved strip across the picture, lit on one side, in a colour of the ground; `draws` uniform [B, 4]."""
+def paint_blade(canvas: Array, kind: str, x: Array, y: Array, draws: Array) -> None:
+    """Paint a curved strip on float32 [3, B, H, W] `canvas` in place, lit on one side, in a ground colour. `draws` are uniform [B, 4]."""
     grounds = np.array(GROUNDS[kind], np.float32)
     q = draws[:, :, None, None]
     angle = np.pi * q[:, 0]

@@ -1,6 +1,6 @@
-"""From a manifest to a `Source`: read, check the files, clean, split, number the taxa, choose the ranks.
+"""Build the `Source` of a manifest: read the table, check the files, clean, split, number the taxa, choose the ranks.
 
-Rows leave for a reason that is counted (`Source.excluded`); cells that mean nothing become null and are counted in the notes.
+Rows that are left out are counted by reason in `Source.excluded`. Impossible cells become null and are counted in the notes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from linnaeus.workloads.taxonomy.components import COMPONENTS
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, choose_ranks, resolve_columns
-from linnaeus.workloads.taxonomy.manifest.files import REASONS, file_sizes
-from linnaeus.workloads.taxonomy.manifest.images import ManifestImages
-from linnaeus.workloads.taxonomy.manifest.labels import Labels, labels_of
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, group_numbers, made_split, stated_split
+from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, ManifestImages, file_sizes
+from linnaeus.workloads.taxonomy.manifest.row_labels import LabelReader, build_label_reader
+from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, group_numbers, split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -28,21 +27,23 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of the manifest that take part, and what became of the others."""
+    """The rows of the manifest that are used, and the counts and reasons of the others."""
 
     table: Table
     paths: np.ndarray
     sizes: np.ndarray
-    split: np.ndarray | None  # as the manifest states it
+    split: np.ndarray | None  # int8 [N] from the split column
     excluded: dict[str, int]
     unreadable: tuple[tuple[str, str], ...]
     notes: list[str]
 
 
 def build_source(config: ManifestConfig) -> Source:
-    """The source a manifest describes. Raises ConfigError for what cannot be read, found, split or learnt."""
+    """Return the source of a manifest.
+
+    Raises ConfigError when the table or a column does not exist, too many files or ids are bad, or a split or rank would be empty."""
     path = Path(config.path).expanduser()
-    found: list[Columns] = []  # the header is only known once the file is open
+    found: list[Columns] = []  # set when the header has been read
 
     def choose(header: Sequence[str]) -> tuple[str, ...]:
         found.append(resolve_columns(config, header))
@@ -52,38 +53,39 @@ def build_source(config: ManifestConfig) -> Source:
     columns = found[-1]
     root = Path(config.root).expanduser() if config.root is not None else path.parent
     if not root.is_dir():
-        raise ConfigError(f"data.root: {str(root)!r} is not a folder; give the one the image paths are relative to")
-    labels = labels_of(columns, config)
-    rows = _usable(table, columns, labels, root, config)
-    return _build(rows, columns, labels, root, config)
+        raise ConfigError(f"data.root: {str(root)!r} is not a folder; set the folder that the image paths are relative to")
+    labels = build_label_reader(columns, config)
+    rows = _usable_rows(table, columns, labels, root, config)
+    return _assemble(rows, columns, labels, root, config)
 
 
-def _build(rows: _Rows, columns: Columns, read: Labels, root: Path, config: ManifestConfig) -> Source:
-    found = read.read(rows.table)
-    tree, labels = TaxonomyTree.from_codes(found.ranks, found.names, found.codes, found.keys)
-    notes = rows.notes + found.notes + tree.conflicts(labels)
+def _assemble(rows: _Rows, columns: Columns, reader: LabelReader, root: Path, config: ManifestConfig) -> Source:
+    """Return the source of the usable rows."""
+    row_labels = reader.read(rows.table)
+    tree, labels = TaxonomyTree.from_codes(row_labels.ranks, row_labels.names, row_labels.codes, row_labels.keys)
+    notes = rows.notes + row_labels.notes + tree.conflicts(labels)
     tally = Tally(rows.paths)
-    tally.add("the same photograph in an earlier row", _repeated(rows.paths))
+    tally.add("photograph that occurs in an earlier row", _repeated(rows.paths))
     metadata = clean_metadata(rows.table, columns, config.elevation_missing, tally)
     weights = clean_weights(rows.table, columns, tally)
     notes += tally.notes()
     split, group, split_notes = _split(rows, columns, tree, labels, config)
-    tree, labels, class_notes = _classes_of_training(tree, labels, split)
+    tree, labels, class_notes = _restrict_to_training(tree, labels, split)
     ranks, rank_notes = choose_ranks(config, tree.ranks, tree.sizes)
     labels = labels[:, [tree.ranks.index(rank) for rank in ranks]]
     tree = tree.subset(ranks)
     keep = np.flatnonzero((labels >= 0).any(axis=1))
     excluded = dict(rows.excluded)
     if len(keep) < len(labels):
-        excluded["no label at the ranks predicted"] = len(labels) - len(keep)
+        excluded["no label at the predicted ranks"] = len(labels) - len(keep)
     labels, split, paths, sizes = labels[keep], split[keep], rows.paths[keep], rows.sizes[keep]
     metadata = Metadata(*(getattr(metadata, f.name)[keep] for f in fields(Metadata)))
-    weight, weight_notes = _relative(weights[keep], split, columns.weight) if weights is not None else (None, [])
+    weight, weight_notes = _relative_weights(weights[keep], split, columns.weight) if weights is not None else (None, [])
     notes += weight_notes + split_notes + class_notes + rank_notes + _component_notes(columns, config)
     notes += [f"{count} rows left out: {reason}" for reason, count in excluded.items()]
     notes.append(f"{int((split == TRAIN).sum())} training and {int((split == VALIDATION).sum())} validation rows")
     if not (split == VALIDATION).any():
-        raise ConfigError("data: no validation row has a label known from training; check the split and the taxon names")
+        raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
     return Source(
         tree=tree,
         ids=paths,
@@ -100,33 +102,38 @@ def _build(rows: _Rows, columns: Columns, read: Labels, root: Path, config: Mani
     )
 
 
-def _usable(table: Table, columns: Columns, labels: Labels, root: Path, config: ManifestConfig) -> _Rows:
-    """Leave out rows without a readable file, without any label, or held out as a test. Raises ConfigError past the limit."""
+def _usable_rows(table: Table, columns: Columns, labels: LabelReader, root: Path, config: ManifestConfig) -> _Rows:
+    """Return the rows that have a readable file and a label and are not test rows.
+
+    Raises ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
     notes = list(table.notes)
-    excluded = {"another number of cells than the header": table.malformed} if table.malformed else {}
+    excluded = {"a different number of cells than the header": table.malformed} if table.malformed else {}
     paths, sizes = file_sizes(root, table.columns[columns.image])
-    split, split_notes = stated_split(table.columns[columns.split], columns.split) if columns.split is not None else (None, [])
-    takes_part = np.ones(len(table), dtype=bool) if split is None else split != LEFT_OUT
-    if not takes_part.all():
-        excluded["held out as a test by the split column"] = int((~takes_part).sum())
-    bad = takes_part & (sizes <= 0)
+    split, split_notes = split_from_column(table.columns[columns.split], columns.split) if columns.split is not None else (None, [])
+    in_use = np.ones(len(table), dtype=bool) if split is None else split != LEFT_OUT
+    if not in_use.all():
+        excluded["test row of the split column"] = int((~in_use).sum())
+    bad = in_use & (sizes <= 0)
     for code, reason in REASONS.items():
         count = int((bad & (sizes == code)).sum())
         excluded |= {reason: count} if count else {}
     unreadable = tuple((str(paths[i]) or f"row {i + 1}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad))
-    _check_unreadable(unreadable, int(takes_part.sum()), root, config)
-    takes_part = takes_part & ~bad
-    for reason, rows in labels.lacking(table, takes_part).items():
+    _check_unreadable(unreadable, int(in_use.sum()), root, config)
+    in_use = in_use & ~bad
+    for reason, rows in labels.unlabelled(table, in_use).items():
         excluded |= {reason: int(rows.sum())} if rows.any() else {}
-        takes_part = takes_part & ~rows
-    keep = np.flatnonzero(takes_part)
+        in_use = in_use & ~rows
+    keep = np.flatnonzero(in_use)
     if not len(keep):
-        raise ConfigError(f"data.path: no row of {config.path!r} is usable: {excluded}")
+        raise ConfigError(
+            f"data.path: no row of {config.path!r} can be used: {excluded}; choose a manifest with readable photographs and labels"
+        )
     split = split[keep] if split is not None else None
     return _Rows(table.take(keep), paths[keep], sizes[keep], split, excluded, unreadable, notes + split_notes)
 
 
 def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, root: Path, config: ManifestConfig) -> None:
+    """Raise ConfigError when more than data.max_bad_fraction of the files cannot be used."""
     if len(unreadable) > config.max_bad_fraction * rows:
         shown = ", ".join(f"{name} ({reason})" for name, reason in unreadable[:3])
         raise ConfigError(
@@ -136,6 +143,7 @@ def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, root: 
 
 
 def _repeated(paths: np.ndarray) -> np.ndarray:
+    """Return bool [N]: True where an earlier row has the same path."""
     first = np.unique(paths, return_index=True)[1]
     repeated = np.ones(len(paths), dtype=bool)
     repeated[first] = False
@@ -145,53 +153,55 @@ def _repeated(paths: np.ndarray) -> np.ndarray:
 def _split(
     rows: _Rows, columns: Columns, tree: TaxonomyTree, labels: np.ndarray, config: ManifestConfig
 ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-    """int8 [N] the split, int64 [N] the groups if a column names them, and notes."""
+    """Return the split int8 [N], the group numbers int64 [N] if there is a group column, and notes."""
     column = rows.table.columns[columns.group] if columns.group is not None else None
     names, groups, ungrouped = group_numbers(column, rows.paths)
-    notes = [f"{ungrouped} rows have no {columns.group!r} and are groups of their own"] if ungrouped else []
+    notes = [f"{ungrouped} rows do not have a {columns.group!r}; the photograph of each is its group"] if ungrouped else []
     if rows.split is not None:
         split = rows.split
         for side, word in ((TRAIN, "training"), (VALIDATION, "validation")):
             if not (split == side).any():
-                raise ConfigError(f"data.split_column: no usable {word} rows are left: {rows.excluded}")
+                raise ConfigError(f"data.split_column: no {word} row can be used: {rows.excluded}; check the split column and the files")
         sides = [np.bincount(groups[split == side], minlength=len(names)) > 0 for side in (TRAIN, VALIDATION)]
-        torn = int((sides[0] & sides[1]).sum())
-        what = f"groups of {columns.group!r}" if column is not None else "photographs"
-        notes += [f"{torn} {what} are on both sides of the manifest's split"] if torn else []
+        divided = int((sides[0] & sides[1]).sum())
+        unit = f"groups of {columns.group!r}" if column is not None else "photographs"
+        notes += [f"{divided} {unit} are on both sides of the split in the manifest"] if divided else []
     else:
-        split, made_notes = _stratified(groups, names, tree, labels, config)
-        notes += made_notes
+        split, split_notes = _stratified_split(groups, names, tree, labels, config)
+        notes += split_notes
     return split, groups.astype(np.int64) if column is not None else None, notes
 
 
-def _stratified(
+def _stratified_split(
     groups: np.ndarray, names: np.ndarray, tree: TaxonomyTree, labels: np.ndarray, config: ManifestConfig
 ) -> tuple[np.ndarray, list[str]]:
-    """A split stratified by the finest taxa; by those of a coarser rank where no finer taxon has two groups to share out."""
+    """Return a split stratified by the finest taxa, and notes.
+
+    If this leaves validation empty, because no finer taxon has two groups, the taxa of the next coarser rank are the strata."""
     if config.validation_fraction >= 1:
-        raise ConfigError(f"data.validation_fraction: {config.validation_fraction:g} leaves no training rows; lower it")
+        raise ConfigError(f"data.validation_fraction: {config.validation_fraction:g} leaves no training rows; set a smaller fraction")
     predicted = [r for r, rank in enumerate(tree.ranks) if config.ranks is None or rank in config.ranks]
     finest = max(predicted, default=len(tree.ranks) - 1)
     for rank in range(finest, -1, -1):
-        split = made_split(groups, names, _finest(tree, labels, rank), config.validation_fraction, config.split_seed)
+        split = computed_split(groups, names, _finest_nodes(tree, labels, rank), config.validation_fraction, config.split_seed)
         if (split == VALIDATION).any():
-            coarser = f"no finer taxon has two groups that could be shared out, so the split is stratified by {tree.ranks[rank]}"
+            coarser = f"no finer taxon has two groups to divide, so the split is stratified by {tree.ranks[rank]}"
             return split, [coarser] if rank < finest else []
     raise ConfigError(
-        f"data.validation_fraction: {config.validation_fraction:g} of {len(names)} groups leaves no validation rows; raise it"
+        f"data.validation_fraction: {config.validation_fraction:g} of {len(names)} groups leaves no validation rows; set a larger fraction"
     )
 
 
-def _finest(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarray:
-    """int64 [N]: node of each row's finest known taxon that is not finer than `rank`; one number beyond all nodes where it has none."""
+def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarray:
+    """Return int64 [N]: the node of each row's finest known taxon at `rank` or above, or the number of nodes if it has none."""
     node = np.full(len(labels), tree.offsets[-1], dtype=np.int64)
     for r in range(rank + 1):
         node = np.where(labels[:, r] >= 0, labels[:, r] + tree.offsets[r], node)
     return node
 
 
-def _classes_of_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarray) -> tuple[TaxonomyTree, np.ndarray, list[str]]:
-    """The tree of the taxa in training rows; what only validation has becomes null and is said."""
+def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarray) -> tuple[TaxonomyTree, np.ndarray, list[str]]:
+    """Return the tree of the taxa in the training rows, the labels on it, and notes. Labels of other taxa become null."""
     training = labels[split == TRAIN]
     seen = [np.bincount(training[:, r][training[:, r] >= 0], minlength=size) > 0 for r, size in enumerate(tree.sizes)]
     notes = []
@@ -208,25 +218,28 @@ def _classes_of_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarr
     return tree, np.stack(columns, axis=1), notes
 
 
-def _relative(weights: np.ndarray, split: np.ndarray, column: str | None) -> tuple[np.ndarray, list[str]]:
-    """float32 [N] weights of mean 1 over the training rows, so that they do not move the learning rate; NaN counts as 1 before."""
+def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None) -> tuple[np.ndarray, list[str]]:
+    """Return float32 [N] weights divided by their mean over the training rows, so that they do not scale the learning rate, and notes.
+
+    NaN counts as 1 before the division. Raises ConfigError when every training row has weight 0."""
     missing, training = np.isnan(weights), split == TRAIN
     weights = np.where(missing, 1.0, weights)
-    mean = float(np.cumsum(weights[training])[-1] / training.sum())  # added in order: the same bits with every version of numpy
+    mean = float(np.cumsum(weights[training])[-1] / training.sum())  # summed in order: the same bits with every version of numpy
     if not mean > 0:
-        raise ConfigError(f"data.weight_column: every training row has weight 0 in {column!r}; nothing would be learnt")
+        raise ConfigError(f"data.weight_column: every training row has weight 0 in {column!r}; at least one weight must be above 0")
     low, high = weights[training].min(), weights[training].max()
-    notes = [f"weights of {column!r}: {low:g} to {high:g}, mean {mean:g} of the training rows, divided by the mean"]
+    notes = [f"weights of {column!r}: {low:g} to {high:g}, mean {mean:g} over the training rows; divided by the mean"]
     if missing.any():
-        notes.append(f"{int(missing.sum())} rows have no weight in {column!r} and were given 1 before that")
-    if idle := int((weights[training] == 0).sum()):
-        notes.append(f"{idle} training rows have weight 0 and teach nothing")
+        notes.append(f"{int(missing.sum())} rows do not have a weight in {column!r} and got 1 before the division")
+    if zero := int((weights[training] == 0).sum()):
+        notes.append(f"{zero} training rows have weight 0 and do not contribute to the loss")
     return (weights / mean).astype(np.float32), notes
 
 
 def _component_notes(columns: Columns, config: ManifestConfig) -> list[str]:
+    """Return a line for each configured component without a column."""
     absent = columns.without([c for c in config.components if c in COMPONENTS])
-    return [f"{component} is missing in every row: no column is named for it" for component in absent]
+    return [f"{component} is missing in every row: no column is set for it" for component in absent]
 
 
 def _fingerprint(
@@ -238,7 +251,7 @@ def _fingerprint(
     split: np.ndarray,
     weight: np.ndarray | None,
 ) -> str:
-    """Hash of what determines a batch; the photographs enter by name and size. Where the folder lies does not matter."""
+    """Return a hash of what determines a batch: 32 hex digits. Photographs enter by path and size; the location of the folder does not."""
     digest = hashlib.sha256(tree.fingerprint().encode())
     digest.update("\0".join(paths.tolist()).encode())
     weights = () if weight is None else (weight,)

@@ -1,4 +1,4 @@
-"""Photographs: pure functions of (world, individual), the same for twins, hard for a pixel-wise classifier."""
+"""Photographs are pure functions of (world, individual), equal for cryptic species, and hard for a pixel-wise classifier."""
 
 import hashlib
 
@@ -6,64 +6,64 @@ import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.biota import build_source
-from linnaeus.workloads.taxonomy.biota.draw import draw, draw_forms, nuisances
+from linnaeus.workloads.taxonomy.biota.body_plans import BODY_PLANS
 from linnaeus.workloads.taxonomy.biota.individuals import species_of
 from linnaeus.workloads.taxonomy.biota.oracle import ceilings
-from linnaeus.workloads.taxonomy.biota.plans import PLANS
+from linnaeus.workloads.taxonomy.biota.render import nuisance_draws, render, render_forms
 from linnaeus.workloads.taxonomy.biota.world import build_world
 
 
-@pytest.mark.parametrize("size", [32, 31])  # 31: vector loops end in remainders, at other pixels in other company
-def test_a_photograph_does_not_depend_on_its_company(size):
+@pytest.mark.parametrize("size", [32, 31])  # 31: vectorised loops have remainders, at pixels that depend on the batch
+def test_a_photograph_does_not_depend_on_its_batch(size):
     samples = np.array([901, 5, 77, 5, 12000, 33])
-    together = draw(0, samples, size)
+    together = render(0, samples, size)
     assert together.dtype == np.uint8
     assert together.shape == (6, size, size, 3)
     for i, s in enumerate(samples):
-        np.testing.assert_array_equal(together[i], draw(0, np.array([s]), size)[0])
-    assert not np.array_equal(draw(1, samples, size), together)
+        np.testing.assert_array_equal(together[i], render(0, np.array([s]), size)[0])
+    assert not np.array_equal(render(1, samples, size), together)
 
 
 def test_individuals_of_a_species_all_differ():
     world = build_world(0)
     species = species_of(world, np.arange(3000))
     common = np.flatnonzero(species == np.bincount(species).argmax())[:40]
-    pictures = draw(0, common, 24)
+    pictures = render(0, common, 24)
     assert len({hashlib.sha256(p.tobytes()).digest() for p in pictures}) == len(common)
 
 
-def test_twins_are_drawn_alike_and_other_species_are_not():
+def test_cryptic_species_look_the_same_and_other_species_do_not():
     world = build_world(0)
     a, b = np.flatnonzero(world.form == world.form[np.flatnonzero(np.array(world.cryptic_size) == 2)[0]])
     pose = np.array([4, 8])
-    np.testing.assert_array_equal(draw_forms(0, world.form[[a, a]], pose, 32), draw_forms(0, world.form[[b, b]], pose, 32))
+    np.testing.assert_array_equal(render_forms(0, world.form[[a, a]], pose, 32), render_forms(0, world.form[[b, b]], pose, 32))
     other = (world.form[a] + 1) % len(world.forms.plan)
-    assert not np.array_equal(draw_forms(0, np.array([other, other]), pose, 32), draw_forms(0, world.form[[a, a]], pose, 32))
+    assert not np.array_equal(render_forms(0, np.array([other, other]), pose, 32), render_forms(0, world.form[[a, a]], pose, 32))
 
 
 @pytest.mark.parametrize("size", [8, 31, 48, 96])
 def test_every_form_is_visible_at_every_size(size):
-    """A picture with its form differs from the same individual's picture with another form of the same plan, on enough pixels."""
+    """Pictures of an individual with two forms of the same body plan differ on enough pixels."""
     forms = build_world(0).forms
-    for plan in range(len(PLANS)):
+    for plan in range(len(BODY_PLANS)):
         a = np.flatnonzero(forms.plan == plan)[:6]
         samples = np.arange(len(a)) + 50
-        change = np.abs(draw_forms(0, a, samples, size).astype(int) - draw_forms(0, np.roll(a, 1), samples, size)).max(axis=3) > 24
+        change = np.abs(render_forms(0, a, samples, size).astype(int) - render_forms(0, np.roll(a, 1), samples, size)).max(axis=3) > 24
         assert (change.mean(axis=(1, 2)) > 0.01).mean() > 0.8
 
 
-def test_exposure_is_neither_black_nor_burnt():
-    pictures = draw(0, np.arange(200), 32).reshape(200, -1)
+def test_exposure_is_neither_too_dark_nor_overexposed():
+    pictures = render(0, np.arange(200), 32).reshape(200, -1)
     assert 45 < pictures.mean() < 180
     assert (pictures.mean(axis=1) > 20).all()
     assert (pictures == 255).mean() < 0.05
     assert (pictures.std(axis=1) > 8).all()
 
 
-def test_nuisances_are_uniform_and_say_nothing_of_the_species():
+def test_nuisance_draws_are_uniform_and_independent_of_the_species():
     world = build_world(0)
     samples = np.arange(4000)
-    draws = nuisances(0, samples)
+    draws = nuisance_draws(0, samples)
     assert draws.min() >= 0
     assert draws.max() < 1.0001
     np.testing.assert_allclose(draws.mean(axis=0), 0.5, atol=0.03)
@@ -73,7 +73,7 @@ def test_nuisances_are_uniform_and_say_nothing_of_the_species():
 
 
 def pixel_classifiers(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray) -> dict[str, float]:
-    """Top-1 of nearest centroid and of k nearest neighbours, on float32 [N, D]."""
+    """Return the top-1 accuracy of the nearest centroid and of k nearest neighbours, on float32 [N, D]."""
     centre = train.mean(axis=0)
     train, test = train - centre, test - centre
     distance = np.square(train).sum(axis=1) - 2 * test @ train.T
@@ -88,9 +88,10 @@ def pixel_classifiers(train: np.ndarray, train_labels: np.ndarray, test: np.ndar
     return scores
 
 
-def test_pixels_alone_do_not_tell_the_species(biota):
-    """Nearest centroid and kNN on 16 x 16 pixels stay under 40 % of the ceiling; with each individual's own pose, place and
-    light taken away (negative control) they do not, so it is those that make it hard."""
+def test_pixel_classifiers_do_not_reach_the_ceiling(biota):
+    """Nearest centroid and kNN on 16 x 16 pixels stay under 40 % of the ceiling.
+
+    Negative control: with one pose, place and light for all individuals they exceed 60 %."""
     config = biota(train_samples=6000, validation_samples=400, image_size=32)
     source = build_source(config)
     pictures = np.stack(source.images.read(np.arange(6400))).astype(np.float32)
@@ -103,6 +104,6 @@ def test_pixels_alone_do_not_tell_the_species(biota):
 
     world = build_world(0)
     species = species_of(world, np.arange(1600))
-    posed = draw_forms(0, world.form[species], np.full(1600, 3), 16).reshape(1600, -1).astype(np.float32)
+    posed = render_forms(0, world.form[species], np.full(1600, 3), 16).reshape(1600, -1).astype(np.float32)
     easy = pixel_classifiers(posed[:1300], species[:1300], posed[1300:], species[1300:])
     assert min(easy["knn1"], easy["centroid"]) > 0.6 * ceiling

@@ -1,6 +1,6 @@
-"""Body plans: what an order looks like. A plan turns body coordinates into a `Figure` of distances and pattern coordinates.
+"""The body plans of the orders. A plan maps body coordinates to a `Figure`: distances, pattern coordinates and painted layers.
 
-u runs along the body (head at +1), v across; both float32 [B, H, W] in body units. `p[i]` is the i-th proportion, [B, 1, 1].
+u runs along the body (head at +1), v across it; both are float32 [B, H, W] in body units. `p[i]` is the i-th proportion, [B, 1, 1].
 """
 
 from __future__ import annotations
@@ -10,36 +10,40 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.biota.shapes import Array, cover, ellipse, radius, strand
+from linnaeus.workloads.taxonomy.biota.shapes import Array, coverage, ellipse, radius, strand
 
-Layer = tuple[Array, str]  # cover [B, H, W] and the name of its colour: dark, ground, mark, accent, pale, green or fin
+Layer = tuple[Array, str]  # coverage [B, H, W], and the name of a colour of `render._pigments`
 
 
 @dataclass
 class Figure:
-    body: Array  # distance to the patterned surface
-    along: Array  # s: -1 to 1
-    side: Array  # signed across: -1 to 1, for the light
-    rim: Array  # r: 0 in the middle, 1 at the outline
-    under: list[Layer] = field(default_factory=list)  # painted before the body
-    over: list[Layer] = field(default_factory=list)  # painted after it
+    """The geometry of a batch of organisms, each array float32 [B, H, W]."""
+
+    body: Array  # signed distance to the outline of the patterned surface
+    along: Array  # pattern coordinate s, -1 to 1
+    side: Array  # signed position across, -1 to 1, for the light; its absolute value is the pattern coordinate t
+    rim: Array  # pattern coordinate r, 0 in the middle, 1 at the outline
+    under: list[Layer] = field(default_factory=list)  # layers painted before the body
+    over: list[Layer] = field(default_factory=list)  # layers painted after the body
     gloss: float = 0.0  # strength of the highlight
 
 
 @dataclass(frozen=True)
-class Plan:
+class BodyPlan:
+    """The body plan of an order."""
+
     name: str
-    kingdom: str  # animal or plant, for the endings of names
-    order_ending: str
+    kingdom: str  # animal or plant; sets the endings of names
+    order_ending: str  # of the order's name
     figure: Callable[[Array, Array, list[Array], Array], Figure]  # (u, v, proportions, pixel)
     families: tuple[tuple[float, ...], ...]  # eight proportions of each family
-    varies: tuple[float, ...]  # how much each differs between genera, relative to 12 %
-    turns: float  # largest rotation of an individual, in turns to each side
-    backdrop: str
+    variability: tuple[float, ...]  # variation of each proportion between genera, in units of 12 %
+    max_rotation: float  # largest rotation of an individual to each side, in full turns
+    background: str  # key of `background.GROUNDS`
 
 
 def _beetle(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """p: elytra half-length, half-width, pronotum length, width, head, leg, antenna, mandible."""
+    """Return the figure of a beetle. p: elytra half-length and half-width, pronotum length and width, head, leg, antenna, mandible."""
     length, width, pro, prow, head, leg, antenna, mandible = p
     w = np.abs(v)
     centre = -0.22
@@ -59,16 +63,16 @@ def _beetle(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
         side=v / width,
         rim=r,
         under=[
-            (cover(np.minimum(np.minimum(legs, feelers), jaws), pixel), "dark"),
-            (cover(ellipse(u, v, hu, 0.0, head, head * 1.1), pixel), "dark"),
+            (coverage(np.minimum(np.minimum(legs, feelers), jaws), pixel), "dark"),
+            (coverage(ellipse(u, v, hu, 0.0, head, head * 1.1), pixel), "dark"),
         ],
-        over=[(cover(np.maximum(seam, r - 1.0), pixel) * 0.7, "dark"), (cover(ellipse(u, v, pu, 0.0, pro, prow), pixel), "accent")],
+        over=[(coverage(np.maximum(seam, r - 1.0), pixel) * 0.7, "dark"), (coverage(ellipse(u, v, pu, 0.0, pro, prow), pixel), "accent")],
         gloss=0.55,
     )
 
 
 def _wing(u: Array, w: Array, root: float, angle: Array, length: Array, width: Array) -> tuple[Array, Array, Array]:
-    """(radius, along, across) of a wing that leaves the body at (root, 0) at `angle` from straight out, towards the head."""
+    """Return (radius, along, across) of a wing attached at (root, 0). `angle` is measured from straight out towards the head."""
     ca, sa = np.cos(angle), np.sin(angle)
     x = (w * ca + (u - root) * sa) / length
     y = ((u - root) * ca - w * sa) / width
@@ -78,7 +82,7 @@ def _wing(u: Array, w: Array, root: float, angle: Array, length: Array, width: A
 
 
 def _moth(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """p: forewing length, angle, width; hindwing length, angle, width; tail; body width."""
+    """Return the figure of a moth. p: forewing length, angle and width, hindwing length, angle and width, tail, body width."""
     fl, fa, fw, hl, ha, hw, tail, bw = p
     w = np.abs(v)
     fr, fs, ft = _wing(u, w, 0.12, fa, fl, fw)
@@ -95,17 +99,17 @@ def _moth(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
         along=np.where(fore, fs, hs),
         side=np.where(fore, ft, ht),
         rim=r,
-        under=[(cover(tails, pixel), "ground"), (cover(feelers, pixel), "dark")],
+        under=[(coverage(tails, pixel), "ground"), (coverage(feelers, pixel), "dark")],
         over=[
-            (cover(crease, pixel) * 0.45, "dark"),
-            (cover(ellipse(u, v, -0.02, 0.0, 0.42, bw), pixel), "dark"),
-            (cover(ellipse(u, v, 0.16, 0.0, 0.16, bw * 1.15), pixel), "accent"),
+            (coverage(crease, pixel) * 0.45, "dark"),
+            (coverage(ellipse(u, v, -0.02, 0.0, 0.42, bw), pixel), "dark"),
+            (coverage(ellipse(u, v, 0.16, 0.0, 0.16, bw * 1.15), pixel), "accent"),
         ],
     )
 
 
 def _fish(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """p: half-length, half-depth, fullness towards the head, tail, fork, dorsal fin, anal fin, place of the dorsal fin."""
+    """Return the figure of a fish. p: half-length, half-depth, fullness at the head, tail, fork, dorsal fin, anal fin, dorsal position."""
     length, depth, front, tail, fork, dorsal, anal, place = p
     s = (u - 0.12) / length
     w = np.abs(v)
@@ -131,19 +135,19 @@ def _fish(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
         along=s,
         side=v / np.maximum(profile, 0.02),
         rim=np.maximum(np.abs(s), w / np.maximum(profile, 0.02)),
-        under=[(cover(np.minimum(tail_fin, fins), pixel) * rays, "fin")],
+        under=[(coverage(np.minimum(tail_fin, fins), pixel) * rays, "fin")],
         over=[
-            (cover(flipper, pixel) * 0.8, "fin"),
-            (cover(gill, pixel) * 0.5, "dark"),
-            (cover(ball, pixel), "pale"),
-            (cover(ball + eye * 0.42, pixel), "black"),
+            (coverage(flipper, pixel) * 0.8, "fin"),
+            (coverage(gill, pixel) * 0.5, "dark"),
+            (coverage(ball, pixel), "pale"),
+            (coverage(ball + eye * 0.42, pixel), "black"),
         ],
         gloss=0.3,
     )
 
 
 def _flower(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """p: petals (rounded), petal length, depth of the gaps, roundness, notch, centre, sepals, stem bend."""
+    """Return the figure of a flower. p: petals (rounded), petal length, gap depth, roundness, notch, centre, sepals, stem bend."""
     count, length, gap, roundness, notch, heart, sepal, bend = p
     rho = np.sqrt(u * u + v * v)
     half = 0.5 * np.round(count) * np.arctan2(v, u)
@@ -161,17 +165,17 @@ def _flower(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
         along=s,
         side=between,
         rim=rho / outline,
-        under=[(cover(stem, pixel), "green"), (cover(sepals * 0.7, pixel), "green")],
+        under=[(coverage(stem, pixel), "green"), (coverage(sepals * 0.7, pixel), "green")],
         over=[
-            (cleft * cover((rho - outline) * 0.8, pixel) * 0.55, "dark"),
-            (cover(disk, pixel), "accent"),
-            (cover(disk, pixel) * (1.0 - grain), "dark"),
+            (cleft * coverage((rho - outline) * 0.8, pixel) * 0.55, "dark"),
+            (coverage(disk, pixel), "accent"),
+            (coverage(disk, pixel) * (1.0 - grain), "dark"),
         ],
     )
 
 
 def _leaf(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """p: half-length, half-width, widest towards the base, lobes, depth of the lobes, slant, teeth, petiole."""
+    """Return the figure of a leaf. p: half-length, half-width, width at the base, lobes (rounded), lobe depth, slant, teeth, petiole."""
     length, width, base, lobes, lobe_depth, slant, teeth, petiole = p
     s = u / length
     w = np.abs(v)
@@ -184,19 +188,19 @@ def _leaf(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
     stalk = strand(-u, v, length * 0.9, length + petiole, 0.0, 0.0, 0.25, np.maximum(0.028, 0.5 * pixel))
     thin = np.maximum(0.012, 0.35 * pixel)
     midrib = np.maximum(w - thin * (1.35 - s * 0.5), body)
-    nerves = np.clip((np.cos(14.0 * (s - 0.75 * w / width)) - 0.90) / 0.10, 0, 1) * cover(body, pixel)
+    nerves = np.clip((np.cos(14.0 * (s - 0.75 * w / width)) - 0.90) / 0.10, 0, 1) * coverage(body, pixel)
     return Figure(
         body=body,
         along=s,
         side=v / np.maximum(smooth, 0.03),
         rim=np.maximum(np.abs(s), w / outline),
-        under=[(cover(stalk, pixel), "stalk")],
-        over=[(nerves * 0.35, "pale"), (cover(midrib, pixel) * 0.85, "accent")],
+        under=[(coverage(stalk, pixel), "stalk")],
+        over=[(nerves * 0.35, "pale"), (coverage(midrib, pixel) * 0.85, "accent")],
     )
 
 
-PLANS: tuple[Plan, ...] = (
-    Plan(
+BODY_PLANS: tuple[BodyPlan, ...] = (
+    BodyPlan(
         "beetle",
         "animal",
         "optera",
@@ -210,7 +214,7 @@ PLANS: tuple[Plan, ...] = (
         0.5,
         "bark",
     ),
-    Plan(
+    BodyPlan(
         "moth",
         "animal",
         "optera",
@@ -224,7 +228,7 @@ PLANS: tuple[Plan, ...] = (
         0.5,
         "foliage",
     ),
-    Plan(
+    BodyPlan(
         "fish",
         "animal",
         "iformes",
@@ -238,7 +242,7 @@ PLANS: tuple[Plan, ...] = (
         0.5,
         "water",
     ),
-    Plan(
+    BodyPlan(
         "flower",
         "plant",
         "ales",
@@ -252,7 +256,7 @@ PLANS: tuple[Plan, ...] = (
         0.5,
         "foliage",
     ),
-    Plan(
+    BodyPlan(
         "leaf",
         "plant",
         "ales",

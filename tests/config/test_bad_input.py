@@ -88,7 +88,7 @@ REFUSED = {
     "trainer.micro_batch_size=1 schedule.mixup_prob.end=0.5": "make it even",
     # paths and data
     "data=manifest": "data.path is required",
-    "data=manifest data.path=/no/such.csv": "data.path: '/no/such.csv' is not there",
+    "data=manifest data.path=/no/such.csv": "data.path: '/no/such.csv' does not exist",
     "data=manifest data.path=FOLDER/manifest.csv data.image_column=picture": "data.image_column",
     "data=manifest data.path=FOLDER/manifest.csv data.date_column=when": "data.date_column",
     "data=manifest data.path=FOLDER/manifest.csv data.root=/no/folder": "data.root",

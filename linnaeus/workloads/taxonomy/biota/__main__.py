@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from linnaeus.workloads.taxonomy.config import BiotaConfig
 
@@ -42,7 +42,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
         prog="python -m linnaeus.workloads.taxonomy.biota", description="Export the embedded world of drawn organisms, or describe it."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="export | sheet | ceilings", parser_class=_Parser)
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "--train": {"type": _whole_number(2), "default": 10000, "help": "individuals for training (%(default)s)"},
         "--validation": {"type": _whole_number(1), "default": 2000, "help": "individuals for validation (%(default)s)"},
         "--size": {"type": _whole_number(8), "default": 64, "help": "side of a photograph in pixels (%(default)s)"},

@@ -31,7 +31,7 @@ def _whole_number(low: int) -> Callable[[str], int]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if value < low:
-            raise argparse.ArgumentTypeError(f"{value} is below {low}, the smallest value")
+            raise argparse.ArgumentTypeError(f"{value} is too small; it must be at least {low}")
         return value
 
     return parse

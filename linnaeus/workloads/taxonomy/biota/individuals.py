@@ -4,8 +4,8 @@ Everything is a pure function of (world, individual number i). Species follow a 
 is cut by the cumulative frequencies. Any run of consecutive numbers then contains every species in its share to within about one
 individual; independent draws would leave rare species out.
 
-Each genus has a range, a season, hours and an elevation of its own, which its species share. All are broad and overlap with those of
-other genera, so metadata add little where the form separates the species. The species of a cryptic group differ in one of range, season
+Each genus has its range, season, hours and elevation, which its species share. All are broad and overlap with those of other genera, so
+metadata add little where the form separates the species. The species of a cryptic group differ in one of range, season
 or elevation, by `SEPARATION` standard deviations from one to the next, and in nothing else.
 
     latitude, longitude   normal (degrees)          day   wrapped normal on the year (fraction)

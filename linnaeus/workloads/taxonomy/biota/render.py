@@ -67,8 +67,8 @@ def _pose(x: Array, y: Array, draws: Array, max_rotation: float) -> tuple[Array,
     u, v = (dx * ca + dy * sa) / scale, (dy * ca - dx * sa) / scale
     v = v / (0.74 + 0.26 * d[:, 4]) + (d[:, 5] - 0.5) * 0.20 * u  # tilt and shear
     v = v + (d[:, 6] - 0.5) * 0.24 * u * u  # bend
-    turn = 2 * np.pi * d[:, 7] - angle
-    return u, v, (2.0 / x.shape[-1]) / scale, (np.cos(turn), np.sin(turn))
+    light_angle = 2 * np.pi * d[:, 7] - angle
+    return u, v, (2.0 / x.shape[-1]) / scale, (np.cos(light_angle), np.sin(light_angle))
 
 
 def _darken_near_body(canvas: Array, figure: Figure, draws: Array) -> None:

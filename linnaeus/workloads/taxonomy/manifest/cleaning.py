@@ -79,7 +79,7 @@ def read_codes(table: Table, columns: Columns) -> tuple[list[np.ndarray], np.nda
         empty = int(len(values) > 0 and values[0] == "")
         names.append(values[empty:])
         codes[:, r] = (number - empty)[column.codes]
-    notes = [f"{rank}: {n} of {len(table)} rows have no name" for rank, n in zip(columns.ranks, (codes < 0).sum(axis=0), strict=True) if n]
+    notes = [f"{rank}: {n} of {len(table)} rows do not have a name" for rank, n in zip(columns.ranks, (codes < 0).sum(axis=0), strict=True) if n]
     notes += [note for rank, values in zip(columns.ranks, names, strict=True) for note in _case_notes(rank, values)]
     lineages, row_lineage = distinct_lineages(codes)
     filled = fill_holes(lineages)

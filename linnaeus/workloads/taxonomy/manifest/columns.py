@@ -43,7 +43,7 @@ class Columns:
         return (self.image, *self.ranks.values(), *(name for name in named if name is not None))
 
     def without(self, components: Sequence[str]) -> list[str]:
-        """Return the components that have no column."""
+        """Return the components without a column."""
         return [c for c in components if not any(getattr(self, name) for name in COMPONENT_COLUMNS.get(c, ()))]
 
 

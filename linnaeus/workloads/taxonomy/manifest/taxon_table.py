@@ -100,6 +100,7 @@ class _TaxaBuilder:
         return np.array(of_value, dtype=np.int64)[column.codes]
 
     def build(self) -> Taxa:
+        """Return the taxa, with cycles cut and synonyms replaced, and all conflicts and notes."""
         accepted = self._accepted_taxa()
         stated, parent = self._parents_from_ancestry() if "ancestry" in self.columns else self._parents()
         synonym = accepted != np.arange(len(accepted))

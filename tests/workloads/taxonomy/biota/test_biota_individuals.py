@@ -94,11 +94,11 @@ def test_cryptic_species_differ_only_in_their_kind():
     differs = {"range": {"latitude", "longitude"}, "season": {"day"}, "elevation": {"elevation"}}
     seen = set()
     for form in range(world.form.max() + 1):
-        twins = np.flatnonzero(world.form == form)
-        if len(twins) == 1:
+        group = np.flatnonzero(world.form == form)
+        if len(group) == 1:
             continue
-        kind = world.cryptic_kind[twins[0]]
+        kind = world.cryptic_kind[group[0]]
         seen.add(kind)
-        moving = {name for name in vars(p) if np.ptp(getattr(p, name)[twins]) > 1e-12}
+        moving = {name for name in vars(p) if np.ptp(getattr(p, name)[group]) > 1e-12}
         assert moving == differs[kind]
     assert seen == set(differs)

@@ -58,11 +58,11 @@ def test_cryptic_groups_of_each_kind_share_a_form_and_have_their_frequency(numbe
     assert 0.10 <= world.prior[cryptic].sum() <= 0.16
     assert {k for k in world.cryptic_kind if k} == {"range", "season", "elevation"}
     for form in range(world.form.max() + 1):
-        twins = np.flatnonzero(world.form == form)
-        assert len(set(world.lineage[twins, 2])) == 1
-        assert (len(twins) > 1) == bool(cryptic[twins].all()) == bool(cryptic[twins].any())
-        assert sorted(world.cryptic_index[twins]) == list(range(len(twins)))
-        assert world.prior[twins].max() < 1.6 * world.prior[twins].min()
+        group = np.flatnonzero(world.form == form)
+        assert len(set(world.lineage[group, 2])) == 1
+        assert (len(group) > 1) == bool(cryptic[group].all()) == bool(cryptic[group].any())
+        assert sorted(world.cryptic_index[group]) == list(range(len(group)))
+        assert world.prior[group].max() < 1.6 * world.prior[group].min()
 
 
 @pytest.mark.parametrize("number", [0, 1, 7])

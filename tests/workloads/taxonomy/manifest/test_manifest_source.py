@@ -47,7 +47,7 @@ def test_null_labels_and_rows_without_labels(write_manifest, manifest_config):
     source = build_source(manifest_config(write_manifest(table)))
     assert source.labels[0].tolist() == [0, -1, -1] and source.labels[1, 2] == -1
     assert source.excluded == {"no label at any rank": 1, "no label at the predicted ranks": 1}
-    assert len(source.labels) == 38 and noted(source, "species: 3 of 39 rows have no name")
+    assert len(source.labels) == 38 and noted(source, "species: 3 of 39 rows do not have a name")
 
 
 def test_missing_and_empty_files_are_named_up_to_a_limit(write_manifest, manifest_config):

@@ -79,7 +79,8 @@ def read_codes(table: Table, columns: Columns) -> tuple[list[np.ndarray], np.nda
         empty = int(len(values) > 0 and values[0] == "")
         names.append(values[empty:])
         codes[:, r] = (number - empty)[column.codes]
-    notes = [f"{rank}: {n} of {len(table)} rows do not have a name" for rank, n in zip(columns.ranks, (codes < 0).sum(axis=0), strict=True) if n]
+    unnamed = zip(columns.ranks, (codes < 0).sum(axis=0), strict=True)
+    notes = [f"{rank}: {n} of {len(table)} rows do not have a name" for rank, n in unnamed if n]
     notes += [note for rank, values in zip(columns.ranks, names, strict=True) for note in _case_notes(rank, values)]
     lineages, row_lineage = distinct_lineages(codes)
     filled = fill_holes(lineages)

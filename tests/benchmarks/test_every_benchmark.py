@@ -1,0 +1,45 @@
+"""Every benchmark runs, in its quickest form. Figures are not judged here: tests are never timed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICKEST: dict[str, str | list[str]] = {
+    "checkpoint": "--quick --bar --rounds 1",
+    "gradnorm": ["--quick", "--rounds", "1", "--updates", "1", "--variants", "GradNorm, last shared layer"],
+    "language": "--quick --only cpu --rounds 1 --updates 2",
+    "loop_overhead": "--model mlp --rounds 2 --updates 4",
+    "plants480": "{photos} trainer.length=1steps data.image_size=32 model.size=micro --splits 0",
+    "reporting": "--updates 101",
+    "start_up": "--rounds 1",
+    "tree_scale": "--quick --leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
+}
+ELSEWHERE = {"heads": "tests/benchmarks/test_heads.py"}  # it trains whole runs and is tested in parts
+PARTS = {"__init__", "big_trees", "drivers", "first_step", "interleaved", "machine", "tree_step"}  # without a command of their own
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    export = [sys.executable, "-m", "linnaeus", "biota", "export", str(folder), "--train", "60", "--validation", "30"]
+    subprocess.run(export, check=True, cwd=ROOT, capture_output=True)
+    return folder / "manifest.csv"
+
+
+def test_no_benchmark_is_left_out():
+    commands = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - PARTS
+    assert commands == {*QUICKEST, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", QUICKEST)
+def test_it_runs(name: str, photos: Path):
+    words = QUICKEST[name]
+    words = words.format(photos=photos).split() if isinstance(words, str) else words
+    done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr[-3000:]  # 1: a bar is missed
+    assert len(done.stdout.splitlines()) > 2

@@ -1,4 +1,4 @@
-"""Language models: the next token of a text, given those before it."""
+"""Language models: predict the next token of a text from the tokens before it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 
 def build_workload(config: Config) -> LanguageWorkload:
+    """Return the workload of `config`; reads the data. Raise `ConfigError` for data or settings that cannot be used."""
     from linnaeus.workloads.language.workload import LanguageWorkload
 
     return LanguageWorkload(config)

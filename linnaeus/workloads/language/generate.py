@@ -1,9 +1,6 @@
-"""Text from a trained model.
+"""The command that generates text from a trained model.
 
 python -m linnaeus.workloads.language.generate RUN --prompt "To be" [--prompt ... --samples 3 --tokens 500 --temperature 0.8 --top-k 200]
-
-RUN is the directory of a run, whose newest checkpoint is taken, or one of its checkpoints. Several prompts, and several samples of each,
-are continued together, each as it would be alone. The same command prints the same text; `--seed` gives another.
 """
 
 from __future__ import annotations
@@ -24,151 +21,157 @@ if TYPE_CHECKING:
     from linnaeus.workloads.language.generation import Continuation
     from linnaeus.workloads.language.tokenizers import Tokenizer
 
-RULE = "-" * 16
+SEPARATOR = "-" * 16
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print continuations of the prompts to stdout, and a line about the model and the speed to stderr. The same command prints the same
+    text. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    options = _parse(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # otherwise a character outside the terminal's encoding loses all text
+    with user_errors(2):
+        _run(options)
+    return 0
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line and status 2, without the usage."""
+        """Print one line and exit with status 2, without the usage."""
         self.exit(2, f"error: {message}\n")
 
 
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="python -m linnaeus.workloads.language.generate", description="text from a trained model")
-    add = parser.add_argument
-    add("run", metavar="RUN", help="directory of a run, or one of its checkpoints")
-    add("--prompt", action="append", metavar="TEXT", help="what to go on with; may be given again. Without: a document's beginning")
-    add("--prompt-file", action="append", type=Path, metavar="FILE", help="the same from a UTF-8 file; may be given again")
-    add("--samples", type=int, default=1, metavar="N", help="continuations of each prompt (%(default)s)")
-    add("--tokens", type=int, default=500, metavar="N", help="longest continuation, in tokens (%(default)s)")
-    add("--temperature", type=float, default=0.8, metavar="T", help="0: the likeliest token each time (%(default)s)")
-    add("--top-k", type=int, default=200, metavar="K", help="draw from the K likeliest tokens; 0: from all (%(default)s)")
-    add("--top-p", type=float, default=1.0, metavar="P", help="draw from the fewest tokens that hold this share (%(default)s)")
-    add("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given again")
-    add(
-        "--dimension", action="append", default=[], metavar="NAME=WEIGHT", help="as in a phase; may be given again. Without: the run's last"
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(
+        prog="python -m linnaeus.workloads.language.generate",
+        description="Generate text from a trained model. Prompts are continued together, each as it would be alone.",
     )
-    add("--slide", type=int, metavar="N", help="tokens forgotten at once when the block is full. Without: a quarter of it")
-    add("--seed", type=int, default=0, metavar="N", help="another seed draws another text (%(default)s)")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto takes CUDA when there is one")
-    arguments = parser.parse_args(argv)
+    add = parser.add_argument
+    add("run", metavar="RUN", help="directory of a run (its newest checkpoint is used), or one of its checkpoints")
+    add("--prompt", action="append", metavar="TEXT", help="text to continue; may be repeated; default: the beginning of a document")
+    add("--prompt-file", action="append", type=Path, metavar="FILE", help="UTF-8 file with a text to continue; may be repeated")
+    add("--samples", type=int, default=1, metavar="N", help="continuations of each prompt (%(default)s)")
+    add("--tokens", type=int, default=500, metavar="N", help="maximum number of new tokens (%(default)s)")
+    add("--temperature", type=float, default=0.8, metavar="T", help="divides the logits; 0: the most probable token (%(default)s)")
+    add("--top-k", type=int, default=200, metavar="K", help="draw from the K most probable tokens; 0: from all (%(default)s)")
+    add("--top-p", type=float, default=1.0, metavar="P", help="draw from the fewest tokens with total probability P (%(default)s)")
+    add("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated")
+    add(
+        "--dimension",
+        action="append",
+        default=[],
+        metavar="NAME=WEIGHT",
+        help="weight of a dimension, as in a phase; may be repeated; default: the weights at the end of the run",
+    )
+    add("--slide", type=int, metavar="N", help="tokens dropped at once when the context is full; default: a quarter of the block")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the draws (%(default)s)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
+    options = parser.parse_args(arguments)
     for name in ("samples", "tokens"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name} is {getattr(arguments, name)}; it takes a whole number from 1")
-    if "" in arguments.stop:
-        parser.error("--stop is an empty text, which is everywhere; leave it out")
-    return arguments
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}; it must be at least 1")
+    if "" in options.stop:
+        parser.error("--stop is empty; it must have at least one character")
+    return options
 
 
-def _prompts(arguments: argparse.Namespace) -> list[str]:
-    """In the order of the options; a lone empty one, which stands for a document's beginning, where none is given."""
-    texts = list(arguments.prompt or [])
-    for file in arguments.prompt_file or []:
+def _run(options: argparse.Namespace) -> None:
+    import torch
+
+    from linnaeus.workloads.language.generation import generate
+    from linnaeus.workloads.language.sampling import Sampling
+    from linnaeus.workloads.language.trained_model import load_trained_model
+
+    sampling = Sampling(options.temperature, options.top_k or None, options.top_p)
+    texts = _prompts(options)
+    trained = load_trained_model(options.run)
+    tokenizer = trained.tokenizer
+    if options.dimension:
+        trained.model.set_dimension_weights(dimension_weights(trained.model.dimensions, options.dimension))
+    device = _device(options.device, torch.cuda.is_available())
+    prompts = [encode_prompt(tokenizer, text) for text in texts for _ in range(options.samples)]
+    start = time.perf_counter()
+    continuations = generate(
+        trained.model.to(device),
+        prompts,
+        options.tokens,
+        sampling,
+        options.seed,
+        [] if tokenizer.end is None else [tokenizer.end],
+        stop_condition(tokenizer, options.stop),
+        options.slide,
+    )
+    seconds = time.perf_counter() - start
+    for i, continuation in enumerate(continuations):
+        if len(continuations) > 1:
+            print(SEPARATOR)
+        print(texts[i // options.samples] + text_of(tokenizer, continuation, options.stop))
+    tokens = sum(len(continuation.tokens) for continuation in continuations)
+    for line in (*trained.notes, f"{trained.source}: {tokens} tokens in {seconds:.1f} s on {device}, {tokens / seconds:.0f} per second"):
+        print(line, file=sys.stderr)
+
+
+def _prompts(options: argparse.Namespace) -> list[str]:
+    """Return the prompts in the order of the options; without any, one empty prompt, which starts a document."""
+    texts = list(options.prompt or [])
+    for file in options.prompt_file or []:
         try:
-            texts.append(file.read_bytes().decode())  # as training does: line ends stay what they are
+            texts.append(file.read_bytes().decode())  # as in training: line ends are not converted
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--prompt-file: {file} cannot be read ({error}); give a file of UTF-8 text") from None
+            raise ConfigError(f"--prompt-file: {file} cannot be read ({error}); use a UTF-8 text file") from None
     return texts or [""]
 
 
-def encoded(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The tokens of a prompt. An empty one begins a document: behind the end marker of another, or where there is none, on a new line."""
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Return the tokens of a prompt. An empty prompt starts a document: it becomes the end marker, or a line break if there is none."""
     if not prompt and tokenizer.end is not None:
         return [tokenizer.end]
     if not prompt and "\n" not in getattr(tokenizer, "alphabet", "\n"):
-        raise ConfigError("--prompt: this model knows no line break, with which a text could begin; give one")
+        raise ConfigError("--prompt: this model has no line break to start a text with; set a prompt")
     try:
         return [int(token) for token in tokenizer.encode(prompt or "\n")]
-    except (ConfigError, UnicodeEncodeError) as error:  # the latter where the command line was no UTF-8
+    except (ConfigError, UnicodeEncodeError) as error:  # UnicodeEncodeError: the command line was not UTF-8
         raise ConfigError(f"--prompt: {error}") from None
 
 
-def stop_when(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[list[int]], bool] | None:
-    """Whether the text of new tokens holds one of `stops`."""
+def stop_condition(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[list[int]], bool] | None:
+    """Return a function that is True for new tokens whose text contains one of `stops`; None without `stops`."""
     if not stops:
         return None
     return lambda tokens: any(stop in tokenizer.decode(tokens) for stop in stops)
 
 
-def text_of(tokenizer: Tokenizer, found: Continuation, stops: Sequence[str]) -> str:
-    """The text of a continuation up to the first of `stops`."""
-    text = tokenizer.decode(found.tokens)
-    return text[: min([len(text), *(where for stop in stops if (where := text.find(stop)) >= 0)])]
+def text_of(tokenizer: Tokenizer, continuation: Continuation, stops: Sequence[str]) -> str:
+    """Return the text of a continuation, up to the first of `stops`."""
+    text = tokenizer.decode(continuation.tokens)
+    return text[: min([len(text), *(index for stop in stops if (index := text.find(stop)) >= 0)])]
 
 
-def weights_of(names: Sequence[str], given: Sequence[str]) -> list[float]:
-    """What `--dimension` asks for, as a phase does: a dimension that is not named weighs 1, and all are scaled to sum to 1."""
+def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]:
+    """Return the weights of `--dimension` options, scaled to sum to 1. A dimension that is not given has weight 1 before scaling."""
     from linnaeus.schedule.phases import normalised
 
     weights = dict.fromkeys(names, 1.0)
     for text in given:
         name, _, number = text.partition("=")
         if name not in weights:
-            there = f"there are {', '.join(names)}" if names else "this model has none"
-            raise ConfigError(f"--dimension: {text}: {name} is no dimension; {there}")
+            raise ConfigError(f"--dimension: {text}: {name} is not a dimension of this model; it has {', '.join(names) or 'none'}")
         try:
             weights[name] = float(number)
         except ValueError:
             weights[name] = math.nan
         if not 0 <= weights[name] < math.inf:
-            raise ConfigError(f"--dimension: {text}: a weight is a number from 0, as in {name}=2")
+            raise ConfigError(f"--dimension: {text}: the weight must be a number of at least 0, as in {name}=2")
     if not any(weights.values()):
-        raise ConfigError("--dimension: all weights are 0; give one that is more")
+        raise ConfigError("--dimension: all weights are 0; at least one must be positive")
     return normalised(weights, names, 1.0).tolist()
 
 
-def perform(arguments: argparse.Namespace) -> None:
-    """Print the texts on stdout, what they were made with on stderr."""
-    import torch
-
-    from linnaeus.workloads.language.generation import generate
-    from linnaeus.workloads.language.sampling import Sampling
-    from linnaeus.workloads.language.trained import load_trained
-
-    sampling = Sampling(arguments.temperature, arguments.top_k or None, arguments.top_p)
-    texts = _prompts(arguments)
-    trained = load_trained(arguments.run)
-    tokenizer = trained.tokenizer
-    if arguments.dimension:
-        trained.model.weigh(weights_of(trained.model.dimensions, arguments.dimension))
-    device = _device(arguments.device, torch.cuda.is_available())
-    prompts = [encoded(tokenizer, text) for text in texts for _ in range(arguments.samples)]
-    begun = time.perf_counter()
-    found = generate(
-        trained.model.to(device),
-        prompts,
-        arguments.tokens,
-        sampling,
-        arguments.seed,
-        [] if tokenizer.end is None else [tokenizer.end],
-        stop_when(tokenizer, arguments.stop),
-        arguments.slide,
-    )
-    took = time.perf_counter() - begun
-    for i, continuation in enumerate(found):
-        if len(found) > 1:
-            print(RULE)
-        print(texts[i // arguments.samples] + text_of(tokenizer, continuation, arguments.stop))
-    made = sum(len(continuation.tokens) for continuation in found)
-    for line in (*trained.notes, f"{trained.source}: {made} tokens in {took:.1f} s on {device}, {made / took:.0f} a second"):
-        print(line, file=sys.stderr)
-
-
-def _device(wanted: str, has_cuda: bool) -> str:
-    if wanted == "cuda" and not has_cuda:
-        raise ConfigError("--device=cuda: there is no CUDA device here; use --device=cpu")
-    return ("cuda" if has_cuda else "cpu") if wanted == "auto" else wanted
-
-
-def main(argv: Sequence[str]) -> int:
-    """Exit status: 0, or 2 with one line on stderr for what a user got wrong."""
-    arguments = _arguments(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a character that the terminal has not must not cost the text
-    with user_errors(2):
-        perform(arguments)
-    return 0
+def _device(requested: str, has_cuda: bool) -> str:
+    if requested == "cuda" and not has_cuda:
+        raise ConfigError("--device=cuda: this machine has no CUDA device; use --device=cpu")
+    return ("cuda" if has_cuda else "cpu") if requested == "auto" else requested
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,18 +1,17 @@
-"""Text that a model goes on with: prompts of any lengths together, each continued as it would be alone.
+"""Generate text: continue a batch of prompts of any lengths, one token at a time, with a key/value cache.
 
-    prompts -> read at once, keys and values kept -> one token at a time: scores -> temperature, top-k, top-p -> draw -> read it
+    prompts -> read at once, keys and values cached -> one token at a time: logits -> temperature, top-k, top-p -> draw -> read it
 
-**Rows.** A row's tokens stand at places 0, 1, ... of its own, whatever the lengths of its neighbours; shorter prompts are padded on the
-right, where a causal model cannot see the padding, and each later token is written over it. No row reads another's tokens, so
-a row's scores do not depend on what its neighbours say. (Between a batch and a single prompt they agree to rounding: matrix products of
-another shape add in another order.)
+**Rows.** The tokens of a row have positions 0, 1, ... whatever the lengths of the other rows. Shorter prompts are padded on the right,
+where causal attention does not read, and each new token overwrites the padding. No row reads another row's tokens, so a prompt is
+continued as it would be alone. (Its logits in a batch and alone agree to rounding: matrix products of another shape add in another order.)
 
-**Draws.** The n-th new token of a prompt is drawn by one number, a function of (seed, the prompt, which of its copies in the batch, n).
-No generator has a state, so nothing global changes and prompts may be put into batches as one likes.
+**Draws.** The n-th new token of a prompt is drawn with one number, a function of (seed, the prompt, its number among equal prompts in the
+batch, n). There is no generator state, so nothing global changes and prompts may be batched in any way.
 
-**Beyond the block.** A model knows `block` places. A row that has filled them forgets its oldest `slide` tokens and reads the others
-again from place 0: `window_start` says where a sequence of a given length is read from, a function of that length alone. With
-`slide=1` every token sees a full block and costs reading one; larger slides cost less and see `block - slide + 1` tokens at least.
+**Beyond the block.** A model has `block` positions. A full row drops its oldest `slide` tokens, and the rest is read again from position
+0. `window_start` gives the first token that is read, as a function of the sequence's length alone. With `slide=1` every token has a
+full block of context and costs reading a block; a larger slide costs less and leaves at least `block - slide + 1` tokens of context.
 """
 
 from __future__ import annotations
@@ -20,33 +19,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import GENERATION, key, uniforms
-from linnaeus.workloads.language.cache import Cache
+from linnaeus.workloads.language.model.causal_attention import Attend
 from linnaeus.workloads.language.model.gpt import GPT
 from linnaeus.workloads.language.sampling import Sampling, draw
+
+SPAN = 64  # a step attends to a multiple of this many positions: few tensor shapes, and not the whole block for a short text
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """`tokens` that follow a prompt, a stop token among them no more; `ended`: by `length`, a `token`, or the `text` so far."""
+    """The new `tokens` after a prompt, without a stop token. `stop_reason`: `length`, `token` (a stop token) or `text` (`stop_when`)."""
 
     tokens: list[int]
-    ended: str
+    stop_reason: str
 
 
 def window_start(length: int, block: int, slide: int) -> int:
-    """The first token that is read of a sequence of `length`: 0 up to a full block, then in jumps of `slide`."""
+    """Return the first token that is read of a sequence of `length` tokens: 0 up to a full block, then in steps of `slide`."""
     return -(-max(length - block, 0) // slide) * slide
 
 
 def default_slide(block: int) -> int:
-    """A quarter of the block: the context is seven eighths of it on average, and a new token costs reading three old ones."""
+    """Return a quarter of the block: the context is seven eighths of the block on average, and a new token costs reading three old ones."""
     return max(1, block // 4)
 
 
@@ -61,112 +64,147 @@ def generate(
     stop_when: Callable[[list[int]], bool] | None = None,
     slide: int | None = None,
 ) -> list[Continuation]:
-    """Up to `length` tokens after each prompt (lists of token numbers, none empty), on the model's device.
+    """Return up to `length` new tokens for each prompt (a non-empty list of token ids), computed on the model's device.
 
-    A row ends at one of `stop_tokens`, or when `stop_when` says so of its new tokens. The model computes as in validation and is left
-    in the mode it was in. ConfigError, one line, for prompts and slides that cannot be."""
+    A row ends at one of `stop_tokens`, or when `stop_when` of its new tokens returns True. The model runs in evaluation mode; its mode is
+    restored. Raise `ConfigError` for an invalid prompt or slide."""
     slide = default_slide(model.block) if slide is None else slide
     _check(model, prompts, slide)
-    numbers = _uniforms(seed, prompts, length).to(model.token.weight.device)
+    numbers = _draw_numbers(seed, prompts, length).to(model.token.weight.device)
     rows = [_Row(list(prompt), len(prompt)) for prompt in prompts]
     training = model.training
     model.eval()
     try:
-        reader = Reader(model, [row.tokens for row in rows], length, slide)
+        decoder = IncrementalDecoder(model, [row.tokens for row in rows], length, slide)
         for n in range(length):
-            chosen = draw(reader.scores(), sampling, numbers[:, n]).tolist()
+            chosen = draw(decoder.next_logits(), sampling, numbers[:, n]).tolist()
             for row, token in zip(rows, chosen, strict=True):
-                row.take(token, stop_tokens, stop_when)
-            if all(row.ended for row in rows):
+                row.append(token, stop_tokens, stop_when)
+            if all(row.stop_reason for row in rows):
                 break
     finally:
         model.train(training)
-    return [Continuation(row.tokens[row.prompt :], row.ended or "length") for row in rows]
+    return [Continuation(row.tokens[row.prompt :], row.stop_reason or "length") for row in rows]
 
 
-class Reader:
-    """Reads sequences as they grow. `sequences` are lists the caller appends to, at most one token each between two `scores()`."""
+class IncrementalDecoder:
+    """Reads growing sequences with a cache. `sequences` are B lists of token ids; between two calls of `next_logits` the caller appends at
+    most one token to each."""
 
-    def __init__(self, model: GPT, sequences: Sequence[list[int]], further: int, slide: int) -> None:
-        """`further`: how many tokens a sequence may grow by, at most."""
+    def __init__(self, model: GPT, sequences: Sequence[list[int]], max_new_tokens: int, slide: int) -> None:
+        """`max_new_tokens`: the most tokens that a sequence grows by."""
         self.model, self.sequences, self.slide = model, sequences, slide
         self.device = model.token.weight.device
-        self.starts = [-1] * len(sequences)  # where the row that is kept begins in its sequence; -1: nothing is
-        places = min(model.block, max(len(tokens) for tokens in sequences) + further)
-        self.cache = Cache(model, len(sequences), places)
+        self.starts = [-1] * len(sequences)  # the token of each sequence at position 0 of the cache; -1: nothing is cached
+        positions = min(model.block, max(len(tokens) for tokens in sequences) + max_new_tokens)
+        self.cache = KeyValueCache(model, len(sequences), positions)
 
-    def scores(self) -> Tensor:
-        """Scores [B, vocabulary] of the token after each sequence."""
+    def next_logits(self) -> Tensor:
+        """Return the logits of the token after each sequence, [B, vocabulary]."""
         starts = [window_start(len(tokens), self.model.block, self.slide) for tokens in self.sequences]
-        anew = [row for row, start in enumerate(starts) if start != self.starts[row]]
+        moved = [row for row, start in enumerate(starts) if start != self.starts[row]]
         self.starts = starts
-        if len(anew) == len(starts):
-            return self._read(anew)
-        scores = self._step()
-        if anew:
-            scores[torch.tensor(anew, device=self.device)] = self._read(anew)
-        return scores
+        if len(moved) == len(starts):
+            return self._read(moved)
+        logits = self._step()
+        if moved:
+            logits[torch.tensor(moved, device=self.device)] = self._read(moved)
+        return logits
 
     def _read(self, rows: list[int]) -> Tensor:
-        """Read the windows of some rows from their beginnings; [rows, vocabulary]."""
+        """Read the whole windows of some rows; return their logits [rows, vocabulary]."""
         windows = [self.sequences[row][self.starts[row] :] for row in rows]
         lengths = torch.tensor([len(window) for window in windows])
         tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
         for line, window in zip(tokens, windows, strict=True):
             line[: len(window)] = torch.tensor(window)
-        features = self.model.features(tokens.to(self.device), attend=self.cache.reading(torch.tensor(rows, device=self.device)))
+        features = self.model.features(tokens.to(self.device), attend=self.cache.read(torch.tensor(rows, device=self.device)))
         last = features[torch.arange(len(rows), device=self.device), (lengths - 1).to(self.device)]
-        return self._scores(last)
+        return self._logits(last)
 
     def _step(self) -> Tensor:
-        """Read the last token of each row after what is kept of it; [B, vocabulary]. What it says of rows that slide now is no use,
-        and overwritten in the cache when they are read anew."""
+        """Read the last token of each row after its cached tokens; return logits [B, vocabulary]. The results of rows whose window has
+        moved are not used, and `_read` overwrites their cache."""
         last = torch.tensor([[tokens[-1]] for tokens in self.sequences], device=self.device)
-        places = [min(len(tokens) - start, self.cache.places) - 1 for tokens, start in zip(self.sequences, self.starts, strict=True)]
-        positions = torch.tensor(places, device=self.device)
-        features = self.model.features(last, positions[:, None], self.cache.stepping(positions, max(places) + 1))
-        return self._scores(features[:, 0])
+        ends = [min(len(tokens) - start, self.cache.positions) - 1 for tokens, start in zip(self.sequences, self.starts, strict=True)]
+        positions = torch.tensor(ends, device=self.device)
+        features = self.model.features(last, positions[:, None], self.cache.step(positions, max(ends) + 1))
+        return self._logits(features[:, 0])
 
-    def _scores(self, features: Tensor) -> Tensor:
-        """Without the rows of the embedding that stand for no token."""
+    def _logits(self, features: Tensor) -> Tensor:
+        """Return logits without those of the embedding's padding rows, which are not tokens."""
         return self.model.logits(features)[:, : self.model.vocabulary]
+
+
+class KeyValueCache:
+    """Keys and values of the tokens read so far, [layers, B, heads, positions, head width] each, in the precision and on the device of
+    the model. `read` and `step` return the attention function of each layer (`causal_attention.Attend`)."""
+
+    def __init__(self, model: GPT, rows: int, positions: int) -> None:
+        size, like = model.size, model.token.weight
+        self.positions, self.layers = positions, size.layers
+        self.keys, self.values = like.new_zeros(2, size.layers, rows, size.heads, positions, size.width // size.heads)
+
+    def read(self, rows: Tensor) -> Sequence[Attend]:
+        """Return the functions for reading whole sequences from position 0 into `rows`, int64 [R]."""
+        return [partial(self._read, layer, rows) for layer in range(self.layers)]
+
+    def step(self, positions: Tensor, end: int) -> Sequence[Attend]:
+        """Return the functions for reading one more token of every row, at `positions` int64 [B], all below `end`."""
+        span = min(-(-end // SPAN) * SPAN, self.positions)
+        filled = torch.arange(span, device=positions.device) <= positions[:, None]
+        return [partial(self._step, layer, positions, filled[:, None, None]) for layer in range(self.layers)]
+
+    def _read(self, layer: int, rows: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        self.keys[layer][rows, :, : key.shape[2]] = key
+        self.values[layer][rows, :, : key.shape[2]] = value
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    def _step(self, layer: int, positions: Tensor, filled: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """`filled` bool [B, 1, 1, span]: the positions of each row that have a token, the new one included."""
+        rows = torch.arange(len(positions), device=positions.device)
+        self.keys[layer][rows, :, positions] = key[:, :, 0]
+        self.values[layer][rows, :, positions] = value[:, :, 0]
+        span = filled.shape[-1]
+        return F.scaled_dot_product_attention(query, self.keys[layer, :, :, :span], self.values[layer, :, :, :span], attn_mask=filled)
 
 
 @dataclass
 class _Row:
-    """A sequence on its way: `prompt` tokens of it were given."""
+    """A growing sequence whose first `prompt` tokens were given."""
 
     tokens: list[int]
     prompt: int
-    ended: str = ""
+    stop_reason: str = ""
 
-    def take(self, token: int, stop_tokens: Sequence[int], stop_when: Callable[[list[int]], bool] | None) -> None:
-        if self.ended:
+    def append(self, token: int, stop_tokens: Sequence[int], stop_when: Callable[[list[int]], bool] | None) -> None:
+        """Append a token, unless the row has stopped or stops at this token."""
+        if self.stop_reason:
             return
         if token in stop_tokens:
-            self.ended = "token"
+            self.stop_reason = "token"
             return
         self.tokens.append(token)
         if stop_when is not None and stop_when(self.tokens[self.prompt :]):
-            self.ended = "text"
+            self.stop_reason = "text"
 
 
-def _uniforms(seed: int, prompts: Sequence[Sequence[int]], length: int) -> Tensor:
-    """float64 [B, length] in [0, 1): one number for each new token of each row."""
-    seen: Counter[tuple[int, ...]] = Counter()
+def _draw_numbers(seed: int, prompts: Sequence[Sequence[int]], length: int) -> Tensor:
+    """Return one uniform number for each new token of each row, float64 [B, length] in [0, 1)."""
+    copies: Counter[tuple[int, ...]] = Counter()
     lines = []
     for prompt in prompts:
-        name = tuple(int(token) for token in prompt)
-        lines.append(uniforms(key(seed, GENERATION, key(*name), seen[name]), np.arange(length)))
-        seen[name] += 1
+        tokens = tuple(int(token) for token in prompt)
+        lines.append(uniforms(key(seed, GENERATION, key(*tokens), copies[tokens]), np.arange(length)))
+        copies[tokens] += 1
     return torch.from_numpy(np.stack(lines))
 
 
 def _check(model: GPT, prompts: Sequence[Sequence[int]], slide: int) -> None:
     if not prompts or not all(len(prompt) for prompt in prompts):
-        raise ConfigError("prompt: it has no token; give at least one character, a line break will do")
-    strange = next((token for prompt in prompts for token in prompt if not 0 <= token < model.vocabulary), None)
-    if strange is not None:
-        raise ConfigError(f"prompt: token {strange} is none of the model's {model.vocabulary}; use the tokenizer it was trained with")
+        raise ConfigError("prompt is empty; it must have at least one token, for example a line break")
+    unknown = next((token for prompt in prompts for token in prompt if not 0 <= token < model.vocabulary), None)
+    if unknown is not None:
+        raise ConfigError(f"prompt: token {unknown} is not one of the model's {model.vocabulary}; use the tokenizer of its run")
     if not 1 <= slide <= model.block:
-        raise ConfigError(f"slide is {slide}; it takes a number of tokens from 1 to the model's block of {model.block}")
+        raise ConfigError(f"slide is {slide}; it must be from 1 to {model.block}, the model's block")

@@ -1,12 +1,13 @@
-"""Which window each position of an epoch draws, where phases of the schedule mix named sources.
+"""Select the window of each position of an epoch when phases of the schedule mix named sources.
 
-A position draws its source by a keyed uniform of (seed, epoch, position) against the mixture at the update that uses it. The k-th draw
-of a source in the run takes the k-th window of keyed permutations of its windows, one of (seed, source, pass) for each pass through
-them: a window comes again once all of its source have come, however many epochs that takes. An epoch that draws from sources as large as
-they are has every window once in the order it has anyway; the passes go on behind it where they stood.
+A position draws its source with a uniform number, keyed by (seed, epoch, position), from the mixture at the update that uses the position.
+The k-th draw of a source in the run takes the k-th window of a sequence of keyed permutations of its windows, one permutation per pass
+(seed, source, pass). So a window repeats only after all windows of its source were used, over however many epochs. An epoch whose
+mixture is proportional to the numbers of windows is not drawn: it has every window once, in the epoch's usual order. It does not advance
+the passes.
 
-All of it is a pure function of the seed, the epoch and the schedule, for a whole epoch at once: no process, worker or accumulation
-step has a part in it, and a resume finds the same. How often earlier epochs drew from each source is counted anew by whoever needs it.
+A whole epoch is computed at once, as a pure function of seed, epoch and schedule. It does not depend on processes, workers or
+accumulation, and a resumed run computes the same. The draws of earlier epochs are recounted wherever they are needed.
 """
 
 from __future__ import annotations
@@ -18,79 +19,79 @@ import numpy as np
 from linnaeus.randomness import MIXTURE, hashes, key, uniforms
 from linnaeus.schedule import OpsSchedule
 
-SOURCE, WINDOW = 0, 1  # draws of the stream
+SOURCE, WINDOW = 0, 1  # draws of the stream MIXTURE
 
 
 class Mixture:
-    """The draws of a run, epoch by epoch, from sources of `windows` int64 [S] windows by their `names`."""
+    """The draws of a run from S sources with `names` and numbers of windows `window_counts`, int64 [S]."""
 
-    def __init__(self, seed: int, schedule: OpsSchedule, names: Sequence[str], windows: np.ndarray) -> None:
-        self.seed, self.schedule, self.names, self.windows = seed, schedule, tuple(names), windows
+    def __init__(self, seed: int, schedule: OpsSchedule, names: Sequence[str], window_counts: np.ndarray) -> None:
+        self.seed, self.schedule, self.names, self.window_counts = seed, schedule, tuple(names), window_counts
         resolved = schedule.resolved
-        self.used = min(
-            int(windows.sum()), resolved.steps_per_epoch * resolved.global_batch_size
-        )  # positions: `data.last_batch` may drop some
-        self._before = [np.zeros_like(windows)]  # [S] draws of each source before the epoch: 0.1 s for a million positions, once
+        # Positions used per epoch: `data.last_batch=drop` leaves some out.
+        self.positions = min(int(window_counts.sum()), resolved.steps_per_epoch * resolved.global_batch_size)
+        self._draws_before = [np.zeros_like(window_counts)]  # [S] per epoch; counting costs 0.1 s per million positions, once
 
-    def of_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """(window, pass) at each position, as `walk` gives them; None: the epoch has every window once in the order it has anyway."""
-        source = self.sources(epoch)
-        return None if source is None else walk(self.seed, source, self.before(epoch), self.windows)
+    def epoch_draws(self, epoch: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return (window, pass) at each position, as `assign_windows` does; None: every window once, in the epoch's usual order."""
+        source = self.epoch_sources(epoch)
+        return None if source is None else assign_windows(self.seed, source, self.draws_before(epoch), self.window_counts)
 
-    def sources(self, epoch: int) -> np.ndarray | None:
-        """int64 [used]: the source at each position of an epoch; None: as `of_epoch`."""
+    def epoch_sources(self, epoch: int) -> np.ndarray | None:
+        """Return the source at each position of an epoch, int64 [positions]; None: every window once."""
         resolved = self.schedule.resolved
         steps = epoch * resolved.steps_per_epoch + np.arange(resolved.steps_per_epoch)
-        mixture = self.schedule.get_mixture(steps, self.names, self.windows.tolist())
-        return (
-            None
-            if in_proportion(mixture, self.windows)
-            else drawn_sources(self.seed, epoch, mixture, resolved.global_batch_size, self.used)
-        )
+        mixture = self.schedule.get_mixture(steps, self.names, self.window_counts.tolist())
+        if is_proportional(mixture, self.window_counts):
+            return None
+        return draw_sources(self.seed, epoch, mixture, resolved.global_batch_size, self.positions)
 
-    def before(self, epoch: int) -> np.ndarray:
-        """int64 [S]: how often the mixed epochs before this one drew from each source."""
-        while len(self._before) <= epoch:
-            source = self.sources(len(self._before) - 1)
-            drawn = 0 if source is None else np.bincount(source, minlength=len(self.windows))
-            self._before.append(self._before[-1] + drawn)
-        return self._before[epoch]
+    def draws_before(self, epoch: int) -> np.ndarray:
+        """Return the number of draws from each source in the mixed epochs before `epoch`, int64 [S]."""
+        while len(self._draws_before) <= epoch:
+            source = self.epoch_sources(len(self._draws_before) - 1)
+            drawn = 0 if source is None else np.bincount(source, minlength=len(self.window_counts))
+            self._draws_before.append(self._draws_before[-1] + drawn)
+        return self._draws_before[epoch]
 
 
-def drawn_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch_size: int, size: int) -> np.ndarray:
-    """int64 [size]: the source of each position of an epoch, by inverting the distribution function of its update.
+def draw_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch_size: int, size: int) -> np.ndarray:
+    """Return the source of each position of an epoch, int64 [size], by inverting the distribution function of the position's update.
 
-    `mixture` float64 [updates, S] has the probabilities at each update of the epoch, which uses `global_batch_size` positions."""
+    `mixture`, float64 [updates, S], has the probabilities at each update of the epoch; an update uses `global_batch_size` positions."""
     position = np.arange(size)
     draws, update = uniforms(key(seed, MIXTURE, epoch, SOURCE), position), position // global_batch_size
-    left = np.cumsum(mixture[:, ::-1], axis=1)[:, ::-1]  # of each source and those behind it
-    reached = np.where(left[:, 1:] > 0, np.cumsum(mixture, axis=1)[:, :-1], np.inf)  # or rounding might draw a source of weight 0
+    remaining = np.cumsum(mixture[:, ::-1], axis=1)[:, ::-1]  # probability of each source and all after it
+    # Infinite if all later sources have weight 0: otherwise rounding of the sum could draw one of them.
+    bounds = np.where(remaining[:, 1:] > 0, np.cumsum(mixture, axis=1)[:, :-1], np.inf)
     source = np.zeros(size, np.int64)
-    for bound in reached.T:
+    for bound in bounds.T:
         source += draws >= bound[update]
     return source
 
 
-def walk(seed: int, source: np.ndarray, before: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(window int64 [N], pass int32 [N]) at positions that draw from `source` int64 [N], where `before` int64 [S] draws of each source
-    came earlier. Windows, int64 [S] of each, are numbered through all sources, passes within one."""
-    found, turn, first = np.empty_like(source), np.empty(len(source), np.int32), np.cumsum(windows) - windows
-    for number, (count, begun) in enumerate(zip(windows.tolist(), before.tolist())):
-        mine = np.flatnonzero(source == number)
-        if len(mine):
-            found[mine] = first[number] + _passes(key(seed, MIXTURE, number, WINDOW), count, begun, len(mine))
-            turn[mine] = (begun + np.arange(len(mine))) // count
-    return found, turn
+def assign_windows(seed: int, source: np.ndarray, before: np.ndarray, window_counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (window int64 [N], pass int32 [N]) at N positions that draw from `source`, int64 [N].
+
+    `before`, int64 [S], has the number of earlier draws of each source. Windows are numbered over all sources, passes per source."""
+    window, pass_number = np.empty_like(source), np.empty(len(source), np.int32)
+    first = np.cumsum(window_counts) - window_counts
+    for number, (count, start) in enumerate(zip(window_counts.tolist(), before.tolist())):
+        own = np.flatnonzero(source == number)
+        if len(own):
+            window[own] = first[number] + _permuted(key(seed, MIXTURE, number, WINDOW), count, start, len(own))
+            pass_number[own] = (start + np.arange(len(own))) // count
+    return window, pass_number
 
 
-def _passes(stream: int, count: int, begun: int, draws: int) -> np.ndarray:
-    """int64 [draws]: the numbers below `count`, all of them in a keyed order, then all of them in another, from the place `begun` on.
-    No other orders are made than those that are asked for."""
-    first, last = begun // count, (begun + draws - 1) // count
+def _permuted(stream: int, count: int, start: int, draws: int) -> np.ndarray:
+    """Return elements `start` to `start + draws` of a sequence of keyed permutations of range(count), int64 [draws]. Only the
+    permutations that are needed are computed."""
+    first, last = start // count, (start + draws - 1) // count
     orders = hashes(stream, np.arange(first * count, (last + 1) * count)).reshape(-1, count).argsort(axis=1, kind="stable")
-    return orders.reshape(-1)[begun - first * count :][:draws]
+    return orders.reshape(-1)[start - first * count :][:draws]
 
 
-def in_proportion(mixture: np.ndarray, windows: np.ndarray) -> bool:
-    """Whether all updates draw from sources as large as they are, which every window once does, and better than draws do."""
-    return bool(np.allclose(mixture, windows / windows.sum(), rtol=1e-9, atol=0))
+def is_proportional(mixture: np.ndarray, window_counts: np.ndarray) -> bool:
+    """Return True if all updates draw from each source in proportion to its windows. Every window once does this without chance."""
+    return bool(np.allclose(mixture, window_counts / window_counts.sum(), rtol=1e-9, atol=0))

@@ -1,8 +1,8 @@
-"""Tokenizers: a text to token ids and back. Characters, bytes, and byte-pair encoding (BPE: GPT-2's own, or one trained on the text).
+"""Tokenizers: characters, bytes, and byte-pair encoding (BPE: GPT-2's, or one trained on the text). They convert text to ids and back.
 
-A tokenizer knows how many bytes of UTF-8 each token stands for, which makes losses of different tokenizers comparable as bits per byte.
-The end marker, a token that follows a document, stands for none. `identity` is a hash of everything that decides what an id means: it
-goes into token stores and run directories, and tells whether tokens and a model belong together. BPE is the `tokenizers` library's.
+`byte_lengths` has the UTF-8 bytes of each token, which makes losses of different tokenizers comparable as bits per byte. The end marker, a
+token that follows a document, has 0 bytes. `identity` is a hash of everything that determines the meaning of an id; it is stored with
+tokens and runs, to check that tokens and a model belong together. BPE uses the `tokenizers` library.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ import numpy as np
 
 from linnaeus.errors import ConfigError
 
-END = "<|endoftext|>"  # GPT-2's end marker, and that of a BPE trained here
-AT_ONCE = 1 << 22  # characters encoded at once
+END = "<|endoftext|>"  # the end marker of GPT-2 and of every BPE trained here
+PIECE_SIZE = 1 << 22  # characters per piece of a long text
 
 
 class Tokenizer(Protocol):
-    """Ids are below `size`. `end` is the id of the end marker; None: there is none."""
+    """A tokenizer with ids 0 to `size` - 1. `end` is the id of the end marker; None: no end marker."""
 
     kind: str
     size: int
     end: int | None
 
     def encode(self, text: str) -> np.ndarray:
-        """int64 [N] ids. Raises ConfigError for what has no id."""
+        """Return the ids of a text, int64 [N]. Raise `ConfigError` for a character without an id."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text; an end marker is nothing, and bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of ids. End markers are dropped; bytes that are not UTF-8 become U+FFFD."""
         ...
 
     def byte_lengths(self) -> np.ndarray:
-        """int64 [size]: bytes of UTF-8 that each token stands for, 0 for the end marker."""
+        """Return the UTF-8 bytes of each token, int64 [size]; 0 for the end marker."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that `tokenizer_from` makes the same tokenizer of."""
+        """Return JSON values from which `tokenizer_from` builds the same tokenizer."""
         ...
 
 
 def identity(tokenizer: Tokenizer) -> str:
-    """Kind, size and a hash of what every id means, such as `character-65-5d0f4a6e21b7`."""
+    """Return kind, size and a hash of the meaning of every id, such as `character-65-5d0f4a6e21b7`."""
     meaning = tokenizer.meaning() if isinstance(tokenizer, BPETokenizer) else tokenizer.to_dict()
     content = json.dumps(meaning, sort_keys=True, ensure_ascii=True)
     return f"{tokenizer.kind}-{tokenizer.size}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 class CharacterTokenizer:
-    """One token per character of an alphabet, in its order."""
+    """One token per character. Ids follow the order of the alphabet."""
 
     kind = "character"
 
@@ -71,7 +71,8 @@ class CharacterTokenizer:
         ids = self._ids[np.minimum(codes, len(self._ids) - 1)]
         unknown = np.flatnonzero((ids < 0) | (codes >= len(self._ids)))
         if len(unknown):
-            raise ConfigError(f"the character {text[unknown[0]]!r} at character {unknown[0]} has no token: the alphabet has {self.size}")
+            index = unknown[0]
+            raise ConfigError(f"the character {text[index]!r} at character {index} is not one of the tokenizer's {self.size} tokens")
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -86,7 +87,7 @@ class CharacterTokenizer:
 
 
 class ByteTokenizer:
-    """One token per byte of UTF-8."""
+    """One token per UTF-8 byte."""
 
     kind = "byte"
 
@@ -108,23 +109,23 @@ class ByteTokenizer:
 
 
 class BPETokenizer:
-    """Byte-level BPE of the `tokenizers` library from its own JSON; `kind` is bpe or gpt2. What looks like the end marker in a text is
-    text."""
+    """A byte-level BPE, from the JSON of the `tokenizers` library. `kind` is bpe or gpt2. A string in a text that looks like the end
+    marker is encoded as text."""
 
     def __init__(self, content: str, kind: str) -> None:
-        """Raises ValueError for another kind of tokenizer, and for one that changes a text before it is cut."""
+        """Raise `ValueError` for a tokenizer that is not a byte-level BPE, or that normalizes text."""
         self.content, self.kind = content, kind
         self._bpe = _library().Tokenizer.from_str(content)
-        self._parts = json.loads(self._bpe.to_str())
-        _check_byte_level(self._parts)
+        self._json = json.loads(self._bpe.to_str())
+        _check_byte_level(self._json)
         self._bpe.encode_special_tokens = True
         self._bpe.no_truncation()
         self._bpe.no_padding()
-        self.size = 1 + max(self._bpe.get_vocab(with_added_tokens=True).values(), default=-1)  # there may be ids that no token has
+        self.size = 1 + max(self._bpe.get_vocab(with_added_tokens=True).values(), default=-1)  # ids may have gaps
         self.end = cast("int | None", self._bpe.token_to_id(END))
 
     def encode(self, text: str) -> np.ndarray:
-        pieces = list(_pieces(text, AT_ONCE))
+        pieces = list(_pieces(text, PIECE_SIZE))
         encoded = self._bpe.encode_batch_fast(pieces, add_special_tokens=False)
         return np.concatenate([np.zeros(0, np.int64), *(np.array(piece.ids, dtype=np.int64) for piece in encoded)])
 
@@ -133,7 +134,7 @@ class BPETokenizer:
 
     @cached_property
     def _lengths(self) -> np.ndarray:
-        """A byte-level token is written with one character for each of its bytes."""
+        # The string of a byte-level token has one character per byte.
         lengths = np.zeros(self.size, dtype=np.int64)
         for token, number in self._bpe.get_vocab(with_added_tokens=True).items():
             lengths[number] = len(token)
@@ -150,30 +151,32 @@ class BPETokenizer:
         return {"kind": self.kind, "bpe": json.loads(self.content)}
 
     def meaning(self) -> dict[str, Any]:
-        """What decides an id, however the file tells it: GPT-2's vocabulary is the same from vocab.json as from tokenizer.json."""
-        cut = {name: value for name, value in self._parts["pre_tokenizer"].items() if name != "trim_offsets"}
+        """Return everything that determines an id, independent of the file format: GPT-2's vocab.json and tokenizer.json give the
+        same."""
+        pre_tokenizer = {name: value for name, value in self._json["pre_tokenizer"].items() if name != "trim_offsets"}
         vocabulary = self._bpe.get_vocab(with_added_tokens=True)
-        return {"kind": self.kind, "vocabulary": vocabulary, "merges": self._parts["model"]["merges"], "cut": cut}
+        return {"kind": self.kind, "vocabulary": vocabulary, "merges": self._json["model"]["merges"], "cut": pre_tokenizer}
 
 
-def _check_byte_level(parts: dict[str, Any]) -> None:
-    """`parts`: the JSON of a tokenizer. What is not seen here is found when tokens are counted in bytes; see `store.py`."""
-    if parts["model"]["type"] != "BPE":
-        raise ValueError(f"it is {parts['model']['type']}, not byte-level BPE")
+def _check_byte_level(content: dict[str, Any]) -> None:
+    """Raise `ValueError` if the JSON of a tokenizer is not that of a byte-level BPE. `token_store.py` also compares the bytes of every text
+    with those of its tokens."""
+    if content["model"]["type"] != "BPE":
+        raise ValueError(f"it is {content['model']['type']}, not byte-level BPE")
     for name in ("pre_tokenizer", "decoder"):
-        if '"ByteLevel"' not in json.dumps(parts[name]):
-            raise ValueError(f"its {name} is not byte-level: text would not come back as it was")
-    if parts["normalizer"] is not None:
-        raise ValueError("it has a normalizer, which changes the text before it is cut")
+        if '"ByteLevel"' not in json.dumps(content[name]):
+            raise ValueError(f"its {name} is not byte-level, so decoding would not restore the text")
+    if content["normalizer"] is not None:
+        raise ValueError("it has a normalizer, which changes the text")
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:
-    """`text` cut where no byte-level BPE joins what it parts: behind a line break that stands between two characters that are no white
-    space. Pieces are about `size` characters; a text without such a place is not cut."""
+    """Yield pieces of about `size` characters that a byte-level BPE encodes as it encodes the whole text. It never merges across a line
+    break between two characters that are not white space, so the text is cut after such line breaks; without one it is not cut."""
     start = 0
     while len(text) - start > size:
         cut = start + size
-        while (cut := text.find("\n", cut)) >= 0 and not _cuttable(text, cut):
+        while (cut := text.find("\n", cut)) >= 0 and not _is_cuttable(text, cut):
             cut += 1
         if cut < 0:
             break
@@ -183,13 +186,13 @@ def _pieces(text: str, size: int) -> Iterator[str]:
         yield text[start:]
 
 
-def _cuttable(text: str, line_break: int) -> bool:
+def _is_cuttable(text: str, line_break: int) -> bool:
     around = text[line_break - 1 : line_break] + text[line_break + 1 : line_break + 2]
     return len(around) == 2 and not around[0].isspace() and not around[1].isspace()
 
 
 def tokenizer_from(content: dict[str, Any]) -> Tokenizer:
-    """The tokenizer of `to_dict`. Raises ValueError or KeyError for anything else."""
+    """Return the tokenizer of a `to_dict` result. Raise `ValueError` or `KeyError` for anything else."""
     kind = content["kind"]
     if kind == "character":
         return CharacterTokenizer(content["alphabet"], content["end"])
@@ -197,12 +200,12 @@ def tokenizer_from(content: dict[str, Any]) -> Tokenizer:
         return ByteTokenizer(content["end"])
     if kind in ("bpe", "gpt2"):
         return BPETokenizer(json.dumps(content["bpe"], ensure_ascii=False), kind)
-    raise ValueError(f"a tokenizer of kind {kind!r} is not known")
+    raise ValueError(f"its kind {kind!r} is unknown")
 
 
 def load_tokenizer(path: Path | str, kind: str, key: str) -> Tokenizer:
-    """The tokenizer of a file: `tokenizer.json` of a run or of the `tokenizers` library, or GPT-2's folder with vocab.json and merges.txt.
-    Raises ConfigError naming the configuration's `key` where it cannot be read, or is not of the `kind` wanted."""
+    """Return the tokenizer of a file: `tokenizer.json` of a run or of the `tokenizers` library, or GPT-2's folder with vocab.json and
+    merges.txt. Raise `ConfigError`, naming the configuration key `key`, if it cannot be read or is not of `kind`."""
     path = Path(path)
     if path.is_dir() and not (path / "tokenizer.json").exists():
         return _from_merges(path, kind, key)
@@ -211,13 +214,13 @@ def load_tokenizer(path: Path | str, kind: str, key: str) -> Tokenizer:
         content = json.loads(path.read_text(encoding="utf-8"))
         found = tokenizer_from(content if "kind" in content else {"kind": kind, "bpe": content})
     except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read ({error.strerror}); give a tokenizer.json, or GPT-2's folder") from None
+        raise ConfigError(f"{key}: {path} cannot be read ({error.strerror}); use a tokenizer.json or GPT-2's folder") from None
     except ConfigError:
         raise
     except Exception as error:  # the library raises bare Exceptions
-        raise ConfigError(f"{key}: {path} is no tokenizer ({error}); give a tokenizer.json, or GPT-2's folder") from None
+        raise ConfigError(f"{key}: {path} is not a usable tokenizer ({error}); use a tokenizer.json or GPT-2's folder") from None
     if found.kind != kind:
-        raise ConfigError(f"{key}: {path} holds the tokenizer {identity(found)}, not one of data.tokenizer={kind}")
+        raise ConfigError(f"{key}: {path} contains the tokenizer {identity(found)}, but data.tokenizer is {kind}")
     return found
 
 
@@ -233,8 +236,7 @@ def _from_merges(folder: Path, kind: str, key: str) -> Tokenizer:
 
 
 def fetch_gpt2() -> Tokenizer:
-    """GPT-2's BPE of 50,257 tokens, from the cache of the Hugging Face hub or from the hub itself. Raises ConfigError where neither has
-    it."""
+    """Return GPT-2's BPE of 50,257 tokens, from the Hugging Face cache or hub. Raise `ConfigError` if neither is available."""
     _library()
     from huggingface_hub import hf_hub_download
 
@@ -242,29 +244,30 @@ def fetch_gpt2() -> Tokenizer:
         path = hf_hub_download("openai-community/gpt2", "tokenizer.json")
     except (OSError, ValueError) as error:  # the hub's own errors are OSErrors
         raise ConfigError(
-            f"data.tokenizer=gpt2: GPT-2's vocabulary is not here and cannot be fetched ({type(error).__name__}); give the folder with its "
-            "vocab.json and merges.txt as data.tokenizer_file, or train one: data.tokenizer=bpe data.vocabulary=4096"
+            f"data.tokenizer=gpt2: GPT-2's vocabulary is not cached and cannot be downloaded ({type(error).__name__}); set "
+            "data.tokenizer_file to the folder of its vocab.json and merges.txt, or train one: data.tokenizer=bpe data.vocabulary=4096"
         ) from None
     return load_tokenizer(path, "gpt2", "data.tokenizer")
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """A byte-level BPE of `vocabulary` tokens, the end marker among them, that makes `texts` short. Every text can be encoded."""
+    """Return a byte-level BPE of `vocabulary` tokens, end marker included, trained on `texts`. It can encode any text. Raise `ConfigError`
+    if the texts have too few pairs to merge."""
     library = _library()
     bpe = _byte_level(library.Tokenizer(library.models.BPE()))
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
     trainer = library.trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=[END], initial_alphabet=sorted(alphabet), show_progress=False
     )
-    bpe.train_from_iterator((piece for text in texts for piece in _pieces(text, AT_ONCE)), trainer)
+    bpe.train_from_iterator((piece for text in texts for piece in _pieces(text, PIECE_SIZE)), trainer)
     found = BPETokenizer(bpe.to_str(), "bpe")
     if found.size < vocabulary:
-        raise ConfigError(f"data.vocabulary={vocabulary}: the text has pairs for {found.size} tokens only; ask for no more than that")
+        raise ConfigError(f"data.vocabulary={vocabulary}: the text has pairs for {found.size} tokens only; use {found.size} or fewer")
     return found
 
 
 def _byte_level(bpe: Any) -> Any:
-    """Cut into words and written in bytes as GPT-2 does."""
+    """Give a BPE GPT-2's pre-tokenizer and decoder, and return it."""
     library = _library()
     bpe.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = library.decoders.ByteLevel()
@@ -277,7 +280,7 @@ def library_version() -> str:
 
 def _library() -> Any:
     try:
-        import tokenizers  # ours is linnaeus.workloads.language.tokenizers
+        import tokenizers  # the library, not this module
     except ModuleNotFoundError:
-        raise ConfigError("data.tokenizer: BPE takes the tokenizers library; install it with pip install 'linnaeus[bpe]'") from None
+        raise ConfigError("data.tokenizer: BPE needs the tokenizers library; install it with pip install 'linnaeus[bpe]'") from None
     return tokenizers

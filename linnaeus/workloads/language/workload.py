@@ -1,4 +1,4 @@
-"""The language workload: a text in, the next token out. Implements `workloads.base.Workload`; its one task is `tokens`."""
+"""The language workload: predict the next token of a text. It implements `workloads.base.Workload` with one task, `tokens`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from linnaeus.files import write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Workload
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
-from linnaeus.workloads.language.dataset import TextWindows
-from linnaeus.workloads.language.initial import adopted
-from linnaeus.workloads.language.metrics import LanguageMetrics
+from linnaeus.workloads.language.corpus import scan_texts
+from linnaeus.workloads.language.language_metrics import LanguageMetrics
+from linnaeus.workloads.language.language_results import DIMENSION, SOURCE, report_sections, summary_lines
 from linnaeus.workloads.language.model import build_gpt
 from linnaeus.workloads.language.model.token_loss import IGNORED
-from linnaeus.workloads.language.ready_tokens import open_tokens, survey_tokens
-from linnaeus.workloads.language.results import DIMENSION, SOURCE, sections, summary_lines
-from linnaeus.workloads.language.sources import survey
-from linnaeus.workloads.language.store import TokenStore, open_store, text_store
+from linnaeus.workloads.language.pretrained import adapt_weights
+from linnaeus.workloads.language.text_windows import TextWindows
+from linnaeus.workloads.language.token_files import check_token_files, open_token_files
+from linnaeus.workloads.language.token_store import TokenStore, open_store, text_store
 
-STORES = "token_stores"  # below run.root
+STORES = "token_stores"  # folder in run.root
 
 
 class LanguageWorkload(Workload):
@@ -42,27 +42,27 @@ class LanguageWorkload(Workload):
         self.store = build_store(config)
         self.fingerprint, self.notes = self.store.fingerprint, self.store.notes
         self.sources, self.dimensions = self.store.sources, tuple(config.model.dimensions)
-        self.final_weights: list[float] | None = None  # of the dimensions in the last update; known once `build_datasets` is
+        self.final_dimension_weights: list[float] | None = None  # in the last update; set by `build_datasets`
         data = config.data
         self.units = ("tokens", data.block)
         losses = (f"{SOURCE}/{name}/loss" for name in self.sources)
         self.report_metrics = (*losses, *(f"{DIMENSION}/{name}/score" for name in self.dimensions))
         self.train_set: TextWindows = self._training_windows(None)
-        self.train_size, self.source_sizes = len(self.train_set), tuple(self.train_set.windows.tolist())
+        self.train_size, self.source_sizes = len(self.train_set), tuple(self.train_set.window_counts.tolist())
         name = f"{self.fingerprint}/validation"
         self.validation_set = TextWindows(self.store.validation, data.block, config.seed, None, name, self.sources)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
-        """Training windows that follow the phases of the schedule, and the weights of dimensions that the last update has."""
+        """Set the training windows, which follow the phases of the schedule, and the weights of the dimensions in the last update."""
         self.train_set, resolved = self._training_windows(schedule), schedule.resolved
         if self.dimensions:
             last = np.array([resolved.last_step - 1])
-            self.final_weights = schedule.get_dimension_weights(last, self.dimensions)[0].tolist()
-        undrawn = [] if resolved.phases is None else resolved.phases.unused_sources(self.sources, resolved.last_step)
-        unscored = self.dimensions[len(self.validation_set) :]  # see `dimensions.switched_off`
+            self.final_dimension_weights = schedule.get_dimension_weights(last, self.dimensions)[0].tolist()
+        unused = [] if resolved.phases is None else resolved.phases.unused_sources(self.sources, resolved.last_step)
+        unscored = self.dimensions[len(self.validation_set) :]  # see `dimensions.ablation_mask`
         self.notes = (
             *self.store.notes,
-            *(f"source {name}: no phase draws from it, so it validates and never trains" for name in undrawn),
+            *(f"source {name}: no phase uses it; it is validated but not trained on" for name in unused),
             *(f"dimension {name}: validation has too few windows, {len(self.validation_set)}, to score it" for name in unscored),
         )
 
@@ -71,15 +71,14 @@ class LanguageWorkload(Workload):
         return TextWindows(self.store.train, data.block, self.config.seed, data.order, name, self.sources, self.dimensions, schedule)
 
     def build_model(self) -> nn.Module:
-        assert self.final_weights is not None or not self.dimensions, "build_datasets comes first: the schedule says what dimensions weigh"
-        model = build_gpt(self.config.model, self.config.seed, self.store.size, self.config.data.block)
-        if self.final_weights is not None:
-            model.weigh(self.final_weights)
+        assert self.final_dimension_weights is not None or not self.dimensions, "call build_datasets first: it sets the dimension weights"
+        model = build_gpt(self.config.model, self.config.seed, self.store.vocabulary_size, self.config.data.block)
+        if self.final_dimension_weights is not None:
+            model.set_dimension_weights(self.final_dimension_weights)
         return model
 
     def adapt_initial_weights(self, weights: InitialWeights, model: Any) -> InitialWeights:
-        """Of `run.init_from`; see `initial.py`."""
-        return adopted(weights, model, self.config, self.store.facts["identity"])
+        return adapt_weights(weights, model, self.config, self.store.facts["identity"])
 
     def valid_counts(self, batch: Batch) -> Tensor:
         return (batch["target"] != IGNORED).sum(dtype=torch.float64).view(1)
@@ -88,17 +87,17 @@ class LanguageWorkload(Workload):
         return outputs["loss_sum"].view(1)
 
     def metrics(self, training: bool, device: torch.device) -> LanguageMetrics:
-        return LanguageMetrics(training, self.store.lengths, device, self.dimensions, self.sources)
+        return LanguageMetrics(training, self.store.byte_lengths, device, self.dimensions, self.sources)
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Windows by their number in an epoch, with named sources in that of the source."""
+        """Return the names of windows: their number in an epoch, or with named sources the source and the number in it."""
         if not self.sources:
             return [f"window-{sample}" for sample in samples]
-        sources, firsts = self.train_set.source_of(np.array(samples, np.int64)), self.train_set.firsts
+        sources, firsts = self.train_set.source_of(np.array(samples, np.int64)), self.train_set.first_windows
         return [f"{self.sources[source]}/window-{sample - firsts[source]}" for sample, source in zip(samples, sources)]
 
     def save_dataset_record(self, directory: Path) -> None:
-        """dataset.json; tokenizer.json and dimensions.json, with which a run's model is asked for text."""
+        """Write dataset.json, and for text generation tokenizer.json and dimensions.json."""
         write_atomic(directory / "dataset.json", json.dumps(self.store.facts, ensure_ascii=False, indent=2) + "\n")
         if self.store.tokenizer is not None:
             write_atomic(directory / "tokenizer.json", json.dumps(self.store.tokenizer.to_dict(), ensure_ascii=False) + "\n")
@@ -106,27 +105,26 @@ class LanguageWorkload(Workload):
             write_atomic(directory / "dimensions.json", json.dumps(self._weights_by_name(), indent=2) + "\n")
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
-        """A line per validation pass, then the sources and the dimensions where there are any."""
+        """Return a line per validation pass, and tables of the sources and dimensions."""
         return summary_lines(final, self._weights_by_name())
 
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        return sections(self.notes, final, self._weights_by_name())
+        return report_sections(self.notes, final, self._weights_by_name())
 
     def _weights_by_name(self) -> dict[str, float]:
-        """Of the dimensions in the last update."""
-        return dict(zip(self.dimensions, self.final_weights or (), strict=True))
+        return dict(zip(self.dimensions, self.final_dimension_weights or (), strict=True))
 
 
 def build_store(config: Config) -> TokenStore:
-    """The tokens of `config.data`. Rank 0 reads, checks and writes while the others wait, then each opens what there is."""
+    """Return the tokens of `config.data`. Rank 0 reads, checks and writes them while the other ranks wait; then every rank opens them."""
     data, context = config.data, DistributedContext()
     if isinstance(data, TokensConfig):
-        return open_tokens(data, context.from_master("tokens", lambda: survey_tokens(data)))
+        return open_token_files(data, context.from_master("tokens", lambda: check_token_files(data)))
     assert isinstance(data, TextConfig)
     folder = Path(config.run.root) / STORES
 
     def make() -> dict[str, Any]:
-        corpus = survey(data)
+        corpus = scan_texts(data)
         return {"name": text_store(data, corpus, folder), "notes": corpus.notes, "left_out": corpus.left_out}
 
     made = context.from_master("token store", make)

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import generate
-from linnaeus.workloads.language.metrics import LanguageMetrics
+from linnaeus.workloads.language.language_metrics import LanguageMetrics
 from linnaeus.workloads.language.model import build_gpt
-from linnaeus.workloads.language.trained import load_trained
+from linnaeus.workloads.language.trained_model import load_trained_model
 from tests import runs
 from tests.workloads.language.test_gpt import BLOCK, NAMES, VOCABULARY, changed_from, config, shaken, some_tokens, some_weights
 
@@ -83,16 +83,16 @@ def test_each_sample_has_weights_of_its_own():
 def test_without_weights_those_that_were_set_are_taken():
     final = [0.5, 0.0, 0.25, 0.25, 0.0]
     model = build_gpt(config(dimensions=NAMES), 0, VOCABULARY, BLOCK)
-    model.weigh(final)
+    model.set_dimension_weights(final)
     tokens = some_tokens()
     given = {"input": tokens, "dimensions": torch.tensor([final] * 3)}
     assert torch.equal(model({"input": tokens})["logits"], model(given)["logits"])
     alike = build_gpt(config(dimensions=NAMES), 0, VOCABULARY, BLOCK)
     assert not torch.equal(model({"input": tokens})["logits"], alike({"input": tokens})["logits"])
-    model.weigh([0.2] * D)
+    model.set_dimension_weights([0.2] * D)
     assert torch.equal(model({"input": tokens})["logits"], alike({"input": tokens})["logits"])
     with pytest.raises(AssertionError):
-        model.weigh([1.0])
+        model.set_dimension_weights([1.0])
 
 
 @pytest.mark.parametrize("layers, having", [(1, [0]), (3, [0, 1, 2]), (4, [1, 2, 3]), (8, [2, 3, 4, 5, 6, 7])])
@@ -124,7 +124,7 @@ def slow_scores(model, batches):
             name, known = NAMES[sample % D], batch["target"][row] >= 0
             losses = []
             for off in (None, sample % D):
-                weights = model.final_weights.clone()
+                weights = model.dimension_weights.clone()
                 if off is not None:
                     weights[off] = 0
                 with torch.no_grad():
@@ -136,9 +136,9 @@ def slow_scores(model, batches):
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_scores_are_losses_without(positions):
+def test_scores_are_ablated_losses(positions):
     model = shaken(dimensions=NAMES, positions=positions).double()
-    model.weigh([0.4, 0.3, 0.1, 0.2, 0.0])
+    model.set_dimension_weights([0.4, 0.3, 0.1, 0.2, 0.0])
     batches = [batch_of(7, 1), batch_of(6, 2, first=7), batch_of(1, 3, first=13)]
     found, wanted = scores_of(model, batches), slow_scores(model, batches)
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-11)
@@ -164,7 +164,7 @@ def test_losses_without_a_dimension_do_not_see_the_future():
     batch = batch_of(4)
     other = batch | {"input": changed_from(batch["input"], 9)}
     with torch.no_grad():
-        a, b = model(batch)["losses_without"], model(other)["losses_without"]
+        a, b = model(batch)["ablated_losses"], model(other)["ablated_losses"]
     assert torch.equal(a[:, :9], b[:, :9]) and not torch.equal(a[:, 9:], b[:, 9:])
 
 
@@ -197,7 +197,7 @@ def say(run, capsys):
 
 def test_a_run_keeps_the_weights_it_ends_with(run):
     assert json.loads((run / "dimensions.json").read_text()) == {"calm": 0.75, "wide": 0.25}
-    assert load_trained(str(run)).model.final_weights.tolist() == [0.75, 0.25]
+    assert load_trained_model(str(run)).model.dimension_weights.tolist() == [0.75, 0.25]
 
 
 def test_the_weights_it_ends_with_are_those_of_the_last_update(tmp_path):
@@ -209,7 +209,7 @@ def test_the_weights_it_ends_with_are_those_of_the_last_update(tmp_path):
     assert kept == pytest.approx({"calm": (0.75 + 0.5) / 2, "wide": (0.25 + 0.5) / 2}, rel=1e-12)
     last = runs.rows(run / "reports.jsonl")[-1]
     assert last["global_step"] == 6 and {name: last[f"phase/dimension/{name}"] for name in kept} == kept
-    assert load_trained(str(run)).model.final_weights.tolist() == pytest.approx(list(kept.values()))
+    assert load_trained_model(str(run)).model.dimension_weights.tolist() == pytest.approx(list(kept.values()))
 
 
 def test_dimensions_that_validation_cannot_score_are_named(tmp_path):
@@ -226,26 +226,26 @@ def test_text_is_asked_for_with_weights_of_its_own(say):
 @pytest.mark.parametrize(
     "given, says",
     [
-        (["odd=1"], "odd is no dimension; there are calm, wide"),
-        (["calm"], "calm: a weight is a number from 0"),
-        (["calm=-1"], "a weight is a number from 0, as in calm=2"),
-        (["calm=nan"], "a weight is a number from 0"),
+        (["odd=1"], "odd is not a dimension of this model; it has calm, wide"),
+        (["calm"], "calm: the weight must be a number of at least 0"),
+        (["calm=-1"], "the weight must be a number of at least 0, as in calm=2"),
+        (["calm=nan"], "the weight must be a number"),
         (["calm=0", "wide=0"], "all weights are 0"),
     ],
 )
 def test_weights_that_cannot_be(given, says):
     with pytest.raises(ConfigError, match=says) as caught:
-        generate.weights_of(["calm", "wide"], given)
+        generate.dimension_weights(["calm", "wide"], given)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ConfigError, match="this model has none"):
-        generate.weights_of([], ["calm=1"])
+    with pytest.raises(ConfigError, match="it has none"):
+        generate.dimension_weights([], ["calm=1"])
 
 
 def test_a_run_that_lost_its_weights_says_so(run):
     (run / "dimensions.json").rename(run / "away.json")
-    with pytest.raises(ConfigError, match=r"dimensions\.json does not say what the dimensions weigh"):
-        load_trained(str(run))
+    with pytest.raises(ConfigError, match=r"dimensions\.json does not have the weights of the dimensions"):
+        load_trained_model(str(run))
     (run / "dimensions.json").write_text('{"calm": 1}')
     with pytest.raises(ConfigError, match="wide"):
-        load_trained(str(run))
+        load_trained_model(str(run))
     (run / "away.json").rename(run / "dimensions.json")

@@ -16,7 +16,7 @@ from linnaeus.checkpoint import list_checkpoints
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import generate
-from linnaeus.workloads.language.trained import load_trained
+from linnaeus.workloads.language.trained_model import load_trained_model
 
 TEXT = "the cat sat on the mat and the dog lay on the log\n" * 40
 TINY = ["workload=language", "run.name=run", "run.experiment=text"]
@@ -69,7 +69,7 @@ def test_the_same_command_says_the_same(say):
 def test_prompts_and_samples_are_what_each_is_alone(say, tmp_path):
     (tmp_path / "prompt.txt").write_text("the dog")
     both = say("--prompt", "the", "--prompt-file", str(tmp_path / "prompt.txt"), "--samples", "2", "--tokens", "20")
-    parts = [part.removesuffix("\n") for part in both.split(generate.RULE + "\n")[1:]]
+    parts = [part.removesuffix("\n") for part in both.split(generate.SEPARATOR + "\n")[1:]]
     assert len(parts) == 4 and parts[0] != parts[1] and parts[2].startswith("the dog")
     assert [say("--prompt", "the", "--tokens", "20"), say("--prompt", "the dog", "--tokens", "20")] == [parts[0] + "\n", parts[2] + "\n"]
 
@@ -85,11 +85,11 @@ def test_a_checkpoint_speaks_for_itself(run, say):
     first, last = (path for _, path in list_checkpoints(run / "checkpoints"))
     hot = ["--tokens", "60", "--temperature", "3"]
     assert say(*hot) == say(*hot, at=last) != say(*hot, at=first)
-    assert load_trained(str(last / "model.safetensors")).source == str(last / "model.safetensors")
+    assert load_trained_model(str(last / "model.safetensors")).source == str(last / "model.safetensors")
 
 
 def test_its_weights_are_the_checkpoints(run):
-    trained = load_trained(str(run))
+    trained = load_trained_model(str(run))
     assert not trained.model.training and trained.tokenizer.decode(trained.tokenizer.encode("the mat")) == "the mat"
     with torch.no_grad():
         tokens = torch.from_numpy(trained.tokenizer.encode(TEXT[:17]))[None]
@@ -98,13 +98,13 @@ def test_its_weights_are_the_checkpoints(run):
 
 
 def test_mistakes(run, refused, tmp_path):
-    assert "is not there" in refused(at=tmp_path / "nothing")
-    assert "is no run" in refused(at=tmp_path)
+    assert "does not exist" in refused(at=tmp_path / "nothing")
+    assert "is not a run" in refused(at=tmp_path)
     assert "'Q'" in refused("--prompt", "Q")
     assert "temperature is -1" in refused("--temperature", "-1")
     assert "top_p is 2" in refused("--top-p", "2")
     assert "--tokens is 0" in refused("--tokens", "0")
-    assert "--stop is an empty text" in refused("--stop", "")
+    assert "--stop is empty" in refused("--stop", "")
     assert "slide is 17" in refused("--slide", "17")
     assert "--prompt: " in refused("--prompt", "\udcff"), "what a shell passes on that is no UTF-8"
     assert "prompt.txt cannot be read" in refused("--prompt-file", str(tmp_path / "prompt.txt"))
@@ -135,7 +135,7 @@ def test_runs_that_cannot_speak(run, refused, tmp_path):
 
 def test_a_prompt_of_a_file_keeps_its_line_ends(monkeypatch, tmp_path):
     (tmp_path / "prompt.txt").write_bytes(b"one\r\ntwo\rthree\n")
-    assert generate._prompts(generate._arguments(["run", "--prompt-file", str(tmp_path / "prompt.txt")])) == ["one\r\ntwo\rthree\n"]
+    assert generate._prompts(generate._parse(["run", "--prompt-file", str(tmp_path / "prompt.txt")])) == ["one\r\ntwo\rthree\n"]
 
 
 def test_a_terminal_that_lacks_a_character_costs_no_text(run, monkeypatch):
@@ -150,12 +150,12 @@ def test_a_terminal_that_lacks_a_character_costs_no_text(run, monkeypatch):
 def test_a_document_begins_behind_an_end_marker_or_on_a_new_line():
     from linnaeus.workloads.language.tokenizers import ByteTokenizer
 
-    assert generate.encoded(ByteTokenizer(with_end=True), "") == [256]
-    assert generate.encoded(ByteTokenizer(with_end=False), "") == [ord("\n")]
-    with pytest.raises(ConfigError, match="--prompt: this model knows no line break"):
+    assert generate.encode_prompt(ByteTokenizer(with_end=True), "") == [256]
+    assert generate.encode_prompt(ByteTokenizer(with_end=False), "") == [ord("\n")]
+    with pytest.raises(ConfigError, match="--prompt: this model has no line break"):
         from linnaeus.workloads.language.tokenizers import CharacterTokenizer
 
-        generate.encoded(CharacterTokenizer("abc", with_end=False), "")
+        generate.encode_prompt(CharacterTokenizer("abc", with_end=False), "")
 
 
 def test_the_module_is_a_command():

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.language import cache
+from linnaeus.workloads.language import generation
 from linnaeus.workloads.language.config import GPTConfig
-from linnaeus.workloads.language.generation import Continuation, Reader, default_slide, generate, window_start
+from linnaeus.workloads.language.generation import Continuation, IncrementalDecoder, default_slide, generate, window_start
 from linnaeus.workloads.language.model import build_gpt
 from linnaeus.workloads.language.sampling import Sampling, draw, probabilities
 
@@ -47,13 +47,13 @@ def anew(model, tokens, slide):
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
 def test_scores_with_the_cache_are_those_without(variant, slide, monkeypatch):
     """Prompts of many lengths together, up to far beyond the block."""
-    monkeypatch.setattr(cache, "SPAN", 4)
+    monkeypatch.setattr(generation, "SPAN", 4)
     model = shaken(vocabulary_multiple=8, **variant)
     rows, choose = [list(p) for p in PROMPTS], random.Random(0)
-    reader = Reader(model, rows, 3 * BLOCK, slide)
+    decoder = IncrementalDecoder(model, rows, 3 * BLOCK, slide)
     for _ in range(2 * BLOCK + 3):
         with torch.inference_mode():
-            scores = reader.scores()
+            scores = decoder.next_logits()
         for row, found in zip(rows, scores, strict=True):
             assert (found - anew(model, row, slide)).abs().max() < 1e-10
             row.append(choose.randrange(VOCABULARY))
@@ -63,12 +63,12 @@ def test_a_damaged_cache_is_noticed():
     """The negative control: what was kept does matter."""
     model = shaken()
     rows = [list(PROMPTS[1])]
-    reader = Reader(model, rows, BLOCK, 4)
+    decoder = IncrementalDecoder(model, rows, BLOCK, 4)
     with torch.inference_mode():
-        reader.scores()
-        reader.cache.values[0, 0, :, 2] += 0.1
+        decoder.next_logits()
+        decoder.cache.values[0, 0, :, 2] += 0.1
         rows[0].append(3)
-        assert (reader.scores()[0] - anew(model, rows[0], 4)).abs().max() > 1e-4
+        assert (decoder.next_logits()[0] - anew(model, rows[0], 4)).abs().max() > 1e-4
 
 
 def test_where_windows_begin():
@@ -88,7 +88,7 @@ def test_a_prompt_goes_on_in_a_batch_as_it_does_alone(positions, dtype, sampling
     together = generate(model, PROMPTS, 40, sampling, seed=3)
     assert together == [generate(model, [prompt], 40, sampling, seed=3)[0] for prompt in PROMPTS]
     assert together == generate(model, PROMPTS[::-1], 40, sampling, seed=3)[::-1]
-    assert all(len(found.tokens) == 40 and found.ended == "length" for found in together)
+    assert all(len(found.tokens) == 40 and found.stop_reason == "length" for found in together)
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
@@ -98,10 +98,10 @@ def test_what_neighbours_say_changes_no_bit(positions):
 
     def scores(neighbour):
         rows = [list(PROMPTS[1]), list(neighbour)]
-        reader, found = Reader(model, rows, 30, 4), []
+        decoder, found = IncrementalDecoder(model, rows, 30, 4), []
         for n in range(30):
             with torch.inference_mode():
-                found.append(reader.scores()[0])
+                found.append(decoder.next_logits()[0])
             rows[0].append(n % VOCABULARY)
             rows[1].append((n + neighbour[0]) % VOCABULARY)
         return torch.stack(found)
@@ -128,7 +128,7 @@ def test_what_dimensions_weigh_changes_what_is_said():
     model = shaken(dimensions=["calm", "wide"])
     said = {}
     for weights in ((0.5, 0.5), (1.0, 0.0), (0.0, 1.0)):
-        model.weigh(weights)
+        model.set_dimension_weights(weights)
         said[weights] = generate(model, PROMPTS, 20, GREEDY)
         assert said[weights] == generate(model, PROMPTS, 20, GREEDY)
     assert said[0.5, 0.5] != said[1.0, 0.0] != said[0.0, 1.0] != said[0.5, 0.5]
@@ -180,8 +180,8 @@ def test_rows_of_the_embedding_without_a_token_are_never_drawn():
     ("prompts", "slide", "says"),
     [
         ([], 1, "prompt"),
-        ([[1], []], 1, "no token"),
-        ([[1, VOCABULARY]], 1, "token 21 is none of the model's 21"),
+        ([[1], []], 1, "prompt is empty"),
+        ([[1, VOCABULARY]], 1, "token 21 is not one of the model's 21"),
         ([[1]], 17, "slide is 17"),
     ],
 )

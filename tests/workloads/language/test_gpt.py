@@ -11,9 +11,9 @@ from linnaeus.errors import ConfigError
 from linnaeus.optim.growth_selection import initial_mask, order_stream
 from linnaeus.optim.param_groups import parameter_groups
 from linnaeus.workloads.language.config import GPT_SIZES, GPTConfig
-from linnaeus.workloads.language.model import attention, build_gpt
+from linnaeus.workloads.language.model import build_gpt, causal_attention
 from linnaeus.workloads.language.model.gpt import GPT
-from linnaeus.workloads.language.model.positions import rotary_table, rotate
+from linnaeus.workloads.language.model.causal_attention import rotary_table, rotate
 from linnaeus.workloads.language.model.sizes import SIZES
 
 DEFAULTS = GPTConfig("gpt", "gpt_nano", None, None, None, "learned", None, False, 0.0, 1, [], None, "erf")
@@ -124,15 +124,15 @@ def test_what_connectivity_may_mask():
 def test_nothing_stays_uninitialised(variant):
     model = build(**variant)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    turns = model.turns
+    turns = model.rotary
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
             tensor.fill_(torch.nan)
     model.init_weights()
     assert all(t.isfinite().all() for t in [*model.parameters(), *model.buffers()])
-    assert before.keys() == model.state_dict().keys() and "turns" not in before
+    assert before.keys() == model.state_dict().keys() and "rotary" not in before
     assert (turns is None) == (variant["positions"] == "learned")
-    assert (model.final_weights is None) == (not variant["dimensions"]) and "final_weights" not in before
+    assert (model.dimension_weights is None) == (not variant["dimensions"]) and "dimension_weights" not in before
 
 
 def test_initial_weights_are_those_of_gpt2():
@@ -222,8 +222,8 @@ def obvious(model, tokens, strengths=()):
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 def test_the_function_is_the_one_written_out(variant):
     model, tokens = shaken(**variant).double(), some_tokens(1, 7)
-    if model.turns is not None:
-        model.turns.copy_(rotary_table(BLOCK, 16, 10000.0))
+    if model.rotary is not None:
+        model.rotary.copy_(rotary_table(BLOCK, 16, 10000.0))
     batch, strengths = {"input": tokens}, ()
     if variant["dimensions"]:
         batch["dimensions"] = some_weights(1, dtype=torch.float64)
@@ -286,7 +286,7 @@ def test_the_probe_notices_a_look_ahead(broken, monkeypatch):
     assert past_is_untouched(model, batch, 11)
     if broken == "attention sees all":
         attend = F.scaled_dot_product_attention
-        monkeypatch.setattr(attention.F, "scaled_dot_product_attention", lambda q, k, v, is_causal, dropout_p: attend(q, k, v))
+        monkeypatch.setattr(causal_attention.F, "scaled_dot_product_attention", lambda q, k, v, is_causal, dropout_p: attend(q, k, v))
     elif broken == "a mean over all positions":
         model.blocks[1].register_forward_hook(lambda block, given, x: x + 1e-3 * x.mean(1, keepdim=True))
     else:
@@ -312,7 +312,7 @@ def test_the_order_of_what_was_read_matters(positions):
     assert difference > 1e-3
     with torch.no_grad():  # the negative control: without places the last position hears a set, in one layer
         model.blocks = model.blocks[:1]
-        model.position.weight.zero_() if positions == "learned" else model.turns.copy_(model.turns[:, :1].expand_as(model.turns))
+        model.position.weight.zero_() if positions == "learned" else model.rotary.copy_(model.rotary[:, :1].expand_as(model.rotary))
     assert (model({"input": tokens})["logits"] - model({"input": swapped})["logits"])[0, -1].abs().max() < 1e-4
 
 
@@ -347,12 +347,12 @@ def test_dropout_follows_the_global_generator():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"heads": 5}, "model.heads is 5, which does not divide the width 48; give model.width=50"),
-        ({"width": 3, "positions": "rotary"}, "model.positions=rotary turns pairs"),
+        ({"heads": 5}, "model.heads is 5, which does not divide the width 48; set model.width=50"),
+        ({"width": 3, "positions": "rotary"}, "model.positions=rotary needs an even number of channels per head, not 1"),
         ({"rotary_base": 500.0}, "model.rotary_base=500 has no effect with model.positions=learned"),
-        ({"dimensions": ["a", "b", "a"]}, "model.dimensions names a twice"),
-        ({"dimensions": ["a", "b c"]}, "model.dimensions names 'b c'; a name is letters"),
-        ({"dimensions": ["9"]}, "model.dimensions names '9'"),
+        ({"dimensions": ["a", "b", "a"]}, "model.dimensions has a twice"),
+        ({"dimensions": ["a", "b c"]}, "model.dimensions has 'b c'; a name must be letters"),
+        ({"dimensions": ["9"]}, "model.dimensions has '9'"),
         ({"adapter_width": 4}, "model.adapter_width=4 has no effect without model.dimensions"),
     ],
 )
@@ -425,8 +425,8 @@ def test_the_model_with_its_loss_is_one_graph(dimensions):
     assert all(p.grad is not None for p in model.parameters())
     if dimensions:
         with torch.no_grad():
-            plain = build(**changes).eval()(batch)["losses_without"]
-            assert torch.allclose(model.eval()(batch)["losses_without"], plain, atol=1e-5)
+            plain = build(**changes).eval()(batch)["ablated_losses"]
+            assert torch.allclose(model.eval()(batch)["ablated_losses"], plain, atol=1e-5)
 
 
 def test_a_deterministic_step_twice():
@@ -474,4 +474,4 @@ def test_the_likeliest_tokens_are_told_outside_of_training():
     batch = {"input": tokens, "target": tokens.roll(-1, 1)}
     assert set(model(batch)) == {"losses", "loss_sum"}
     found = model.eval()(batch)
-    assert set(found) == {"losses", "loss_sum", "best"} and torch.equal(found["best"], model({"input": tokens})["logits"].argmax(-1))
+    assert set(found) == {"losses", "loss_sum", "predictions"} and torch.equal(found["predictions"], model({"input": tokens})["logits"].argmax(-1))

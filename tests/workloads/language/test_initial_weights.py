@@ -175,7 +175,7 @@ def test_a_checkpoint_of_nanogpt(folder: Path) -> None:
     torch.save({"model": theirs, "iter_num": 5, "config": {"n_head": HEADS}}, folder / "ckpt.pt")
     found = scores_of(folder, folder / "ckpt.pt", TEXT, "model.gelu=erf")
     assert np.abs(found - gpt2_scores(state, TEXT, by_erf)).max() < 1e-10
-    with pytest.raises(ConfigError, match=r"begin with it as model\.gelu=erf$"):
+    with pytest.raises(ConfigError, match=r"set model\.gelu=erf$"):
         begun(folder, folder / "ckpt.pt")
 
 
@@ -183,7 +183,7 @@ def test_of_more_positions_the_first_are_taken(folder: Path) -> None:
     state = published(positions=2 * BLOCK)
     path = publish(folder, state)
     assert np.abs(scores_of(folder, path, TEXT) - gpt2_scores(state, TEXT, by_tanh)).max() < 1e-10
-    assert any(f"of {2 * BLOCK} positions the first {BLOCK}" in note for note in begun(folder, path)[1].notes)
+    assert any(f"has {2 * BLOCK} positions; the first {BLOCK} are used" in note for note in begun(folder, path)[1].notes)
     with pytest.raises(ConfigError, match=r"position\.weight"):
         begun(folder, path, f"data.block={3 * BLOCK}")
 
@@ -202,8 +202,8 @@ def test_what_must_be_set_alike_is_said_in_one_line(folder: Path) -> None:
             "model.positions=rotary",
         )
     asked = "model.layers=2 model.heads=3 model.width=12 model.positions=learned model.bias=true model.gelu=tanh"
-    assert str(caught.value).endswith(f"begin with it as {asked}")
-    with pytest.raises(ConfigError, match=r"begin with it as model\.vocabulary_multiple=1$"):
+    assert str(caught.value).endswith(f"with other settings; set {asked}")
+    with pytest.raises(ConfigError, match=r"set model\.vocabulary_multiple=1$"):
         begun(folder, path, "model.vocabulary_multiple=64")
     with pytest.raises(ConfigError, match=r"token\.weight \[29, 12\] in the file, \[30, 12\] here"):
         begun(folder, path, "data.vocabulary=30")
@@ -278,7 +278,7 @@ def test_where_nobody_knows_the_tokens_it_is_said(folder: Path) -> None:
     (folder / "tokens" / "meta.pkl").write_bytes(pickle.dumps({"itos": {i: chr(65 + i) for i in range(TOKENS)}}))
     rows = [f"data.path={folder}/tokens", "data=tokens", "data.validation_batch=2"]
     second = trained(folder / "second", "", *rows, f"run.init_from={first}")
-    assert "nobody can tell" in (second / "train.log").read_text()
+    assert "it is unknown whether they are the same" in (second / "train.log").read_text()
 
 
 def test_gpt2_wants_its_own_tokens(folder: Path) -> None:
@@ -288,5 +288,5 @@ def test_gpt2_wants_its_own_tokens(folder: Path) -> None:
     begun(folder, path, "data.vocabulary=50257")
     letters = {"itos": {i: chr(0x20000 + i) for i in range(50257)}}
     (folder / "tokens" / "meta.pkl").write_bytes(pickle.dumps(letters))
-    with pytest.raises(ConfigError, match=r"knows the tokens of GPT-2, and this run has character-50257-\w+; use data.tokenizer=gpt2"):
+    with pytest.raises(ConfigError, match=r"was trained on the tokens of GPT-2, this run has character-50257-\w+; use data.tokenizer=gpt2"):
         begun(folder, path, "data.vocabulary=null")

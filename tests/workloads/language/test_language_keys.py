@@ -27,7 +27,7 @@ class Case(NamedTuple):
 def data(config: Any) -> Any:
     """What became of a text, or the line that refuses it."""
     workload = build_workload(config)
-    return workload.fingerprint, workload.notes, workload.store.lengths is None
+    return workload.fingerprint, workload.notes, workload.store.byte_lengths is None
 
 
 def text_of(config: Any) -> str:

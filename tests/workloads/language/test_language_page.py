@@ -136,7 +136,7 @@ def test_the_command_for_text_writes_it(first: Path, capsys: pytest.CaptureFixtu
     (line,) = lines(f"python -m {generate.__name__}")
     words = shlex.split(line.replace("outputs/shakespeare_char_cpu/RUN", str(first)))
     assert generate.main(words) == 0
-    parts = capsys.readouterr().out.split(generate.RULE + "\n")[1:]
+    parts = capsys.readouterr().out.split(generate.SEPARATOR + "\n")[1:]
     assert len(parts) == 3 and len(set(parts)) == 3
     assert all(part.startswith("To be") and len(part) == len("To be") + 300 + 1 and set(part) <= set(TEXT) for part in parts)
 

@@ -167,7 +167,7 @@ def test_the_run_says_what_it_was_trained_on_and_what_came_out(split):
     assert json.loads((run / "tokenizer.json").read_text())["kind"] == "character"
     config = runs.configuration("language", split / "one-windows", *F64)
     workload = build_workload(config)
-    assert workload.notes[1].endswith("681 tokens to train on, 76 tokens to validate")
+    assert workload.notes[1].endswith("681 training tokens, 76 validation tokens")
     summary = json.loads((run / "summary.json").read_text())
     lines = workload.summary(summary["final"])
     assert lines[0].split() == ["nats/token", "perplexity", "bits/byte", "top-1", "%"]
@@ -180,7 +180,7 @@ def test_an_experiment_on_one_text_takes_no_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("shakespeare_char_cpu", "shakespeare_char"):
         config = compose([f"experiment={name}", f"run.root={tmp_path}"])
-        with pytest.raises(ConfigError, match=r"data.path: tinyshakespeare.txt is not there"):
+        with pytest.raises(ConfigError, match=r"data.path: tinyshakespeare.txt does not exist"):
             build_workload(config)
 
 

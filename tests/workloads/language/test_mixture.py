@@ -12,9 +12,9 @@ from linnaeus.data.sampler import PositionSampler, validation_batches
 from linnaeus.data.samples import SampleIndex
 from linnaeus.randomness import MIXTURE, hashes, key, uniforms
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
-from linnaeus.workloads.language.dataset import TextWindows
-from linnaeus.workloads.language.mixture import Mixture, drawn_sources, in_proportion, walk
-from linnaeus.workloads.language.store import TokenArray
+from linnaeus.workloads.language.text_windows import TextWindows
+from linnaeus.workloads.language.mixture import Mixture, draw_sources, is_proportional, assign_windows
+from linnaeus.workloads.language.token_store import TokenArray
 
 WINDOWS = np.array([30, 5, 12])
 NAMES = ("a", "b", "c")
@@ -32,8 +32,8 @@ def chi_square(counts, shares):
 
 def mixed_windows(seed, epoch, mixture, global_batch_size, windows, before=(0, 0, 0, 0)):
     """The window at each position, where earlier epochs drew `before`."""
-    source = drawn_sources(seed, epoch, mixture, global_batch_size, int(windows.sum()))
-    return walk(seed, source, np.array(before[: len(windows)]), windows)[0]
+    source = draw_sources(seed, epoch, mixture, global_batch_size, int(windows.sum()))
+    return assign_windows(seed, source, np.array(before[: len(windows)]), windows)[0]
 
 
 # -- the function ----------------------------------------------------------------------------------------------------------------
@@ -120,8 +120,8 @@ def test_seed_and_epoch_are_all_that_matters():
 
 
 def test_in_proportion_is_told_from_nearly():
-    assert in_proportion(constant(WINDOWS.tolist(), 3), WINDOWS)
-    assert not in_proportion(constant([30, 5, 12.001], 3), WINDOWS)
+    assert is_proportional(constant(WINDOWS.tolist(), 3), WINDOWS)
+    assert not is_proportional(constant([30, 5, 12.001], 3), WINDOWS)
 
 
 # -- a run -----------------------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ MANY = np.array([300, 50, 120])
 
 def run_of(mixture, epochs):
     """The windows of each epoch: those of the mixture, or where it leaves the order as it is every one."""
-    return [np.arange(mixture.windows.sum()) if (found := mixture.of_epoch(epoch)) is None else found[0] for epoch in range(epochs)]
+    return [np.arange(mixture.window_counts.sum()) if (found := mixture.epoch_draws(epoch)) is None else found[0] for epoch in range(epochs)]
 
 
 def counted(epochs):
@@ -156,7 +156,7 @@ def mixture_of(phases, windows=MANY, total=590, global_batch_size=8, more=()):
 def test_no_window_comes_again_before_all_of_its_source_have_come_in_however_many_epochs():
     mixture = mixture_of(RUN)
     epochs = run_of(mixture, 10)
-    assert [found is None for found in map(mixture.of_epoch, range(10))] == [False] * 6 + [True] + [False] * 3
+    assert [found is None for found in map(mixture.epoch_draws, range(10))] == [False] * 6 + [True] + [False] * 3
     for number in range(1, 11):
         for times in counted(epochs[:number]):
             assert times.max() - times.min() <= 1
@@ -165,7 +165,7 @@ def test_no_window_comes_again_before_all_of_its_source_have_come_in_however_man
 
 def test_negative_control_epochs_that_begin_anew_draw_some_windows_much_more_often_than_others():
     mixture = mixture_of(RUN)
-    anew = [walk(5, mixture.sources(epoch), np.zeros(3, np.int64), MANY)[0] for epoch in range(4)]
+    anew = [assign_windows(5, mixture.epoch_sources(epoch), np.zeros(3, np.int64), MANY)[0] for epoch in range(4)]
     times, _, _ = counted(anew)
     assert times.max() - times.min() >= 3
     assert sum(len(set(epoch[epoch < 300].tolist())) == (epoch < 300).sum() for epoch in anew) == 4, "within an epoch none comes twice"
@@ -173,17 +173,17 @@ def test_negative_control_epochs_that_begin_anew_draw_some_windows_much_more_oft
 
 def test_draws_are_counted_over_the_epochs_that_are_mixed():
     mixture = mixture_of(RUN)
-    counts = [np.bincount(source, minlength=3) for epoch in range(9) if (source := mixture.sources(epoch)) is not None]
+    counts = [np.bincount(source, minlength=3) for epoch in range(9) if (source := mixture.epoch_sources(epoch)) is not None]
     assert len(counts) == 8
-    assert mixture.before(9).tolist() == np.sum(counts, 0).tolist() and mixture.before(0).tolist() == [0, 0, 0]
+    assert mixture.draws_before(9).tolist() == np.sum(counts, 0).tolist() and mixture.draws_before(0).tolist() == [0, 0, 0]
 
 
 def test_an_epoch_is_the_same_whether_those_before_it_were_asked_for_or_not():
     mixture, late = mixture_of(RUN), mixture_of(RUN)
     epochs = run_of(mixture, 10)
-    assert late.of_epoch(8)[0].tolist() == epochs[8].tolist() != epochs[7].tolist()
-    assert late.of_epoch(2)[0].tolist() == epochs[2].tolist(), "and backwards"
-    assert pickle.loads(pickle.dumps(mixture)).of_epoch(9)[0].tolist() == epochs[9].tolist()
+    assert late.epoch_draws(8)[0].tolist() == epochs[8].tolist() != epochs[7].tolist()
+    assert late.epoch_draws(2)[0].tolist() == epochs[2].tolist(), "and backwards"
+    assert pickle.loads(pickle.dumps(mixture)).epoch_draws(9)[0].tolist() == epochs[9].tolist()
 
 
 def test_positions_that_an_epoch_drops_draw_nothing():
@@ -199,7 +199,7 @@ def test_positions_that_an_epoch_drops_draw_nothing():
 def test_only_the_orders_that_an_epoch_needs_are_made(monkeypatch):
     made = []
     monkeypatch.setattr("linnaeus.workloads.language.mixture.hashes", lambda stream, index: made.append(index) or hashes(stream, index))
-    found, turn = walk(0, np.zeros(25, np.int64), np.array([10_000 * 30 + 20]), np.array([30]))
+    found, turn = assign_windows(0, np.zeros(25, np.int64), np.array([10_000 * 30 + 20]), np.array([30]))
     assert [(index[0], len(index)) for index in made] == [(300_000, 60)], "the 10,000th pass and the one after"
     assert turn.tolist() == [10_000] * 10 + [10_001] * 15 and len(set(found[:10].tolist())) == 10
 
@@ -247,7 +247,7 @@ def test_no_window_crosses_from_one_source_into_another(tmp_path, order, phases)
 
 def test_without_phases_an_epoch_has_every_window_of_every_source_once(tmp_path):
     windows = windows_of(tmp_path, "windows", schedule_of())
-    assert windows.windows.tolist() == [30, 5, 12]
+    assert windows.window_counts.tolist() == [30, 5, 12]
     seen = set()
     for epoch in range(20):
         batch = windows.__getitems__(epoch_of(windows, epoch))
@@ -272,7 +272,7 @@ def test_phases_that_mix_as_the_sizes_are_leave_the_order_as_it_is(tmp_path):
 
 def test_validation_has_every_token_but_the_first_of_each_source_once_and_says_which_it_is(tmp_path):
     windows = windows_of(tmp_path, None)
-    assert windows.windows.tolist() == [30, 6, 13]
+    assert windows.window_counts.tolist() == [30, 6, 13]
     batches = [windows.__getitems__(indices) for indices in validation_batches(len(windows), 5)]
     found = np.concatenate([batch["target"][batch["target"] >= 0].numpy() for batch in batches])
     assert sorted(found.tolist()) == sorted(set(range(sum(PARTS))) - {0, 241, 284})

@@ -105,13 +105,13 @@ def test_the_loss_of_each_source_is_that_of_its_part_of_the_validation_text(spli
     windows = workload.validation_set
     batch = windows.__getitems__([(0, i, i, 0, True) for i in range(len(windows))])
     plan = json.loads((root / "text/run/dimensions.json").read_text())
-    workload.final_weights = list(plan.values())
+    workload.final_dimension_weights = list(plan.values())
     model = workload.build_model().double().eval()
     model.load_state_dict(runs.newest(root / "text/run").model_state)
     with torch.inference_mode():
         losses = model(batch)["losses"].numpy()
     begin, total = 0, []
-    for name, size in zip(("letters", "digits", "signs"), workload.store.validation.parts):
+    for name, size in zip(("letters", "digits", "signs"), workload.store.validation.source_sizes):
         number = -(-(size - 1) // 8)
         mine = losses[begin : begin + number].reshape(-1)[: size - 1]
         assert found[f"val/source/{name}/loss"] == pytest.approx(mine.mean(), rel=1e-12)
@@ -123,15 +123,15 @@ def test_the_run_says_what_its_sources_are(split):
     facts = json.loads((split / "one/text/run/dataset.json").read_text())
     assert facts["splits"]["train"]["sources"]["signs"]["tokens"] == 216
     assert sum(each["tokens"] for each in facts["splits"]["train"]["sources"].values()) == facts["splits"]["train"]["tokens"]
-    assert facts["left_out"] == {"of no source": ["z.txt"]}
-    assert "source signs: 216 tokens to train on, 25 tokens to validate" in (split / "one/text/run/train.log").read_text()
+    assert facts["left_out"] == {"no source": ["z.txt"]}
+    assert "source signs: 216 training tokens, 25 validation tokens" in (split / "one/text/run/train.log").read_text()
 
 
 def test_a_source_that_no_phase_draws_from_is_named(tmp_path):
     def said(*more):
         texts = write_sources(tmp_path)
         notes = observers.notes(runs.configuration("language", tmp_path, *MORE, f"data.path={texts}", *more))
-        return [note.split(":")[0] for note in notes if "no phase draws from it" in note]
+        return [note.split(":")[0] for note in notes if "no phase uses it" in note]
 
     assert said() == [] == said("schedule.phases={}")
     assert said("schedule.phases={only: {start: 0%, end: 100%, data: {digits: 1, signs: 0}}}") == ["source letters", "source signs"]

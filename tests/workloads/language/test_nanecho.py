@@ -16,7 +16,7 @@ from linnaeus.checkpoint import list_checkpoints, load_checkpoint
 from linnaeus.config.load import CONF
 from linnaeus.optim import Growth
 from linnaeus.train import loop, outputs, validation
-from linnaeus.workloads.language.trained import load_trained
+from linnaeus.workloads.language.trained_model import load_trained_model
 from tests import runs
 from tests.config import observers
 
@@ -177,10 +177,10 @@ def test_the_newest_validation_is_in_the_report_with_its_scores(run, reports):
 
 def test_the_final_figures_are_those_of_the_final_weights(run):
     """Again from the checkpoint, one window at a time, with the weights of the dimensions the run ends with."""
-    trained = load_trained(str(run))
+    trained = load_trained_model(str(run))
     model, final = trained.model.double(), json.loads((run / "summary.json").read_text())["final"]
     weights = torch.tensor(dimension_weights(phases()["adaptive_mastery"], model.dimensions), dtype=torch.float32)
-    assert torch.allclose(model.final_weights.float(), weights) and weights[-1] == pytest.approx(0.3)
+    assert torch.allclose(model.dimension_weights.float(), weights) and weights[-1] == pytest.approx(0.3)
     (store,) = (run.parents[1] / "token_stores").iterdir()
     tokens, number = np.fromfile(store / "val.bin", "<u2").astype(np.int64), 0
     losses, lost = {name: [] for name in SOURCES}, {name: [] for name in model.dimensions}

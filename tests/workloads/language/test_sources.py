@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.language.metrics import LanguageMetrics
-from linnaeus.workloads.language.sources import held_out, survey
-from linnaeus.workloads.language.store import open_store, text_store, verify
+from linnaeus.workloads.language.language_metrics import LanguageMetrics
+from linnaeus.workloads.language.corpus import held_out, scan_texts
+from linnaeus.workloads.language.token_store import open_store, text_store, verify
 from tests.workloads.language.test_store import decoded, made, text
 
 SOURCES = {"notes": ["*.md"], "numbers": ["**/*.txt"], "all": ["**/*"]}
@@ -38,23 +38,23 @@ def sourced(folder, sources=SOURCES, **changes):
 
 
 def test_a_file_is_of_the_first_source_that_matches_and_documents_are_in_the_order_of_sources(folder):
-    corpus = survey(sourced(folder))
+    corpus = scan_texts(sourced(folder))
     assert corpus.sources == ("notes", "numbers", "all")
     found = {name: [file.name for file in corpus.files if file.source == i] for i, name in enumerate(SOURCES)}
     assert found["notes"] == ["n0.md", "n1.md", "n2.md"] and found["all"] == ["z.rst"]
     assert found["numbers"] == sorted(found["numbers"]) and len(found["numbers"]) == 9
-    assert [file.source for file in corpus.files] == corpus.owners.tolist() == [0] * 3 + [1] * 9 + [2]
-    turned = survey(sourced(folder, {"b": ["b/*"], **SOURCES}))
+    assert [file.source for file in corpus.files] == corpus.document_sources.tolist() == [0] * 3 + [1] * 9 + [2]
+    turned = scan_texts(sourced(folder, {"b": ["b/*"], **SOURCES}))
     assert [file.name for file in turned.files if file.source == 0] == ["b/1.txt", "b/3.txt", "b/5.txt", "b/7.txt"]
 
 
 def test_files_of_no_source_are_left_out_counted_and_named(folder):
-    corpus = survey(sourced(folder, {"b": ["b/*.txt"], "notes": ["*.md"]}))
+    corpus = scan_texts(sourced(folder, {"b": ["b/*.txt"], "notes": ["*.md"]}))
     assert len(corpus.files) == 7
-    assert corpus.notes[1:] == ("left out: 5 files of no source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt",)
+    assert corpus.notes[1:] == ("left out: 5 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt",)
     assert corpus.notes[0].endswith("7 files, 7 documents, " + f"{sum(len(t) for _, t in corpus.documents()):,} characters")
     (folder / "more.txt").write_text("a sixth")
-    assert survey(sourced(folder, {"b": ["b/*.txt"]})).notes[1].endswith("6 files of no source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ...")
+    assert scan_texts(sourced(folder, {"b": ["b/*.txt"]})).notes[1].endswith("6 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ...")
 
 
 def test_all_that_is_left_out_is_listed(folder, tmp_path):
@@ -64,30 +64,30 @@ def test_all_that_is_left_out_is_listed(folder, tmp_path):
     (folder / "bad.md").write_bytes(b"caf\xe9")
     (folder / "picture.png").write_bytes(b"\x89PNG")
     config = sourced(folder, {"notes": ["*.md"]}, max_bad_fraction=0.5)
-    corpus = survey(config)
+    corpus = scan_texts(config)
     strays = [*(f"{i}.txt" for i in (0, 2, 4, 6, 8)), *(f"b/{i}.txt" for i in (1, 3, 5, 7)), "b/n9.md"]
-    assert corpus.left_out == {"of no source": strays, "empty": ["blank.md"], "not in the encoding": ["bad.md"]}
-    assert corpus.notes[-1] == "left out: 10 files of no source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ..."
+    assert corpus.left_out == {"no source": strays, "empty": ["blank.md"], "encoding": ["bad.md"]}
+    assert corpus.notes[-1] == "left out: 10 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ..."
     root = tmp_path / "stores"
     store = root / text_store(config, corpus, root)
     assert open_store(store, left_out=corpus.left_out).facts["left_out"] == corpus.left_out and "left_out" not in open_store(store).facts
-    assert survey(text(folder, files=["**/*.txt"])).left_out == {}
+    assert scan_texts(text(folder, files=["**/*.txt"])).left_out == {}
 
 
 def test_patterns_that_no_file_matches_are_named_in_a_line_for_each_source(folder):
     sources = {"notes": ["*.md", "*.markdown", "gone/*"], "numbers": ["**/*.txt"], "rest": ["*.rst", ".hidden*"]}
     lines = ("data.sources.notes: nothing matches *.markdown, gone/*", "data.sources.rest: nothing matches .hidden*")
-    assert survey(sourced(folder, sources)).notes[1:] == lines
-    assert survey(sourced(folder)).notes[1:] == (), "the negative control"
-    assert survey(text(folder, files=["*.rst", "*.tex"])).notes[1:] == ("data.files: nothing matches *.tex",)
+    assert scan_texts(sourced(folder, sources)).notes[1:] == lines
+    assert scan_texts(sourced(folder)).notes[1:] == (), "the negative control"
+    assert scan_texts(text(folder, files=["*.rst", "*.tex"])).notes[1:] == ("data.files: nothing matches *.tex",)
 
 
 def test_sources_of_pythons_own_library():
-    corpus = survey(text(None, sources={"json": ["json/*.py"], "texts": ["textwrap.py", "string.py", "string/*.py"]}))
+    corpus = scan_texts(text(None, sources={"json": ["json/*.py"], "texts": ["textwrap.py", "string.py", "string/*.py"]}))
     names = {file.name: file.source for file in corpus.files}
     assert names["json/decoder.py"] == 0 and names["textwrap.py"] == 1
-    assert "files of Python" in corpus.notes[0] and "files of no source" in corpus.notes[-1]
-    assert "calendar.py" in corpus.left_out["of no source"] and "asyncio/tasks.py" in corpus.left_out["of no source"]
+    assert "files of Python" in corpus.notes[0] and "files without a source" in corpus.notes[-1]
+    assert "calendar.py" in corpus.left_out["no source"] and "asyncio/tasks.py" in corpus.left_out["no source"]
 
 
 def test_what_is_installed_is_no_part_of_pythons_library(folder, monkeypatch):
@@ -95,33 +95,33 @@ def test_what_is_installed_is_no_part_of_pythons_library(folder, monkeypatch):
     (folder / "site-packages" / "x.py").write_text("import y")
     (folder / "own.py").write_text("import z")
     sources = {"code": ["**/*.py"]}
-    assert len(survey(sourced(folder, sources)).files) == 2, "in any other folder it is a name like another"
-    monkeypatch.setattr("linnaeus.workloads.language.files.LIBRARY", folder)
-    assert [file.name for file in survey(text(None, sources=sources)).files] == ["own.py"]
+    assert len(scan_texts(sourced(folder, sources)).files) == 2, "in any other folder it is a name like another"
+    monkeypatch.setattr("linnaeus.workloads.language.text_files.LIBRARY", folder)
+    assert [file.name for file in scan_texts(text(None, sources=sources)).files] == ["own.py"]
 
 
 @pytest.mark.parametrize(
     "change, said",
     [
         ({"sources": {}}, r"data.sources is \{\}; name a source"),
-        ({"sources": {"a b": ["*"]}}, "data.sources: 'a b' is to be part of a metric's name"),
-        ({"sources": {"a/b": ["*"]}}, "data.sources: 'a/b' is to be part of a metric's name"),
-        ({"sources": {"code": ["**/*.py"]}}, r"data.sources.code: nothing in .* matches \['\*\*/\*.py'\]; it has 9 of .txt, 4 of .md"),
+        ({"sources": {"a b": ["*"]}}, "data.sources: 'a b' cannot be part of a metric's name"),
+        ({"sources": {"a/b": ["*"]}}, "data.sources: 'a/b' cannot be part of a metric's name"),
+        ({"sources": {"code": ["**/*.py"]}}, r"data.sources.code: nothing in .* matches \['\*\*/\*.py'\]; the folder has 9 .txt, 4 .md"),
         (
             {"sources": {"all": ["**/*"], "notes": ["*.md"]}},
-            r"data.sources.notes: what \['\*.md'\] match is all of sources before it",
+            r"data.sources.notes: all files that match \['\*.md'\] belong to earlier sources \(all\)",
         ),
-        ({"sources": {"etc": ["/etc/*"]}}, r"data.sources.etc=\['/etc/\*'\]: .*give patterns such as"),
-        ({"sources": {"empty": ["blank"], "notes": ["*.md"]}}, "data.sources.empty: there is no text in its 1 file"),
+        ({"sources": {"etc": ["/etc/*"]}}, r"data.sources.etc=\['/etc/\*'\]: .*use patterns such as"),
+        ({"sources": {"empty": ["blank"], "notes": ["*.md"]}}, "data.sources.empty: its 1 file in .* do not contain text"),
         ({"files": ["*.md"]}, "data.files has no effect with data.sources"),
-        ({"path": "z.rst"}, "data.sources has no effect where data.path=z.rst is a file"),
+        ({"path": "z.rst"}, "data.sources has no effect if data.path=z.rst is a file"),
     ],
 )
 def test_sources_that_say_nothing_are_refused_by_name(folder, monkeypatch, change, said):
     (folder / "blank").write_text(" \n")
     monkeypatch.chdir(folder)
     with pytest.raises(ConfigError, match=said) as refused:
-        survey(dataclasses.replace(sourced(folder), **change))
+        scan_texts(dataclasses.replace(sourced(folder), **change))
     assert "\n" not in str(refused.value)
 
 
@@ -130,47 +130,47 @@ def test_sources_that_say_nothing_are_refused_by_name(folder, monkeypatch, chang
 
 def parts_of(array, tokenizer):
     """The text of each source, cut at the bounds in the store, | for end markers."""
-    ends, words = np.cumsum(array.parts), [*tokenizer.alphabet, "|"]
-    return ["".join(words[token] for token in array.tokens[end - size : end]) for end, size in zip(ends, array.parts)]
+    ends, words = np.cumsum(array.source_sizes), [*tokenizer.alphabet, "|"]
+    return ["".join(words[token] for token in array.tokens[end - size : end]) for end, size in zip(ends, array.source_sizes)]
 
 
 def test_each_source_is_split_by_itself_and_lies_in_one_piece(folder, tmp_path):
     config = sourced(folder, validation_fraction=0.3)
-    found, corpus = made(config, tmp_path / "stores"), survey(config)
+    found, corpus = made(config, tmp_path / "stores"), scan_texts(config)
     chosen = held_out(corpus, 0.3, 0)
     assert found.tokenizer.end == len(found.tokenizer.alphabet)
     documents = [content for _, content in corpus.documents()]
     for array, side in ((found.train, False), (found.validation, True)):
         notes, numbers, alone = parts_of(array, found.tokenizer)
         for content, source in ((notes, 0), (numbers, 1)):
-            mine = [text for text, owner, out in zip(documents, corpus.owners, chosen) if owner == source and out == side]
+            mine = [text for text, owner, out in zip(documents, corpus.document_sources, chosen) if owner == source and out == side]
             assert mine and content == "".join(text + "|" for text in mine)
         assert alone == (documents[-1][32:] + "|" if side else documents[-1][:32]), "a source of one text is cut by position"
-        assert sum(array.parts) == array.size == len(array.tokens)
+        assert sum(array.source_sizes) == array.size == len(array.tokens)
     counted = found.facts["splits"]["train"]
     assert list(counted["sources"]) == list(SOURCES)
     for what in ("documents", "characters", "bytes", "tokens"):
         assert sum(each[what] for each in counted["sources"].values()) == counted[what]
-    assert [each["tokens"] for each in counted["sources"].values()] == list(found.train.parts)
-    for name, train, validation in zip(SOURCES, found.train.parts, found.validation.parts):
-        assert f"source {name}: {train:,} tokens to train on, {validation:,} tokens to validate" in found.notes
+    assert [each["tokens"] for each in counted["sources"].values()] == list(found.train.source_sizes)
+    for name, train, validation in zip(SOURCES, found.train.source_sizes, found.validation.source_sizes):
+        assert f"source {name}: {train:,} training tokens, {validation:,} validation tokens" in found.notes
 
 
 def test_a_source_does_not_move_the_documents_of_another(folder):
     """Neither side of a small source is left empty, which sources as one would not see to."""
     numbers, notes = {"numbers": ["**/*.txt"]}, {"notes": ["*.md"]}
-    one, both = survey(sourced(folder, numbers)), survey(sourced(folder, numbers | notes))
+    one, both = scan_texts(sourced(folder, numbers)), scan_texts(sourced(folder, numbers | notes))
     for seed in range(20):
         apart = held_out(both, 0.3, seed)
-        assert apart[both.owners == 0].tolist() == held_out(one, 0.3, seed).tolist()
-        assert 0 < apart[both.owners == 1].sum() < 3
-    together = dataclasses.replace(both, sources=(), owners=np.zeros_like(both.owners))
+        assert apart[both.document_sources == 0].tolist() == held_out(one, 0.3, seed).tolist()
+        assert 0 < apart[both.document_sources == 1].sum() < 3
+    together = dataclasses.replace(both, sources=(), document_sources=np.zeros_like(both.document_sources))
     assert any(held_out(together, 0.3, seed)[-3:].sum() in (0, 3) for seed in range(20)), "the negative control"
 
 
 def test_a_source_with_nothing_to_train_on_or_validate_is_refused_by_name(folder, tmp_path):
     (folder / "z.rst").write_text("ab")
-    with pytest.raises(ConfigError, match=r"data.sources.all has 1 token to train on"):
+    with pytest.raises(ConfigError, match=r"data.sources.all has 1 training token; it needs at least 2"):
         made(sourced(folder, {"all": ["*.rst"], "numbers": ["**/*.txt"]}), tmp_path / "stores")
     assert list((tmp_path / "stores").iterdir()) == []
 
@@ -179,22 +179,22 @@ def test_documents_that_are_all_alike_are_refused_for_what_they_are(folder):
     """They are on one side of the split all of them, which more of the same would not change."""
     for i in range(3):
         (folder / f"n{i}.md").write_text("the same note")
-    with pytest.raises(ConfigError, match=r"data.sources.notes: all 3 documents are alike, and what is alike stays on one side"):
-        survey(sourced(folder))
-    with pytest.raises(ConfigError, match=r"data.path: all 3 documents are alike"):
-        survey(text(folder, files=["*.md"]))
+    with pytest.raises(ConfigError, match=r"data.sources.notes: all 3 documents are equal, and equal documents stay on one side"):
+        scan_texts(sourced(folder))
+    with pytest.raises(ConfigError, match=r"data.path: all 3 documents are equal"):
+        scan_texts(text(folder, files=["*.md"]))
     (folder / "n3.md").write_text("another")
-    assert len(survey(sourced(folder)).files) == 14, "the negative control"
-    assert len(survey(sourced(folder, {"one": ["n0.md"], "rest": ["*.rst"]})).files) == 2, "one of them alone is cut"
+    assert len(scan_texts(sourced(folder)).files) == 14, "the negative control"
+    assert len(scan_texts(sourced(folder, {"one": ["n0.md"], "rest": ["*.rst"]})).files) == 2, "one of them alone is cut"
 
 
 def test_a_seed_of_the_split_where_every_text_is_cut_by_position_is_refused(folder):
     with pytest.raises(ConfigError, match=r"data.split_seed=3 has no effect: a single text is split by position, its end"):
-        survey(text(folder / "z.rst", split_seed=3))
+        scan_texts(text(folder / "z.rst", split_seed=3))
     alone = {"one": ["n0.md"], "rest": ["*.rst"]}
-    with pytest.raises(ConfigError, match=r"data.split_seed=3 has no effect: each of its sources is a single text, which"):
-        survey(sourced(folder, alone, split_seed=3))
-    assert survey(sourced(folder, alone | {"numbers": ["*.txt"]}, split_seed=3)).owners.max() == 2
+    with pytest.raises(ConfigError, match=r"data.split_seed=3 has no effect: each source is a single text, which"):
+        scan_texts(sourced(folder, alone, split_seed=3))
+    assert scan_texts(sourced(folder, alone | {"numbers": ["*.txt"]}, split_seed=3)).document_sources.max() == 2
 
 
 def test_names_order_and_bounds_of_sources_are_part_of_what_a_run_is_trained_on(folder, tmp_path):
@@ -205,24 +205,24 @@ def test_names_order_and_bounds_of_sources_are_part_of_what_a_run_is_trained_on(
     stores.append(made(sourced(folder, {"rest": ["**/*.txt", "*.rst"], "notes": ["*.md"]}), root))
     assert len({store.fingerprint for store in (plain, *stores)}) == 5 == len(list(root.iterdir()))
     assert stores[0].train.tokens.tolist() == stores[1].train.tokens.tolist(), "of these only the name differs"
-    assert plain.sources == () and plain.train.parts == () and "sources" not in plain.facts["splits"]["train"]
+    assert plain.sources == () and plain.train.source_sizes == () and "sources" not in plain.facts["splits"]["train"]
 
 
 def test_a_store_whose_bounds_do_not_add_up_is_damaged(folder, tmp_path):
     config, root = sourced(folder), tmp_path / "stores"
-    path = root / text_store(config, survey(config), root)
+    path = root / text_store(config, scan_texts(config), root)
     facts = json.loads((path / "store.json").read_text())
     assert open_store(path).sources == tuple(verify(path)["expected"]["sources"])
     facts["splits"]["validation"]["sources"]["notes"]["tokens"] += 1
     (path / "store.json").write_text(json.dumps(facts))
-    with pytest.raises(ConfigError, match=r"is damaged: val.bin is not what store.json says"):
-        text_store(config, survey(config), root)
+    with pytest.raises(ConfigError, match=r"is damaged: val.bin does not match store.json"):
+        text_store(config, scan_texts(config), root)
 
 
 def test_a_single_named_source_has_the_tokens_of_a_text_without(folder, tmp_path):
     one, plain = made(sourced(folder, {"numbers": ["**/*.txt"]}), tmp_path / "stores"), made(text(folder), tmp_path / "stores")
     assert decoded(one.train, one.tokenizer) == decoded(plain.train, plain.tokenizer)
-    assert one.train.parts == (plain.train.size,)
+    assert one.train.source_sizes == (plain.train.size,)
 
 
 # -- validation ------------------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_the_loss_of_a_source_is_the_mean_over_its_tokens():
         target = torch.randint(-1, 5, (6, 4), generator=generator)
         losses = torch.rand(6, 4, generator=generator) * (target >= 0)
         source = torch.randint(0, 2, (6,), generator=generator)  # nothing of c
-        outputs, batch = {"losses": losses, "best": target}, {"target": target, "source": source, "sample": source}
+        outputs, batch = {"losses": losses, "predictions": target}, {"target": target, "source": source, "sample": source}
         sums = sums + metrics.sums(outputs, batch)
         assert torch.equal(metrics.sums(outputs, batch)[:2], plain.sums(outputs, batch))
         for row, of, known in zip(losses.tolist(), source.tolist(), (target >= 0).tolist()):

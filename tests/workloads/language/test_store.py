@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.language import store as stores
+from linnaeus.workloads.language import token_store
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
-from linnaeus.workloads.language.ready_tokens import load_plain_pickle, open_tokens, survey_tokens
-from linnaeus.workloads.language.sources import held_out, survey
-from linnaeus.workloads.language.store import open_store, text_store, verify
+from linnaeus.workloads.language.token_files import load_plain_pickle, open_token_files, check_token_files
+from linnaeus.workloads.language.corpus import held_out, scan_texts
+from linnaeus.workloads.language.token_store import open_store, text_store, verify
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer, train_bpe
 
 TEXT = TextConfig(
@@ -44,7 +44,7 @@ def text(path, **changes):
 
 
 def made(config, folder):
-    return open_store(folder / text_store(config, survey(config), folder))
+    return open_store(folder / text_store(config, scan_texts(config), folder))
 
 
 def decoded(array, tokenizer):
@@ -69,14 +69,14 @@ def folder(tmp_path):
 
 
 def test_a_folder_is_read_in_the_order_of_names_and_what_is_left_out_is_counted(folder):
-    corpus = survey(text(folder))
+    corpus = scan_texts(text(folder))
     names = [file.name for file in corpus.files]
     assert names == sorted(names) and len(names) == 12 and "b/c/2.txt" in names
     assert [name for name, _ in corpus.documents()] == names
     assert dict(corpus.documents())["b/4.txt"] == "document 4 " * 7
     assert corpus.notes[0].endswith(f"12 files, 12 documents, {sum(len(t) for _, t in corpus.documents()):,} characters")
     assert corpus.notes[1:] == ("left out: 1 empty file",)
-    assert [file.name for file in survey(text(folder, files=["*.md", "b/*.txt"])).files] == [
+    assert [file.name for file in scan_texts(text(folder, files=["*.md", "b/*.txt"])).files] == [
         "b/1.txt",
         "b/10.txt",
         "b/4.txt",
@@ -88,21 +88,21 @@ def test_a_folder_is_read_in_the_order_of_names_and_what_is_left_out_is_counted(
 def test_what_is_not_in_the_encoding_is_named_by_file_and_offset(folder):
     (folder / "b" / "bad.txt").write_bytes(b"caf\xe9 au lait")
     with pytest.raises(ConfigError, match=r"data.encoding: .*b/bad.txt is not utf-8 at byte 3 .*data.max_bad_fraction=0.08 of the files"):
-        survey(text(folder))
-    corpus = survey(text(folder, max_bad_fraction=0.08))
+        scan_texts(text(folder))
+    corpus = scan_texts(text(folder, max_bad_fraction=0.08))
     assert len(corpus.files) == 12 and "b/bad.txt is not utf-8 at byte 3" in corpus.notes[1]
-    assert dict(survey(text(folder, encoding="latin-1")).documents())["b/bad.txt"] == "café au lait"
-    with pytest.raises(ConfigError, match=r"data.encoding=klingon is none that Python knows"):
-        survey(text(folder, encoding="klingon"))
+    assert dict(scan_texts(text(folder, encoding="latin-1")).documents())["b/bad.txt"] == "café au lait"
+    with pytest.raises(ConfigError, match=r"data.encoding=klingon is not a codec of Python"):
+        scan_texts(text(folder, encoding="klingon"))
 
 
 @pytest.mark.parametrize("encoding", ["undefined", "unicode_escape"])
 def test_odd_encodings_are_refused_in_a_line(tmp_path, encoding):
     (tmp_path / "a.txt").write_text("\\ud800 is half a character")
     with pytest.raises(ConfigError, match=f"data.encoding: .*a.txt is not {encoding} "):
-        survey(text(tmp_path, encoding=encoding))
-    with pytest.raises(ConfigError, match=r"all 1 files are empty but 1 that are not in data.encoding"):
-        survey(text(tmp_path, encoding=encoding, max_bad_fraction=1.0))
+        scan_texts(text(tmp_path, encoding=encoding))
+    with pytest.raises(ConfigError, match=r"all 1 files are empty, except 1 that are not in data.encoding"):
+        scan_texts(text(tmp_path, encoding=encoding, max_bad_fraction=1.0))
 
 
 def test_a_name_that_is_no_utf8_is_read_and_written_down(tmp_path):
@@ -111,11 +111,11 @@ def test_a_name_that_is_no_utf8_is_read_and_written_down(tmp_path):
         with open(os.path.join(os.fsencode(tmp_path / "texts"), name), "wb") as file:
             file.write(content)
     config = text(tmp_path / "texts", max_bad_fraction=0.5)
-    corpus = survey(config)
-    assert [file.name for file in corpus.files] == ["a.txt", "caf\\xe9.txt"] and corpus.left_out == {"not in the encoding": ["th\\xe9.txt"]}
+    corpus = scan_texts(config)
+    assert [file.name for file in corpus.files] == ["a.txt", "caf\\xe9.txt"] and corpus.left_out == {"encoding": ["th\\xe9.txt"]}
     "".join(corpus.notes).encode()
     made(config, tmp_path)
-    with pytest.raises(ConfigError, match="has no token") as told:  # a message that names such a file
+    with pytest.raises(ConfigError, match="is not one of the tokenizer's 8 tokens") as told:  # a message that names such a file
         (tmp_path / "abc.json").write_text(json.dumps(CharacterTokenizer("more tx", True).to_dict()))
         made(dataclasses.replace(config, tokenizer_file=str(tmp_path / "abc.json")), tmp_path)
     str(told.value).encode()
@@ -129,49 +129,49 @@ def test_a_tokenizer_that_loses_something_of_a_text_is_found_out(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     (tmp_path / "a.txt").write_text("some text with a z in it " * 9)
     config = text(tmp_path, tokenizer="bpe", tokenizer_file=str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ConfigError, match=r"bpe-\d+-\w+ does not keep a text as it is: a.txt has \d+ bytes, its tokens stand for \d+"):
+    with pytest.raises(ConfigError, match=r"bpe-\d+-\w+ does not preserve the text: a.txt has \d+ bytes, its tokens have \d+"):
         made(config, tmp_path)
 
 
 def test_a_separator_parts_the_documents_of_a_file(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("first<|endoftext|>second<|endoftext|>\n")
-    assert [t for _, t in survey(text(path, separator="<|endoftext|>")).documents()] == ["first", "second"]
-    assert [t for _, t in survey(text(path)).documents()] == [path.read_text()]
+    assert [t for _, t in scan_texts(text(path, separator="<|endoftext|>")).documents()] == ["first", "second"]
+    assert [t for _, t in scan_texts(text(path)).documents()] == [path.read_text()]
     with pytest.raises(ConfigError, match=r"data.separator is empty"):
-        survey(text(path, separator=""))
+        scan_texts(text(path, separator=""))
 
 
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"path": "gone"}, "data.path: gone is not there"),
-        ({"files": ["*.py"]}, r"nothing in .* matches \['\*.py'\]; it has 14 of .txt, 1 of .md"),
-        ({"files": ["/etc/*"]}, r"data.files=\['/etc/\*'\]: .*give patterns such as"),
+        ({"path": "gone"}, "data.path: gone does not exist"),
+        ({"files": ["*.py"]}, r"nothing in .* matches \['\*.py'\]; the folder has 14 .txt, 1 .md"),
+        ({"files": ["/etc/*"]}, r"data.files=\['/etc/\*'\]: .*use patterns such as"),
         ({"path": None, "files": ["*.py"]}, "data.files has no effect without data.path"),
-        ({"path": "0.txt", "files": ["*"]}, "data.files has no effect where data.path=.*0.txt is a file"),
+        ({"path": "0.txt", "files": ["*"]}, "data.files has no effect if data.path=.*0.txt is a file"),
     ],
 )
 def test_paths_that_say_nothing_are_refused(folder, monkeypatch, change, said):
     monkeypatch.chdir(folder)
     with pytest.raises(ConfigError, match=said):
-        survey(dataclasses.replace(text(folder), **change))
+        scan_texts(dataclasses.replace(text(folder), **change))
 
 
 def test_a_file_that_changes_while_it_is_read_is_noticed(folder):
-    corpus = survey(text(folder))
+    corpus = scan_texts(text(folder))
     (folder / "0.txt").write_text("something else")
-    with pytest.raises(ConfigError, match=r"0.txt has changed while it was being read"):
+    with pytest.raises(ConfigError, match=r"0.txt changed while it was being read"):
         list(corpus.documents())
 
 
 def test_without_a_path_it_is_pythons_own_library():
-    corpus = survey(text(None))
+    corpus = scan_texts(text(None))
     names = [file.name for file in corpus.files]
     assert {"bisect.py", "textwrap.py"} <= set(names) and not any("/" in name for name in names)
     assert 500_000 < sum(corpus.characters) < 2_000_000, "minutes of a CPU"
     assert "the modules of up to 24,000 bytes of Python" in corpus.notes[0]
-    assert survey(text(None)).digests.tolist() == corpus.digests.tolist()
+    assert scan_texts(text(None)).digests.tolist() == corpus.digests.tolist()
 
 
 # -- the split -------------------------------------------------------------------------------------------------------------------
@@ -182,21 +182,21 @@ def split_of(corpus, fraction=0.3, seed=0):
 
 
 def test_each_document_is_held_out_by_its_own_hash(folder):
-    before = split_of(survey(text(folder)))
+    before = split_of(scan_texts(text(folder)))
     assert set(before.values()) == {True, False}
     assert before["b/4.txt"] == before["twin.txt"], "a text that is there twice is on one side"
     for i in range(20):
         (folder / f"new{i}.txt").write_text(f"another text {i}")
-    after = split_of(survey(text(folder)))
+    after = split_of(scan_texts(text(folder)))
     assert {name: after[name] for name in before} == before, "others do not move a document"
-    assert {name: side for name, side in split_of(survey(text(folder)), seed=1).items()} != after
+    assert {name: side for name, side in split_of(scan_texts(text(folder)), seed=1).items()} != after
 
 
 def test_the_share_held_out_is_as_asked_for_and_neither_side_is_empty(tmp_path):
     (tmp_path / "many.txt").write_text("|".join(f"text {i}" for i in range(4000)))
-    corpus = survey(text(tmp_path / "many.txt", separator="|"))
+    corpus = scan_texts(text(tmp_path / "many.txt", separator="|"))
     assert held_out(corpus, 0.1, 0).mean() == pytest.approx(0.1, abs=4 * (0.09 / 4000) ** 0.5)
-    few = dataclasses.replace(corpus, digests=corpus.digests[:3], owners=corpus.owners[:3])
+    few = dataclasses.replace(corpus, digests=corpus.digests[:3], document_sources=corpus.document_sources[:3])
     assert held_out(few, 1e-9, 0).sum() == 1 and held_out(few, 1 - 1e-9, 0).sum() == 2
 
 
@@ -205,7 +205,7 @@ def test_a_single_text_is_cut_by_position(tmp_path):
     (tmp_path / "one.txt").write_text(content)
     found = made(text(tmp_path / "one.txt"), tmp_path / "stores")
     assert decoded(found.train, found.tokenizer) == content[:1003] and decoded(found.validation, found.tokenizer) == content[1003:]
-    assert found.tokenizer.end is None and found.size == len(set(content)), "no marker where there is one document"
+    assert found.tokenizer.end is None and found.vocabulary_size == len(set(content)), "no marker where there is one document"
 
 
 # -- stores ----------------------------------------------------------------------------------------------------------------------
@@ -213,17 +213,17 @@ def test_a_single_text_is_cut_by_position(tmp_path):
 
 def test_documents_are_followed_by_end_markers_and_none_is_lost(folder, tmp_path):
     found = made(text(folder, validation_fraction=0.3), tmp_path / "stores")
-    sides = split_of(survey(text(folder)))
+    sides = split_of(scan_texts(text(folder)))
     for array, side in ((found.train, False), (found.validation, True)):
         ids, documents = array.tokens.tolist(), []
         while ids:
             end = ids.index(found.tokenizer.end)
             documents.append(found.tokenizer.decode(ids[:end]))
             ids = ids[end + 1 :]
-        assert documents == [content for name, content in survey(text(folder)).documents() if sides[name] == side]
+        assert documents == [content for name, content in scan_texts(text(folder)).documents() if sides[name] == side]
     counted = found.facts["splits"]["validation"]
     assert counted["tokens"] == counted["characters"] + counted["documents"] == found.validation.size
-    assert found.lengths[found.validation.tokens].sum() == counted["bytes"]
+    assert found.byte_lengths[found.validation.tokens].sum() == counted["bytes"]
 
 
 def test_the_numbers_are_as_wide_as_the_vocabulary_needs(tmp_path):
@@ -238,7 +238,7 @@ def test_the_numbers_are_as_wide_as_the_vocabulary_needs(tmp_path):
 
 def test_a_store_is_made_once_and_shared(folder, tmp_path, monkeypatch):
     first = made(text(folder), tmp_path / "stores")
-    monkeypatch.setattr(stores, "_build", None)  # it would be called
+    monkeypatch.setattr(token_store, "_build", None)  # it would be called
     again = made(text(folder), tmp_path / "stores")
     assert again.fingerprint == first.fingerprint and again.train.path == first.train.path
     assert not again.train.tokens.flags.writeable
@@ -266,30 +266,30 @@ def test_another_text_or_tokenizer_or_split_makes_another_store(folder, tmp_path
 
 def test_a_store_that_is_not_what_its_name_says_is_refused_by_name(folder, tmp_path):
     config, root = text(folder), tmp_path / "stores"
-    name = text_store(config, survey(config), root)
+    name = text_store(config, scan_texts(config), root)
     path = root / name
     sound = {file: (path / file).read_bytes() for file in ("store.json", "train.bin", "val.bin")}
 
     def refused(file, content, said):
         (path / file).write_bytes(content)
         with pytest.raises(ConfigError, match=f"token store {path} .*{said}"):
-            text_store(config, survey(config), root)
+            text_store(config, scan_texts(config), root)
         (path / file).write_bytes(sound[file])
-        assert text_store(config, survey(config), root) == name
+        assert text_store(config, scan_texts(config), root) == name
 
     flipped = bytearray(sound["val.bin"])
     flipped[0] ^= 1
-    refused("val.bin", bytes(flipped), "is damaged: val.bin is not what store.json says")
+    refused("val.bin", bytes(flipped), "is damaged: val.bin does not match store.json")
     refused("train.bin", sound["train.bin"][:-2], "is damaged: train.bin")
     refused("store.json", b"{", "cannot be read")
     facts = json.loads(sound["store.json"])
     alphabet = facts["tokenizer"]["alphabet"]
     facts["tokenizer"]["alphabet"] = alphabet[::-1]
-    refused("store.json", json.dumps(facts).encode(), "was made by the tokenizer character-.*, which is not the one in it")
+    refused("store.json", json.dumps(facts).encode(), "was made by the tokenizer character-.* but contains another one")
     facts["tokenizer"]["alphabet"] = alphabet
     facts["expected"]["encoding"] = "latin-1"
-    refused("store.json", json.dumps(facts).encode(), 'is of another encoding: "latin-1", where this run has "utf-8"')
-    with pytest.raises(ConfigError, match="is of another split_seed: 0, where this run has 9"):
+    refused("store.json", json.dumps(facts).encode(), 'was made with another encoding: "latin-1", this run has "utf-8"')
+    with pytest.raises(ConfigError, match="was made with another split_seed: 0, this run has 9"):
         verify(path, facts["expected"] | {"encoding": "utf-8", "split_seed": 9})
 
 
@@ -300,19 +300,19 @@ def test_half_a_store_is_none_and_an_old_one_is_cleared_away(folder, tmp_path, m
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(stores, "file_digest", is_refused)
+        patch.setattr(token_store, "file_digest", is_refused)
         with pytest.raises(ConfigError, match="No space left on device"):
             made(config, root)
     assert list(root.iterdir()) == []
     with monkeypatch.context() as patch:
-        patch.setattr(stores, "commit_directory", is_refused)
-        patch.setattr(stores, "delete", lambda path: None)  # killed
+        patch.setattr(token_store, "commit_directory", is_refused)
+        patch.setattr(token_store, "delete", lambda path: None)  # killed
         with pytest.raises(ConfigError):
             made(config, root)
     (left,) = root.iterdir()
     made(config, root)
     assert left.exists(), "it may be another process's"
-    long_ago = time.time() - 2 * stores.ABANDONED
+    long_ago = time.time() - 2 * token_store.STALE_AFTER
     for path in (*left.iterdir(), left):
         os.utime(path, (long_ago, long_ago))
     made(text(folder, tokenizer="byte"), root)
@@ -321,18 +321,18 @@ def test_half_a_store_is_none_and_an_old_one_is_cleared_away(folder, tmp_path, m
 
 def test_of_two_runs_that_make_one_store_the_first_counts(folder, tmp_path, monkeypatch):
     root, config = tmp_path / "stores", text(folder)
-    write = stores._write_splits
+    write = token_store._write_splits
 
     def slowly(*arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(stores, "_write_splits", write)
+            patch.setattr(token_store, "_write_splits", write)
             made(config, tmp_path / "elsewhere")
         (place,) = (tmp_path / "elsewhere").iterdir()
         if not (root / place.name).exists():
             place.rename(root / place.name)
         return write(*arguments)
 
-    monkeypatch.setattr(stores, "_write_splits", slowly)
+    monkeypatch.setattr(token_store, "_write_splits", slowly)
     found = made(config, root)
     assert [path.name for path in root.iterdir()] == [found.train.path.parent.name]
 
@@ -347,8 +347,8 @@ def test_a_bpe_is_trained_on_the_training_text_alone(tmp_path):
     pytest.importorskip("tokenizers")
     (tmp_path / "one.txt").write_text("the cat sat on the mat. " * 90 + "xyzzy " * 40)
     found = made(text(tmp_path / "one.txt", tokenizer="bpe", vocabulary=265), tmp_path / "stores")
-    assert found.size == 265
-    tokens = Counter(found.tokenizer.decode([i]) for i in range(found.size))
+    assert found.vocabulary_size == 265
+    tokens = Counter(found.tokenizer.decode([i]) for i in range(found.vocabulary_size))
     assert tokens[" the"] == 1 and not any("xy" in token for token in tokens)
     whole = decoded(found.train, found.tokenizer) + decoded(found.validation, found.tokenizer)
     assert whole == (tmp_path / "one.txt").read_text()
@@ -391,20 +391,20 @@ def letters_of(alphabet):
 
 def test_nanogpts_layout_is_read_with_its_characters(tmp_path):
     config = write_tokens(tmp_path, [2, 0, 1], [1, 1], letters_of("né!"))
-    found = open_tokens(config, survey_tokens(config))
+    found = open_token_files(config, check_token_files(config))
     assert decoded(found.train, found.tokenizer) == "!né" and decoded(found.validation, found.tokenizer) == "éé"
-    assert (found.size, found.lengths.tolist()) == (3, [1, 2, 1])
+    assert (found.vocabulary_size, found.byte_lengths.tolist()) == (3, [1, 2, 1])
     other = write_tokens(tmp_path, [2, 0, 0], [1, 1], letters_of("né!"))
-    assert open_tokens(other, survey_tokens(other)).fingerprint != found.fingerprint
+    assert open_token_files(other, check_token_files(other)).fingerprint != found.fingerprint
 
 
 def test_without_characters_the_tokens_are_gpt2s_and_what_is_unknown_is_said(tmp_path):
     config = write_tokens(tmp_path, [50256, 0, 1], [1, 1])
-    found = open_tokens(config, survey_tokens(config))
-    assert (found.size, found.tokenizer, found.lengths) == (50257, None, None)
-    assert "bits per byte: not known" in found.notes[1]
-    with pytest.raises(ConfigError, match=r"train.bin has token 50256 at 0, and the vocabulary has 300"):
-        survey_tokens(dataclasses.replace(config, vocabulary=300))
+    found = open_token_files(config, check_token_files(config))
+    assert (found.vocabulary_size, found.tokenizer, found.byte_lengths) == (50257, None, None)
+    assert "bits per byte: unknown" in found.notes[1]
+    with pytest.raises(ConfigError, match=r"train.bin has token 50256 at 0, but the vocabulary size is 300"):
+        check_token_files(dataclasses.replace(config, vocabulary=300))
 
 
 class Evil:
@@ -417,8 +417,8 @@ class Evil:
 
 def test_a_pickle_that_brings_a_program_is_refused_and_not_run(tmp_path):
     config = write_tokens(tmp_path, [0, 1], [1, 1], {"itos": Evil(str(tmp_path / "evil"))})
-    with pytest.raises(ConfigError, match=r"meta.pkl is refused: it holds (posix|os).mkdir, which is no plain value"):
-        survey_tokens(config)
+    with pytest.raises(ConfigError, match=r"meta.pkl is refused: it contains (posix|os).mkdir, which is not a plain value"):
+        check_token_files(config)
     assert not (tmp_path / "evil").exists()
     pickle.loads((tmp_path / "meta.pkl").read_bytes())
     assert (tmp_path / "evil").exists(), "the negative control: any other loader runs it"
@@ -431,28 +431,28 @@ def test_a_pickle_that_brings_a_program_is_refused_and_not_run(tmp_path):
     "meta, said",
     [
         ([1], "has no itos"),
-        ({"itos": {0: "a", 2: "b"}}, "has no itos that gives each id a character"),
-        ({"itos": {0: "a", 1: "bc"}}, "has no itos that gives each id a character"),
-        ({"itos": {0: "a", 1: "a"}}, "has no itos that gives each id a character"),
-        ({"itos": {0: "a", 1: "\ud800"}}, "gives id 1 half a character, '.ud800', which no text has"),
+        ({"itos": {0: "a", 2: "b"}}, "has no itos that maps each id to a different character"),
+        ({"itos": {0: "a", 1: "bc"}}, "has no itos that maps each id to a different character"),
+        ({"itos": {0: "a", 1: "a"}}, "has no itos that maps each id to a different character"),
+        ({"itos": {0: "a", 1: "\ud800"}}, "maps id 1 to '.ud800', which is not a character"),
         ({"itos": {0: "a", 1: "b"}, "vocab_size": 3}, "has vocab_size 3 and 2 characters"),
-        ({"itos": {0: "a"}}, "train.bin has token 1 at 1, and the vocabulary has 1"),
+        ({"itos": {0: "a"}}, "train.bin has token 1 at 1, but the vocabulary size is 1"),
     ],
 )
 def test_a_table_of_characters_that_is_none_is_refused(tmp_path, meta, said):
     with pytest.raises(ConfigError, match=said):
-        survey_tokens(write_tokens(tmp_path, [0, 1], [1, 1], meta))
+        check_token_files(write_tokens(tmp_path, [0, 1], [1, 1], meta))
 
 
 def test_files_that_are_no_tokens_are_refused(tmp_path):
     config = write_tokens(tmp_path, [0, 1], [1, 1], letters_of("ab"))
     with pytest.raises(ConfigError, match=r"data.vocabulary=5 has no effect"):
-        survey_tokens(dataclasses.replace(config, vocabulary=5))
+        check_token_files(dataclasses.replace(config, vocabulary=5))
     with pytest.raises(ConfigError, match=r"data.tokenizer_file has no effect"):
-        survey_tokens(dataclasses.replace(config, tokenizer_file="x"))
+        check_token_files(dataclasses.replace(config, tokenizer_file="x"))
     (tmp_path / "val.bin").write_bytes(b"\0\0\1")
-    with pytest.raises(ConfigError, match=r"val.bin has 3 bytes, which is no whole number of tokens"):
-        survey_tokens(config)
+    with pytest.raises(ConfigError, match=r"val.bin has 3 bytes, which is not a whole number of tokens"):
+        check_token_files(config)
     (tmp_path / "val.bin").unlink()
     with pytest.raises(ConfigError, match=r"has no val.bin"):
-        survey_tokens(config)
+        check_token_files(config)

@@ -90,9 +90,9 @@ def test_a_long_text_is_encoded_in_pieces_as_it_would_be_whole(bpe, monkeypatch)
     cut = 0
     for _ in range(200):
         text = "".join(drawn.choices(words, k=150))
-        monkeypatch.setattr(tokenizers, "AT_ONCE", 1 << 22)
+        monkeypatch.setattr(tokenizers, "PIECE_SIZE", 1 << 22)
         whole = bpe.encode(text).tolist()
-        monkeypatch.setattr(tokenizers, "AT_ONCE", 7)
+        monkeypatch.setattr(tokenizers, "PIECE_SIZE", 7)
         assert bpe.encode(text).tolist() == whole
         pieces = list(tokenizers._pieces(text, 7))
         assert "".join(pieces) == text
@@ -167,7 +167,7 @@ def test_tokenizers_that_do_not_keep_a_text_are_refused(bpe, tmp_path):
     lower.normalizer = library.normalizers.Lowercase()
     for found, why in ((words, "it is WordPiece"), (spaces, "its pre_tokenizer is not byte-level"), (lower, "it has a normalizer")):
         (tmp_path / "tokenizer.json").write_text(found.to_str())
-        with pytest.raises(ConfigError, match=f"is no tokenizer .{why}"):
+        with pytest.raises(ConfigError, match=f"is not a usable tokenizer .{why}"):
             load_tokenizer(tmp_path, "bpe", "key")
 
 
@@ -180,7 +180,7 @@ def test_gpt2_where_there_is_no_network_is_one_line_with_two_ways_out(monkeypatc
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
     with pytest.raises(
-        ConfigError, match=r"data.tokenizer=gpt2: .* cannot be fetched .* data.tokenizer_file, .* data.tokenizer=bpe"
+        ConfigError, match=r"data.tokenizer=gpt2: .* cannot be downloaded .* data.tokenizer_file .* data.tokenizer=bpe"
     ) as told:
         fetch_gpt2()
     assert "\n" not in str(told.value)
@@ -192,10 +192,10 @@ def test_what_is_no_tokenizer_is_refused_by_name(bpe, tmp_path):
         load_tokenizer(path, "bpe", "key")
     for content in ("{", "[]", '{"kind": "words"}', '{"version": 1}'):
         path.write_text(content)
-        with pytest.raises(ConfigError, match="is no tokenizer"):
+        with pytest.raises(ConfigError, match="is not a usable tokenizer"):
             load_tokenizer(path, "bpe", "key")
     path.write_text(json.dumps(ByteTokenizer(True).to_dict()))
-    with pytest.raises(ConfigError, match=r"holds the tokenizer byte-257-.*, not one of data.tokenizer=character"):
+    with pytest.raises(ConfigError, match=r"contains the tokenizer byte-257-.*, but data.tokenizer is character"):
         load_tokenizer(path, "character", "key")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"has no tokenizer.json, nor vocab.json and merges.txt"):

@@ -8,8 +8,8 @@ from linnaeus.data.order import epoch_order
 from linnaeus.data.sampler import PositionSampler, validation_batches
 from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.language.dataset import TextWindows
-from linnaeus.workloads.language.store import TokenArray
+from linnaeus.workloads.language.text_windows import TextWindows
+from linnaeus.workloads.language.token_store import TokenArray
 
 SIZES = [(2, 8), (3, 1), (8, 8), (9, 8), (10, 8), (16, 8), (17, 8), (100, 8), (103, 7), (1000, 64)]
 
@@ -73,12 +73,12 @@ def test_an_epoch_of_windows_has_no_target_twice_and_leaves_out_less_than_two_wi
 
 def test_the_cuts_move_with_the_epoch_and_the_seed_alone(tmp_path):
     windows = windows_of(tmp_path, 1000, 64, "windows")
-    shifts = [int(windows.shifts(epoch)[0]) for epoch in range(400)]
+    shifts = [int(windows.epoch_shifts(epoch)[0]) for epoch in range(400)]
     assert set(shifts) == set(range(64))
     assert np.bincount(shifts).max() < 25, "evenly"
     again, other = (windows_of(tmp_path, 1000, 64, "windows", seed) for seed in (0, 1))
-    assert shifts == [again.shifts(epoch)[0] for epoch in range(400)]
-    assert shifts != [other.shifts(epoch)[0] for epoch in range(400)]
+    assert shifts == [again.epoch_shifts(epoch)[0] for epoch in range(400)]
+    assert shifts != [other.epoch_shifts(epoch)[0] for epoch in range(400)]
 
 
 @pytest.mark.parametrize("size, block", SIZES)
@@ -148,5 +148,5 @@ def test_a_part_without_a_target_is_refused(tmp_path, size):
 
 def test_a_batch_is_of_one_epoch(tmp_path):
     windows = windows_of(tmp_path, 100, 8, "windows")
-    with pytest.raises(AssertionError, match="a batch is of one epoch"):
+    with pytest.raises(AssertionError, match="a batch must be of one epoch"):
         windows.__getitems__([SampleIndex(0, 0, 3, 0), SampleIndex(1, 0, 3, 0)])

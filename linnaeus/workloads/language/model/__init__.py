@@ -1,4 +1,4 @@
-"""Networks of the language workload: `gpt`, a decoder in named sizes."""
+"""The network of the language workload: `gpt`, a decoder in named sizes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ if TYPE_CHECKING:
 
 
 def build_gpt(config: GPTConfig, seed: int, vocabulary: int, block: int) -> GPT:
-    """The network of `config.model` on the CPU, its weights a function of `seed`.
+    """Return the network of `config` on the CPU, with weights that are a function of `seed`.
 
-    `vocabulary` is the number of the tokenizer's tokens, `block` the longest context in tokens. Raises ConfigError where the
-    configuration asks for what a model cannot be."""
+    `vocabulary` is the number of tokens, `block` the longest context in tokens. Raise `ConfigError` for impossible settings."""
     import torch
 
     from linnaeus.randomness import INIT, key
     from linnaeus.workloads.language.model.gpt import GPT
 
-    with torch.device("meta"):  # no time goes into torch's own initialisation, and no number comes from it
+    with torch.device("meta"):  # skips torch's own initialisation
         model = GPT(config, vocabulary, block)
     model.to_empty(device="cpu")
     torch.default_generator.manual_seed(key(seed, INIT) & 0x7FFFFFFFFFFFFFFF)

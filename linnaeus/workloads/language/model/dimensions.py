@@ -1,13 +1,13 @@
-"""Dimensions: named adapters beside attention and perceptron, whose strengths a curriculum sets.
+"""Dimensions: named adapters between attention and perceptron, with weights that the schedule's phases set.
 
     x + sum over dimensions d of  w_d * gate_d(norm x) * adapter_d(norm x)
 
-An adapter is a narrow perceptron (down, GELU, up: Houlsby et al. 2019), its gate a sigmoid for each position; the weights w_d come with the
-batch, one row a sample. Position by position, so what follows a token cannot reach it. All dimensions are one pair of matrices, in which
-each has rows of its own: a gate times a weight scales those of its dimension, and the second matrix adds them up.
+An adapter is a narrow perceptron (down, GELU, up: Houlsby et al. 2019). Its gate is a sigmoid at each position. The weights w_d come with
+the batch, one row per sample. Every operation is per position, so the block stays causal. All dimensions share one pair of matrices and
+each has its own rows: the hidden units of a dimension are scaled by gate x weight, and the second matrix sums the dimensions.
 
-Without batch weights those of the last update are used, in validation and for text. What a dimension is worth is the loss without
-it: its weight is set to 0, the others stay as they are.
+A batch without weights, in validation and generation, uses the weights of the run's last update. The score of a dimension is the loss
+with its weight set to 0 and the other weights unchanged, minus the loss with all weights.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from linnaeus.errors import ConfigError
 if TYPE_CHECKING:
     from linnaeus.workloads.language.config import GPTConfig
 
-NARROWER = 8  # an adapter is this much narrower than the stream: eight dimensions together are as wide as it
+NARROWING = 8  # width of the stream / default width of an adapter: eight dimensions together are as wide as the stream
 
 
 class Dimensions(nn.Module):
-    """What the dimensions of one block add to the stream."""
+    """The dimensions of one block."""
 
     def __init__(self, width: int, number: int, adapter_width: int, bias: bool) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Dimensions(nn.Module):
         self.up = nn.Linear(number * adapter_width, width, bias=bias)
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """What is added to x [B, T, width] by dimensions of the `weights` [B, D], or [D] for every sample."""
+        """Return the sum to add to x [B, T, width]. `weights`: [B, D], or [D] for all samples."""
         x = self.norm(x)
         inner = F.gelu(self.down(x)).unflatten(-1, (self.number, -1))
         strength = self.gate(x).sigmoid() * weights.unsqueeze(-2)
@@ -46,29 +46,30 @@ class Dimensions(nn.Module):
 
 
 def first_block(layers: int) -> int:
-    """The first of `layers` blocks that has dimensions: the lowest quarter reads only."""
+    """Return the number of the first of `layers` blocks that has dimensions: the lowest quarter has none."""
     return layers // 4
 
 
-def without_one(weights: Tensor, sample: Tensor) -> Tensor:
-    """[B, D]: `weights`, [B, D] or [D], with one dimension of each sample int64 [B] switched off, the one that `switched_off` names."""
-    return weights * ~switched_off(sample, weights.shape[-1])
+def ablate_one(weights: Tensor, sample: Tensor) -> Tensor:
+    """Return `weights` ([B, D] or [D]) with one weight of each sample, int64 [B], set to 0, the one in `ablation_mask`; [B, D]."""
+    return weights * ~ablation_mask(sample, weights.shape[-1])
 
 
-def switched_off(sample: Tensor, number: int) -> Tensor:
-    """bool [B, D]: the dimension without which a validation sample int64 [B] is also run, `sample` mod D."""
+def ablation_mask(sample: Tensor, number: int) -> Tensor:
+    """Return the dimension that is ablated for each validation sample, int64 [B]: `sample` mod D. bool [B, D]."""
     return (sample % number)[:, None] == torch.arange(number, device=sample.device)
 
 
 def adapter_width(config: GPTConfig, width: int) -> int:
-    """Channels of an adapter. ConfigError for names that cannot be rows of a report, and for a width of nothing."""
+    """Return the channels of an adapter. Raise `ConfigError` for names that cannot be used in metrics, repeated names, and a width without
+    dimensions."""
     names = config.dimensions
     if not names and config.adapter_width is not None:
-        raise ConfigError(f"model.adapter_width={config.adapter_width} has no effect without model.dimensions; name some, or make it null")
-    wrong = next((name for name in names if not name.isidentifier()), None)
-    if wrong is not None:
-        raise ConfigError(f"model.dimensions names {wrong!r}; a name is letters, digits and underscores, and no digit comes first")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"model.dimensions names {twice} twice; name it once")
-    return -(-width // NARROWER) if config.adapter_width is None else config.adapter_width
+        raise ConfigError(f"model.adapter_width={config.adapter_width} has no effect without model.dimensions; set them, or use null")
+    invalid = next((name for name in names if not name.isidentifier()), None)
+    if invalid is not None:
+        raise ConfigError(f"model.dimensions has {invalid!r}; a name must be letters, digits and underscores, and not begin with a digit")
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ConfigError(f"model.dimensions has {repeated} twice; names must be unique")
+    return -(-width // NARROWING) if config.adapter_width is None else config.adapter_width

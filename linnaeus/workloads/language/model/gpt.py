@@ -1,11 +1,10 @@
-"""gpt: a decoder that reads tokens from left to right and says at each what comes next.
+"""`gpt`: a decoder that predicts the next token at each position.
 
-    tokens -> embedding (+ learned positions) -> dropout -> blocks -> norm -> scores by the embedding itself (tied head)
+    tokens -> embedding (+ learned positions) -> dropout -> blocks -> norm -> logits by the embedding's weights (tied head)
 
-Everything between embedding and head is in `blocks`, a list that a part with further layers may extend or replace entry by entry: a
-block takes the stream [B, T, width] and gives it back. The architecture and its initialisation are those of GPT-2 (Radford et al. 2019):
-N(0, 0.02), and N(0, 0.02 / sqrt(2 layers)) for the matrices of a block that write to the residual stream. `model.dimensions` adds to it
-what `dimensions.py` describes, in all blocks but the lowest quarter.
+`blocks` is a list of modules from the stream [B, T, width] to the stream; code that adds layers may extend it or replace its entries.
+Architecture and initialisation are GPT-2's (Radford et al. 2019): N(0, 0.02), and N(0, 0.02 / sqrt(2 layers)) for the matrices of a block
+that write to the residual stream. `model.dimensions` adds the adapters of `dimensions.py`, in all blocks but the lowest quarter.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from torch import Tensor, nn
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.base import Model
-from linnaeus.workloads.language.model.attention import Attend, Block
-from linnaeus.workloads.language.model.dimensions import Dimensions, adapter_width, first_block, without_one
-from linnaeus.workloads.language.model.positions import ROTARY_BASE, rotary_table
+from linnaeus.workloads.language.model.causal_attention import ROTARY_BASE, Attend, Block, rotary_table
+from linnaeus.workloads.language.model.dimensions import Dimensions, ablate_one, adapter_width, first_block
 from linnaeus.workloads.language.model.sizes import rounded_up, size_of
 from linnaeus.workloads.language.model.token_loss import token_losses
 
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from linnaeus.workloads.language.config import GPTConfig
 
 STD = 0.02
-APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # model.gelu as torch names it
-WRITERS = ("attention.output", "perceptron.down", "dimensions.up")  # to the residual stream
+APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # model.gelu -> `approximate` of F.gelu
+RESIDUAL_WRITERS = ("attention.output", "perceptron.down", "dimensions.up")  # matrices that write to the residual stream
 MASKABLE = tuple(
     f"{matrix}.weight"
     for matrix in ("attention.query_key_value", "attention.output", "perceptron.up", "perceptron.down", "dimensions.down", "dimensions.up")
@@ -39,20 +37,26 @@ MASKABLE = tuple(
 
 
 class GPT(Model):
-    """`model(batch)` reads `input` int64 [B, T], T up to `block`. With `target` [B, T] in the batch (-1: none) it returns `losses` [B, T]
-    in float32 (or float64), their sum `loss_sum` [], and no scores, which need not outlive their loss; outside of training also `best`
-    int64 [B, T], the likeliest tokens, which cost another pass over the scores. Without `target`: `logits` [B, T, rows of the embedding].
+    """A decoder in the architecture of GPT-2.
 
-    With dimensions the batch may have their weights, `dimensions` float32 [B, D]; else those that `weigh` has set, all alike
-    where it has not. Outside of training, given `target` and `sample`, there are also `losses_without` [B, T]: with one dimension switched
-    off, another one for each sample (`dimensions.switched_off`)."""
+    `model(batch)` reads `input`, int64 [B, T] with T up to `block`. Without `target` in the batch it returns `logits` [B, T, rows of the
+    embedding]. With `target`, int64 [B, T], -1 where missing, it returns:
 
-    turns: Tensor | None  # rotary table [2, block, head width / 2]
-    final_weights: Tensor | None  # of the dimensions [D]: those of the last update of a run
+    - `losses` [B, T] in float32 (float64 in a float64 model) and their sum `loss_sum` []. The logits are not returned, so their memory is
+      free after the loss.
+    - outside training also `predictions`, int64 [B, T], the most probable tokens. They cost another pass over the logits.
+    - outside training, with dimensions and with `sample` in the batch, also `ablated_losses` [B, T]: the losses with one dimension
+      ablated, `sample` mod D (`dimensions.ablation_mask`).
+
+    The weights of the dimensions are `dimensions`, float32 [B, D], in the batch, or else those of `set_dimension_weights`, which are equal
+    until it is called."""
+
+    rotary: Tensor | None  # rotary table [2, block, head width / 2]; None: learned positions
+    dimension_weights: Tensor | None  # [D], for batches without weights: those of the run's last update; None without dimensions
 
     def __init__(self, config: GPTConfig, vocabulary: int, block: int) -> None:
-        """Raises ConfigError for numbers that do not go together. `vocabulary` tokens have a meaning; the rows of the embedding beyond
-        them, where `vocabulary_multiple` makes any, only learn never to be predicted."""
+        """Raise `ConfigError` for impossible settings. `vocabulary` is the number of tokens; `vocabulary_multiple` may add rows to the
+        embedding that are never targets."""
         super().__init__()
         self.size, self.vocabulary, self.block = size_of(config), vocabulary, block
         self.rotary_base = _rotary_base(config, self.size.width // self.size.heads)
@@ -60,8 +64,8 @@ class GPT(Model):
         self.dimensions = tuple(config.dimensions)
         self.token = _embedding(rounded_up(vocabulary, config.vocabulary_multiple), width)
         self.position = _embedding(block, width) if self.rotary_base is None else None
-        self.register_buffer("turns", None if self.rotary_base is None else self._turns(), persistent=False)
-        self.register_buffer("final_weights", torch.empty(len(self.dimensions)) if self.dimensions else None, persistent=False)
+        self.register_buffer("rotary", None if self.rotary_base is None else self._rotary_table(), persistent=False)
+        self.register_buffer("dimension_weights", torch.empty(len(self.dimensions)) if self.dimensions else None, persistent=False)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(self._block(number, config) for number in range(self.size.layers))
         self.norm = nn.LayerNorm(width, bias=config.bias)
@@ -72,42 +76,42 @@ class GPT(Model):
             dimensions = Dimensions(width, len(self.dimensions), narrow, config.bias)
         return Block(width, self.size.heads, config.bias, config.dropout, dimensions, APPROXIMATE[config.gelu])
 
-    def _turns(self) -> Tensor:
+    def _rotary_table(self) -> Tensor:
         assert self.rotary_base is not None
         return rotary_table(self.block, self.size.width // self.size.heads, self.rotary_base).float()
 
     def init_weights(self) -> None:
-        """Every parameter and buffer, from torch's default generator."""
-        into_residual = STD * (2 * len(self.blocks)) ** -0.5
+        """Initialise every parameter and buffer, with torch's default generator."""
+        residual_std = STD * (2 * len(self.blocks)) ** -0.5
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=into_residual if name.endswith(WRITERS) else STD)
+                nn.init.normal_(module.weight, std=residual_std if name.endswith(RESIDUAL_WRITERS) else STD)
             elif isinstance(module, nn.LayerNorm):
                 nn.init.ones_(module.weight)
             if getattr(module, "bias", None) is not None:
                 nn.init.zeros_(module.bias)
-        if self.turns is not None:
-            self.turns.copy_(self._turns())
-        if self.final_weights is not None:
-            self.final_weights.fill_(1 / len(self.dimensions))
+        if self.rotary is not None:
+            self.rotary.copy_(self._rotary_table())
+        if self.dimension_weights is not None:
+            self.dimension_weights.fill_(1 / len(self.dimensions))
 
-    def weigh(self, weights: Sequence[float]) -> None:
-        """Take other weights [D] where a batch has none."""
-        assert self.final_weights is not None and len(weights) == len(self.dimensions)
-        self.final_weights.copy_(torch.tensor(weights))
+    def set_dimension_weights(self, weights: Sequence[float]) -> None:
+        """Set the weights [D] that are used for batches without weights."""
+        assert self.dimension_weights is not None and len(weights) == len(self.dimensions)
+        self.dimension_weights.copy_(torch.tensor(weights))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        weights = batch.get("dimensions", self.final_weights) if self.dimensions else None
+        weights = batch.get("dimensions", self.dimension_weights) if self.dimensions else None
         if "target" not in batch:
             return {"logits": self.logits(self.features(batch["input"], weights=weights))}
         outputs: dict[str, Tensor] = {}
         if weights is not None and "sample" in batch and not self.training:
-            features = self.features(batch["input"], weights=without_one(weights, batch["sample"]))
-            outputs["losses_without"] = token_losses(self.logits(features), batch["target"])
+            features = self.features(batch["input"], weights=ablate_one(weights, batch["sample"]))
+            outputs["ablated_losses"] = token_losses(self.logits(features), batch["target"])
         logits = self.logits(self.features(batch["input"], weights=weights))
         outputs["losses"] = token_losses(logits, batch["target"])
-        outputs["loss_sum"] = outputs["losses"].sum()  # here, where a compiler sees it: outside, a step of a small model takes 13 % longer
-        return outputs if self.training else outputs | {"best": logits.argmax(-1)}
+        outputs["loss_sum"] = outputs["losses"].sum()  # inside the compiled part: outside, a step of a small model takes 13 % longer
+        return outputs if self.training else outputs | {"predictions": logits.argmax(-1)}
 
     def features(
         self,
@@ -116,44 +120,45 @@ class GPT(Model):
         attend: Sequence[Attend] | None = None,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Normed features [B, T, width] of int64 tokens [B, T]. `positions` int64 [B, T] is where the tokens stand, by default 0 to
-        T - 1; `attend` one callable per block in place of attention among the tokens themselves; `weights` of the dimensions [B, D] or
-        [D], by default those that `weigh` has set."""
+        """Return normalised features [B, T, width] of int64 tokens [B, T].
+
+        `positions` int64 [B, T]: positions of the tokens; default 0 to T - 1. `attend`: a function per block that replaces attention
+        among the tokens themselves. `weights` of the dimensions: [B, D] or [D]; default those of `set_dimension_weights`."""
         x = self.token(tokens)
         if self.position is not None:
             x = x + (self.position.weight[: tokens.shape[1]] if positions is None else self.position(positions))
         x = self.dropout(x)
-        turns, weights = self.turns, self.final_weights if weights is None else weights
-        if turns is not None:
-            turns = turns[:, : tokens.shape[1]] if positions is None else turns[:, positions].unsqueeze(2)
+        rotary, weights = self.rotary, self.dimension_weights if weights is None else weights
+        if rotary is not None:
+            rotary = rotary[:, : tokens.shape[1]] if positions is None else rotary[:, positions].unsqueeze(2)
         for i, block in enumerate(self.blocks):
-            x = block(x, turns, None if attend is None else attend[i], weights)
+            x = block(x, rotary, None if attend is None else attend[i], weights)
         return self.norm(x)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Scores [..., rows of the embedding] of features [..., width]."""
+        """Return logits [..., rows of the embedding] from features [..., width]."""
         return F.linear(features, self.token.weight)
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """The final norm."""
+        """Return the parameters of the final norm."""
         return list(self.norm.parameters())
 
     def trunk_parameters(self) -> list[nn.Parameter]:
-        """All: there is one task."""
+        """Return all parameters, because there is one task."""
         return list(self.parameters())
 
     @property
     def no_decay(self) -> set[str]:
-        """Norms and biases; every matrix, the embeddings too, is decayed."""
+        """The names of norms and biases. Every matrix, the embeddings included, is decayed."""
         return {name for name, parameter in self.named_parameters() if parameter.dim() < 2}
 
     def maskable_parameters(self) -> list[str]:
-        """Names of the matrices that connectivity masks may act on: those of attention, perceptron and adapters. Not the embedding, the
-        positions or the gates, where one weight decides on a whole token, place or dimension and not on one connection of many."""
+        """Return the names of the matrices that can be sparse: those of attention, perceptron and adapters. Embedding, positions and gates
+        are excluded, because one of their weights affects a whole token, position or dimension."""
         return [name for name, _ in self.named_parameters() if name.endswith(MASKABLE)]
 
     def flops_per_token(self, length: int) -> int:
-        """Floating-point operations of forward and backward for one token in a context of `length`: 6 N + 12 L H Q T.
+        """Return the floating-point operations of forward and backward for one token in a context of `length`: 6 N + 12 L H Q T.
 
         N: parameters without learned positions (6: a multiplication and an addition, forward once and backward twice); L layers of H
         heads of width Q over T = `length` tokens. (Chowdhery et al. 2022, "PaLM", appendix B; the causal half is not deducted.)"""
@@ -162,23 +167,25 @@ class GPT(Model):
         return 6 * weights + 12 * self.size.layers * self.size.width * length
 
     def flops_per_sample(self) -> int:
-        """Of a whole window, which is a sample."""
+        """Return the floating-point operations of forward and backward for one sample, a window of `block` tokens."""
         return self.block * self.flops_per_token(self.block)
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    """Without torch's own initialisation, which on the meta device imports its compiler: 1.6 s."""
+    """Return an embedding without torch's own initialisation, which imports the compiler on the meta device: 1.6 s."""
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 def _rotary_base(config: GPTConfig, head_width: int) -> float | None:
-    """None for learned positions. ConfigError for a base without effect, and for heads that have no pairs of channels."""
+    """Return the rotary base; None for learned positions. Raise `ConfigError` for a base without effect, and for heads of odd width."""
     if config.positions == "learned":
         if config.rotary_base is not None:
             raise ConfigError(
-                f"model.rotary_base={config.rotary_base:g} has no effect with model.positions=learned; use positions=rotary or null"
+                f"model.rotary_base={config.rotary_base:g} has no effect with model.positions=learned; use null, or positions=rotary"
             )
         return None
     if head_width % 2:
-        raise ConfigError(f"model.positions=rotary turns pairs of channels, and heads here have {head_width}; change model.heads or width")
+        raise ConfigError(
+            f"model.positions=rotary needs an even number of channels per head, not {head_width}; change model.heads or model.width"
+        )
     return ROTARY_BASE if config.rotary_base is None else config.rotary_base

@@ -1,7 +1,7 @@
-"""Named sizes of the decoder, and what a configuration makes of one.
+"""Named sizes of the decoder.
 
-The sizes are those of GPT-2 (Radford et al. 2019) and of the small models people learn with. Parameters at a vocabulary of
-50,257, 1,024 learned positions and no biases: gpt2 124 million, medium 355, large 774, xl 1,557.
+They are those of GPT-2 (Radford et al. 2019) and smaller ones for experiments. Parameters at a vocabulary of 50,257, 1,024 learned
+positions and no biases: gpt2 124 million, medium 355, large 774, xl 1,557.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ SIZES = {
 
 
 def size_of(config: GPTConfig) -> Size:
-    """The named size with the numbers that the configuration gives in their place. ConfigError where heads do not divide the width."""
+    """Return the named size, with the numbers that the configuration sets. Raise `ConfigError` if the heads do not divide the width."""
     given = {name: value for name in ("layers", "heads", "width") if (value := getattr(config, name)) is not None}
     size = dataclasses.replace(SIZES[config.size], **given)
     if size.width % size.heads:
-        fits = rounded_up(size.width, size.heads)
         raise ConfigError(
-            f"model.heads is {size.heads}, which does not divide the width {size.width}; give model.width={fits} or another number of heads"
+            f"model.heads is {size.heads}, which does not divide the width {size.width}; set model.width="
+            f"{rounded_up(size.width, size.heads)} or another number of heads"
         )
     return size
 
 
 def rounded_up(number: int, multiple: int) -> int:
-    """The next multiple: GPUs like the sides of a matrix to be multiples of 64 (50,257 -> 50,304)."""
+    """Return the next multiple of `multiple`. GPU matrix products are fastest with sides that are multiples of 64 (50,257 -> 50,304)."""
     return -(-number // multiple) * multiple

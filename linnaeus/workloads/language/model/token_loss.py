@@ -1,10 +1,9 @@
-"""Cross-entropy of every token, with as few copies of the scores [N, V] as there can be.
+"""Cross-entropy of every token, with as few copies of the logits [N, V] as possible.
 
-At a vocabulary of 50,304 the scores are the largest tensor of a training step. In float32 torch's own loss keeps one copy until backward,
-which is all it takes. In bf16 or fp16 the loss is still computed in float32, and torch keeps a float32 copy of the scores besides
-them: 10 bytes a score at the worst moment. Here the 2-byte scores themselves are kept, with one number a row (the log of
-the sum of exponentials), and float32 exists for a few rows at a time: 4 bytes. A compiler fuses the plain expression to the same effect,
-so it is given that.
+At a vocabulary of 50,304 the logits are the largest tensor of a training step. In float32, torch's loss keeps one copy until backward.
+In bf16 or fp16 the loss must still be computed in float32, and torch keeps a float32 copy besides the logits: at most 10 bytes per logit.
+The loss here keeps the 2-byte logits and one number per row (the log of the sum of exponentials), and converts a few rows at a time to
+float32: 4 bytes per logit. A compiler fuses the plain expression to the same effect, so compiled models use torch's loss.
 """
 
 from __future__ import annotations
@@ -15,42 +14,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-IGNORED = -1  # a target that is none: loss 0 and no gradient
-CHUNK = 2**24  # scores turned into float32 at once, 64 MiB
+IGNORED = -1  # a missing target: its loss and gradient are 0
+CHUNK = 2**24  # logits converted to float32 at once, 64 MiB
 
 
-def token_losses(scores: Tensor, target: Tensor) -> Tensor:
-    """-log softmax(scores)[target] of scores [..., V] and int64 target [...], 0 where the target is `IGNORED`; float32, float64
-    for float64 scores."""
-    shape, scores, target = target.shape, scores.flatten(0, -2), target.flatten()
-    if scores.dtype in (torch.float32, torch.float64) or torch.compiler.is_compiling():
-        wide = scores if scores.dtype == torch.float64 else scores.float()
+def token_losses(logits: Tensor, target: Tensor) -> Tensor:
+    """Return -log softmax(logits)[target] for logits [..., V] and target int64 [...], 0 where the target is `IGNORED`. float32; float64 for
+    float64 logits."""
+    shape, logits, target = target.shape, logits.flatten(0, -2), target.flatten()
+    if logits.dtype in (torch.float32, torch.float64) or torch.compiler.is_compiling():
+        wide = logits if logits.dtype == torch.float64 else logits.float()
         return F.cross_entropy(wide, target, reduction="none", ignore_index=IGNORED).view(shape)
-    return _NarrowLoss.apply(scores, target).view(shape)
+    return _HalfPrecisionLoss.apply(logits, target).view(shape)
 
 
-class _NarrowLoss(torch.autograd.Function):
-    """The loss of rows of bf16 or fp16 scores, in float32 arithmetic."""
+class _HalfPrecisionLoss(torch.autograd.Function):
+    """The loss of rows of bf16 or fp16 logits, in float32 arithmetic."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, target: Tensor) -> Tensor:
-        total = torch.cat([part.float().logsumexp(1) for part in scores.split(_rows(scores))])
-        ctx.save_for_backward(scores, target, total)
-        right = scores.gather(1, target.clamp(min=0)[:, None])[:, 0]
-        return (total - right) * (target != IGNORED)
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        log_sum = torch.cat([part.float().logsumexp(1) for part in logits.split(_rows(logits))])
+        ctx.save_for_backward(logits, target, log_sum)
+        correct = logits.gather(1, target.clamp(min=0)[:, None])[:, 0]
+        return (log_sum - correct) * (target != IGNORED)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """softmax(scores) - one-hot(target), times the gradient of the row."""
-        scores, target, total = ctx.saved_tensors
-        gradient, rows = torch.empty_like(scores), _rows(scores)
-        weight = gradients[0] * (target != IGNORED)
-        for part, right, norm, factor, out in zip(*(each.split(rows) for each in (scores, target, total, weight, gradient))):
+        """Return softmax(logits) - one-hot(target), times the gradient of the row."""
+        logits, target, log_sum = ctx.saved_tensors
+        gradient, rows = torch.empty_like(logits), _rows(logits)
+        factor = gradients[0] * (target != IGNORED)
+        for part, correct, norm, scale, out in zip(*(each.split(rows) for each in (logits, target, log_sum, factor, gradient))):
             share = (part.float() - norm[:, None]).exp_()
-            share.scatter_add_(1, right.clamp(min=0)[:, None], share.new_full((len(share), 1), -1.0))
-            out.copy_(share.mul_(factor[:, None]))
+            share.scatter_add_(1, correct.clamp(min=0)[:, None], share.new_full((len(share), 1), -1.0))
+            out.copy_(share.mul_(scale[:, None]))
         return gradient, None
 
 
-def _rows(scores: Tensor) -> int:
-    return max(1, CHUNK // scores.shape[1])
+def _rows(logits: Tensor) -> int:
+    return max(1, CHUNK // logits.shape[1])

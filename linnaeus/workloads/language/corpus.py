@@ -1,0 +1,193 @@
+"""Read text files, cut them into documents and select the validation documents, before anything is tokenized.
+
+`scan_texts` reads every file once and keeps its hash, and the length and hash of each document. Files that are not read (empty, matching
+no source, or up to `data.max_bad_fraction` in another encoding) are counted in notes and listed in dataset.json; a file in another
+encoding is named with the offset of the error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus import randomness
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.language.config import TextConfig
+from linnaeus.workloads.language.text_files import MODULE_BYTES, FoundFiles, find_files, printable
+
+NAMED = 5  # file names in the note about files that match no source
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of documents. `name` is its path relative to the folder, `source` the number of its source (0 without named sources)."""
+
+    name: str
+    path: Path
+    bytes: int
+    sha256: str
+    source: int = 0
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The scanned files and their D documents. Documents are numbered over all files, by source and then by file name."""
+
+    files: tuple[TextFile, ...]
+    digests: np.ndarray  # uint64 [D]: hash of each document's text
+    characters: np.ndarray  # int64 [D]
+    document_sources: np.ndarray  # int64 [D]: source number of each document; 0 without named sources
+    sources: tuple[str, ...]  # names; () without named sources
+    encoding: str
+    separator: str | None
+    notes: tuple[str, ...]
+    left_out: dict[str, list[str]]  # reason -> names of all files left out for it
+
+    def documents(self) -> Iterator[tuple[str, str]]:
+        """Yield (file name, text) of each document. Raise `ConfigError` if a file has changed since the scan."""
+        for file in self.files:
+            content = _read(file.path)
+            if hashlib.sha256(content).hexdigest() != file.sha256:
+                raise ConfigError(f"data.path: {file.path} changed while it was being read; start again when nothing writes to it")
+            for text in split_documents(content.decode(self.encoding), self.separator):
+                yield file.name, text
+
+
+def scan_texts(config: TextConfig) -> Corpus:
+    """Read the files that `config` selects. Raise `ConfigError` if there is no text, or if more files than `data.max_bad_fraction`
+    cannot be decoded."""
+    _check_encoding(config.encoding)
+    if config.separator == "":
+        raise ConfigError("data.separator is empty; set the text between two documents, or null if each file is one document")
+    found = find_files(config)
+    files, digests, characters, document_sources, bad = [], [], [], [], []
+    left_out: dict[str, list[str]] = {"no source": found.left_out, "empty": [], "encoding": []}
+    for path, source in zip(found.paths, found.sources, strict=True):
+        content = _read(path)
+        try:
+            texts = split_documents(content.decode(config.encoding), config.separator)
+            hashes = [_digest(text) for text in texts]  # some codecs decode to characters that UTF-8 cannot encode
+        except UnicodeError as error:
+            left_out["encoding"].append(found.name(path))
+            where = f"at byte {error.start} ({error.reason})" if isinstance(error, UnicodeDecodeError) else f"({error})"
+            bad.append(f"{printable(path)} is not {config.encoding} {where}")
+            continue
+        if not texts:
+            left_out["empty"].append(found.name(path))
+            continue
+        files.append(TextFile(found.name(path), path, len(content), hashlib.sha256(content).hexdigest(), source))
+        digests += hashes
+        characters += [len(text) for text in texts]
+        document_sources += [source] * len(texts)
+    _check_bad(bad, len(found.paths), config)
+    sources = tuple(config.sources or ())
+    _check_not_empty(found, {file.source for file in files}, sources, len(bad))
+    arrays = np.array(digests, dtype=np.uint64), np.array(characters, dtype=np.int64), np.array(document_sources, dtype=np.int64)
+    _check_split(arrays[0], arrays[2], sources, config.split_seed)
+    notes = [f"text: {_origin(config)}: {counted(len(files), 'file')}, {counted(len(digests), 'document')}, {sum(characters):,} characters"]
+    notes += found.notes + [f"left out: {line}" for line in bad] + _left_out_notes(left_out)
+    reasons = {reason: names for reason, names in left_out.items() if names}
+    return Corpus(tuple(files), *arrays, sources, config.encoding, config.separator, tuple(notes), reasons)
+
+
+def held_out(corpus: Corpus, fraction: float, seed: int) -> np.ndarray:
+    """Return which documents are for validation, bool [D].
+
+    A hash of each document's own text decides, so other documents do not move it, and two equal documents are on the same side. If by
+    chance all documents of a source are on one side, the one nearest to the threshold moves to the other side."""
+    draws = randomness.uniforms(randomness.key(seed, randomness.SPLIT), corpus.digests)
+    chosen = draws < fraction
+    for source in range(max(1, len(corpus.sources))):
+        own = corpus.document_sources == source
+        if not chosen[own].any():
+            chosen |= own & (draws == draws[own].min())
+        elif chosen[own].all():
+            chosen &= ~(own & (draws == draws[own].max()))
+    return chosen
+
+
+def split_documents(text: str, separator: str | None) -> list[str]:
+    """Return the documents of a file's text, without those that are only white space."""
+    texts = [text] if separator is None else text.split(separator)
+    return [text for text in texts if text.strip()]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 file" or "2,000 files"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def _check_encoding(encoding: str) -> None:
+    try:
+        b" ".decode(encoding)
+    except LookupError:
+        raise ConfigError(f"data.encoding={encoding} is not a codec of Python; use for example utf-8, utf-16 or latin-1") from None
+    except UnicodeError:
+        pass  # a codec whose characters are longer than one byte
+
+
+def _check_bad(bad: list[str], files: int, config: TextConfig) -> None:
+    if len(bad) > config.max_bad_fraction * files:
+        raise ConfigError(
+            f"data.encoding: {bad[0]}{f', and {len(bad) - 1} more files' if len(bad) > 1 else ''}; correct the file, set its encoding, or "
+            f"leave out up to data.max_bad_fraction={max(0.01, -(-100 * len(bad) // files) / 100)} of the files"
+        )
+
+
+def _check_not_empty(found: FoundFiles, remaining: set[int], sources: Sequence[str], bad: int) -> None:
+    """Raise `ConfigError` if no text remains, or none of a source. `remaining`: source numbers with text; `bad`: files in another
+    encoding."""
+    if not remaining:
+        reason = f"are empty, except {bad} that are not in data.encoding" if bad else "are empty"
+        raise ConfigError(f"data.path: {printable(found.folder)} does not contain text: all {len(found.paths)} files {reason}")
+    for number, name in enumerate(sources):
+        if number not in remaining:
+            files = counted(found.sources.count(number), "file")
+            raise ConfigError(f"data.sources.{name}: its {files} in {found.folder} do not contain text; use other patterns or remove it")
+
+
+def _check_split(digests: np.ndarray, document_sources: np.ndarray, sources: Sequence[str], seed: int) -> None:
+    """Raise `ConfigError` if all documents of a source are equal, so all would be on one side, or if a seed is set but nothing is
+    split at random."""
+    several = False
+    for number, key in enumerate([f"data.sources.{name}" for name in sources] or ["data.path"]):
+        own = digests[document_sources == number]
+        if len(own) > 1 and (own == own[0]).all():
+            equal = f"all {len(own)} documents are equal, and equal documents stay on one side of the split"
+            raise ConfigError(f"{key}: {equal}; add others, or keep only one of them")
+        several = several or len(own) > 1
+    if seed and not several:
+        single = "each source is a single text, which" if sources else "a single text"
+        raise ConfigError(f"data.split_seed={seed} has no effect: {single} is split by position, its end validates; remove it")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
+
+
+def _origin(config: TextConfig) -> str:
+    if config.path is not None:
+        return config.path
+    files = f"the modules of up to {MODULE_BYTES:,} bytes" if config.sources is None else "files"
+    return f"{files} of Python {sys.version.split()[0]}'s standard library"
+
+
+def _left_out_notes(left_out: dict[str, list[str]]) -> list[str]:
+    """Return a line about empty files and one about files that match no source, with the first five names. Files in another encoding
+    have a line each elsewhere."""
+    unmatched, empty = left_out["no source"], left_out["empty"]
+    names = unmatched[:NAMED] + ["..."] * (len(unmatched) > NAMED)
+    lines = [f"left out: {counted(len(empty), 'empty file')}"] if empty else []
+    return lines + ([f"left out: {counted(len(unmatched), 'file')} without a source: {', '.join(names)}"] if unmatched else [])
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,175 @@
+"""Adapt the weights of `run.init_from` to a language model: check the tokens, and convert the layout of GPT-2 and nanoGPT.
+
+A run's dataset.json has the identity of its tokens. Weights of a run with other tokens are refused, because an id would mean another
+token.
+
+GPT-2's published weights (`config.json` and `model.safetensors` of the Hugging Face hub: gpt2, gpt2-medium, gpt2-large, gpt2-xl) have
+other names, transposed matrices and a stored causal mask. nanoGPT's ckpt.pt has GPT-2's names and the matrices of `model/gpt.py`. If
+settings of the model (`model.layers`, `model.bias`, ...) differ from those of the weights, one error lists all that must be set. If the
+weights have more positions than `data.block`, the first ones are used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linnaeus.checkpoint.fitting import covers
+from linnaeus.checkpoint.initial_weights import PUBLISHED
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.language.model.sizes import rounded_up
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from linnaeus.checkpoint.initial_weights import InitialWeights
+    from linnaeus.config.schema import Config
+    from linnaeus.workloads.language.model.gpt import GPT
+
+EMBEDDING = "token.weight"
+GPT2_ROWS = (50257, 50304)  # rows of GPT-2's embedding, and rounded up to a multiple of 64
+OUTSIDE_BLOCKS = {"wte": "token", "wpe": "position", "ln_f": "norm"}
+IN_BLOCK = {
+    "ln_1": "norm1",
+    "attn.c_attn": "attention.query_key_value",
+    "attn.c_proj": "attention.output",
+    "ln_2": "norm2",
+    "mlp.c_fc": "perceptron.up",
+    "mlp.c_proj": "perceptron.down",
+}
+CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
+GELUS = {"gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu": "erf"}  # config.json -> model.gelu
+# Values in config.json that the model here cannot change.
+FIXED = {"layer_norm_epsilon": 1e-5, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
+
+
+def adapt_weights(weights: InitialWeights, model: GPT, config: Config, tokens: str) -> InitialWeights:
+    """Return the weights with the names of `model`. `tokens` is the identity of this run's tokens. Raise `ConfigError` for weights of a run
+    with other tokens, and for a GPT-2 whose settings differ from the model's."""
+    path = str(config.run.init_from)
+    if covers(config.run.init_skip, EMBEDDING):  # the tokens of the weights do not matter
+        return _convert_gpt2(weights, model, config, path)
+    notes = check_tokens(path, tokens)
+    return _convert_gpt2(dataclasses.replace(weights, notes=[*weights.notes, *notes]), model, config, path, tokens)
+
+
+def check_tokens(path: str, tokens: str) -> list[str]:
+    """Return notes for the user. Raise `ConfigError` if `path` belongs to a run with other tokens."""
+    run = _run_of(Path(path))
+    if run is None:
+        return []
+    trained = json.loads((run / "dataset.json").read_text(encoding="utf-8"))["identity"]
+    if trained == tokens:
+        return []
+    if trained.startswith("unknown-") or tokens.startswith("unknown-"):
+        return [f"tokens: {path} was trained on {trained}, this run has {tokens}: it is unknown whether they are the same"]
+    raise ConfigError(
+        f"run.init_from: {path} was trained on the tokens {trained}, this run has {tokens}; use its tokenizer, "
+        f"data.tokenizer={trained.partition('-')[0]} data.tokenizer_file={run / 'tokenizer.json'}, or skip the embedding, "
+        "run.init_skip=[token]"
+    )
+
+
+def _run_of(path: Path) -> Path | None:
+    """Return the directory of the language run that is `path` or contains it; None: there is none."""
+    for folder in (path, *path.resolve().parents[:3]):
+        try:
+            facts = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        return folder if isinstance(facts, dict) and isinstance(facts.get("identity"), str) else None
+    return None
+
+
+# -- the layout of GPT-2 -------------------------------------------------------------------------------------------------------
+
+
+def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, path: str, tokens: str | None = None) -> InitialWeights:
+    """Return weights in GPT-2's layout with the names of `model`, and others unchanged. `tokens` None: the embedding is skipped."""
+    state = {name.removeprefix("transformer."): tensor for name, tensor in weights.state.items()}
+    embedding, first = state.get("wte.weight"), state.get("h.0.attn.c_attn.weight")
+    if embedding is None or first is None or embedding.dim() != 2 or first.dim() != 2:
+        return weights
+    transposed = first.shape[0] != 3 * embedding.shape[1]  # published weights are [inputs, outputs]
+    rows = embedding.shape[0] if tokens is not None else None
+    if tokens is not None and rows in GPT2_ROWS and tokens.partition("-")[0] not in ("gpt2", "unknown"):
+        raise ConfigError(f"run.init_from: {path} was trained on the tokens of GPT-2, this run has {tokens}; use data.tokenizer=gpt2")
+    published = _read_published_config(Path(path)) if transposed else {}
+    _check_settings(path, _settings(state, published, transposed), config, model, rows)
+    notes = [] if "n_head" in published else [f"{weights.source} does not have the number of heads; model.heads is not checked"]
+    converted = _renamed(state, transposed)
+    positions = converted.get("position.weight")
+    if positions is not None and positions.dim() == 2 and len(positions) > model.block:
+        converted["position.weight"] = positions[: model.block]
+        notes.append(f"{weights.source} has {len(positions)} positions; the first {model.block} are used (data.block)")
+    return dataclasses.replace(weights, state=converted, notes=[*weights.notes, *notes])
+
+
+def _read_published_config(path: Path) -> dict[str, Any]:
+    """Return the config.json of published weights; {} if there is none. Raise `ConfigError` for a function that the model here cannot
+    compute."""
+    file = (path if path.is_dir() else path.parent) / PUBLISHED
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"run.init_from: {file} cannot be read ({' '.join(str(error).split())}); download it again") from None
+    content = content if isinstance(content, dict) else {}
+    unsupported = [name for name, value in FIXED.items() if content.get(name, value) != value]
+    if str(content.get("activation_function", "gelu_new")) not in GELUS:
+        unsupported.append("activation_function")
+    if unsupported:
+        raise ConfigError(f"run.init_from: {file} has {unsupported[0]}={content[unsupported[0]]}, which model=gpt does not support")
+    return content
+
+
+def _settings(state: Mapping[str, Tensor], published: Mapping[str, Any], transposed: bool) -> dict[str, Any]:
+    """Return the settings of `model` that these weights need."""
+    needed = {
+        "layers": 1 + max(int(name.split(".")[1]) for name in state if re.match(r"h\.\d+\.", name)),
+        "heads": published.get("n_head"),
+        "width": state["wte.weight"].shape[1],
+        "positions": "learned" if "wpe.weight" in state else None,
+        "bias": "ln_f.bias" in state,
+        "gelu": GELUS[published.get("activation_function", "gelu_new")] if transposed else "erf",
+    }
+    return {name: value for name, value in needed.items() if value is not None}
+
+
+def _check_settings(path: str, needed: Mapping[str, Any], config: Config, model: GPT, rows: int | None) -> None:
+    """Raise `ConfigError` if settings differ. `rows` of the embedding in the file; None: it is skipped."""
+    chosen: Any = config.model
+    own = dataclasses.asdict(model.size) | {name: getattr(chosen, name) for name in ("positions", "bias", "gelu")}
+    wrong = [f"model.{name}={str(value).lower()}" for name, value in needed.items() if own[name] != value]
+    multiple = {rounded_up(model.vocabulary, 64): 64, model.vocabulary: 1}.get(rows or 0)
+    if rows != len(model.token.weight) and multiple is not None:
+        wrong.append(f"model.vocabulary_multiple={multiple}")
+    if wrong:
+        raise ConfigError(f"run.init_from: {path} is a GPT-2 with other settings; set {' '.join(wrong)}")
+
+
+def _renamed(state: Mapping[str, Tensor], transposed: bool) -> dict[str, Tensor]:
+    """Return the weights under the names of `model/gpt.py`. A weight without a counterpart keeps its name, and is refused later by it."""
+    import torch
+
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if CAUSAL_MASK.fullmatch(name):
+            continue
+        if name == "lm_head.weight" and tensor.shape == state["wte.weight"].shape and torch.equal(tensor, state["wte.weight"]):
+            continue  # the tied head, stored a second time
+        renamed[_new_name(name.split("."))] = tensor.t() if transposed and name.startswith("h.") and tensor.dim() == 2 else tensor
+    return renamed
+
+
+def _new_name(parts: Sequence[str]) -> str:
+    *module, kind = parts
+    if len(module) > 2 and module[0] == "h" and ".".join(module[2:]) in IN_BLOCK:
+        return ".".join(["blocks", module[1], IN_BLOCK[".".join(module[2:])], kind])
+    outside = OUTSIDE_BLOCKS.get(".".join(module))
+    return f"{outside}.{kind}" if outside is not None else ".".join(parts)

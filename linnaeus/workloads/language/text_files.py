@@ -1,0 +1,144 @@
+"""Find the text files of `data=text`: one file, the matching files of a folder, or modules of Python's standard library.
+
+With `data.sources`, a file belongs to the first source with a matching pattern. Files that match no source but have the suffix of a file
+that is read, or the default suffix (.txt, in the library .py), are left out and listed by name. Patterns that match nothing are listed
+too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.language.config import TextConfig
+
+TEXT_FILES = ["**/*.txt"]
+LIBRARY = Path(sysconfig.get_path("stdlib"))  # of Python
+MODULES = ["*.py"]  # modules of the library that are a single file
+MODULE_BYTES = 24_000  # larger modules are skipped: about 100 files, 1 million characters remain, minutes of training on a laptop's CPU
+INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages, on some machines inside the library's folder
+
+
+@dataclass(frozen=True)
+class FoundFiles:
+    """The files to read, in reading order: by source, then by name relative to `folder`."""
+
+    folder: Path
+    paths: list[Path]
+    sources: list[int]  # source number of each path; 0 without named sources
+    left_out: list[str] = field(default_factory=list)  # names of text files that match no source
+    notes: list[str] = field(default_factory=list)  # a line per key with patterns that match nothing
+
+    def name(self, path: Path) -> str:
+        """Return the path relative to `folder`, as printable text."""
+        return _name(path, self.folder)
+
+
+def find_files(config: TextConfig) -> FoundFiles:
+    """Return the files that `config` selects. Raise `ConfigError` if nothing matches, also for a single source, or if settings
+    contradict each other."""
+    path = LIBRARY if config.path is None else Path(config.path).expanduser()
+    _check_settings(config, path)
+    if path.is_file():
+        return FoundFiles(path.parent, [path], [0])
+    if config.sources is None:
+        return _find_unnamed(config, path)
+    return _find_by_source(path, config.sources)
+
+
+def _check_settings(config: TextConfig, path: Path) -> None:
+    if config.files is not None:
+        if config.sources is not None:
+            raise ConfigError("data.files has no effect with data.sources, whose patterns select the files; remove one of them")
+        if config.path is None:
+            raise ConfigError("data.files has no effect without data.path, the folder of the files; remove it or set data.path")
+    for key, given in (("data.files", config.files), ("data.sources", config.sources)):
+        if path.is_file() and given is not None:
+            raise ConfigError(f"{key} has no effect if data.path={config.path} is a file; remove it or set data.path to the folder")
+    if not path.is_file() and not path.is_dir():
+        raise ConfigError(
+            f"data.path: {config.path} does not exist; use a text file, a folder of text files, or null for Python's standard library"
+        )
+    if config.sources == {}:
+        raise ConfigError("data.sources is {}; name a source and its patterns, as in {notes: ['**/*.md']}, or use null for one text")
+    for name in config.sources or {}:
+        if not re.fullmatch(r"[\w-]+", name):
+            raise ConfigError(f"data.sources: {name!r} cannot be part of a metric's name; use letters, digits, _ and -")
+
+
+def _find_unnamed(config: TextConfig, folder: Path) -> FoundFiles:
+    """Return the files of a folder or of the library, without named sources."""
+    if config.path is None:
+        modules, _ = _matching(folder, MODULES, "data.files")
+        small = [path for path in modules if path.stat().st_size <= MODULE_BYTES]
+        return FoundFiles(folder, small, [0] * len(small))
+    patterns = TEXT_FILES if config.files is None else config.files
+    paths, unmatched = _matching(folder, patterns, "data.files")
+    if not paths:
+        raise ConfigError(f"data.files: {_no_match(folder, patterns)}")
+    return FoundFiles(folder, paths, [0] * len(paths), notes=_unmatched_note("data.files", unmatched))
+
+
+def _find_by_source(folder: Path, sources: Mapping[str, Sequence[str]]) -> FoundFiles:
+    source_of: dict[Path, int] = {}
+    notes: list[str] = []
+    for number, (name, patterns) in enumerate(sources.items()):
+        key = f"data.sources.{name}"
+        matching, unmatched = _matching(folder, patterns, key)
+        own = [path for path in matching if path not in source_of]
+        if not matching:
+            raise ConfigError(f"{key}: {_no_match(folder, patterns)}")
+        if not own:
+            earlier = ", ".join(list(sources)[:number])
+            raise ConfigError(f"{key}: all files that match {list(patterns)} belong to earlier sources ({earlier}); move it before them")
+        source_of |= dict.fromkeys(own, number)
+        notes += _unmatched_note(key, unmatched)
+    paths = sorted(source_of, key=lambda path: (source_of[path], _name(path, folder)))
+    return FoundFiles(folder, paths, [source_of[path] for path in paths], _without_source(folder, source_of), notes)
+
+
+def _without_source(folder: Path, source_of: Mapping[Path, int]) -> list[str]:
+    """Return the names of text files that match no source. A text file has the suffix of a file that is read, or the default suffix."""
+    suffixes = {path.suffix for path in source_of} | {Path(pattern).suffix for pattern in (MODULES if folder == LIBRARY else TEXT_FILES)}
+    files, _ = _matching(folder, [f"**/*{suffix}" for suffix in suffixes], "data.sources")
+    return [_name(path, folder) for path in files if path.suffix in suffixes and path not in source_of]
+
+
+def _matching(folder: Path, patterns: Sequence[str], key: str) -> tuple[list[Path], list[str]]:
+    """Return (matching files in order of name, without hidden ones; patterns that match nothing)."""
+    installed = INSTALLED if folder == LIBRARY else ()
+
+    def visible(path: Path) -> bool:
+        return not any(part.startswith(".") or part in installed for part in path.relative_to(folder).parts) and path.is_file()
+
+    try:
+        found = {pattern: [path for path in folder.glob(pattern) if visible(path)] for pattern in patterns}
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(f"{key}={list(patterns)}: {error}; use patterns such as **/*.txt") from None
+    files = sorted({path for paths in found.values() for path in paths}, key=lambda path: _name(path, folder))
+    return files, [pattern for pattern, paths in found.items() if not paths]
+
+
+def _name(path: Path, folder: Path) -> str:
+    return printable(path.relative_to(folder))
+
+
+def printable(path: Path) -> str:
+    """Return a path as text that any file can hold: bytes of a name that are not UTF-8 are escaped, as in caf\\xe9.txt."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _unmatched_note(key: str, patterns: Sequence[str]) -> list[str]:
+    return [f"{key}: nothing matches {', '.join(patterns)}"] if patterns else []
+
+
+def _no_match(folder: Path, patterns: Sequence[str]) -> str:
+    suffixes = Counter(path.suffix for path in folder.rglob("*") if path.is_file())
+    found = ", ".join(f"{n} {suffix or 'without suffix'}" for suffix, n in suffixes.most_common(3)) or "no files"
+    return f"nothing in {folder} matches {list(patterns)}; the folder has {found}; use for example ['**/*.py'] for Python files"

@@ -1,0 +1,128 @@
+"""Tokens made by another program, in nanoGPT's layout: a folder with `train.bin`, `val.bin` and, for characters, `meta.pkl`.
+
+The .bin files are little-endian uint16 without a header. A pickle can run any program when it is loaded, so `meta.pkl` is read by a loader
+that accepts containers, strings and numbers only. Without `meta.pkl` the ids are those of `data.tokenizer_file`, or else GPT-2's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.files import text_digest
+from linnaeus.workloads.language.config import TokensConfig
+from linnaeus.workloads.language.token_store import SPLITS, TokenArray, TokenStore, split_sizes
+from linnaeus.workloads.language.tokenizers import CharacterTokenizer, Tokenizer, identity, load_tokenizer
+
+DTYPE = "<u2"
+GPT2_TOKENS = 50257
+META = "meta.pkl"
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """An unpickler of dicts, lists, tuples, sets, strings, bytes and numbers. It refuses anything that is imported or called."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it contains {module}.{name}, which is not a plain value")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise pickle.UnpicklingError("it refers to an object outside the file")
+
+
+def load_plain_pickle(path: Path) -> Any:
+    """Return the content of a pickle of plain values. Raise `ConfigError` for any other pickle, before any of its code runs."""
+    try:
+        return PlainUnpickler(io.BytesIO(path.read_bytes())).load()
+    except OSError as error:
+        raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
+    except Exception as error:  # a damaged pickle can raise any exception
+        raise ConfigError(f"data.path: {path} is refused: {error or type(error).__name__}; it must contain plain values only") from None
+
+
+def check_token_files(config: TokensConfig) -> dict[str, Any]:
+    """Read and check the files, on one process. Return the facts that `open_token_files` needs on every process: vocabulary size, and
+    the number of tokens and SHA-256 of each split."""
+    folder = Path(config.path).expanduser()
+    for file in SPLITS.values():
+        if not (folder / file).is_file():
+            raise ConfigError(f"data.path: {folder} has no {file}; data=tokens needs a folder with {' and '.join(SPLITS.values())}")
+    tokenizer = read_tokenizer(folder, config)
+    size = vocabulary_size(tokenizer, config)
+    checked = {split: check_token_file(folder / file, DTYPE, size) for split, file in SPLITS.items()}
+    return {"size": size, "splits": {split: {"tokens": count, "sha256": digest} for split, (count, digest) in checked.items()}}
+
+
+def open_token_files(config: TokensConfig, checked: dict[str, Any]) -> TokenStore:
+    """Return the token store of files that `check_token_files` has checked."""
+    folder, splits = Path(config.path).expanduser(), checked["splits"]
+    tokenizer = read_tokenizer(folder, config)
+    name = identity(tokenizer) if tokenizer is not None else f"unknown-{checked['size']}"
+    unknown = ("bits per byte: unknown, because data.path has no meta.pkl and data.tokenizer_file is null",) if tokenizer is None else ()
+    arrays = {split: TokenArray(folder / file, DTYPE, splits[split]["tokens"]) for split, file in SPLITS.items()}
+    return TokenStore(
+        train=arrays["train"],
+        validation=arrays["validation"],
+        vocabulary_size=checked["size"],
+        tokenizer=tokenizer,
+        byte_lengths=None if tokenizer is None else tokenizer.byte_lengths(),
+        facts={"path": str(config.path), "identity": name, "dtype": DTYPE, "splits": splits},
+        fingerprint=text_digest("".join([name, *(splits[split]["sha256"] for split in SPLITS)]))[:32],
+        notes=(f"tokens: {config.path}: {name}: {split_sizes(splits['train'], splits['validation'])}", *unknown),
+    )
+
+
+def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
+    """Return the tokenizer of `meta.pkl` or of `data.tokenizer_file`; None: there is neither."""
+    path = folder / META
+    if not path.exists():
+        return None if config.tokenizer_file is None else load_tokenizer(config.tokenizer_file, "gpt2", "data.tokenizer_file")
+    if config.tokenizer_file is not None:
+        raise ConfigError(f"data.tokenizer_file has no effect: {path} defines the tokens; remove one of them")
+    meta = load_plain_pickle(path)
+    letters = meta.get("itos") if isinstance(meta, dict) else None
+    size = len(letters) if isinstance(letters, dict) else 0
+    alphabet: list[Any] = [letters.get(i) for i in range(size)] if isinstance(letters, dict) else []
+    if not size or not all(isinstance(letter, str) and len(letter) == 1 for letter in alphabet) or len(set(alphabet)) < size:
+        raise ConfigError(f"data.path: {path} has no itos that maps each id to a different character; remove the file or make it again")
+    surrogate = next((i for i, letter in enumerate(alphabet) if "\ud800" <= letter <= "\udfff"), None)
+    if surrogate is not None:
+        raise ConfigError(f"data.path: {path} maps id {surrogate} to {alphabet[surrogate]!a}, which is not a character; make it again")
+    if meta.get("vocab_size", size) != size:
+        raise ConfigError(f"data.path: {path} has vocab_size {meta['vocab_size']} and {size} characters; make it again")
+    return CharacterTokenizer("".join(alphabet), with_end=False)
+
+
+def vocabulary_size(tokenizer: Tokenizer | None, config: TokensConfig) -> int:
+    """Return the number of tokens: the tokenizer's, else `data.vocabulary`, else GPT-2's 50257."""
+    if tokenizer is None:
+        return GPT2_TOKENS if config.vocabulary is None else config.vocabulary
+    if config.vocabulary is not None:
+        raise ConfigError(f"data.vocabulary={config.vocabulary} has no effect: the tokenizer is {identity(tokenizer)}; remove it")
+    return tokenizer.size
+
+
+def check_token_file(path: Path, dtype: str, size: int) -> tuple[int, str]:
+    """Return (number of tokens, SHA-256) of a file of tokens. Raise `ConfigError` if it has ids of `size` or above, or a part of a
+    token at its end."""
+    width, digest, count = np.dtype(dtype).itemsize, hashlib.sha256(), 0
+    try:
+        with open(path, "rb") as file:
+            while content := file.read(1 << 24):
+                digest.update(content)
+                tokens = np.frombuffer(content[: len(content) // width * width], dtype)
+                wrong = np.flatnonzero(tokens >= size)
+                if len(wrong):
+                    where = count // width + wrong[0]
+                    raise ConfigError(f"data.path: {path} has token {tokens[wrong[0]]} at {where}, but the vocabulary size is {size}")
+                count += len(content)
+    except OSError as error:
+        raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
+    if count % width:
+        raise ConfigError(f"data.path: {path} has {count} bytes, which is not a whole number of tokens of {width} bytes")
+    return count // width, digest.hexdigest()

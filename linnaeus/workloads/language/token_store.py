@@ -1,0 +1,299 @@
+"""Token stores: a tokenized text on disk, written once and memory-mapped by every process that trains on it.
+
+A store is a folder with `train.bin` and `val.bin` (little-endian uint16, uint32 for vocabularies above 65,536, no header: nanoGPT's
+layout) and `store.json` (tokenizer and its identity, hashes of the text files and of the arrays, versions, settings of the split). Its
+name is a hash of every input that determines the content, so another text or tokenizer gives another store. The folder is committed whole
+or not at all. A store whose content does not match is refused.
+
+Several documents are split by document, and an end marker follows each. A single document is split by position, and its end validates.
+Each named source is split in this way by itself, and is contiguous in both arrays; store.json has its number of tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.files import TEMPORARY, commit_directory, delete, file_digest, text_digest, write_atomic
+from linnaeus.workloads.language.config import TextConfig
+from linnaeus.workloads.language.corpus import Corpus, counted, held_out
+from linnaeus.workloads.language.tokenizers import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    Tokenizer,
+    fetch_gpt2,
+    identity,
+    library_version,
+    load_tokenizer,
+    tokenizer_from,
+    train_bpe,
+)
+
+VERSION = 2
+SPLITS = {"train": "train.bin", "validation": "val.bin"}
+FACTS = "store.json"
+COUNTS = ("documents", "characters", "bytes", "tokens")
+STALE_AFTER = 24 * 3600.0  # seconds without a change after which an unfinished store is deleted
+
+
+@dataclass
+class TokenArray:
+    """The tokens of one split. The file is opened at the first read; pickling keeps the path, not the data."""
+
+    path: Path
+    dtype: str  # "<u2" or "<u4"
+    size: int
+    source_sizes: tuple[int, ...] = ()  # tokens of each source, in the order of the array; () without named sources
+    _tokens: np.ndarray | None = None
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The tokens [size], read-only and memory-mapped."""
+        if self._tokens is None:
+            mapped = np.memmap(self.path, dtype=self.dtype, mode="r") if self.size else np.zeros(0, self.dtype)
+            self._tokens = mapped.view(np.ndarray)
+        return self._tokens
+
+    def __reduce__(self) -> tuple[type[TokenArray], tuple[Path, str, int, tuple[int, ...]]]:
+        return TokenArray, (self.path, self.dtype, self.size, self.source_sizes)
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """A tokenized text. `tokenizer` and `byte_lengths` (int64 [vocabulary_size], bytes of each token) are None if the meaning of the ids
+    is unknown. `sources` has the names of the parts of both arrays."""
+
+    train: TokenArray
+    validation: TokenArray
+    vocabulary_size: int
+    tokenizer: Tokenizer | None
+    byte_lengths: np.ndarray | None
+    facts: dict[str, Any]  # the content of dataset.json
+    fingerprint: str
+    notes: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+
+
+class Part(NamedTuple):
+    """A piece of text for one of the two arrays: a document, or the beginning or end of one."""
+
+    split: str
+    source: int
+    file: str
+    text: str
+    end_marker: bool  # an end marker follows
+
+
+def text_store(config: TextConfig, corpus: Corpus, folder: Path) -> str:
+    """Return the name of the store of `corpus` in `folder`, after writing it if it does not exist. Call it on one process only."""
+    inputs = _inputs(config, corpus)
+    name = f"{config.tokenizer}-{text_digest(json.dumps(inputs, sort_keys=True))[:16]}"
+    try:
+        if not (folder / name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_stale(folder)
+            _build(folder / name, config, corpus, inputs)
+        verify(folder / name, inputs)
+    except OSError as error:
+        raise ConfigError(f"run.root: the token store {folder / name} cannot be written or read ({error.strerror or error})") from None
+    return name
+
+
+def _inputs(config: TextConfig, corpus: Corpus) -> dict[str, Any]:
+    """Return every input that determines the content of the store. Raise `ConfigError` for tokenizer settings that contradict each
+    other."""
+    tokenizer: dict[str, Any] = {"kind": config.tokenizer}
+    if config.tokenizer_file is not None:
+        tokenizer["identity"] = identity(load_tokenizer(config.tokenizer_file, config.tokenizer, "data.tokenizer_file"))
+    if config.tokenizer == "bpe" and config.tokenizer_file is None:
+        if config.vocabulary is None:
+            raise ConfigError("data.tokenizer=bpe needs data.vocabulary to be trained, for example 4096; or set data.tokenizer_file")
+        tokenizer["vocabulary"] = config.vocabulary
+    elif config.vocabulary is not None:
+        raise ConfigError(f"data.vocabulary={config.vocabulary} has no effect: only data.tokenizer=bpe without a tokenizer_file uses it")
+    if config.tokenizer in ("bpe", "gpt2"):
+        tokenizer["library"] = library_version()
+    return {
+        "version": VERSION,
+        "tokenizer": tokenizer,
+        "files": [[file.name, file.bytes, file.sha256, file.source] for file in corpus.files],
+        "sources": list(corpus.sources),
+        "encoding": corpus.encoding,
+        "separator": corpus.separator,
+        "validation_fraction": config.validation_fraction,
+        "split_seed": config.split_seed,
+    }
+
+
+def _parts(corpus: Corpus, config: TextConfig) -> Iterator[Part]:
+    """Yield each document; a document that is the only one of its source comes in two parts."""
+    several = len(corpus.digests) > 1
+    alone = np.bincount(corpus.document_sources)[corpus.document_sources] == 1
+    chosen = held_out(corpus, config.validation_fraction, config.split_seed)
+    facts = zip(corpus.documents(), corpus.document_sources.tolist(), alone.tolist(), chosen.tolist(), strict=True)
+    for (file, text), source, single, validates in facts:
+        if not single:
+            yield Part("validation" if validates else "train", source, file, text, True)
+            continue
+        cut = int(len(text) * (1 - config.validation_fraction))
+        yield Part("train", source, file, text[:cut], False)
+        yield Part("validation", source, file, text[cut:], several)
+
+
+def _make_tokenizer(config: TextConfig, corpus: Corpus) -> Tokenizer:
+    """Return the tokenizer. A BPE is trained on the training text only; the alphabet of `character` is that of the whole text."""
+    several = len(corpus.digests) > 1
+    if config.tokenizer_file is not None:
+        return load_tokenizer(config.tokenizer_file, config.tokenizer, "data.tokenizer_file")
+    if config.tokenizer == "character":
+        alphabet: set[str] = set()
+        for _, text in corpus.documents():
+            alphabet.update(text)
+        return CharacterTokenizer("".join(sorted(alphabet)), with_end=several)
+    if config.tokenizer == "byte":
+        return ByteTokenizer(with_end=several)
+    if config.tokenizer == "gpt2":
+        return fetch_gpt2()
+    assert config.vocabulary is not None
+    return train_bpe((part.text for part in _parts(corpus, config) if part.split == "train"), config.vocabulary)
+
+
+def _build(final: Path, config: TextConfig, corpus: Corpus, inputs: dict[str, Any]) -> None:
+    """Write the store under a temporary name and rename it, unless another run has finished the same store first."""
+    tokenizer = _make_tokenizer(config, corpus)
+    if len(corpus.digests) > 1 and tokenizer.end is None:
+        raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} has no end marker for the {len(corpus.digests)} documents")
+    temporary = final.with_name(f"{TEMPORARY}{final.name}-{secrets.token_hex(4)}")
+    temporary.mkdir()
+    try:
+        _fill(temporary, config, corpus, tokenizer, inputs)
+        if not final.exists():
+            commit_directory(temporary, final)
+    finally:
+        if temporary.exists():
+            delete(temporary)
+
+
+def _fill(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, Any]) -> None:
+    dtype = "<u2" if tokenizer.size <= 1 << 16 else "<u4"
+    counts = _write_splits(folder, config, corpus, tokenizer, dtype)
+    _check_sources(counts, corpus.sources)
+    content = {
+        "expected": inputs,
+        "identity": identity(tokenizer),
+        "tokenizer": tokenizer.to_dict(),
+        "dtype": dtype,
+        "splits": {split: _split_facts(counts[i], corpus.sources, file_digest(folder / SPLITS[split])) for i, split in enumerate(SPLITS)},
+    }
+    write_atomic(folder / FACTS, json.dumps(content, ensure_ascii=False) + "\n")
+
+
+def _write_splits(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> np.ndarray:
+    """Write both arrays. Return the numbers of `COUNTS` written, int64 [splits, sources, COUNTS]. Raise `ConfigError` if the tokens of a
+    part do not stand for all of its bytes."""
+    counts, splits = np.zeros((len(SPLITS), max(1, len(corpus.sources)), len(COUNTS)), np.int64), list(SPLITS)
+    with open(folder / SPLITS["train"], "wb") as train, open(folder / SPLITS["validation"], "wb") as validation:
+        files: dict[str, BinaryIO] = {"train": train, "validation": validation}
+        lengths = tokenizer.byte_lengths()
+        for part in _parts(corpus, config):
+            try:
+                ids = tokenizer.encode(part.text)
+            except ConfigError as error:
+                raise ConfigError(f"data.tokenizer_file: in {part.file}, {error}") from None
+            size = len(part.text.encode())
+            if int(lengths[ids].sum()) != size:
+                changed = f"{part.file} has {size} bytes, its tokens have {int(lengths[ids].sum())}"
+                raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} does not preserve the text: {changed}")
+            if part.end_marker:
+                assert tokenizer.end is not None
+                ids = np.append(ids, tokenizer.end)
+            files[part.split].write(ids.astype(dtype).tobytes())
+            counts[splits.index(part.split), part.source] += (1, len(part.text), size, len(ids))
+    return counts
+
+
+def _check_sources(counts: np.ndarray, sources: Sequence[str]) -> None:
+    """Raise `ConfigError` for a source with fewer than two tokens in one of the splits."""
+    for number, name in enumerate(sources):
+        for tokens, purpose in zip(counts[:, number, COUNTS.index("tokens")].tolist(), ("training", "validation"), strict=True):
+            if tokens < 2:
+                found = counted(tokens, f"{purpose} token")
+                raise ConfigError(f"data.sources.{name} has {found}; it needs at least 2, add text or remove the source")
+
+
+def _split_facts(counts: np.ndarray, sources: Sequence[str], digest: str) -> dict[str, Any]:
+    """Return the entry of one split in store.json, from `counts` int64 [sources, COUNTS]."""
+    by_source = {name: dict(zip(COUNTS, row, strict=True)) for name, row in zip(sources, counts.tolist())}
+    return dict(zip(COUNTS, counts.sum(0).tolist(), strict=True)) | ({"sources": by_source} if sources else {}) | {"sha256": digest}
+
+
+def verify(store: Path, inputs: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the content of store.json. Raise `ConfigError` if the files do not match it, or if it was made from other `inputs`."""
+    facts = _read_facts(store)
+    for key, value in (inputs or {}).items():
+        if facts["expected"].get(key) != value:
+            found, wanted = (json.dumps(value)[:80] for value in (facts["expected"].get(key), value))
+            raise ConfigError(f"the token store {store} was made with another {key}: {found}, this run has {wanted}; delete it")
+    if identity(tokenizer_from(facts["tokenizer"])) != facts["identity"]:
+        raise ConfigError(f"the token store {store} was made by the tokenizer {facts['identity']} but contains another one; delete it")
+    for split, file in SPLITS.items():
+        entry = facts["splits"][split]
+        sources = entry.get("sources", {}).values()
+        intact = file_digest(store / file) == entry["sha256"]
+        if not intact or (sources and sum(source["tokens"] for source in sources) != entry["tokens"]):
+            raise ConfigError(f"the token store {store} is damaged: {file} does not match store.json; delete it")
+    return facts
+
+
+def _read_facts(store: Path) -> dict[str, Any]:
+    try:
+        return json.loads((store / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the token store {store} cannot be read ({error}); delete it, or use a disk that all nodes share") from None
+
+
+def open_store(store: Path, notes: tuple[str, ...] = (), left_out: dict[str, list[str]] | None = None) -> TokenStore:
+    """Return a verified store, on any process. `notes` and `left_out` are those of the corpus; the store does not contain them."""
+    facts = _read_facts(store)
+    tokenizer, splits = tokenizer_from(facts["tokenizer"]), facts["splits"]
+    sources = tuple(facts["expected"]["sources"])
+    sizes = {split: tuple(splits[split]["sources"][name]["tokens"] for name in sources) for split in SPLITS}
+    arrays = {split: TokenArray(store / file, facts["dtype"], splits[split]["tokens"], sizes[split]) for split, file in SPLITS.items()}
+    hashed = [facts["identity"], *(splits[split]["sha256"] for split in SPLITS), json.dumps([sources, sizes]) if sources else ""]
+    return TokenStore(
+        train=arrays["train"],
+        validation=arrays["validation"],
+        vocabulary_size=tokenizer.size,
+        tokenizer=tokenizer,
+        byte_lengths=tokenizer.byte_lengths(),
+        facts={key: value for key, value in facts.items() if key != "tokenizer"} | ({"left_out": left_out} if left_out else {}),
+        fingerprint=text_digest("".join(hashed))[:32],
+        notes=(*notes, *_notes(facts["identity"], splits, sources)),
+        sources=sources,
+    )
+
+
+def _notes(name: str, splits: dict[str, Any], sources: Sequence[str]) -> list[str]:
+    train, validation = splits["train"], splits["validation"]
+    by_source = [f"source {source}: {split_sizes(train['sources'][source], validation['sources'][source])}" for source in sources]
+    return [f"tokens: {name}: {split_sizes(train, validation)}", *by_source]
+
+
+def split_sizes(train: Mapping[str, Any], validation: Mapping[str, Any]) -> str:
+    """Return the numbers of tokens of both splits as text for a note."""
+    return f"{train['tokens']:,} training tokens, {validation['tokens']:,} validation tokens"
+
+
+def _remove_stale(folder: Path) -> None:
+    """Delete unfinished stores of processes that were killed."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if time.time() - max((file.stat().st_mtime for file in path.iterdir()), default=path.stat().st_mtime) > STALE_AFTER:
+            delete(path)

@@ -1,0 +1,107 @@
+"""Load a trained language model and its tokenizer from a run directory, to generate text.
+
+The run's config.yaml gives the architecture, tokenizer.json the tokens, dimensions.json the weights of the dimensions (if the model has
+any). The newest checkpoint that verifies gives the weights: the averaged ones if the run validated those.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from linnaeus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from linnaeus.config.schema import Config
+    from linnaeus.workloads.language.model.gpt import GPT
+    from linnaeus.workloads.language.tokenizers import Tokenizer
+
+CONFIG, TOKENIZER, DIMENSIONS = "config.yaml", "tokenizer.json", "dimensions.json"
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model on the CPU in evaluation mode. `source` is the file of its weights, `notes` are lines for the user."""
+
+    model: GPT
+    tokenizer: Tokenizer
+    source: str
+    notes: list[str]
+
+
+def load_trained_model(path: str) -> TrainedModel:
+    """Return the model of a run directory or of one of its checkpoints.
+
+    Raise `ConfigError` for another path, a run of another workload or without a tokenizer, and a checkpoint that is damaged or does not
+    fit the run."""
+    run = find_run(Path(path))
+    config, tokenizer = _read_run_config(run), _read_tokenizer(run)
+    weights = _read_dimension_weights(run, config.model.dimensions) if config.model.dimensions else None
+    try:
+        return _load(path, config, tokenizer, weights)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix('run.init_from: ')}") from None
+
+
+def find_run(path: Path) -> Path:
+    """Return the run directory that is `path` or contains it."""
+    if not path.exists():
+        raise ConfigError(f"RUN: {path} does not exist; use the directory of a run, or one of its checkpoints")
+    run = next((folder for folder in (path, *path.resolve().parents[:3]) if (folder / CONFIG).is_file()), None)
+    if run is None:
+        raise ConfigError(f"RUN: {path} is not a run: it has no {CONFIG}; use the directory of a run, or one of its checkpoints")
+    return run
+
+
+def _read_run_config(run: Path) -> Config:
+    from linnaeus.config.load import typed_config
+    from linnaeus.rundir.repeat import read_saved
+    from linnaeus.rundir.saved import filled
+
+    tree = read_saved(run / CONFIG)
+    if tree["workload"].get("name") != "language":
+        raise ConfigError(f"RUN: {run} is a run of workload={tree['workload'].get('name')}; it must be a run of workload=language")
+    return typed_config(filled(tree)[0])
+
+
+def _read_tokenizer(run: Path) -> Tokenizer:
+    from linnaeus.workloads.language.tokenizers import tokenizer_from
+
+    file = run / TOKENIZER
+    if not file.is_file():
+        raise ConfigError(f"RUN: {run} has no {TOKENIZER}: its data did not define the tokens, so it cannot generate text")
+    try:
+        return tokenizer_from(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"RUN: {file} is damaged ({' '.join(str(error).split())}); copy it from another run on the same data") from None
+
+
+def _read_dimension_weights(run: Path, names: Sequence[str]) -> list[float]:
+    """Return the weights of the dimensions in the last update of the run."""
+    file = run / DIMENSIONS
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        return [float(saved[name]) for name in names]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(
+            f"RUN: {file} does not have the weights of the dimensions ({line}); it must be {{name: weight}} for {names}"
+        ) from None
+
+
+def _load(path: str, config: Config, tokenizer: Tokenizer, dimension_weights: Sequence[float] | None) -> TrainedModel:
+    from linnaeus.checkpoint.fitting import check_fit, load_into
+    from linnaeus.checkpoint.initial_weights import read_initial
+    from linnaeus.workloads.language.model import build_gpt
+
+    weights = read_initial(path)
+    model = build_gpt(config.model, config.seed, tokenizer.size, config.data.block)
+    if dimension_weights is not None:
+        model.set_dimension_weights(dimension_weights)
+    if config.trainer.precision == "float64":
+        model = model.double()
+    load_into(weights, check_fit(weights, model), model)
+    return TrainedModel(model.eval(), tokenizer, weights.source, weights.notes)

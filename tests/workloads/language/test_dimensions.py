@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.language import generate
+from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.language_metrics import LanguageMetrics
 from linnaeus.workloads.language.model import build_gpt
 from linnaeus.workloads.language.trained_model import load_trained_model
@@ -189,7 +189,7 @@ def run(tmp_path_factory):
 @pytest.fixture
 def say(run, capsys):
     def command(*options):
-        assert generate.main([str(run), "--tokens", "30", "--prompt", "abc", *options]) == 0
+        assert generate_cli.main([str(run), "--tokens", "30", "--prompt", "abc", *options]) == 0
         return capsys.readouterr().out
 
     return command
@@ -235,10 +235,10 @@ def test_text_is_asked_for_with_weights_of_its_own(say):
 )
 def test_weights_that_cannot_be(given, says):
     with pytest.raises(ConfigError, match=says) as caught:
-        generate.dimension_weights(["calm", "wide"], given)
+        generate_cli.dimension_weights(["calm", "wide"], given)
     assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="it has none"):
-        generate.dimension_weights([], ["calm=1"])
+        generate_cli.dimension_weights([], ["calm=1"])
 
 
 def test_a_run_that_lost_its_weights_says_so(run):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -15,7 +14,7 @@ import main
 from linnaeus.checkpoint import list_checkpoints
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.language import generate
+from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.trained_model import load_trained_model
 
 TEXT = "the cat sat on the mat and the dog lay on the log\n" * 40
@@ -38,7 +37,7 @@ def run(tmp_path_factory):
 @pytest.fixture
 def say(run, capsys):
     def command(*options, at=run):
-        assert generate.main([str(at), *options]) == 0
+        assert generate_cli.main([str(at), *options]) == 0
         return capsys.readouterr().out
 
     return command
@@ -48,7 +47,7 @@ def say(run, capsys):
 def refused(run, capsys):
     def command(*options, at=run):
         with pytest.raises(SystemExit) as ended:
-            generate.main([str(at), *options])
+            generate_cli.main([str(at), *options])
         line = capsys.readouterr().err
         assert ended.value.code == 2 and line.startswith("error: ") and line.count("\n") == 1
         return line
@@ -69,7 +68,7 @@ def test_the_same_command_says_the_same(say):
 def test_prompts_and_samples_are_what_each_is_alone(say, tmp_path):
     (tmp_path / "prompt.txt").write_text("the dog")
     both = say("--prompt", "the", "--prompt-file", str(tmp_path / "prompt.txt"), "--samples", "2", "--tokens", "20")
-    parts = [part.removesuffix("\n") for part in both.split(generate.SEPARATOR + "\n")[1:]]
+    parts = [part.removesuffix("\n") for part in both.split(generate_cli.SEPARATOR + "\n")[1:]]
     assert len(parts) == 4 and parts[0] != parts[1] and parts[2].startswith("the dog")
     assert [say("--prompt", "the", "--tokens", "20"), say("--prompt", "the dog", "--tokens", "20")] == [parts[0] + "\n", parts[2] + "\n"]
 
@@ -135,14 +134,14 @@ def test_runs_that_cannot_speak(run, refused, tmp_path):
 
 def test_a_prompt_of_a_file_keeps_its_line_ends(monkeypatch, tmp_path):
     (tmp_path / "prompt.txt").write_bytes(b"one\r\ntwo\rthree\n")
-    assert generate._prompts(generate._parse(["run", "--prompt-file", str(tmp_path / "prompt.txt")])) == ["one\r\ntwo\rthree\n"]
+    assert generate_cli._prompts(generate_cli._parse(["run", "--prompt-file", str(tmp_path / "prompt.txt")])) == ["one\r\ntwo\rthree\n"]
 
 
 def test_a_terminal_that_lacks_a_character_costs_no_text(run, monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(generate, "text_of", lambda *_: "caf\xe9")
-    assert generate.main([str(run), "--prompt", "the", "--tokens", "1"]) == 0
+    monkeypatch.setattr(generate_cli, "text_of", lambda *_: "caf\xe9")
+    assert generate_cli.main([str(run), "--prompt", "the", "--tokens", "1"]) == 0
     out.flush()
     assert out.buffer.getvalue() == b"thecaf\\xe9\n"
 
@@ -150,14 +149,9 @@ def test_a_terminal_that_lacks_a_character_costs_no_text(run, monkeypatch):
 def test_a_document_begins_behind_an_end_marker_or_on_a_new_line():
     from linnaeus.workloads.language.tokenizers import ByteTokenizer
 
-    assert generate.encode_prompt(ByteTokenizer(with_end=True), "") == [256]
-    assert generate.encode_prompt(ByteTokenizer(with_end=False), "") == [ord("\n")]
+    assert generate_cli.encode_prompt(ByteTokenizer(with_end=True), "") == [256]
+    assert generate_cli.encode_prompt(ByteTokenizer(with_end=False), "") == [ord("\n")]
     with pytest.raises(ConfigError, match="--prompt: this model has no line break"):
         from linnaeus.workloads.language.tokenizers import CharacterTokenizer
 
-        generate.encode_prompt(CharacterTokenizer("abc", with_end=False), "")
-
-
-def test_the_module_is_a_command():
-    done = subprocess.run([sys.executable, "-m", generate.__name__, "--help"], capture_output=True, text=True, check=True)
-    assert "--prompt" in done.stdout and "RUN" in done.stdout
+        generate_cli.encode_prompt(CharacterTokenizer("abc", with_end=False), "")

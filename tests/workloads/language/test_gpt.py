@@ -12,8 +12,8 @@ from linnaeus.optim.growth_selection import initial_mask, order_stream
 from linnaeus.optim.param_groups import parameter_groups
 from linnaeus.workloads.language.config import GPT_SIZES, GPTConfig
 from linnaeus.workloads.language.model import build_gpt, causal_attention
-from linnaeus.workloads.language.model.gpt import GPT
 from linnaeus.workloads.language.model.causal_attention import rotary_table, rotate
+from linnaeus.workloads.language.model.gpt import GPT
 from linnaeus.workloads.language.model.sizes import SIZES
 
 DEFAULTS = GPTConfig("gpt", "gpt_nano", None, None, None, "learned", None, False, 0.0, 1, [], None, "erf")
@@ -474,4 +474,5 @@ def test_the_likeliest_tokens_are_told_outside_of_training():
     batch = {"input": tokens, "target": tokens.roll(-1, 1)}
     assert set(model(batch)) == {"losses", "loss_sum"}
     found = model.eval()(batch)
-    assert set(found) == {"losses", "loss_sum", "predictions"} and torch.equal(found["predictions"], model({"input": tokens})["logits"].argmax(-1))
+    assert set(found) == {"losses", "loss_sum", "predictions"}
+    assert torch.equal(found["predictions"], model({"input": tokens})["logits"].argmax(-1))

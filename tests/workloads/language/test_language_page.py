@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 import main
 from linnaeus.config.load import compose
 from linnaeus.reporting import demo
-from linnaeus.workloads.language import generate
+from linnaeus.workloads.language import generate_cli
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "language.md").read_text()
 TEXT = "To be, or not to be: that is the question. Whether 'tis nobler in the mind to suffer\n" * 40
@@ -120,7 +120,7 @@ def first(folder: Path) -> Path:
 
 
 def test_there_are_commands() -> None:
-    assert len(TRAINING) > 10 and len(lines(f"python -m {generate.__name__}")) == 1
+    assert len(TRAINING) > 10 and len(lines("linnaeus generate")) == 1
 
 
 @pytest.mark.parametrize("number", range(len(TRAINING)))
@@ -133,10 +133,10 @@ def test_a_command_trains(number: int, folder: Path, first: Path) -> None:
 
 
 def test_the_command_for_text_writes_it(first: Path, capsys: pytest.CaptureFixture) -> None:
-    (line,) = lines(f"python -m {generate.__name__}")
+    (line,) = lines("linnaeus generate")
     words = shlex.split(line.replace("outputs/shakespeare_char_cpu/RUN", str(first)))
-    assert generate.main(words) == 0
-    parts = capsys.readouterr().out.split(generate.SEPARATOR + "\n")[1:]
+    assert generate_cli.main(words) == 0
+    parts = capsys.readouterr().out.split(generate_cli.SEPARATOR + "\n")[1:]
     assert len(parts) == 3 and len(set(parts)) == 3
     assert all(part.startswith("To be") and len(part) == len("To be") + 300 + 1 and set(part) <= set(TEXT) for part in parts)
 

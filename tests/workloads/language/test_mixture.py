@@ -12,8 +12,8 @@ from linnaeus.data.sampler import PositionSampler, validation_batches
 from linnaeus.data.samples import SampleIndex
 from linnaeus.randomness import MIXTURE, hashes, key, uniforms
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
+from linnaeus.workloads.language.mixture import Mixture, assign_windows, draw_sources, is_proportional
 from linnaeus.workloads.language.text_windows import TextWindows
-from linnaeus.workloads.language.mixture import Mixture, draw_sources, is_proportional, assign_windows
 from linnaeus.workloads.language.token_store import TokenArray
 
 WINDOWS = np.array([30, 5, 12])
@@ -139,7 +139,8 @@ MANY = np.array([300, 50, 120])
 
 def run_of(mixture, epochs):
     """The windows of each epoch: those of the mixture, or where it leaves the order as it is every one."""
-    return [np.arange(mixture.window_counts.sum()) if (found := mixture.epoch_draws(epoch)) is None else found[0] for epoch in range(epochs)]
+    every = np.arange(mixture.window_counts.sum())
+    return [every if (found := mixture.epoch_draws(epoch)) is None else found[0] for epoch in range(epochs)]
 
 
 def counted(epochs):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.language.language_metrics import LanguageMetrics
 from linnaeus.workloads.language.corpus import held_out, scan_texts
+from linnaeus.workloads.language.language_metrics import LanguageMetrics
 from linnaeus.workloads.language.token_store import open_store, text_store, verify
 from tests.workloads.language.test_store import decoded, made, text
 
@@ -54,7 +54,8 @@ def test_files_of_no_source_are_left_out_counted_and_named(folder):
     assert corpus.notes[1:] == ("left out: 5 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt",)
     assert corpus.notes[0].endswith("7 files, 7 documents, " + f"{sum(len(t) for _, t in corpus.documents()):,} characters")
     (folder / "more.txt").write_text("a sixth")
-    assert scan_texts(sourced(folder, {"b": ["b/*.txt"]})).notes[1].endswith("6 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ...")
+    note = scan_texts(sourced(folder, {"b": ["b/*.txt"]})).notes[1]
+    assert note.endswith("6 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ...")
 
 
 def test_all_that_is_left_out_is_listed(folder, tmp_path):

@@ -13,8 +13,8 @@ import pytest
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import token_store
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
-from linnaeus.workloads.language.token_files import load_plain_pickle, open_token_files, check_token_files
 from linnaeus.workloads.language.corpus import held_out, scan_texts
+from linnaeus.workloads.language.token_files import check_token_files, load_plain_pickle, open_token_files
 from linnaeus.workloads.language.token_store import open_store, text_store, verify
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer, train_bpe
 

@@ -1,6 +1,6 @@
-"""The command that generates text from a trained model.
+"""The command `linnaeus generate`: generate text from a trained model.
 
-python -m linnaeus.workloads.language.generate RUN --prompt "To be" [--prompt ... --samples 3 --tokens 500 --temperature 0.8 --top-k 200]
+linnaeus generate RUN --prompt "To be" [--prompt ... --samples 3 --tokens 500 --temperature 0.8 --top-k 200]
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
-        prog="python -m linnaeus.workloads.language.generate",
+        prog="linnaeus generate",
         description="Generate text from a trained model. Prompts are continued together, each as it would be alone.",
     )
     add = parser.add_argument
@@ -171,7 +171,3 @@ def _device(requested: str, has_cuda: bool) -> str:
     if requested == "cuda" and not has_cuda:
         raise ConfigError("--device=cuda: this machine has no CUDA device; use --device=cpu")
     return ("cuda" if has_cuda else "cpu") if requested == "auto" else requested
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "gradnorm": ["--quick", "--rounds", "1", "--updates", "1", "--variants", "GradNorm, last shared layer"],
     "language": "--quick --only cpu --rounds 1 --updates 2",
     "loop_overhead": "--model mlp --rounds 2 --updates 4",
-    "plants480": "{photos} trainer.length=1steps data.image_size=32 model.size=micro --splits 0",
+    "plants480": "{photos} data.group_column=null trainer.length=1steps data.image_size=32 model.size=micro --splits 0",
     "reporting": "--updates 101",
     "start_up": "--rounds 1",
     "tree_scale": "--quick --leaves 1000 --heads marginal --losses cross_entropy --rounds 1",

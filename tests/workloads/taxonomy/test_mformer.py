@@ -1,4 +1,4 @@
-"""mformer: sizes, initialisation, gradients everywhere, metadata by presence only, rotary positions, precision, compile."""
+"""Test mformer: sizes, initialisation, gradients of all parameters, masked metadata, rotary positions, precision, compilation."""
 
 import subprocess
 import sys
@@ -10,12 +10,10 @@ from linnaeus.train.freezing import batch_statistics
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.heads import HEADS
 from linnaeus.workloads.taxonomy.models import build_classifier
-from linnaeus.workloads.taxonomy.models.attention import Attention, rotary_table, rotate
-from linnaeus.workloads.taxonomy.models.classifier import Classifier
-from linnaeus.workloads.taxonomy.models.metadata import MetadataEncoder
-from linnaeus.workloads.taxonomy.models.mformer import SIZES, Mformer
+from linnaeus.workloads.taxonomy.models.classifier import Classifier, MetadataEncoder
+from linnaeus.workloads.taxonomy.models.mformer import SIZES, Attention, Mformer, rotary_table, rotate
 
-GOLDEN = {  # parameters of the trunk and the final norm: 4 ranks, 3 components, meta_width 32
+PARAMETER_COUNTS = {  # of the trunk and the final norm: 4 ranks, 3 components, meta_width 32
     "micro": 467_248,
     "nano": 3_713_024,
     "tiny": 21_588_384,
@@ -39,35 +37,35 @@ def micro(tree, make_config):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_golden_table_of_parameter_counts(tree, make_config, size):
+def test_parameter_counts(tree, make_config, size):
     with torch.device("meta"):
         trunk = Mformer(make_config(size=size).model, 224, 4, COMPONENTS)
         head = HEADS["linear"](trunk.width, tree)
         model = Classifier(trunk, head, 4, 0.0)
-    assert parameters(model) - parameters(head) == GOLDEN[size]
+    assert parameters(model) - parameters(head) == PARAMETER_COUNTS[size]
     assert parameters(head) == sum(tree.sizes) * (trunk.width + 1)
 
 
 @pytest.mark.parametrize(("size", "image_size"), [("micro", 48), ("micro", 33), ("nano", 64)])
 def test_shapes(tree, make_config, make_batch, size, image_size):
     model = build_classifier(make_config(size=size, image_size=image_size), tree, COMPONENTS)
-    for side in (image_size, image_size + 16):  # another size than configured is read too
+    for side in (image_size, image_size + 16):  # images of another size than configured work too
         outputs = model(make_batch(3, side))
         assert [tuple(z.shape) for z in outputs["scores"].logits] == [(3, c) for c in tree.sizes]
         assert outputs["features"].shape == (3, model.trunk.width)
     assert not batch_statistics(model)
 
 
-def test_nothing_stays_uninitialised(micro):
+def test_init_weights_initialises_every_parameter_and_buffer(micro):
     with torch.no_grad():
         for tensor in [*micro.parameters(), *micro.buffers()]:
-            if tensor.is_floating_point():  # the tree's tables are no weights
+            if tensor.is_floating_point():  # the tree's integer tables are not initialised
                 tensor.fill_(torch.nan)
     micro.init_weights()
     assert [n for n, t in [*micro.named_parameters(), *micro.named_buffers()] if not t.isfinite().all()] == []
 
 
-def test_weights_are_a_function_of_the_seed_alone(tree, make_config):
+def test_initial_weights_depend_on_the_seed_only(tree, make_config):
     def weights(seed, noise):
         torch.manual_seed(noise)
         return torch.cat([p.flatten() for p in build_classifier(make_config(size="micro", seed=seed), tree, COMPONENTS).parameters()])
@@ -76,7 +74,7 @@ def test_weights_are_a_function_of_the_seed_alone(tree, make_config):
     assert not torch.equal(weights(1, 5), weights(2, 5))
 
 
-def test_the_first_loss_is_that_of_ignorance(micro, tree, make_batch):
+def test_initial_loss_is_log_of_the_number_of_classes(micro, tree, make_batch):
     for z, size in zip(micro(make_batch(16))["scores"].logits, tree.sizes, strict=True):
         assert z.logsumexp(1).mean().item() == pytest.approx(torch.tensor(float(size)).log().item(), abs=0.3)
 
@@ -96,8 +94,8 @@ def test_every_parameter_gets_a_gradient(tree, make_config, make_batch, componen
             assert p.grad.any() == (used in name), name
 
 
-def test_masked_values_cannot_leak(micro, make_batch):
-    """Not into outputs, not into gradients; even what is not a number. (What is present does reach them.)"""
+def test_masked_values_do_not_change_outputs_or_gradients(micro, make_batch):
+    """Masked values may be NaN. Values that are present do change the outputs."""
     clean = make_batch(8)
     poisoned = {**clean, "meta": clean["meta"].clone()}
     for m, columns in enumerate(column_slices(COMPONENTS)):
@@ -116,7 +114,7 @@ def test_masked_values_cannot_leak(micro, make_batch):
 
 
 @pytest.mark.parametrize("component", range(3))
-def test_missing_is_not_zero(micro, make_batch, component):
+def test_missing_component_differs_from_zero_values(micro, make_batch, component):
     batch = make_batch(4)
     batch["meta"][:] = 0.0
     batch["present"][:] = True
@@ -134,7 +132,7 @@ def test_each_rank_reads_its_own_class_token(micro, make_batch):
     assert (features[:, 0] - features[:, 1]).abs().max() > 1e-3
 
 
-def test_rotary_positions_are_relative_and_two_dimensional():
+def test_rotary_scores_depend_on_row_and_column_offsets():
     table = rotary_table(5, 6, 16, special=2).double()
     q, k = torch.randn(2, 16, dtype=torch.float64)
     at = lambda row, column: table[:, 2 + row * 6 + column]
@@ -143,24 +141,24 @@ def test_rotary_positions_are_relative_and_two_dimensional():
         moved = score(at(1 + shift[0], 1 + shift[1]), at(2 + shift[0], 3 + shift[1]))
         assert moved.item() == pytest.approx(score(at(1, 1), at(2, 3)).item(), abs=1e-6)
     assert abs(score(at(0, 0), at(0, 1)) - score(at(0, 0), at(1, 0))) > 1e-3, "rows and columns differ"
-    assert torch.equal(rotate(q, table[:, 0]), q), "special tokens stand nowhere"
+    assert torch.equal(rotate(q, table[:, 0]), q), "special tokens are not rotated"
     assert rotate(q, at(3, 4)).norm().item() == pytest.approx(q.norm().item(), rel=1e-6)
 
 
-def test_attention_notices_where_image_tokens_are():
+def test_attention_depends_on_image_token_positions():
     torch.manual_seed(0)
     attention = Attention(32, 16)
     tokens = torch.randn(1, 1 + 9, 32)
     shuffled = torch.cat([tokens[:, :1], tokens[:, 1:].flip(1)], 1)
-    placed, nowhere = rotary_table(3, 3, 16, 1), rotary_table(1, 1, 16, 9)
+    positions, no_positions = rotary_table(3, 3, 16, 1), rotary_table(1, 1, 16, 9)
     difference = lambda table: (attention(tokens, table, 1) - attention(shuffled, table, 1)).abs().max()
-    assert difference(nowhere) < 1e-6, "without positions a sequence is a set"
-    # the class token has no place either, and asks alone: what it hears changes only once keys have met each other
-    spread = lambda x, table: attention(attention(x, table, None), table, 1)
-    assert (spread(tokens, placed) - spread(shuffled, placed)).abs().max() > 1e-4
+    assert difference(no_positions) < 1e-6, "without positions the order of tokens has no effect"
+    # The class token has no position, so one layer with the class token as the only query gives the same result for any order.
+    two_layers = lambda x, table: attention(attention(x, table, None), table, 1)
+    assert (two_layers(tokens, positions) - two_layers(shuffled, positions)).abs().max() > 1e-4
 
 
-def test_the_last_block_computes_class_tokens_alone_without_changing_them():
+def test_attention_with_fewer_queries_gives_the_same_tokens():
     torch.manual_seed(0)
     attention, tokens, table = Attention(32, 16), torch.randn(2, 7, 32), rotary_table(2, 2, 16, 3)
     assert torch.allclose(attention(tokens, table, 3), attention(tokens, table, None)[:, :3], atol=1e-6)
@@ -178,14 +176,14 @@ def test_precisions(micro, make_batch):
     assert double.dtype == torch.float64 and (double - exact).abs().max() < 1e-4
 
 
-def test_channels_last_is_the_same_function(micro, make_batch):
+def test_channels_last_gives_the_same_result(micro, make_batch):
     batch = make_batch(4)
     exact = micro(batch)["scores"].logits[-1]
     batch["image"] = batch["image"].contiguous(memory_format=torch.channels_last)
     assert (micro.to(memory_format=torch.channels_last)(batch)["scores"].logits[-1] - exact).abs().max() < 1e-4
 
 
-def test_dropout_and_drop_path_follow_the_global_generator(tree, make_config, make_batch):
+def test_dropout_and_drop_path_draw_from_the_global_generator(tree, make_config, make_batch):
     model = build_classifier(make_config(size="micro", image_size=32, dropout=0.2, drop_path=0.5), tree, COMPONENTS)
     batch = make_batch(4, 32)
 
@@ -198,7 +196,7 @@ def test_dropout_and_drop_path_follow_the_global_generator(tree, make_config, ma
     assert torch.equal(forward(1), forward(2))
 
 
-def test_no_decay_names_every_flat_parameter_and_token(micro):
+def test_no_decay_contains_every_1d_parameter_and_token(micro):
     named, free = dict(micro.named_parameters()), micro.no_decay
     assert free <= set(named) and {"trunk.class_tokens", "trunk.metadata.missing", "norm.weight"} <= free
     assert {n for n, p in named.items() if n not in free and p.dim() < 2} == set()
@@ -213,8 +211,8 @@ def test_metadata_tokens_are_per_sample():
     assert not torch.equal(tokens[0, 0], encoder.missing[0])
 
 
-def test_import_is_light():
-    """Building one must not load what only other models need (seconds of start-up)."""
+def test_import_loads_no_heavy_packages():
+    """Importing the models must not import packages that only other models need; they take seconds to load."""
     heavy = ("timm", "torchvision", "torch._dynamo", "wandb", "pyarrow", "matplotlib")
     code = (
         "import sys, linnaeus.workloads.taxonomy.models.mformer, linnaeus.workloads.taxonomy.models as m\n"
@@ -225,8 +223,7 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_trunk_is_one_graph(micro, make_batch):
-    """Nothing in it breaks a compiled graph, whatever the backend makes of it."""
+def test_trunk_and_head_compile_without_graph_breaks(micro, make_batch):
     batch = make_batch(4)
     exact = micro(batch)
     micro.trunk.compile(backend="aot_eager", fullgraph=True)

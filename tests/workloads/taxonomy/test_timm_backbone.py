@@ -1,4 +1,4 @@
-"""timm models of six families: build, read metadata by presence, step, come back from a state dict; one-line errors."""
+"""Test timm models of six families: building, masked metadata, one optimizer step, loading a state dict, one-line errors."""
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.timm_backbone import _rescaling
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
-FAMILIES = {  # smallest of each that takes 32 pixels; whether it has batch statistics
+FAMILIES = {  # smallest model of each family that reads 32 pixels -> whether it has batch statistics
     "resnet10t": True,  # batch-norm convolutions
     "convnext_atto": False,
     "vit_tiny_patch16_224": False,
     "swin_tiny_patch4_window7_224": False,
     "mobilevit_xxs": True,  # hybrid
-    "vit_pwee_patch16_reg1_gap_256": False,  # a register
+    "vit_pwee_patch16_reg1_gap_256": False,  # with a register token
 }
 
 
@@ -25,7 +25,7 @@ def total(outputs):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_builds_fuses_steps_and_resumes(tree, make_config, make_batch, name):
+def test_model_families(tree, make_config, make_batch, name):
     config = make_config(backbone=name, image_size=32, drop_path=0.1)
     model = build_classifier(config, tree, COMPONENTS)
     assert bool(batch_statistics(model)) == FAMILIES[name]
@@ -41,14 +41,14 @@ def test_a_family_builds_fuses_steps_and_resumes(tree, make_config, make_batch, 
     model.eval()
     outputs = model(batch)
     assert [tuple(z.shape) for z in outputs["scores"].logits] == [(4, c) for c in tree.sizes]
-    again = build_classifier(make_config(backbone=name, image_size=32, seed=9), tree, COMPONENTS).eval()
-    again.load_state_dict(model.state_dict())
-    assert torch.equal(again(batch)["scores"].logits[-1], outputs["scores"].logits[-1])
+    restored = build_classifier(make_config(backbone=name, image_size=32, seed=9), tree, COMPONENTS).eval()
+    restored.load_state_dict(model.state_dict())
+    assert torch.equal(restored(batch)["scores"].logits[-1], outputs["scores"].logits[-1])
     check_metadata(model, batch, outputs["scores"].logits[-1])
 
 
 def check_metadata(model, batch, before):
-    """Present metadata matter, masked values do not, and missing is not the same as zeros."""
+    """Check that present metadata change the output, that masked values do not, and that missing differs from zeros."""
     poisoned = {**batch, "meta": batch["meta"].clone()}
     for m, columns in enumerate(column_slices(COMPONENTS)):
         poisoned["meta"][~batch["present"][:, m], columns] = torch.nan
@@ -56,7 +56,7 @@ def check_metadata(model, batch, before):
     moved = model({**batch, "meta": batch["meta"] + 1})["scores"].logits[-1]
     assert (moved[:2] - before[:2]).abs().max() > 1e-3 and torch.equal(moved[2:], before[2:])
     zeros = {**batch, "meta": torch.zeros_like(batch["meta"])}
-    known, unknown = (model({**zeros, "present": torch.full_like(batch["present"], there)})["scores"].logits[-1] for there in (True, False))
+    known, unknown = (model({**zeros, "present": torch.full_like(batch["present"], flag)})["scores"].logits[-1] for flag in (True, False))
     assert (known - unknown).abs().max() > 1e-3
 
 
@@ -66,7 +66,7 @@ def test_without_components(tree, make_config, make_batch):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_weights_are_a_function_of_the_seed_alone(tree, make_config):
+def test_initial_weights_depend_on_the_seed_only(tree, make_config):
     def weights(seed, noise):
         torch.manual_seed(noise)
         model = build_classifier(make_config(backbone="vit_tiny_patch16_224", image_size=32, seed=seed), tree, COMPONENTS)
@@ -75,13 +75,13 @@ def test_weights_are_a_function_of_the_seed_alone(tree, make_config):
     assert torch.equal(weights(1, 5), weights(1, 6)) and not torch.equal(weights(1, 5), weights(2, 5))
 
 
-def test_images_are_normalised_the_way_the_weights_were_trained():
+def test_images_are_normalised_as_the_pretrained_weights_expect():
     model = torch.nn.Module()
     model.pretrained_cfg = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
     pixel = torch.tensor([0.1, 0.6, 0.9]).view(3, 1, 1)
-    ours = (pixel - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    normalised = (pixel - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
     factor, offset = _rescaling(model)
-    assert torch.allclose(ours * factor + offset, (pixel - 0.5) / 0.5, atol=1e-6)
+    assert torch.allclose(normalised * factor + offset, (pixel - 0.5) / 0.5, atol=1e-6)
     model.pretrained_cfg = {"mean": MEAN, "std": STD}
     assert _rescaling(model) is None
 
@@ -89,9 +89,9 @@ def test_images_are_normalised_the_way_the_weights_were_trained():
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"backbone": "resnet51"}, "model.backbone: timm has no model 'resnet51'; close: .*resnet50"),
-        ({"backbone": "resnet10t.nowhere", "pretrained": True}, "model.backbone: resnet10t.nowhere: the pretrained weights cannot be had"),
-        ({"backbone": "vgg11", "drop_path": 0.1}, "model.drop_path: vgg11 has no stochastic depth"),
+        ({"backbone": "resnet51"}, "model.backbone: 'resnet51' is not a timm model; similar names: .*resnet50"),
+        ({"backbone": "resnet10t.nowhere", "pretrained": True}, "model.backbone: resnet10t.nowhere: the pretrained weights cannot be loaded"),
+        ({"backbone": "vgg11", "drop_path": 0.1}, "model.drop_path=0.1: vgg11 does not have stochastic depth"),
         ({"backbone": "cait_xxs24_224", "image_size": 8}, "model.backbone: cait_xxs24_224 cannot read images of data.image_size=8"),
     ],
 )
@@ -106,5 +106,5 @@ def test_weights_that_cannot_be_downloaded(tree, make_config, monkeypatch, tmp_p
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"model.backbone: resnet10t: the pretrained weights cannot be had; set model.pretrained=false"):
+    with pytest.raises(ConfigError, match=r"model.backbone: resnet10t: the pretrained weights cannot be loaded; set model.pretrained=false"):
         build_classifier(make_config(backbone="resnet10t", pretrained=True), tree, ())

@@ -1,4 +1,4 @@
-"""Networks of the taxonomy workload: a trunk (`mformer`, or any timm model) with the heads of every taxonomic rank."""
+"""The networks of the taxonomy workload: a trunk (`mformer`, or any timm model) and a head. `build_classifier` builds one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[str]) -> Classifier:
-    """The network of `config.model` and `config.head`, on the CPU, its weights a function of `config.seed`.
+    """Return the network of `config.model` and `config.head`, on the CPU, with weights determined by `config.seed`.
 
-    `components` are the metadata components in the order of a batch's `meta` and `present`. Raises ConfigError where the
-    configuration asks for what the model cannot be."""
+    `components`: the metadata components, in the order of a batch's `meta` and `present`. Raise `ConfigError` for a model that cannot
+    be built as configured."""
     torch.default_generator.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
     trunk = _build_trunk(config, tree, components)
     model = Classifier(trunk, build_head(config.head, trunk.width, tree), len(tree.ranks), config.model.dropout)

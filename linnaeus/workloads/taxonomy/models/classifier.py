@@ -1,22 +1,27 @@
-"""The classifier: a trunk, the final shared norm, and the heads of every taxonomic rank.
+"""The classifier (trunk, final norm, head), and the parts that every trunk uses: metadata encoder, late fusion, initialisation.
 
-The norm's scale and bias are the last parameters all ranks share, so gradients of GradNorm are taken there. The trunk is
-a module of its own so that it can be compiled up to that point (`model.trunk.compile()`) while the rest stays separate.
+All taxonomic ranks share the trunk and the norm. The norm's scale and bias are the last shared parameters; GradNorm takes its
+gradients there. The trunk is a separate module, so that `model.trunk.compile()` compiles everything up to that layer and nothing after it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+import torch
 from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch
 from linnaeus.workloads.base import Model
+from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
+
+TOKEN_STD = 0.02
 
 
 class Trunk(Protocol):
-    """Features [B, R or 1, width] of image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
+    """Computes features [B, R, width] or [B, 1, width] from image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
 
     width: int
 
@@ -29,8 +34,10 @@ class Trunk(Protocol):
 
 
 class Classifier(Model):
-    """`model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns `scores` (`heads.Scores`), `per_rank`
-    [B, R, width], the normed features that the heads read, and `features` [B, width], those of the finest rank."""
+    """The network of a run.
+
+    `model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns a dictionary: `scores` (`heads.Scores`), `per_rank`
+    [B, R, width] (the normalised features that the head reads) and `features` [B, width] (those of the finest rank)."""
 
     def __init__(self, trunk: Trunk, head: Head, ranks: int, dropout: float) -> None:
         super().__init__()
@@ -39,7 +46,7 @@ class Classifier(Model):
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        """Every parameter, from torch's default generator (pretrained weights excepted)."""
+        """Initialise every parameter from torch's default generator, except pretrained weights."""
         self.trunk.init_weights()
         nn.init.ones_(self.norm.weight)
         nn.init.zeros_(self.norm.bias)
@@ -52,20 +59,80 @@ class Classifier(Model):
         return {"scores": self.head(per_rank), "per_rank": per_rank, "features": features[:, -1]}
 
     def compiled_parts(self) -> list[nn.Module]:
-        """The trunk ends before the layer GradNorm differentiates by, so that its measurement does not run a compiled backward."""
+        """Return the trunk. It ends before the norm, so GradNorm's gradients at the norm do not run a compiled backward."""
         return [cast(nn.Module, self.trunk)]
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Scale and bias of the final shared norm: what GradNorm differentiates by. Unlike the last convolution's, their
-        gradient is not zero behind a zero-initialised residual branch."""
+        """Return scale and bias of the final norm. Their gradient is not zero at the start, unlike that of the last convolution
+        behind a residual branch whose scale is initialised to zero."""
         return [self.norm.weight, self.norm.bias]
 
     def trunk_parameters(self) -> list[nn.Parameter]:
-        """All parameters that all ranks share, for gradients of tasks that are exact."""
+        """Return all parameters that all ranks share, for exact gradients of each task."""
         return [*cast(nn.Module, self.trunk).parameters(), *self.norm.parameters()]
 
     @property
     def no_decay(self) -> set[str]:
-        """Names of norms, biases, scales (all of one dimension) and tokens: never decayed."""
+        """Return the names of parameters without weight decay: norms, biases and scales (all 1-D), and learned tokens."""
         tokens = {f"trunk.{name}" for name in self.trunk.no_decay}
         return {name for name, parameter in self.named_parameters() if parameter.dim() <= 1 or name in tokens}
+
+
+class MetadataEncoder(nn.Module):
+    """Encode metadata [B, F] and presence bool [B, M] as tokens [B, M, width], with one small MLP per component.
+
+    An absent component gets a learned token. Its columns are set to 0 before the MLP and the MLP's result is replaced after it, so
+    neither output nor gradient depends on a masked value, even if it is NaN. Every parameter stays in the graph at any presence,
+    as DDP requires."""
+
+    def __init__(self, components: Sequence[str], hidden: int, width: int) -> None:
+        super().__init__()
+        self.slices = column_slices(components)
+        sizes = [columns.stop - columns.start for columns in self.slices]
+        self.encoders = nn.ModuleList(
+            nn.Sequential(nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, width), nn.LayerNorm(width)) for size in sizes
+        )
+        self.missing = nn.Parameter(torch.empty(len(sizes), width))
+
+    def init_weights(self) -> None:
+        """Initialise the learned tokens."""
+        nn.init.trunc_normal_(self.missing, std=TOKEN_STD)
+
+    def forward(self, meta: Tensor, present: Tensor) -> Tensor:
+        tokens = []
+        for m, (encoder, columns) in enumerate(zip(self.encoders, self.slices, strict=True)):
+            available = present[:, m : m + 1]
+            encoded = encoder(meta[:, columns].masked_fill(~available, 0.0))
+            tokens.append(torch.where(available, encoded, self.missing[m].to(encoded.dtype)))
+        return torch.stack(tokens, dim=1)
+
+
+class LateFusion(nn.Module):
+    """Add an MLP of features [B, R or 1, width] and flattened metadata tokens [B, M x token width] to the features.
+
+    With attention alone the model learns to use metadata late: they help to separate species that look alike, which requires image
+    features that training has yet to learn. This path is short, so the metadata encoders get useful gradients from the first steps."""
+
+    def __init__(self, width: int, tokens: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width + tokens, width), nn.GELU(), nn.Linear(width, width))
+
+    def forward(self, features: Tensor, tokens: Tensor) -> Tensor:
+        joined = torch.cat([self.norm(features), tokens.unsqueeze(1).expand(-1, features.shape[1], -1)], dim=2)
+        return features + self.mlp(joined)
+
+
+def init_affine(module: nn.Module) -> None:
+    """Initialise a linear layer, a convolution or a layer norm; leave any other module unchanged.
+
+    Weights are truncated normal with variance 1 / fan_in, which keeps the variance of activations at any width. The usual standard
+    deviation of 0.02 suits a width of 768 and above, and is too small for narrow nets."""
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        std = module.weight[0].numel() ** -0.5
+        nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.LayerNorm):
+        nn.init.ones_(module.weight)
+        nn.init.zeros_(module.bias)

@@ -1,12 +1,14 @@
-"""mformer: convolutional stages, then transformer stages that read image, class and metadata tokens together.
+"""The mformer network: convolutional stages, then transformer stages that read image, class and metadata tokens together.
 
     image -> stem -> conv blocks, halving -> grid of image tokens --.
     one learned class token per taxonomic rank ---------------------+-> transformer blocks, halving the grid -> class tokens
     metadata -> one token per component (a learned one if missing) -'
 
-Each rank's head reads the rank's own class token; the last block computes no others. `SIZES` names the sizes: `micro` learns
-48-pixel organisms on two CPU cores in about two minutes, `nano` is for small photographs on a CPU, the others compare with
-published models of 20 to 100 million parameters.
+The head of each rank reads the rank's class token; the last block computes only those. Class and metadata tokens are called special
+tokens below. `SIZES` lists the sizes: `micro` learns 48-pixel organisms on two CPU cores in about two minutes, `nano` is for small
+photographs on a CPU, the others compare with published models of 20 to 100 million parameters.
+
+Norms are over channels, never over the batch, so a sample's result does not depend on its micro-batch.
 """
 
 from __future__ import annotations
@@ -16,26 +18,25 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.workloads.taxonomy.config import MformerConfig
-from linnaeus.workloads.taxonomy.models.attention import TransformerBlock, rotary_table
-from linnaeus.workloads.taxonomy.models.convolution import ConvBlock, downsample, stem
-from linnaeus.workloads.taxonomy.models.metadata import TOKEN_STD, LateFusion, MetadataEncoder
-from linnaeus.workloads.taxonomy.models.residual import Residual, init_affine
+from linnaeus.workloads.taxonomy.models.classifier import TOKEN_STD, LateFusion, MetadataEncoder, init_affine
 
+ROTARY_BASE = 100.0  # grids are tens of tokens wide, not thousands: the slowest wave spans about 600 tokens
 Stage = tuple[int, int]  # blocks, width
 
 
 @dataclass(frozen=True)
 class Size:
-    """A named size. Every stage but the first halves the grid."""
+    """The dimensions of a named size. Every stage but the first halves the grid."""
 
     stride: int  # of the stem, 2 or 4
     convolution: tuple[Stage, ...]
     attention: tuple[Stage, ...]
     head_width: int
-    scale: float | None  # initial LayerScale, smaller for deeper nets; None: no LayerScale, which shallow ones learn as well without
+    scale: float | None  # initial LayerScale, smaller for deeper nets; None: no LayerScale, shallow nets learn as well without
     kernel: int = 7
     depthwise: bool = True
     expansion: float = 4.0  # hidden over outer width of every two-layer perceptron
@@ -51,43 +52,8 @@ SIZES = {
 }
 
 
-class TransformerStage(nn.Module):
-    """Halves the grid, then runs blocks over the special tokens and the image tokens together."""
-
-    table: Tensor
-
-    def __init__(self, inputs: int, width: int, blocks: Sequence[TransformerBlock], special: int, side: int) -> None:
-        """`inputs` channels of the grid; `special` tokens; `side` of the halved grid at the configured image size."""
-        super().__init__()
-        self.special, self.side, self.head_width = special, side, blocks[0].attention.head_width
-        self.reduce = downsample(inputs, width)
-        self.blocks = nn.ModuleList(blocks)
-        self.register_buffer("table", self._rotary(side, side), persistent=False)
-
-    def _rotary(self, rows: int, columns: int) -> Tensor:
-        return rotary_table(rows, columns, self.head_width, self.special)
-
-    def init_weights(self) -> None:
-        self.table.copy_(self._rotary(self.side, self.side))
-
-    def forward(self, special: Tensor, grid: Tensor, queries: int | None) -> tuple[Tensor, Tensor]:
-        """Special tokens [B, S, width] and grid [B, inputs, H, W] to tokens and a halved grid; with `queries` the last block
-        computes that many special tokens only, and the grid comes back empty."""
-        grid = self.reduce(grid)
-        rows, columns = grid.shape[2:]
-        table = self.table if rows == columns == self.side else self._rotary(rows, columns).to(self.table)
-        tokens = torch.cat([special, grid.flatten(2).transpose(1, 2)], dim=1)
-        for block in self.blocks[:-1]:
-            tokens = block(tokens, table)
-        tokens = self.blocks[-1](tokens, table, queries)
-        if queries is not None:
-            return tokens, grid[:, :0]
-        special, image = tokens.split([self.special, rows * columns], dim=1)
-        return special, image.transpose(1, 2).unflatten(2, (rows, columns))
-
-
 class Mformer(nn.Module):
-    """The trunk: image, metadata and presence to features [B, ranks, width], before the final norm."""
+    """The trunk: image, metadata and presence to features [B, R, width], before the final norm."""
 
     def __init__(self, config: MformerConfig, image_size: int, ranks: int, components: Sequence[str]) -> None:
         super().__init__()
@@ -97,18 +63,20 @@ class Mformer(nn.Module):
         self.stem = stem(size.convolution[0][1], size.stride)
         self.convolution = nn.Sequential(*_conv_layers(size, config.dropout, rates))
         self.stages = nn.ModuleList(_stages(size, config.dropout, rates, ranks + len(components), image_size))
-        self.widen = nn.ModuleList(_widen(a, b) for (_, a), (_, b) in pairwise(size.attention))
+        self.widen = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(inputs), nn.Linear(inputs, width)) for (_, inputs), (_, width) in pairwise(size.attention)
+        )
         self.class_tokens = nn.Parameter(torch.empty(ranks, first))
         self.metadata = MetadataEncoder(components, config.meta_width, first) if components else None
         self.fusion = LateFusion(self.width, len(components) * first) if components else None
 
     @property
     def no_decay(self) -> set[str]:
-        """Names of the learned tokens."""
+        """Return the names of the learned tokens."""
         return {"class_tokens"} | ({"metadata.missing"} if self.metadata is not None else set())
 
     def init_weights(self) -> None:
-        """Every parameter and buffer, from torch's default generator."""
+        """Initialise every parameter and buffer, from torch's default generator."""
         nn.init.trunc_normal_(self.class_tokens, std=TOKEN_STD)
         for module in self.modules():
             init_affine(module)
@@ -116,7 +84,7 @@ class Mformer(nn.Module):
                 module.init_weights()
 
     def forward(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor:
-        """[B, 3, H, W], [B, F] and bool [B, M] to [B, ranks, width]."""
+        """Return features [B, R, width] of image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
         grid = self.convolution(self.stem(image))
         special = self.class_tokens.to(grid.dtype).expand(len(grid), -1, -1)
         if self.metadata is not None:
@@ -130,7 +98,7 @@ class Mformer(nn.Module):
 
 
 def _drop_path_rates(largest: float, blocks: int) -> Iterator[float]:
-    """Growing linearly with depth from 0."""
+    """Yield the drop-path rate of each block, growing linearly with depth from 0."""
     return iter([largest * i / max(blocks - 1, 1) for i in range(blocks)])
 
 
@@ -154,5 +122,167 @@ def _stages(size: Size, dropout: float, rates: Iterator[float], special: int, im
         previous = width
 
 
-def _widen(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.LayerNorm(inputs), nn.Linear(inputs, width))
+class TransformerStage(nn.Module):
+    """Halve the grid, then run transformer blocks over special tokens and image tokens together."""
+
+    table: Tensor
+
+    def __init__(self, inputs: int, width: int, blocks: Sequence[TransformerBlock], special: int, side: int) -> None:
+        """`inputs`: channels of the grid. `special`: number of special tokens. `side`: rows and columns of the halved grid at the
+        configured image size."""
+        super().__init__()
+        self.special, self.side, self.head_width = special, side, blocks[0].attention.head_width
+        self.reduce = downsample(inputs, width)
+        self.blocks = nn.ModuleList(blocks)
+        self.register_buffer("table", self._rotary(side, side), persistent=False)
+
+    def _rotary(self, rows: int, columns: int) -> Tensor:
+        return rotary_table(rows, columns, self.head_width, self.special)
+
+    def init_weights(self) -> None:
+        """Recompute the rotary table."""
+        self.table.copy_(self._rotary(self.side, self.side))
+
+    def forward(self, special: Tensor, grid: Tensor, queries: int | None) -> tuple[Tensor, Tensor]:
+        """Return special tokens [B, S, width] and the halved grid [B, width, H/2, W/2] from special tokens [B, S, width] and a grid
+        [B, inputs, H, W]. With `queries` the last block computes only that many special tokens, and the returned grid is empty."""
+        grid = self.reduce(grid)
+        rows, columns = grid.shape[2:]
+        table = self.table if rows == columns == self.side else self._rotary(rows, columns).to(self.table)
+        tokens = torch.cat([special, grid.flatten(2).transpose(1, 2)], dim=1)
+        for block in self.blocks[:-1]:
+            tokens = block(tokens, table)
+        tokens = self.blocks[-1](tokens, table, queries)
+        if queries is not None:
+            return tokens, grid[:, :0]
+        special, image = tokens.split([self.special, rows * columns], dim=1)
+        return special, image.transpose(1, 2).unflatten(2, (rows, columns))
+
+
+class TransformerBlock(nn.Module):
+    """Pre-norm attention and MLP. With `queries`, only the first `queries` tokens are computed and returned, which costs a fraction
+    of a full block and suffices for the last one (class attention, Touvron et al. 2021)."""
+
+    def __init__(self, width: int, head_width: int, expansion: float, scale: float | None, dropout: float, drop_path: float) -> None:
+        super().__init__()
+        hidden = int(width * expansion)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, head_width)
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.residual1 = Residual(width, scale, dropout, drop_path)
+        self.residual2 = Residual(width, scale, dropout, drop_path)
+
+    def forward(self, x: Tensor, table: Tensor, queries: int | None = None) -> Tensor:
+        x = self.residual1(x[:, :queries], self.attention(self.norm1(x), table, queries))
+        return self.residual2(x, self.mlp(self.norm2(x)))
+
+
+class Attention(nn.Module):
+    """Multi-head attention with queries from the first `queries` tokens (None: all) and keys and values from all tokens."""
+
+    def __init__(self, width: int, head_width: int) -> None:
+        super().__init__()
+        self.head_width = head_width
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.output = nn.Linear(width, width)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+
+    def forward(self, x: Tensor, table: Tensor, queries: int | None) -> Tensor:
+        key, value = self.key_value(x).chunk(2, dim=-1)
+        query = rotate(self._heads(self.query(x[:, :queries])), table[:, :queries])
+        mixed = F.scaled_dot_product_attention(query, rotate(self._heads(key), table), self._heads(value))
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+
+def rotary_table(rows: int, columns: int, head_width: int, special: int) -> Tensor:
+    """Return cosines and sines [2, special + rows * columns, head_width / 2] of 2-D rotary positions (Su et al. 2021).
+
+    Half of the channel pairs of a head encode the row, half the column. Special tokens have angle 0, so they are not rotated."""
+    assert head_width % 4 == 0, "a head has pairs of channels for each of two axes"
+    frequency = ROTARY_BASE ** -(torch.arange(head_width // 4, dtype=torch.float64) / (head_width // 4))
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    angle = torch.cat([y.reshape(-1, 1) * frequency, x.reshape(-1, 1) * frequency], dim=1)
+    angle = torch.cat([angle.new_zeros(special, angle.shape[1]), angle])
+    return torch.stack([angle.cos(), angle.sin()]).float()
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Return x [..., T, head_width] with each channel pair (i, i + head_width / 2) rotated by the angles of a `rotary_table`."""
+    cos, sin = table
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
+
+
+class ConvBlock(nn.Module):
+    """A residual block on a grid [B, width, H, W]: convolution, norm, two-layer perceptron per pixel.
+
+    With kernel 7, depth-wise, it is the block of ConvNeXt (Liu et al. 2022). With kernel 3, dense, it learns more per second of CPU
+    time at few channels."""
+
+    def __init__(
+        self, width: int, kernel: int, depthwise: bool, expansion: float, scale: float | None, dropout: float, drop_path: float
+    ) -> None:
+        super().__init__()
+        hidden = int(width * expansion)
+        self.spatial = nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width if depthwise else 1)
+        self.norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.residual = Residual(width, scale, dropout, drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch = self.mlp(self.norm(self.spatial(x).permute(0, 2, 3, 1)))
+        return self.residual(x.permute(0, 2, 3, 1), branch).permute(0, 3, 1, 2)
+
+
+class ChannelNorm(nn.LayerNorm):
+    """LayerNorm over the channels of [B, C, H, W]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(x.permute(0, 2, 3, 1), self.normalized_shape, self.weight, self.bias, self.eps)
+        return x.permute(0, 3, 1, 2)
+
+
+class Residual(nn.Module):
+    """Compute `x + drop_path(scale * dropout(branch))`, samples first, channels last.
+
+    `scale` is LayerScale (Touvron et al. 2021); None: no scale. Stochastic depth (Huang et al. 2016) drops the branch of whole samples.
+    Both kinds of dropout draw from torch's global generator, which the loop seeds for each micro-batch by its position."""
+
+    def __init__(self, width: int, scale: float | None, dropout: float, drop_path: float) -> None:
+        super().__init__()
+        self.initial_scale, self.drop_path = scale, drop_path
+        self.scale = None if scale is None else nn.Parameter(torch.empty(width))
+        self.dropout = nn.Dropout(dropout)
+
+    def init_weights(self) -> None:
+        if self.scale is not None and self.initial_scale is not None:
+            nn.init.constant_(self.scale, self.initial_scale)
+
+    def forward(self, x: Tensor, branch: Tensor) -> Tensor:
+        branch = self.dropout(branch)
+        if self.scale is not None:
+            branch = branch * self.scale
+        if self.training and self.drop_path > 0:
+            keep = 1 - self.drop_path
+            kept = branch.new_empty((len(branch),) + (1,) * (branch.dim() - 1)).bernoulli_(keep)
+            branch = branch * (kept / max(keep, 1e-3))
+        return x + branch
+
+
+def downsample(inputs: int, width: int) -> nn.Sequential:
+    """Return a norm and an overlapping convolution that halves the size of a grid, rounded up."""
+    return nn.Sequential(ChannelNorm(inputs), nn.Conv2d(inputs, width, 3, stride=2, padding=1))
+
+
+def stem(width: int, stride: int) -> nn.Sequential:
+    """Return the layers from pixels to the first grid: one overlapping convolution for stride 2, two for stride 4."""
+    assert stride in (2, 4)
+    if stride == 2:
+        return nn.Sequential(nn.Conv2d(3, width, 3, stride=2, padding=1))
+    half = width // 2
+    return nn.Sequential(
+        nn.Conv2d(3, half, 3, stride=2, padding=1), ChannelNorm(half), nn.GELU(), nn.Conv2d(half, width, 3, stride=2, padding=1)
+    )

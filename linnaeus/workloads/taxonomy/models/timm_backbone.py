@@ -1,8 +1,8 @@
 """Any timm model as the trunk, with the metadata fused into its pooled feature.
 
-A timm model is asked for its own pooled feature (`forward_head(..., pre_logits=True)`), each metadata component is encoded to
-a vector of the same width (a learned one where it is missing), and an MLP over all of them is added as a residual; the classifier's
-shared norm follows. timm and its weights are needed only when such a model is configured.
+The trunk takes the model's pooled feature (`forward_head(..., pre_logits=True)`), encodes each metadata component as a vector (a learned
+one where it is missing), and adds an MLP over feature and vectors as a residual; the classifier's norm follows. timm is imported
+only when such a model is configured.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from torch import Tensor, nn
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import TimmConfig
-from linnaeus.workloads.taxonomy.models.metadata import LateFusion, MetadataEncoder
-from linnaeus.workloads.taxonomy.models.residual import init_affine
+from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
 
 class TimmBackbone(nn.Module):
-    """The trunk: [B, 1, width] of image, metadata and presence. `width` is that of timm's pooled feature."""
+    """The trunk: image, metadata and presence to features [B, 1, width], where `width` is that of timm's pooled feature."""
 
-    backbone: Any  # of timm
+    backbone: Any  # a timm model
     metadata: MetadataEncoder | None
     rescale: Tensor | None
 
@@ -42,18 +41,19 @@ class TimmBackbone(nn.Module):
 
     @property
     def no_decay(self) -> set[str]:
-        """Names timm excludes from decay (positions, class tokens), and our tokens."""
-        theirs = self.backbone.no_weight_decay() if hasattr(self.backbone, "no_weight_decay") else ()
-        return {f"backbone.{name}" for name in theirs} | ({"metadata.missing"} if self.metadata is not None else set())
+        """Return the names that timm excludes from weight decay (positions, class tokens) and those of the learned tokens."""
+        names = self.backbone.no_weight_decay() if hasattr(self.backbone, "no_weight_decay") else ()
+        return {f"backbone.{name}" for name in names} | ({"metadata.missing"} if self.metadata is not None else set())
 
     def init_weights(self) -> None:
-        """Ours only: timm has initialised the backbone, or loaded it, when it built it."""
+        """Initialise the metadata layers. timm has already initialised the backbone or loaded its weights."""
         if self.metadata is not None:
             self.metadata.apply(init_affine)
             self.fusion.apply(init_affine)
             self.metadata.init_weights()
 
     def forward(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor:
+        """Return features [B, 1, width] of image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
         if self.rescale is not None:
             image = image * self.rescale[0] + self.rescale[1]
         feature = self.backbone.forward_head(self.backbone.forward_features(image), pre_logits=True)
@@ -64,31 +64,33 @@ class TimmBackbone(nn.Module):
 
 
 def _rescaling(backbone: Any) -> Tensor | None:
-    """Factor and offset [2, 3, 1, 1] from images normalised our way to the way the weights were trained with; None if alike."""
+    """Return factor and offset [2, 3, 1, 1] that turn the normalisation of `preparation` into that of the pretrained weights; None if
+    both are the same."""
     mean, std = backbone.pretrained_cfg["mean"], backbone.pretrained_cfg["std"]
     if (tuple(mean), tuple(std)) == (MEAN, STD):
         return None
-    factor = [ours / theirs for ours, theirs in zip(STD, std, strict=True)]
-    offset = [(ours - theirs) / s for ours, theirs, s in zip(MEAN, mean, std, strict=True)]
+    factor = [own / timm for own, timm in zip(STD, std, strict=True)]
+    offset = [(own - timm) / s for own, timm, s in zip(MEAN, mean, std, strict=True)]
     return torch.tensor([factor, offset]).view(2, 3, 1, 1)
 
 
 def create_backbone(config: TimmConfig, image_size: int) -> nn.Module:
-    """timm's model without its classifier. Raises ConfigError for a name timm does not know, weights that cannot be had,
-    an image size the model cannot read, and a stochastic depth it does not have."""
+    """Return timm's model without its classifier. Raise `ConfigError` for an unknown name, pretrained weights that cannot be loaded, an
+    image size that the model cannot read, or `model.drop_path` above 0 for a model without stochastic depth."""
     import timm
 
     name = config.backbone
     if "/" not in name and not timm.is_model(name.split(".")[0]):
         close = ", ".join(difflib.get_close_matches(name, timm.list_models(), n=3))
-        raise ConfigError(f"model.backbone: timm has no model {name!r}" + (f"; close: {close}" if close else ""))
-    backbone = _sized(config, image_size)
-    _rehearse(backbone, name, image_size)
+        raise ConfigError(f"model.backbone: {name!r} is not a timm model" + (f"; similar names: {close}" if close else ""))
+    backbone = _create_for_size(config, image_size)
+    _check_forward(backbone, name, image_size)
     return backbone
 
 
-def _sized(config: TimmConfig, image_size: int) -> nn.Module:
-    """Models that fix their image size at construction take `img_size`; the others refuse the word and read any size."""
+def _create_for_size(config: TimmConfig, image_size: int) -> nn.Module:
+    """Return the model for images of `image_size`. Models that fix their image size at construction take `img_size`; for the others the
+    argument is a TypeError, and they read any size."""
     try:
         return _timm_create(config, img_size=image_size)
     except TypeError as error:
@@ -107,25 +109,25 @@ def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
     except TypeError as error:
         if "drop_path_rate" not in str(error):
             raise
-        raise ConfigError(f"model.drop_path: {config.backbone} has no stochastic depth; set it to 0") from error
+        raise ConfigError(f"model.drop_path={config.drop_path}: {config.backbone} does not have stochastic depth; set it to 0") from error
     except (OSError, RuntimeError, AssertionError) as error:
-        what = "the pretrained weights cannot be had; set model.pretrained=false" if config.pretrained else "timm cannot build it"
-        raise ConfigError(f"model.backbone: {config.backbone}: {what} ({_first_line(error)})") from error
+        reason = "the pretrained weights cannot be loaded; set model.pretrained=false" if config.pretrained else "timm cannot build it"
+        raise ConfigError(f"model.backbone: {config.backbone}: {reason} ({_first_line(error)})") from error
 
 
-def _rehearse(backbone: nn.Module, name: str, image_size: int) -> None:
-    """One forward and backward pass without numbers (on the meta device): the model must read images of this size, and
-    parameters it never uses are frozen, for DDP waits for the gradient of every other."""
-    double: Any = copy.deepcopy(backbone).to("meta")
+def _check_forward(backbone: nn.Module, name: str, image_size: int) -> None:
+    """Run one forward and backward pass on the meta device. Raise `ConfigError` if the model cannot read images of this size. Freeze
+    the parameters that get no gradient, since DDP waits for the gradient of every trainable parameter."""
+    twin: Any = copy.deepcopy(backbone).to("meta")
     try:
-        features = double.forward_features(torch.empty(2, 3, image_size, image_size, device="meta"))
-        double.forward_head(features, pre_logits=True).sum().backward()
-    except NotImplementedError:  # an operation without a meta kernel says nothing about the model
+        features = twin.forward_features(torch.empty(2, 3, image_size, image_size, device="meta"))
+        twin.forward_head(features, pre_logits=True).sum().backward()
+    except NotImplementedError:  # an operation without a meta kernel: nothing can be checked
         return
     except (RuntimeError, AssertionError, ValueError) as error:
         raise ConfigError(f"model.backbone: {name} cannot read images of data.image_size={image_size} ({_first_line(error)})") from error
-    for ours, rehearsed in zip(backbone.parameters(), double.parameters(), strict=True):
-        ours.requires_grad_(rehearsed.grad is not None)
+    for parameter, tried in zip(backbone.parameters(), twin.parameters(), strict=True):
+        parameter.requires_grad_(tried.grad is not None)
 
 
 def _first_line(error: Exception) -> str:

@@ -58,7 +58,7 @@ class TaxonomyWorkload(Workload):
         labels = self.source.labels[self.train_rows]
         self.nulls = NullPolicy.of(config, self.source.tree)
         learnt = None if self.nulls is None else self.nulls.learnt(labels)
-        self.counts = LabelCounts.of(self.source.tree, labels, learnt=learnt)
+        self.counts = LabelCounts.of(self.source.tree, labels, learnable=learnt)
         self.notes = self.source.notes
         counts = LabelCounts.of(self.source.tree, labels, label_mass(config, self.source, self.train_rows), learnt)
         self.loss = TaxonomyLoss(config.loss, self.source.tree, counts, self.nulls is not None, dtype)

@@ -181,7 +181,7 @@ class LeafScores(Scores):
             found.append(torch.stack([self._mass(self.paths[:, r] == c) for c in classes], 1))
         return tuple(found)
 
-    def at(self, label):
+    def label_log_probs(self, label):
         marginal, conditional = [], []
         inside = torch.ones(len(label), len(self.paths), dtype=torch.bool)
         for r, size in enumerate(self.tree.sizes):

@@ -90,7 +90,7 @@ def test_null_labels_that_cannot_be_learnt_do_not_count(head, null_rows):
     tree, labels = slow.TaxonomyTree.from_lineages(("order", "genus", "species"), np.array(rows))
     policy = NullPolicy.of(compose([f"head={head}", "head.nulls=predict"]), tree)
     assert policy is not None
-    counts = LabelCounts.of(tree, labels, learnt=policy.learnt(labels))
+    counts = LabelCounts.of(tree, labels, learnable=policy.learnt(labels))
     assert counts.ranks[2].tolist() == [10, 10, null_rows] and int(counts.finest.sum()) == len(rows)
     loss = TaxonomyLoss(slow.loss_config("cross_entropy", class_weights="inverse"), tree, counts, nulls=True)
     learnt = policy.apply(np.zeros(1000, np.int64), np.arange(1000), labels, np.zeros(1000), np.ones(1000, bool))

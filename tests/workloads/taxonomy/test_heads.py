@@ -10,7 +10,7 @@ import torch
 
 from linnaeus.workloads.taxonomy.config import HierarchicalSoftmaxConfig, PlainHeadConfig
 from linnaeus.workloads.taxonomy.heads import Priors, build_head
-from linnaeus.workloads.taxonomy.heads.siblings import SiblingScores
+from linnaeus.workloads.taxonomy.heads.conditional import SiblingScores
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.trees import KINDS, is_path, node_of, random_tree, with_null_labels
 
@@ -60,7 +60,7 @@ def node_probabilities(name, tree, head, scores):
         below = lambda n: [n, *(m for c in children.get(n, []) for m in below(c)), *([null[n]] if n in null else [])]
         found = {n: sum((leaf[m] - top).exp() for m in below(n) if m in leaf) for n in range(layout.taxa)}
         return found, {n: (leaf[m] - top).exp() for n, m in null.items()}
-    raw = lambda n: scores.logits[int(layout.level[n])][int(layout.place[n])]
+    raw = lambda n: scores.logits[int(layout.level[n])][int(layout.position[n])]
     found, nulls = {-1: torch.ones(ROWS, dtype=torch.float64)}, {}
     for parent in sorted(children):
         members = [*children[parent], *([null[parent]] if parent in null else [])]
@@ -78,7 +78,7 @@ def test_probabilities_are_those_of_a_walk_down_the_tree(name, kind, null):
     tree, label, head, features = make(name, kind, null)
     scores = head(features)
     nodes, nulls = node_probabilities(name, tree, head, scores)
-    marginal, conditional = (torch.stack(part, 1) for part in scores.at(label))
+    marginal, conditional = (torch.stack(part, 1) for part in scores.label_log_probs(label))
     for r in range(4):
         for cls in range(tree.sizes[r]):
             assert torch.allclose(scores.log_probs()[r][:, cls].exp(), nodes[node_of(tree, r, cls)], rtol=1e-9)
@@ -107,9 +107,9 @@ def test_families_alone_say_the_same_of_labels(name, kind, null, monkeypatch):
     found = []
     for fetched, unused in ((0, "_RangeLogSumExp"), (1 << 40, "_ShortLogSumExp")):
         monkeypatch.undo()
-        monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.FETCHED", fetched)
+        monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.GATHER_COST", fetched)
         monkeypatch.setattr(f"linnaeus.workloads.taxonomy.ranges.{unused}", None)
-        values = torch.stack([each for part in head(features).at(label) for each in part])
+        values = torch.stack([each for part in head(features).label_log_probs(label) for each in part])
         weight = torch.linspace(-1, 1, values.numel(), dtype=values.dtype).view_as(values)
         found.append((values.detach(), *torch.autograd.grad((values * weight).sum(), list(head.parameters()))))
     assert all(torch.allclose(ours, expected, atol=1e-10) for ours, expected in zip(*found, strict=True))
@@ -128,7 +128,7 @@ def test_sums_over_ranges_of_classes_are_those_of_the_log_probabilities(name, ki
         scores = head(features)
         log_probs = scores.log_probs() if known else None
         ours = torch.stack([scores.range_sums(r, first, last) for r, (first, last) in enumerate(bounds)])
-        if isinstance(scores, SiblingScores) and scores.layout.plain and not known:
+        if isinstance(scores, SiblingScores) and scores.layout.regular and not known:
             assert len(scores._levels) == len(tree.ranks) - 1, "the finest rank is not computed"
         weight = torch.linspace(-1, 1, ours.numel(), dtype=ours.dtype).view_as(ours)
         found.append((ours.detach(), *torch.autograd.grad((ours * weight).sum(), list(head.parameters()))))
@@ -145,7 +145,7 @@ def test_sums_over_ranges_of_classes_are_those_of_the_log_probabilities(name, ki
 def test_the_linear_head_is_a_softmax_per_rank(kind, null):
     tree, label, head, features = make("linear", kind, null)
     scores = head(features)
-    marginal, conditional = (torch.stack(part, 1) for part in scores.at(label))
+    marginal, conditional = (torch.stack(part, 1) for part in scores.label_log_probs(label))
     for row in range(ROWS):
         for r in range(4):
             cls, z = int(label[row, r]), scores.logits[r][row]
@@ -164,11 +164,11 @@ def test_gradients_are_those_of_finite_differences(name, null):
 
     def both(x):
         scores = head(x)
-        marginal, conditional = scores.at(rows)
+        marginal, conditional = scores.label_log_probs(rows)
         return (*marginal, *conditional, *(p.clamp(min=-1e6) for p in scores.log_probs()))
 
     if name == "hard":  # its gradient is another one's by design
-        both = lambda x: head(x).at(rows)[0][0]
+        both = lambda x: head(x).label_log_probs(rows)[0][0]
     assert torch.autograd.gradcheck(both, features[:4].requires_grad_())
 
 
@@ -205,7 +205,7 @@ def test_predictions_are_paths_from_the_top_to_a_leaf(name, quick, training, nul
     tree, _label, head, features = make(name, kind, null)
     head.train(training)
     scores = head(features)
-    path = scores.quick_path() if quick else scores.path()
+    path = scores.greedy_path() if quick else scores.path()
     children, probabilities = children_of(tree), torch.cat([p[:, :n] for p, n in zip(scores.log_probs(), tree.sizes, strict=True)], 1)
     greedy = name != "marginal" and (quick or name == "hard")
     leaves = [n for n in range(tree.offsets[-1]) if n not in children]
@@ -222,13 +222,13 @@ def test_predictions_are_paths_from_the_top_to_a_leaf(name, quick, training, nul
 def test_the_layout_of_complete_lineages_is_the_numbering_of_the_classes():
     """The short way through complete lineages and the long way through others are the same."""
     tree, label, head, features = make("conditional")
-    assert head.layout.plain
+    assert head.layout.regular
     short = head(features)
-    head.layout.plain = False
-    head.layout._irregular(*(tree.node_parent, head.layout.place.numpy(), head.layout.level.numpy()))
+    head.layout.regular = False
+    head.layout._register_irregular(*(tree.node_parent, head.layout.position.numpy(), head.layout.level.numpy()))
     long = head(features)
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(short.log_probs(), long.log_probs(), strict=True))
-    for one, other in zip(short.at(label), long.at(label), strict=True):
+    for one, other in zip(short.label_log_probs(label), long.label_log_probs(label), strict=True):
         assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(one, other, strict=True))
     head.eval()
     assert torch.equal(head(features).path(), short.path()) or torch.equal(short.path(), long.path())
@@ -242,7 +242,7 @@ def test_null_stays_predictable_at_every_rank(name):
     label = torch.tensor([[*path, *tree.sizes[len(path) :]] for path in ([], *known)])
     optimizer = torch.optim.Adam(head.parameters(), 0.1)
     for _ in range(60):
-        loss = -sum(part.sum() for part in head(features[:4]).at(label)[0])
+        loss = -sum(part.sum() for part in head(features[:4]).label_log_probs(label)[0])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -269,7 +269,7 @@ def test_hard_routing_passes_one_taxon_down_and_the_gradient_of_all():
     tree, _label, head, features = make("hard")
     log_p = torch.randn(tree.sizes[0], 3, dtype=torch.float64).log_softmax(0).requires_grad_()
     embedding = torch.randn(tree.sizes[0], 5, dtype=torch.float64, requires_grad=True)
-    handed, weights = head._handed_down(log_p, embedding), torch.randn(3, 5, dtype=torch.float64)
+    handed, weights = head._routed_embedding(log_p, embedding), torch.randn(3, 5, dtype=torch.float64)
     assert torch.equal(handed, embedding[log_p.argmax(0)])
     by_log_p, by_embedding = torch.autograd.grad((handed * weights).sum(), [log_p, embedding])
     one_hot = torch.nn.functional.one_hot(log_p.argmax(0), tree.sizes[0]).double()
@@ -290,7 +290,7 @@ def test_soft_routing_is_a_softmax_and_a_product(temperature, dtype, tolerance):
     log_p = torch.randn(tree.sizes[2], 3, dtype=torch.float64).log_softmax(0).requires_grad_()
     embedding = torch.randn(tree.sizes[2], 5, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(3, 5, dtype=torch.float64)
-    handed = head._handed_down(log_p, embedding.to(dtype))
+    handed = head._routed_embedding(log_p, embedding.to(dtype))
     expected = (log_p / temperature).softmax(0).t() @ embedding
     assert handed.dtype == dtype and torch.allclose(handed.double(), expected, atol=tolerance, rtol=tolerance)
     found, right = ([*torch.autograd.grad((x * weights).sum(), [log_p, embedding])] for x in (handed, expected))
@@ -319,7 +319,7 @@ def test_a_rank_under_which_nobody_has_children(name, null):
     tree, label = TaxonomyTree.from_lineages(("order", "family", "genus", "species"), rows)
     head = build(name, tree, null)
     scores = head(torch.randn(5, 4, WIDTH, dtype=torch.float64))
-    marginal, _ = scores.at(torch.from_numpy(label))
+    marginal, _ = scores.label_log_probs(torch.from_numpy(label))
     sum(part.sum() for part in marginal).backward()
     assert is_path(tree, scores.path().numpy()).all()
     nodes = torch.cat([p[:, :n] for p, n in zip(scores.log_probs(), tree.sizes, strict=True)], 1).detach()

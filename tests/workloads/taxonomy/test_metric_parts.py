@@ -8,10 +8,10 @@ import torch
 
 from linnaeus.workloads.taxonomy.heads import linear_scores
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics
-from linnaeus.workloads.taxonomy.metrics.counting import fixed, mean_fixed
-from linnaeus.workloads.taxonomy.metrics.decisions import beliefs, best_of, decide
-from linnaeus.workloads.taxonomy.metrics.selective import area_under_risk_coverage
-from linnaeus.workloads.taxonomy.metrics.tables import TreeTables
+from linnaeus.workloads.taxonomy.metrics.confidence import area_under_risk_coverage
+from linnaeus.workloads.taxonomy.metrics.counting import fixed_point_mean, to_fixed_point
+from linnaeus.workloads.taxonomy.metrics.decisions import decide, taxon_probabilities, top_k
+from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.metric_reference import Taxa
 from tests.workloads.taxonomy.trees import KINDS, random_tree
@@ -45,7 +45,7 @@ def test_best_of_sorts_ties_by_index(dtype):
         values[::5] = torch.randn(40, width, generator=g, dtype=dtype)
         values[1::5, 0] = -math.inf
         expected = [sorted(range(width), key=lambda c, row=row: (-row[c], c))[:k] for row in values.tolist()]
-        assert best_of(values, k).tolist() == expected
+        assert top_k(values, k).tolist() == expected
 
 
 # -- conditional risk --------------------------------------------------------------------------------------------------------------
@@ -59,16 +59,16 @@ def test_conditional_risk_is_that_of_the_dense_matrix(kind):
     log_p = torch.randn(50, tree.sizes[-1], generator=torch.Generator().manual_seed(1), dtype=torch.float64).mul(3).log_softmax(1)
     risk = log_p.exp() @ heights
     chosen = decide(tables, log_p, tables.paths[torch.zeros(50, dtype=torch.int64)], k=tree.sizes[-1])
-    in_order = risk.gather(1, chosen.safest)
+    in_order = risk.gather(1, chosen.least_risk)
     assert (in_order.diff(dim=1) > -1e-12).all()
-    assert risk.gather(1, chosen.safest[:, :1])[:, 0] == pytest.approx(risk.amin(1), abs=1e-12)
-    assert (chosen.safest[:, 0] != chosen.likeliest[:, 0]).any(), "the least risky is not always the likeliest"
+    assert risk.gather(1, chosen.least_risk[:, :1])[:, 0] == pytest.approx(risk.amin(1), abs=1e-12)
+    assert (chosen.least_risk[:, 0] != chosen.most_probable[:, 0]).any(), "the least risky is not always the likeliest"
 
 
 def test_beliefs_are_one_distribution_on_the_tree():
     tree, _ = random_tree(3, 5, 80, *KINDS["both"])
     tables = TreeTables(tree, CPU)
-    found = beliefs(tables, torch.randn(9, tree.sizes[-1]).mul(20).log_softmax(1))
+    found = taxon_probabilities(tables, torch.randn(9, tree.sizes[-1]).mul(20).log_softmax(1))
     for node in range(tree.offsets[-2]):
         children = np.flatnonzero(tree.node_parent == node)
         if len(children):
@@ -84,7 +84,7 @@ def test_the_tail_of_a_large_tree_is_ordered_by_its_probabilities():
     log_p[0, 1:50] -= torch.arange(49, 0, -1) / 50
     log_p[0, 0] = 0.0
     chosen = decide(TreeTables(tree, CPU), log_p, torch.zeros(1, 2, dtype=torch.int64))
-    assert chosen.safest[0].tolist() == [0, *range(49, 30, -1)]
+    assert chosen.least_risk[0].tolist() == [0, *range(49, 30, -1)]
 
 
 # -- calibration ------------------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_answers_at_a_coarser_rank_lower_the_risk():
 
 def test_fixed_point_is_exact_in_any_order_and_near():
     x = torch.rand(10000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    total = fixed(x).sum()
-    assert total == sum(fixed(part).sum() for part in x.flip(0).split(7))
-    assert mean_fixed(total, torch.tensor(10000)).item() == pytest.approx(x.mean().item(), abs=1.2e-10)
-    assert fixed(torch.tensor([0.0, 1.0, math.nan])).tolist() == [0, 2**32, 0]
+    total = to_fixed_point(x).sum()
+    assert total == sum(to_fixed_point(part).sum() for part in x.flip(0).split(7))
+    assert fixed_point_mean(total, torch.tensor(10000)).item() == pytest.approx(x.mean().item(), abs=1.2e-10)
+    assert to_fixed_point(torch.tensor([0.0, 1.0, math.nan])).tolist() == [0, 2**32, 0]

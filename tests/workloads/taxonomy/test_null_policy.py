@@ -88,7 +88,7 @@ def test_null_labels_that_cannot_be_learnt_are_nothing_to_learn():
 
     def notes(head):
         policy = NullPolicy.of(compose([f"head={head}", "head.nulls=predict"]), tree)
-        return policy.notes(tree.ranks, [int(rank[-1]) for rank in LabelCounts.of(tree, found, learnt=policy.learnt(found)).ranks])
+        return policy.notes(tree.ranks, [int(rank[-1]) for rank in LabelCounts.of(tree, found, learnable=policy.learnt(found)).ranks])
 
     assert notes("linear") == ("head.nulls=predict: no training sample lacks a label of order, species that could be learnt",)
     with pytest.raises(ConfigError, match="below a taxon that has children, so there is nothing to learn"):

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
-from linnaeus.workloads.taxonomy.segments import group_logsumexp, sibling_log_softmax
-from linnaeus.workloads.taxonomy.softmax_sums import softmax_range_sums
+from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp, sibling_log_softmax, sibling_log_softmax_range_sums
 
 SIZES = [1, 7, 8, 9, 100, 1000, 1025]
 
@@ -55,7 +54,7 @@ def test_log_sums_and_their_gradients(size, by_class):
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_short_ranges_are_fetched_and_nothing_else_is_looked_at(size, by_class, monkeypatch):
-    monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.FETCHED", 0)  # however small all is
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.GATHER_COST", 0)  # however small all is
     x, first, last = case(size, by_class)
     last = torch.minimum(last, first + 5)
     expected = range_logsumexp(x, first, last)
@@ -117,14 +116,14 @@ def test_softmaxes_within_groups_and_their_gradients(root):
 @pytest.mark.parametrize("size", SIZES)
 def test_sums_of_softmaxes_within_groups_and_their_gradients(size, root, monkeypatch):
     """Ranges that cut through families, that lie in one, and of none; parts of the gradient that end anywhere."""
-    monkeypatch.setattr("linnaeus.workloads.taxonomy.segments.PART_BYTES", 48 * 13)
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.sibling_softmax.CHUNK_BYTES", 48 * 13)
     x, first, last = case(size, True)
     generator = torch.Generator().manual_seed(2)
     group = torch.repeat_interleave(torch.arange(size), torch.randint(1, 9, (size,), generator=generator))[:size]
     groups = int(group[-1]) + 1
     starts = torch.cat([torch.bincount(group).cumsum(0).sub(torch.bincount(group)), torch.tensor([size])])
     above = None if root else torch.randn(groups, 6, dtype=torch.float64, generator=generator).requires_grad_()
-    ours = softmax_range_sums(x.t(), above, group, starts, first, last)
+    ours = sibling_log_softmax_range_sums(x.t(), above, group, starts, first, last)
     expected = range_sum(sibling_log_softmax(x.t(), above, group, groups).t(), first, last)
     weight, inputs = torch.randn_like(ours), [x] if above is None else [x, above]
     assert torch.allclose(ours, expected, atol=1e-9)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.workloads.taxonomy.losses.shells import ShellLoss, ranges_around, shell_losses, smoothing_target, soft_target
+from linnaeus.workloads.taxonomy.losses.smoothed_targets import SmoothedLoss, ranges_around, smoothed_losses, smoothing_target, soft_target
 from linnaeus.workloads.taxonomy.ranges import range_sum
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy import slow_losses as slow
@@ -21,7 +21,7 @@ def scores_of(log_p):
     return SimpleNamespace(range_sums=lambda rank, first, last: range_sum(log_p, first, last))
 
 
-def target_of(loss: ShellLoss, label: int, columns: int) -> torch.Tensor:
+def target_of(loss: SmoothedLoss, label: int, columns: int) -> torch.Tensor:
     """The target itself: the gradient of the loss by -log p."""
     log_p = torch.zeros(1, columns, dtype=torch.float64, requires_grad=True)
     loss(scores_of(log_p), torch.tensor([[label]])).sum().backward()
@@ -48,7 +48,7 @@ def test_targets_are_the_distributions_of_the_definition(name, nulls):
     tree, _ = slow.random_tree(5)
     config = slow.loss_config(name)
     other = dataclasses.replace(config, **({"beta": config.beta * 1.01} if name != "label_smoothing" else {"label_smoothing": 0.21}))
-    for r, loss in enumerate(shell_losses(config, tree)):
+    for r, loss in enumerate(smoothed_losses(config, tree)):
         dense, control, size = slow.dense_target(config, tree, r), slow.dense_target(other, tree, r), tree.sizes[r]
         found = torch.stack([target_of(loss, y, size + nulls) for y in range(size)])
         assert torch.allclose(found[:, :size], dense, rtol=1e-12, atol=1e-15)
@@ -76,7 +76,7 @@ def test_tables_are_linear_in_the_classes():
     species = np.arange(20_000)
     codes = np.stack([species // 4000, species // 300, species // 7, species], 1)
     tree, _ = TaxonomyTree.from_codes(slow.RANKS, [np.array([f"t{i}" for i in range(column.max() + 1)]) for column in codes.T], codes)
-    losses = shell_losses(slow.loss_config("taxonomic_smoothing"), tree)
+    losses = smoothed_losses(slow.loss_config("taxonomic_smoothing"), tree)
     assert sum(b.numel() * b.element_size() for b in losses.buffers()) < 100 * tree.offsets[-1]
     log_p = torch.log_softmax(torch.randn(4, 20_000), 1).requires_grad_()
     loss = losses[3](scores_of(log_p), torch.tensor([[0], [77], [19_999], [-1]]))

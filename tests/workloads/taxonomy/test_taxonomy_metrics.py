@@ -31,7 +31,7 @@ class Rows:
     def path(self):
         return self.saved[1]
 
-    quick_path = path
+    greedy_path = path
 
     def at(self, label):
         own = [z.gather(1, label[:, r : r + 1].clamp(min=0))[:, 0] for r, z in enumerate(self.saved[0])]
@@ -326,7 +326,7 @@ def test_training_metrics():
 
 def test_training_metrics_ask_for_the_path_alone():
     tree, scores, batch = case("conditional")
-    only_path = type("OnlyPath", (), {"quick_path": lambda self: scores.path()})()
+    only_path = type("OnlyPath", (), {"greedy_path": lambda self: scores.path()})()
     TrainingMetrics(tree, CPU).count({"scores": only_path}, batch)
     with pytest.raises(AttributeError, match=r"log_probs|consistent"):
         fresh(tree).count({"scores": only_path}, batch)
@@ -341,7 +341,7 @@ def test_a_frozen_head_is_not_decoded_in_training(head, monkeypatch):
     built.init_weights()
     label = torch.from_numpy(tree.paths[tree.offsets[-2] + np.arange(N) % tree.sizes[-1]])
     outputs = {"scores": built.eval()(torch.randn(N, 4, WIDTH))}
-    monkeypatch.setattr("linnaeus.workloads.taxonomy.heads.siblings.sibling_log_softmax", None)
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.heads.conditional.sibling_log_softmax", None)
     metrics = TrainingMetrics(tree, CPU)
     metrics.count(outputs, {"label": label, "weight": torch.ones(N), "sample": torch.arange(N)})
     assert metrics.counts["n"].tolist() == [N] * 4

@@ -8,10 +8,9 @@ import torch
 
 from linnaeus.workloads.taxonomy.config import HeadConfig
 from linnaeus.workloads.taxonomy.heads import build_head
-from linnaeus.workloads.taxonomy.metrics.tables import TreeTables
-from linnaeus.workloads.taxonomy.operations import TreeOperations
-from linnaeus.workloads.taxonomy.path_table import path_table
+from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.taxonomy.tree_operations import TreeOperations, path_table
 
 RANKS = ("phylum", "order", "family", "genus", "species")
 

@@ -1,13 +1,11 @@
-"""Heads: from one feature vector per taxonomic rank to `Scores` of all taxa. `build_head` makes the one of a configuration."""
+"""Heads: from one feature vector per taxonomic rank to `Scores` of all taxa. `build_head` builds the configured one."""
 
 from __future__ import annotations
 
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
-from linnaeus.workloads.taxonomy.heads.base import Head, Priors, Scores
-from linnaeus.workloads.taxonomy.heads.linear import LinearHead, LinearScores, linear_scores
+from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead, HierarchicalSoftmaxHead
+from linnaeus.workloads.taxonomy.heads.head import Head, LinearHead, LinearScores, Priors, Scores, linear_scores
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalHead
-from linnaeus.workloads.taxonomy.heads.routing import HierarchicalSoftmaxHead
-from linnaeus.workloads.taxonomy.heads.siblings import ConditionalHead
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 __all__ = ["HEADS", "Head", "LinearScores", "Priors", "Scores", "build_head", "linear_scores"]
@@ -20,7 +18,7 @@ HEADS: dict[str, type[LinearHead | ConditionalHead | MarginalHead]] = {
 
 
 def build_head(config: HeadConfig, width: int, tree: TaxonomyTree) -> Head:
-    """The head of a configuration over features of `width`."""
+    """Return the configured head for features of `width`."""
     null = config.nulls != "ignore"
     if isinstance(config, HierarchicalSoftmaxConfig):
         return HierarchicalSoftmaxHead(width, tree, null, routing=config.routing, temperature=config.temperature)

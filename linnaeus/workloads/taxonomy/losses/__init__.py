@@ -1,26 +1,25 @@
-"""Losses of the taxonomic ranks: sums over labels, to be divided by the labels' weights in the whole global batch.
+"""Losses of the taxonomic ranks: weighted sums over labels, which the loop divides by the weights of all labels of the global batch.
 
-What a label y of rank r adds, with p the head's probabilities, which the losses read through `heads.Scores` only:
+A label y of rank r adds, with p the head's probabilities, which losses read through `heads.Scores`:
 
-    cross_entropy         -log p(y), `label_smoothing` of the target spread evenly over the classes of the rank
-    taxonomic_smoothing   -sum_c t(c) log p(c): 1 - a on y, the share a over the others in proportion to exp(-beta x edges from y to c)
+    cross_entropy         -log p(y); `label_smoothing` of the target is spread evenly over the classes of the rank
+    taxonomic_smoothing   -sum_c t(c) log p(c): t is 1 - a on y, and a over the others in proportion to exp(-beta x edges from y to c)
     soft_labels           the same with t(c) in proportion to exp(-beta x height of the lowest common ancestor / the greatest height)
     conditional           -exp(-alpha x height of the rank) log p(y | its nearest known ancestor)
-    marginal              -log p(y), of the finest label of a sample alone
+    marginal              -log p(y), for the finest label of a sample only
 
-Any of them with class weights (`balance.py`), which multiply what a label adds once, and as often what it counts in the denominator, and
-with logit adjustment. A mixed sample has two labels per rank, `label` with weight `share` and `label2` with the rest, so that no
-target is ever [B, C]. A null label (-1) adds nothing to the loss and nothing to the denominator; nor does a stand-in (weight 0).
-The null class (`head.nulls`) is learnt as it is, never smoothed, and no other label gives it any of its target.
+Each of them may have class weights, which multiply the loss of a label and its count in the denominator, and logit adjustment. A
+mixed sample has two labels per rank, `label` with weight `share` and `label2` with weight 1 - `share`, so no target is a [B, C] matrix.
+A missing label (-1) adds nothing to loss and denominator, nor does a placeholder (a sample of weight 0). The null class (`head.nulls`) is
+never smoothed, and the smoothed target of another label gives it no share.
 
-`balance.py`: what training labels are like, weights and priors; `labels.py`: which labels count and how much; `shells.py`: smoothed
-targets; `training.py`: the loss of a run.
+`taxonomy_loss.py`: the training loss, label weights and denominators; `smoothed_targets.py`: smoothed and soft targets;
+`label_counts.py`: class counts of the training labels, class weights and priors.
 """
 
 from __future__ import annotations
 
-from linnaeus.workloads.taxonomy.losses.balance import LabelCounts, class_weights
-from linnaeus.workloads.taxonomy.losses.labels import rank_loss_sums, valid_counts, weighted_hierarchical_loss
-from linnaeus.workloads.taxonomy.losses.training import TaxonomyLoss
+from linnaeus.workloads.taxonomy.losses.label_counts import LabelCounts, class_weights
+from linnaeus.workloads.taxonomy.losses.taxonomy_loss import TaxonomyLoss, rank_loss_sums, valid_counts, weighted_hierarchical_loss
 
 __all__ = ["LabelCounts", "TaxonomyLoss", "class_weights", "rank_loss_sums", "valid_counts", "weighted_hierarchical_loss"]

@@ -1,17 +1,23 @@
-"""Accuracy of each rank and of whole paths."""
+"""Accuracy by rank, by class, of whole paths, and of null labels.
+
+The bounds of the class buckets are those of Liu et al. (CVPR 2019, "Large-scale long-tailed recognition in an open world") and of most
+papers since: more than 100, 20 to 100, and fewer than 20 training labels; a class without any belongs to the last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
-from linnaeus.workloads.taxonomy.metrics.counting import ratio, zeros
-from linnaeus.workloads.taxonomy.metrics.tables import TreeTables
+from linnaeus.workloads.taxonomy.metrics.counting import ratio, zero_counts
+from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
 TOP_K = 5
+MANY, FEW = 100, 20  # more than; fewer than
 
 
 class Accuracy:
@@ -21,16 +27,16 @@ class Accuracy:
         """`consistent`: the head is hierarchical."""
         self.ranks = tables.ranks
         self.shown = {"top1": "top1", "top5": "top5"} | ({"marginal_top1": "marginal"} if consistent else {})
-        self.counts = {name: zeros(device, len(tables.ranks)) for name in ("n", "top1", "top5", "marginal")}
+        self.counts = {name: zero_counts(device, len(tables.ranks)) for name in ("n", "top1", "top5", "marginal")}
 
     def count(self, view: BatchView) -> None:
-        coarser = [places(log_p, view.label[:, r]) < TOP_K for r, log_p in enumerate(view.log_probs[:-1])]
-        finest = (view.decisions.likeliest[:, :TOP_K] == view.label[:, -1:]).any(1)
+        coarser = [classes_before(log_p, view.label[:, r]) < TOP_K for r, log_p in enumerate(view.log_probs[:-1])]
+        finest = (view.decisions.most_probable[:, :TOP_K] == view.label[:, -1:]).any(1)
         numbers = ~view.best_log_p.isnan()
-        among = torch.stack([*coarser, finest], 1) & numbers
+        in_top_k = torch.stack([*coarser, finest], 1) & numbers
         self.counts["n"] += view.known.sum(0)
         self.counts["top1"] += view.right.sum(0)
-        self.counts["top5"] += (among & view.known).sum(0)
+        self.counts["top5"] += (in_top_k & view.known).sum(0)
         self.counts["marginal"] += ((view.best == view.label) & view.known & numbers).sum(0)
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
@@ -38,12 +44,39 @@ class Accuracy:
         return {f"{rank}/{name}": share[r] for r, rank in enumerate(self.ranks) for name, share in shares.items()}
 
 
-class Paths:
-    """`chain`, `partial_chain`, and `inconsistent`: some predicted class is not the one on the path of the deepest. A rank at which that
-    path has no class is not looked at: a head without null labels must say something there."""
+class ClassAccuracy:
+    """`<rank>/macro_top1`, `<rank>/many`, `<rank>/medium`, `<rank>/few`: means over classes, each with the same weight. Two integers per
+    class."""
+
+    def __init__(self, tables: TreeTables, device: torch.device, training_counts: Sequence[np.ndarray]) -> None:
+        """`training_counts`: per rank int64 [C_r], training labels of each class."""
+        self.ranks = tables.ranks
+        self.training_counts = [torch.as_tensor(count) for count in training_counts]
+        assert tuple(len(count) for count in self.training_counts) == tables.sizes, "training counts of every class of every rank"
+        self.counts = {f"{rank}/classes": zero_counts(device, 2, size) for rank, size in zip(tables.ranks, tables.sizes, strict=True)}
+
+    def count(self, view: BatchView) -> None:
+        """Add a batch. A missing label adds 0 to class 0; `bincount` is not used because it waits for the device."""
+        for r, rank in enumerate(self.ranks):
+            votes = torch.stack([view.right[:, r], view.known[:, r]]).long()
+            self.counts[f"{rank}/classes"].index_add_(1, view.label[:, r].clamp(min=0), votes)
+
+    def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        results = {}
+        for rank, seen in zip(self.ranks, self.training_counts, strict=True):
+            share = ratio(*counts[f"{rank}/classes"])
+            results[f"{rank}/macro_top1"] = share.nanmean().item()
+            buckets = {"many": seen > MANY, "medium": (seen >= FEW) & (seen <= MANY), "few": seen < FEW}
+            results |= {f"{rank}/{name}": share[bucket].nanmean().item() for name, bucket in buckets.items()}
+        return results
+
+
+class PathAccuracy:
+    """`chain`, `partial_chain`, and `inconsistent`: a predicted class differs from the path of the deepest predicted class. Ranks at which
+    that path has no class are not compared, since a head without null labels must predict a class there."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
-        self.counts = {name: zeros(device, 2) for name in ("chain", "partial_chain", "inconsistent")}  # hits, samples
+        self.counts = {name: zero_counts(device, 2) for name in ("chain", "partial_chain", "inconsistent")}  # hits, samples
 
     def count(self, view: BatchView) -> None:
         complete, labelled = view.known.all(1), view.known.any(1)
@@ -58,8 +91,28 @@ class Paths:
         return {name: ratio(*counts[name]).item() for name in ("chain", "partial_chain", "inconsistent")}
 
 
-def places(values: Tensor, label: Tensor) -> Tensor:
-    """int64 [B]: how many classes come before the label when sorted by falling value, then by index."""
+class NullAccuracy:
+    """`<rank>/null_recall`, `<rank>/null_precision`, for heads that learn null labels (`head.nulls`). Null is predicted if it is more
+    probable than every class of the rank, and is right for every sample without a label at that rank."""
+
+    def __init__(self, tables: TreeTables, device: torch.device) -> None:
+        self.ranks = tables.ranks
+        self.counts = {name: zero_counts(device, len(tables.ranks)) for name in ("null", "null_predicted", "null_right")}
+
+    def count(self, view: BatchView) -> None:
+        null = ~view.known & view.real.unsqueeze(1)
+        predicted = view.null_predicted & view.real.unsqueeze(1)
+        for name, found in zip(self.counts, (null, predicted, null & predicted), strict=True):
+            self.counts[name] += found.sum(0)
+
+    def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        totals = {"null_recall": counts["null"], "null_precision": counts["null_predicted"]}
+        shares = {name: ratio(counts["null_right"], total).tolist() for name, total in totals.items()}
+        return {f"{rank}/{name}": share[r] for r, rank in enumerate(self.ranks) for name, share in shares.items()}
+
+
+def classes_before(values: Tensor, label: Tensor) -> Tensor:
+    """Return the number of classes before the label when sorted by descending value, then by index, int64 [B]."""
     index = label.clamp(min=0).unsqueeze(1)
     own = values.gather(1, index)
     earlier = torch.arange(values.shape[1], device=values.device) < index

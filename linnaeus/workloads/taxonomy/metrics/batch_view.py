@@ -1,8 +1,7 @@
-"""`BatchView`: what the metrics need of one batch, each thing computed once.
+"""`BatchView`: the quantities of one batch that several metrics need, each computed once.
 
-A head that learns null labels, or a tree with holes, gives probability to "no class at this rank". Labels are compared with classes,
-so probabilities are taken given that there is a class: divided by the sum over the classes of the rank. Scores that are no numbers
-predict nothing.
+A head that learns null labels, or a tree with holes, gives some probability to "no class at this rank". Labels are compared with classes
+only, so probabilities are conditional on a class: divided by their sum over the classes of the rank. Scores of NaN predict nothing.
 """
 
 from __future__ import annotations
@@ -15,87 +14,80 @@ from torch import Tensor
 from linnaeus.data.samples import Batch
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.metrics.decisions import Decisions, decide
-from linnaeus.workloads.taxonomy.metrics.tables import TreeTables
+from linnaeus.workloads.taxonomy.metrics.training_metrics import main_labels
+from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
 
 class BatchView:
     """A prepared validation batch and its scores; B samples, R ranks."""
 
-    label: Tensor  # int64 [B, R], -1 where it is not known
+    label: Tensor  # int64 [B, R], -1 where missing
     known: Tensor  # bool [B, R]
-    real: Tensor  # bool [B]: neither a stand-in nor undecodable
+    real: Tensor  # bool [B]: not a placeholder, and decodable
     sample: Tensor  # int64 [B]: index into the dataset
-    log_probs: list[Tensor]  # per rank [B, C_r], given that there is a class
-    best_log_p: Tensor  # [B, R] of the likeliest class of each rank
-    best: Tensor  # int64 [B, R]: that class, the first of equals
+    log_probs: list[Tensor]  # per rank [B, C_r], conditional on a class
+    best_log_p: Tensor  # [B, R]: log-probability of the most probable class of each rank
+    best: Tensor  # int64 [B, R]: that class, ties to the lower index
     path: Tensor  # int64 [B, R]: the predicted class of each rank, -1 for none
-    right: Tensor  # bool [B, R]: known, and predicted
+    right: Tensor  # bool [B, R]: known and predicted
 
     def __init__(self, tables: TreeTables, scores: Scores, batch: Batch) -> None:
         self.tables, self.consistent, self._scores = tables, scores.consistent, scores
-        self.label, self.known = labels_of(batch, tables.size)
+        self.label, self.known = main_labels(batch, tables.sizes_tensor)
         self.real, self.sample = batch["weight"] > 0, batch["sample"]
-        self.log_probs = _given_a_class(scores, tables.sizes)
+        self.log_probs = _class_log_probs(scores, tables.sizes)
         best = [log_p.max(1) for log_p in self.log_probs]
         self.best_log_p, self.best = torch.stack([b.values for b in best], 1), torch.stack([b.indices for b in best], 1)
         self.path = torch.where(self.best_log_p.isnan(), -1, scores.path())
         self.right = (self.path == self.label) & self.known
 
     @cached_property
-    def null_likeliest(self) -> Tensor:
-        """bool [B, R]: the head, which learns null labels, gives "no class at this rank" more than any class."""
+    def null_predicted(self) -> Tensor:
+        """Return True where the null label is more probable than every class of the rank, bool [B, R]; heads with null labels only."""
         pairs = zip(self._scores.log_probs(), self.tables.sizes, strict=True)
         return torch.stack([log_p[:, size] > log_p[:, :size].amax(1) for log_p, size in pairs], 1)
 
     @cached_property
     def predicted(self) -> Tensor:
-        """int64 [B]: node of the deepest predicted class, T where nothing is predicted."""
+        """Return the node of the deepest predicted class, int64 [B]; T if nothing is predicted."""
         return self.tables.deepest(self.path)
 
     @cached_property
     def predicted_path(self) -> Tensor:
-        """int64 [B, R]: the classes above `predicted`, itself included. Not `path` where predictions contradict the tree."""
+        """Return the path of `predicted`, int64 [B, R]. It differs from `path` where predictions contradict the tree."""
         return self.tables.paths[self.predicted]
 
     @cached_property
     def truth(self) -> Tensor:
-        """int64 [B]: node of the deepest label, T where there is none."""
+        """Return the node of the deepest label, int64 [B]; T without labels."""
         return self.tables.deepest(self.label)
 
     @property
     def finest_known(self) -> Tensor:
-        """bool [B]"""
+        """Return True for samples with a label at the finest rank, bool [B]."""
         return self.known[:, -1]
 
     @property
     def finest_right(self) -> Tensor:
-        """bool [B]"""
+        """Return True for samples whose label at the finest rank is predicted, bool [B]."""
         return self.right[:, -1]
 
     @cached_property
     def height(self) -> Tensor:
-        """int64 [B]: height of the lowest common ancestor of prediction and truth."""
+        """Return the height of the lowest common ancestor of prediction and truth, int64 [B]."""
         return self.tables.height(self.predicted, self.truth)
 
     @cached_property
     def decisions(self) -> Decisions:
+        """Return the best finest classes by probability and by risk."""
         return decide(self.tables, self.log_probs[-1], self.predicted_path)
 
 
-def labels_of(batch: Batch, size: Tensor) -> tuple[Tensor, Tensor]:
-    """Labels int64 [B, R], of a mixed sample those with the larger share, -1 where they are not known; and where they are, bool."""
-    label = batch["label"]
-    if "label2" in batch:
-        label = torch.where((batch["share"] >= 0.5).unsqueeze(1), label, batch["label2"])
-    known = (label >= 0) & (label < size) & (batch["weight"] > 0).unsqueeze(1)
-    return torch.where(known, label, -1), known
-
-
-def _given_a_class(scores: Scores, sizes: tuple[int, ...]) -> list[Tensor]:
-    """Per rank [B, C_r]. A softmax over the classes of a rank already is."""
+def _class_log_probs(scores: Scores, sizes: tuple[int, ...]) -> list[Tensor]:
+    """Return the log-probabilities of classes conditional on a class, per rank [B, C_r]. A softmax over the classes needs no division."""
     parts = []
     for log_p, size in zip(scores.log_probs(), sizes, strict=True):
-        classes = log_p[:, :size].contiguous()  # by samples, as reductions over classes want it
+        classes = log_p[:, :size].contiguous()  # contiguous by sample, for reductions over classes
         normalised = not scores.consistent and log_p.shape[1] == size
         parts.append(classes if normalised else classes - classes.logsumexp(1, keepdim=True))
     return parts

@@ -1,6 +1,6 @@
-"""What is kept of each validation sample: 24 bytes, for what cannot be made of sums (risk-coverage curves, resampling).
+"""A record of 24 bytes for each validation sample, for metrics that cannot be computed from sums (risk-coverage curves, resampling).
 
-Every sample belongs to one batch of one process, so rows are added into zeros, and adding up the processes completes them.
+Every sample is in one batch of one process, so each process adds its rows to zeros, and the sum over the processes is the record.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
-from linnaeus.workloads.taxonomy.metrics.counting import zeros
-from linnaeus.workloads.taxonomy.metrics.tables import TreeTables
+from linnaeus.workloads.taxonomy.metrics.counting import zero_counts
+from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
-RECORD = "record"  # the counts' name: int64 [N, 3] of flags, height, confidence
-MAX_RANKS = 31  # two bits each in the flags
+RECORD = "record"  # name of the counts: int64 [N, 3] of flags, height, confidence
+MAX_RANKS = 31  # each rank has two bits of the flags
 
 
 class SampleRecord:
-    """Fills the record, which `Samples` reads."""
+    """A counter that fills the record. `Samples` reads it."""
 
     def __init__(self, tables: TreeTables, device: torch.device, size: int) -> None:
         assert len(tables.ranks) <= MAX_RANKS, f"at most {MAX_RANKS} ranks"
-        self.counts = {RECORD: zeros(device, size, 3)}
+        self.counts = {RECORD: zero_counts(device, size, 3)}
         self._bits = 1 << torch.arange(2 * len(tables.ranks), device=device)
 
     def count(self, view: BatchView) -> None:
@@ -33,24 +33,24 @@ class SampleRecord:
 
 
 class Samples:
-    """A record as arrays on the host, N samples in the order of the dataset."""
+    """A complete record as arrays on the host, N samples in dataset order."""
 
     def __init__(self, record: Tensor, ranks: int) -> None:
         flags, height, bits = record.cpu().numpy().T
         columns = (flags[:, None] >> np.arange(2 * ranks)) & 1
         self.known = columns[:, :ranks].astype(bool)  # [N, R]
         self.right = columns[:, ranks:].astype(bool)  # [N, R]
-        self.height = height  # int64 [N] of lca(y, p), 0 where there is no finest label
-        self.confidence = bits.astype(np.int32).view(np.float32)  # [N] of the deepest predicted class
+        self.height = height  # int64 [N]: height of lca(y, p), 0 without a label at the finest rank
+        self.confidence = bits.astype(np.int32).view(np.float32)  # [N]: probability of the deepest predicted class
 
 
 def _confidence(view: BatchView) -> Tensor:
-    """float32 [B]: probability of the deepest predicted class, at its rank; 0 where nothing is predicted."""
+    """Return the probability of the deepest predicted class at its rank, float32 [B]; 0 if nothing is predicted."""
     own = torch.stack([log_p.gather(1, view.path[:, r : r + 1].clamp(min=0))[:, 0] for r, log_p in enumerate(view.log_probs)], 1)
     deepest = (view.path == view.predicted_path) & (view.tables.rank_number[view.predicted].unsqueeze(1) == view.tables.numbers)
     return torch.where(deepest, own.exp().nan_to_num(nan=0.0), 0.0).sum(1).clamp(max=1).float()
 
 
 def _float_bits(x: Tensor) -> Tensor:
-    """int64 of non-negative float32."""
+    """Return the bits of non-negative float32 as int64."""
     return x.view(torch.int32).long()

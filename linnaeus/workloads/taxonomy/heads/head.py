@@ -1,0 +1,147 @@
+"""The abstract `Head` and `Scores`, and the simplest implementation: one linear classifier per taxonomic rank.
+
+A head maps one feature vector per taxonomic rank to raw scores (logits), wrapped in a `Scores` object that turns them into
+log-probabilities on the tree. Losses read `label_log_probs`, which never computes every class of every rank, and for smoothed targets
+`range_sums`, sums over ranges of classes. Validation reads `log_probs`, the log-probabilities of all classes.
+
+A null label is a label equal to the number of classes of its rank. It means "not known at this rank", for heads that learn null labels
+(`head.nulls`). A label of -1 is missing and is ignored.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+INIT_STD = 0.02  # standard deviation of the classifiers' weights: the first loss is within a percent of log C
+
+
+@dataclass(frozen=True)
+class Priors:
+    """Log-frequencies of taxa among the training labels, float; built by `losses.LabelCounts`, read by logit adjustment."""
+
+    ranks: tuple[Tensor, ...]  # per rank [C_r + 1]: each class, then the null label
+    null: Tensor  # [T + 1]: rows whose finest known taxon is this node; last, rows without any known taxon
+
+
+class Scores(ABC):
+    """The scores of a batch of B samples. All results are at least float32, also under autocast."""
+
+    consistent: bool  # True if the probabilities are one distribution on one tree and the predicted path is a path of the tree
+
+    @abstractmethod
+    def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return `log p(y_r)` and `log p(y_r | nearest known coarser label)`, each as a list of float [B] per rank.
+
+        `label`: int64 [B, R], whose labels lie on one path. Missing labels give exactly 0 with gradient 0. The results are not stacked:
+        where ranks have separate scores, the gradient of one rank then does not run through those of the others."""
+
+    @abstractmethod
+    def log_probs(self) -> tuple[Tensor, ...]:
+        """Return the log-probabilities of all classes, per rank [B, C_r], or [B, C_r + 1] with the null label. Computed once."""
+
+    def range_sums(self, rank: int, first: Tensor, last: Tensor) -> Tensor:
+        """Return the sums [B, K] of `log_probs()[rank]` over classes first..last - 1, int64 [B, K]; 0 for an empty range."""
+        return range_sum(self.log_probs()[rank], first, last)
+
+    @abstractmethod
+    def path(self) -> Tensor:
+        """Return the predicted class of each rank, int64 [B, R], never the null label; -1 where the predicted path has no taxon."""
+
+    def greedy_path(self) -> Tensor:
+        """Return `path()`, or a path of the tree that needs fewer scores if there is one. The accuracy of training batches uses it."""
+        return self.path()
+
+    @abstractmethod
+    def adjusted(self, priors: Priors, strength: float) -> Scores:
+        """Return scores with `strength` x log prior added to the raw scores (logit adjustment, Menon et al. 2021)."""
+
+
+class Head(nn.Module, ABC):
+    """A map from features [B, R, D] to `Scores`. A trunk with a single feature repeats it for every rank."""
+
+    @abstractmethod
+    def init_weights(self) -> None:
+        """Initialise every parameter, from torch's default generator."""
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Scores: ...
+
+
+class LinearScores(Scores):
+    """Scores of independent ranks. `logits`: per rank [B, C_r], or [B, C_r + 1] with the null label last; probabilities are the softmax
+    over each rank."""
+
+    consistent = False
+
+    def __init__(self, logits: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        self.logits, self.sizes = tuple(logits), tuple(sizes)
+        self._log_probs: tuple[Tensor, ...] | None = None
+
+    def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the same list twice: ranks are independent, so the conditional log-probability equals the marginal one."""
+        marginal = [self._rank_log_probs(z, own) for z, own in zip(self.logits, label.unbind(1), strict=True)]
+        return marginal, marginal
+
+    def _rank_log_probs(self, z: Tensor, label: Tensor) -> Tensor:
+        known, label = label >= 0, label.clamp(min=0)
+        first = torch.stack([label, torch.zeros_like(label)], 1)
+        last = torch.stack([label + 1, torch.full_like(label, z.shape[1])], 1)
+        own, total = range_logsumexp(at_least_float32(z), first, last).unbind(1)
+        return torch.where(known, own - total, 0.0)
+
+    def log_probs(self) -> tuple[Tensor, ...]:
+        if self._log_probs is None:
+            self._log_probs = tuple(F.log_softmax(at_least_float32(z), 1) for z in self.logits)
+        return self._log_probs
+
+    def path(self) -> Tensor:
+        """Return the most probable class of each rank by itself, ties to the lower index, int64 [B, R]."""
+        return torch.stack([argmax(z[:, :size]) for z, size in zip(self.logits, self.sizes, strict=True)], 1)
+
+    def adjusted(self, priors: Priors, strength: float) -> LinearScores:
+        logits = [at_least_float32(z) + strength * prior[: z.shape[1]] for z, prior in zip(self.logits, priors.ranks, strict=True)]
+        return LinearScores(logits, self.sizes)
+
+
+class LinearHead(Head):
+    """One linear classifier per rank, each on the feature of its rank. Predicted paths may contradict the tree."""
+
+    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
+        """`width`: of the features. `null`: every rank has a null class."""
+        super().__init__()
+        self.sizes = tree.sizes
+        self.ranks = nn.ModuleList(nn.Linear(width, size + null) for size in tree.sizes)
+
+    def init_weights(self) -> None:
+        init_classifiers(self.ranks)
+
+    def forward(self, features: Tensor) -> LinearScores:
+        logits = [layer(feature) for layer, feature in zip(self.ranks, features.unbind(1), strict=True)]
+        return LinearScores(logits, self.sizes)
+
+
+def linear_scores(tree: TaxonomyTree, logits: Sequence[Tensor]) -> LinearScores:
+    """Return the scores of given logits, per rank [B, C_r] or [B, C_r + 1]."""
+    return LinearScores(logits, tree.sizes)
+
+
+def init_classifiers(layers: Iterable[nn.Module]) -> None:
+    """Initialise the linear layers that compute raw scores, from torch's default generator."""
+    for layer in layers:
+        assert isinstance(layer, nn.Linear)
+        nn.init.trunc_normal_(layer.weight, std=INIT_STD)
+        nn.init.zeros_(layer.bias)
+
+
+def at_least_float32(z: Tensor) -> Tensor:
+    """Return z in float32 or its own wider type: bf16 has three digits, sums over a tree need six."""
+    return z.to(torch.promote_types(z.dtype, torch.float32))

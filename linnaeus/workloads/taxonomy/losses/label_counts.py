@@ -1,0 +1,74 @@
+"""Class counts of the training labels, class weights, and the priors of logit adjustment.
+
+Rows count as often as sampling draws them, times their weight, so class weights do not repeat what balanced sampling has done. A class
+without training rows counts as one row: its class weight is never used, but its prior is. If the head learns null labels
+(`head.nulls`), the null class of a rank is counted like any class, over all learnable null labels, at any `schedule.null_mask_prob`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from linnaeus.workloads.taxonomy.heads import Priors
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """Counts of training rows, T taxa in all; float64 if rows have a mass."""
+
+    ranks: tuple[np.ndarray, ...]  # per rank int64 [C_r + 1]: rows of each class, then rows with a learnable null label
+    finest: np.ndarray  # int64 [T + 1]: rows whose finest label is this taxon; last, rows without a label
+
+    @classmethod
+    def of(cls, tree: TaxonomyTree, labels: np.ndarray, mass: np.ndarray | None = None, learnable: np.ndarray | None = None) -> LabelCounts:
+        """Count the labels of the training rows, int64 [N, R], -1 for null.
+
+        `mass`: float64 [N], the count of each row; None: 1. `learnable`: bool [N, R], the null labels that can be learnt; None: all."""
+        ranks, finest = [], np.full(len(labels), tree.offsets[-1])
+        for r, size in enumerate(tree.sizes):
+            column = labels[:, r]
+            null = size if learnable is None else np.where(learnable[:, r], size, size + 1)
+            ranks.append(np.bincount(np.where(column < 0, null, column), mass, minlength=size + 2)[: size + 1])
+            finest = np.where(column < 0, finest, tree.offsets[r] + column)
+        return cls(tuple(ranks), np.bincount(finest, mass, minlength=tree.offsets[-1] + 1))
+
+    def priors(self, dtype: torch.dtype) -> Priors:
+        """Return the logarithms of the shares of all rows."""
+        rows = self.finest.sum() or 1
+        log_share = lambda counts: torch.from_numpy(np.log(np.where(counts > 0, counts, 1) / rows)).to(dtype)
+        return Priors(tuple(log_share(counts) for counts in self.ranks), log_share(self.finest))
+
+
+def class_weights(counts: np.ndarray, kind: str, beta: float | None, cap: float | None) -> np.ndarray:
+    """Return the weights of classes with `counts` [C], float64 [C], with mean 1 over all labels and none above `cap` (> 1).
+
+    `kind` none: 1; inverse: proportional to 1 / n; effective: proportional to (1 - beta) / (1 - beta^n), the inverse of the effective
+    number of samples (Cui et al. 2019), which is 1 at beta 0 and tends to `inverse` as beta tends to 1."""
+    if kind == "none" or not counts.any():
+        return np.ones(len(counts))
+    n = np.where(counts > 0, counts, 1).astype(np.float64)
+    if kind == "inverse":
+        raw = 1 / n
+    else:
+        assert beta is not None, "check_loss_config has checked it"
+        raw = (1 - beta) / -np.expm1(n * np.log(beta))
+    if cap is None:
+        return raw * counts.sum() / (counts * raw).sum()
+    return np.minimum(raw * _scale_below(cap, counts, raw), cap)
+
+
+def _scale_below(cap: float, counts: np.ndarray, raw: np.ndarray) -> float:
+    """Return the s for which min(s x raw, cap) has mean 1 over all labels.
+
+    If the k largest weights are at the cap, the other labels share the rest; k is the smallest number for which none of the others
+    is above the cap."""
+    order = np.argsort(-raw)
+    n, falling = counts[order].astype(np.float64), raw[order]
+    left = n.sum() - cap * (np.cumsum(n) - n)  # total weight of the others, for k = 0 ..
+    below = np.cumsum((n * falling)[::-1])[::-1]  # sum of n x raw over the others
+    scales = np.divide(left, below, out=np.zeros_like(left), where=below > 0)
+    return float(scales[np.argmax(scales * falling <= cap)])

@@ -1,0 +1,117 @@
+"""Smoothed targets at a cost linear in the classes: the target of a label is constant on *shells* of equal distance around it.
+
+The classes of rank r around a class y form nested ranges: y itself, the classes below its parent, below its grandparent, and so on, up
+to all classes of the rank (which meet at a virtual root one rank above the coarsest). Shell k is range k without range k - 1: the classes
+whose lowest common ancestor with y is k ranks above r. So the height of that ancestor is k, and the path from y to such a class has
+2k edges. Distances count ranks: a hole in a lineage does not shorten them, its shell is empty.
+
+With w_k the target of each class of shell k, and S_k the sum of log p over range k,
+
+    loss = -sum_k sum_{c in shell k} w_k log p(c) = -sum_k (w_k - w_{k+1}) S_k,    with w = 0 after the last shell
+
+which costs one pass over log p, and tables of ranges and coefficients [C_r, r + 2] that are computed once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linnaeus.workloads.taxonomy.config import CrossEntropyConfig, LossConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
+from linnaeus.workloads.taxonomy.heads import Scores
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+class SmoothedLoss(nn.Module):
+    """The loss of one rank. Rows of the tables: its C_r classes, then the null class and a missing label, whose loss here is 0."""
+
+    first: Tensor  # int32 [C_r + 2, K]: first class of each of the nested ranges
+    last: Tensor  # int32 [C_r + 2, K]: last class + 1
+    coefficient: Tensor  # float64 [C_r + 2, K]: w_k - w_{k+1}
+
+    def __init__(self, rank: int, first: np.ndarray, last: np.ndarray, target: np.ndarray) -> None:
+        """`first`, `last`: int64 [C_r, K]. `target`: float64 [C_r, K], the target of each class of a shell."""
+        super().__init__()
+        classes, shells = target.shape
+        self.rank, self.classes = rank, classes
+        zeros = np.zeros((2, shells), np.int64)
+        coefficient = target - np.append(target[:, 1:], np.zeros((classes, 1)), 1)
+        self._register("first", np.concatenate([first, zeros]).astype(np.int32))
+        self._register("last", np.concatenate([last, zeros]).astype(np.int32))
+        self._register("coefficient", np.concatenate([coefficient, zeros]))
+
+    def _register(self, name: str, table: np.ndarray) -> None:
+        self.register_buffer(name, torch.from_numpy(table), persistent=False)
+
+    def forward(self, scores: Scores, label: Tensor) -> Tensor:
+        """Return the losses [B, L] of L labels per sample, int64 [B, L]; exactly 0 for a label of -1."""
+        rows = torch.where(label < 0, self.classes + 1, label)
+        first, last = self.first[rows].long(), self.last[rows].long()  # [B, L, K]
+        sums = scores.range_sums(self.rank, first.flatten(1), last.flatten(1)).view(first.shape)
+        return -(self.coefficient[rows] * sums).sum(2)
+
+
+def smoothed_losses(config: LossConfig, tree: TaxonomyTree) -> nn.ModuleList | None:
+    """Return the `SmoothedLoss` of each rank; None if the loss does not smooth targets."""
+    if isinstance(config, CrossEntropyConfig) and config.label_smoothing == 0:
+        return None
+    if not isinstance(config, (CrossEntropyConfig, TaxonomicSmoothingConfig, SoftLabelsConfig)):
+        return None
+    return nn.ModuleList(_rank_loss(config, tree, r) for r in range(len(tree.ranks)))
+
+
+def _rank_loss(config: CrossEntropyConfig | TaxonomicSmoothingConfig | SoftLabelsConfig, tree: TaxonomyTree, rank: int) -> SmoothedLoss:
+    first, last = ranges_around(tree, rank)
+    if isinstance(config, CrossEntropyConfig):
+        first, last = first[:, [0, -1]], last[:, [0, -1]]  # label smoothing ignores the tree: the class itself and all classes
+        return SmoothedLoss(rank, first, last, uniform_target(tree.sizes[rank], config.label_smoothing))
+    count = np.diff(last - first, axis=1, prepend=0)
+    if isinstance(config, TaxonomicSmoothingConfig):
+        return SmoothedLoss(rank, first, last, smoothing_target(count, config.label_smoothing, config.beta))
+    return SmoothedLoss(rank, first, last, soft_target(count, config.beta))
+
+
+def ranges_around(tree: TaxonomyTree, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return first and last + 1 class of each nested range around each class of `rank`, both int64 [C_r, r + 2].
+
+    The descendants of a taxon have consecutive numbers, so ranges start and end where the ancestor changes."""
+    own = np.arange(tree.sizes[rank])
+    first, last = [own], [own + 1]
+    for coarser in range(rank - 1, -1, -1):
+        ancestor = tree.ancestors(rank, own, coarser)
+        starts = np.flatnonzero(np.diff(ancestor, prepend=-2))
+        ends = np.append(starts[1:], len(own))
+        group = np.repeat(np.arange(len(starts)), ends - starts)
+        first.append(np.where(ancestor < 0, first[-1], starts[group]))  # a hole repeats the range before
+        last.append(np.where(ancestor < 0, last[-1], ends[group]))
+    first.append(np.zeros_like(own))
+    last.append(np.full_like(own, len(own)))
+    return np.stack(first, 1), np.stack(last, 1)
+
+
+def uniform_target(classes: int, smoothing: float) -> np.ndarray:
+    """Return the targets [C, 2] of label smoothing (Szegedy et al. 2016): `smoothing` spread over all classes, the label included."""
+    return np.tile([1 - smoothing + smoothing / max(classes, 1), smoothing / max(classes, 1)], (classes, 1))
+
+
+def smoothing_target(count: np.ndarray, smoothing: float, beta: float) -> np.ndarray:
+    """Return the targets [C, K] for shells of `count` classes, int64 [C, K]: 1 - smoothing on the label, and `smoothing` over the other
+    classes in proportion to exp(-beta x edges between them and the label). If the rank has one class, it gets the whole target."""
+    logs = _log_share(count[:, 1:], -2.0 * beta * np.arange(1, count.shape[1]))
+    label = np.where(np.isinf(logs).all(1), 1.0, 1 - smoothing)
+    return np.column_stack([label, smoothing * np.exp(logs)])
+
+
+def soft_target(count: np.ndarray, beta: float) -> np.ndarray:
+    """Return the targets [C, K] for shells of `count` classes, int64 [C, K]: in proportion to exp(-beta x h / H), where h is the height of
+    the lowest common ancestor with the label and H the greatest h between classes of the rank (Bertinetto et al. 2020, section 3.2)."""
+    height = np.arange(count.shape[1])
+    greatest = max(int(height[(count > 0).any(0)].max(initial=0)), 1)
+    return np.exp(_log_share(count, -beta * height / greatest))
+
+
+def _log_share(count: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """Return the log of the share of one class of each shell, [C, K], if 1 is divided in proportion to exp(exponent); -inf if empty."""
+    total = np.logaddexp.reduce(np.where(count > 0, np.log(np.maximum(count, 1)) + exponent, -np.inf), axis=1, keepdims=True)
+    return np.where(count > 0, exponent - np.where(np.isinf(total), 0, total), -np.inf)

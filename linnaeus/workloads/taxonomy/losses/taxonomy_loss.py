@@ -1,0 +1,210 @@
+"""The training loss of a run: `TaxonomyLoss`, the weights of labels, and the plain cross-entropy of validation.
+
+The weight of a label is sample weight x share of a mixed sample x class weight. It is 0 for a missing label, and under the marginal loss
+for every label but the finest. The loss of a rank is the sum of weight x loss over its labels; its denominator is the sum of the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linnaeus.data.samples import Batch
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig, MarginalConfig
+from linnaeus.workloads.taxonomy.heads import Priors, Scores
+from linnaeus.workloads.taxonomy.losses.label_counts import LabelCounts, class_weights
+from linnaeus.workloads.taxonomy.losses.smoothed_targets import SmoothedLoss, smoothed_losses
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+class TaxonomyLoss:
+    """The training loss: sums per rank (`sums`) and their denominators (`valid_counts`). Validation uses `rank_loss_sums` instead."""
+
+    def __init__(
+        self,
+        config: LossConfig,
+        tree: TaxonomyTree,
+        counts: LabelCounts,
+        nulls: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """`nulls`: the head has a null class. `dtype`: of the scores. Raise `ConfigError` for settings that contradict each other."""
+        check_loss_config(config, nulls)
+        self.conditional = isinstance(config, ConditionalConfig)
+        self.strength, self.nulls, self.dtype = config.logit_adjustment, nulls, dtype
+        self._host = _LossTables(config, tree, counts, nulls)
+        self._by_device: dict[torch.device, _LossTables] = {}
+
+    def valid_counts(self, batch: Batch) -> Tensor:
+        """Return the denominators of the loss: the sum of label weights per rank in a host batch, float64 [R]."""
+        return self._host.labels.sums(batch)
+
+    def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
+        """Return the sum of each rank's loss over the labels of a prepared batch, [R].
+
+        Also set `outputs["losses"]`, the same as R scalars, for the gradient of a single rank, and `outputs["loss_sums"]`, detached,
+        which saves the training metrics a second computation."""
+        tables = self._tables_on(batch["label"].device)
+        scores = self._adjusted_scores(outputs, tables)
+        parts = tables.labels(batch)
+        if tables.smoothed is not None:
+            losses = _smoothed_loss_sums(tables.smoothed, scores, parts, self.nulls)
+        else:
+            losses = _label_loss_sums(scores, parts, tables.factors, self.conditional)
+        sums = torch.stack(losses)
+        outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
+        return sums
+
+    def _adjusted_scores(self, outputs: dict[str, Any], tables: _LossTables) -> Scores:
+        scores: Scores = outputs["scores"]
+        return scores if self.strength == 0 else scores.adjusted(tables.priors(), self.strength)
+
+    def _tables_on(self, device: torch.device) -> _LossTables:
+        """Return the tables on a device, copied there at the first use."""
+        if device not in self._by_device:
+            self._by_device[device] = copy.deepcopy(self._host).to(device, self.dtype)
+        return self._by_device[device]
+
+
+def weighted_hierarchical_loss(sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
+    """Return the loss of a micro-batch, []: the sum over ranks of weight x sum / denominator, all [R].
+
+    Denominators are the sums of label weights in the whole global batch, so losses of micro-batches add up to the loss of the global
+    batch. A rank without valid labels has sum 0 and adds 0."""
+    safe = torch.where(denominators > 0, denominators, torch.ones_like(denominators))
+    return (sums * (weights / safe).to(sums.dtype)).sum()
+
+
+def rank_loss_sums(scores: Scores, batch: Batch) -> Tensor:
+    """Return the sums [R] of plain cross-entropy, for any training loss. This is the validation loss; divide by `valid_counts`."""
+    parts = [(torch.stack(scores.label_log_probs(label)[0]), weight) for label, weight in _labels_and_shares(batch, torch.float32)]
+    return -torch.stack([(log_p * weight.to(log_p.dtype)).sum(1) for log_p, weight in parts]).sum(0)
+
+
+def valid_counts(batch: Batch) -> Tensor:
+    """Return the weight of the valid labels of each rank without class weights, float64 [R], on the device of the batch."""
+    parts = [(label >= 0) * weight.unsqueeze(1) for label, weight in _labels_and_shares(batch, torch.float64)]
+    return torch.stack(parts).sum((0, 1))
+
+
+class LabelWeights(nn.Module):
+    """Class weights as buffers. Rows of `table`: for each rank its C_r classes, the null class, and a row of 0 for a missing label."""
+
+    table: Tensor  # float64 [sum of C_r + 2]
+    start: Tensor  # int64 [R]: row of class 0 of each rank
+    missing: Tensor  # int64 [R]: row of a missing label, counted from `start`
+
+    def __init__(self, weights: Sequence[np.ndarray], finest_only: bool) -> None:
+        """`weights`: per rank float64 [C_r + 1], the null class last. `finest_only`: only the finest label of a sample counts."""
+        super().__init__()
+        sizes = np.array([len(w) + 1 for w in weights])
+        table = np.concatenate([part for w in weights for part in (w, [0.0])])
+        self.register_buffer("table", torch.from_numpy(table), persistent=False)
+        self.register_buffer("start", torch.from_numpy(np.cumsum(sizes) - sizes), persistent=False)
+        self.register_buffer("missing", torch.from_numpy(sizes - 1), persistent=False)
+        self.finest_only = finest_only
+
+    def forward(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """Return pairs of labels int64 [B, R] and their weights [B, R] in the type of the table: one pair, or two for a mixed batch."""
+        return [(label, self.class_weight(label) * share.unsqueeze(1)) for label, share in _labels_and_shares(batch, self.table.dtype)]
+
+    def class_weight(self, label: Tensor) -> Tensor:
+        """Return the class weights [B, R] of labels int64 [B, R]; 0 for labels that do not count."""
+        weight = self.table[self.start + torch.where(label < 0, self.missing, label)]
+        return weight * is_finest(label) if self.finest_only else weight
+
+    def sums(self, batch: Batch) -> Tensor:
+        """Return the sum of label weights per rank, [R]."""
+        return torch.stack([weight for _, weight in self(batch)]).sum((0, 1))
+
+
+def is_finest(label: Tensor) -> Tensor:
+    """Return True for each label (int64 [B, R], -1 missing) that is known while no finer rank is, bool [B, R]."""
+    known = label >= 0
+    return known & (known.flip(1).cumsum(1).flip(1) == 1)
+
+
+def _labels_and_shares(batch: Batch, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Return the one or two labels of each sample, int64 [B, R], each with sample weight x share, `dtype` [B]."""
+    weight = batch["weight"].to(dtype)
+    if "label2" not in batch:
+        return [(batch["label"], weight)]
+    share = batch["share"].to(dtype)
+    return [(batch["label"], weight * share), (batch["label2"], weight * (1 - share))]
+
+
+class _LossTables(nn.Module):
+    """All constants of a loss as buffers; float64 on the host."""
+
+    factors: Tensor  # [R]: exp(-alpha x height of the rank) for the conditional loss, otherwise 1
+    null_prior: Tensor
+
+    def __init__(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> None:
+        super().__init__()
+        self.labels = LabelWeights(_label_weights(config, tree, counts, nulls), isinstance(config, MarginalConfig))
+        self.smoothed = smoothed_losses(config, tree)
+        height = np.arange(len(tree.ranks))[::-1]
+        alpha = config.alpha if isinstance(config, ConditionalConfig) else 0.0
+        self.register_buffer("factors", torch.from_numpy(np.exp(-alpha * height)), persistent=False)
+        self.ranks = len(tree.ranks)
+        if config.logit_adjustment > 0:
+            priors = counts.priors(torch.float64)
+            self.register_buffer("null_prior", priors.null, persistent=False)
+            for r, prior in enumerate(priors.ranks):
+                self.register_buffer(f"prior{r}", prior, persistent=False)
+
+    def priors(self) -> Priors:
+        return Priors(tuple(self.get_buffer(f"prior{r}") for r in range(self.ranks)), self.null_prior)
+
+
+def _label_loss_sums(scores: Scores, parts: list[tuple[Tensor, Tensor]], factors: Tensor, conditional: bool) -> list[Tensor]:
+    """Return per rank, [], the sum of weight x -log p(y); if `conditional`, of factor x weight x -log p(y | nearest known ancestor)."""
+    found = [(weight.unbind(1), scores.label_log_probs(label)[conditional]) for label, weight in parts]
+    sums = [sum(-(weight[r] * log_p[r]).sum() for weight, log_p in found) for r in range(len(factors))]
+    return [factor * one for factor, one in zip(factors, sums, strict=True)] if conditional else cast(list[Tensor], sums)
+
+
+def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple[Tensor, Tensor]], nulls: bool) -> list[Tensor]:
+    """Return per rank, [], the sum of weight x loss with smoothed targets. The targets of null labels are not smoothed."""
+    label = torch.stack([label for label, _ in parts], 2)  # [B, R, 1 or 2]
+    weight = torch.stack([weight for _, weight in parts], 2)
+    log_probs = zip(*(scores.label_log_probs(label)[0] for label, _ in parts), strict=True) if nulls else ()
+    exact = [torch.stack(column, 1) for column in log_probs]
+    sums = []
+    for r, loss in enumerate(losses):
+        found = loss(scores, label[:, r])
+        if nulls:
+            found = torch.where(label[:, r] == cast(SmoothedLoss, loss).classes, -exact[r], found)
+        sums.append((weight[:, r] * found).sum())
+    return sums
+
+
+def _label_weights(config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> list[np.ndarray]:
+    """Return class weights per rank, float64 [C_r + 1], the null class last, with mean 1 over the training labels that count."""
+    weights = []
+    for r, rank in enumerate(counts.ranks):
+        classes = counts.finest[tree.offsets[r] : tree.offsets[r + 1]] if isinstance(config, MarginalConfig) else rank[:-1]
+        usable = np.append(classes, rank[-1] if nulls else 0)
+        weights.append(class_weights(usable, config.class_weights, config.effective_beta, config.class_weight_cap))
+    return weights
+
+
+def check_loss_config(config: LossConfig, nulls: bool) -> None:
+    """Raise `ConfigError` for settings that contradict each other or have no effect. `nulls`: the head has a null class."""
+    kind, beta, cap = config.class_weights, config.effective_beta, config.class_weight_cap
+    if kind == "effective" and beta is None:
+        raise ConfigError("loss.class_weights=effective needs loss.effective_beta, such as 0.999; closer to 1, rare classes weigh more")
+    if kind != "effective" and beta is not None:
+        raise ConfigError(f"loss.effective_beta={beta} has no effect with loss.class_weights={kind}; set it to null, or choose effective")
+    if kind == "none" and cap is not None:
+        raise ConfigError(f"loss.class_weight_cap={cap} has no effect with loss.class_weights=none; set it to null, or choose inverse")
+    if nulls and isinstance(config, MarginalConfig):
+        raise ConfigError(
+            "loss=marginal treats a missing label as an unnamed taxon, so a null class would never be learnt; set head.nulls=ignore"
+        )

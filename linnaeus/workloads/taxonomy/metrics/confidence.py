@@ -1,0 +1,110 @@
+"""Quality of the confidence of predictions: calibration error, and the risk when only confident predictions are answered.
+
+`<rank>/ece`: expected calibration error (Guo et al., ICML 2017), the mean over 15 bins of equal width, weighted by their samples, of
+|share right - mean confidence|, where the confidence is the probability of the rank's most probable class. Bins are (i/15, (i+1)/15].
+
+`aurc`: area under the risk-coverage curve (Geifman et al., ICLR 2019), the mean over n = 1..N of the share of errors among the n samples
+of highest confidence, at the finest rank; for samples of equal confidence, the mean over their orders. 0 is best; a confidence without
+information gives 1 - top1.
+
+`hierarchical_aurc` (after Goren et al., NeurIPS 2024, "Hierarchical selective classification"): the answer is the deepest taxon on the
+predicted path whose probability is at least a threshold. An answer is wrong if it is neither the true taxon nor one of its
+ancestors. Its coverage is 1 - log2(leaves at or below) / log2(leaves): 1 for a leaf, 0 for the virtual root, which is never wrong. As the
+threshold varies, the mean coverage runs over all of 0..1, so the area under the risk (trapezoids) needs no normalisation: it is the mean
+risk over coverages. Probabilities are those of the finest rank summed up the tree (`decisions.py`), for samples labelled at that rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
+from linnaeus.workloads.taxonomy.metrics.counting import UNIT, ratio, to_fixed_point, zero_counts
+from linnaeus.workloads.taxonomy.metrics.sample_record import Samples
+from linnaeus.workloads.taxonomy.metrics.tree_distance import information
+from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
+
+BINS = 15
+THRESHOLDS = np.concatenate([[0.0], 1 / (1 + np.exp(-np.linspace(-16, 16, 129))), [2.0]])  # dense near 0 and 1, as probabilities are
+
+
+class Calibration:
+    """`<rank>/ece`."""
+
+    def __init__(self, tables: TreeTables, device: torch.device) -> None:
+        self.ranks = tables.ranks
+        self.counts = {"calibration": zero_counts(device, 3, len(tables.ranks) * BINS)}  # samples, right, confidence in fixed point
+        self._first_bin = torch.arange(len(tables.ranks), device=device) * BINS
+
+    def count(self, view: BatchView) -> None:
+        confidence = view.best_log_p.double().exp().clamp(max=1)
+        known = view.known & ~confidence.isnan()
+        index = (confidence.nan_to_num() * BINS).ceil().long().sub(1).clamp(0, BINS - 1) + self._first_bin
+        right = (view.best == view.label) & known
+        votes = torch.stack([known.long(), right.long(), torch.where(known, to_fixed_point(confidence), 0)])
+        self.counts["calibration"].index_add_(1, index.flatten(), votes.flatten(1))
+
+    def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        samples, right, confidence = counts["calibration"].double().view(3, -1, BINS)
+        error = (right - confidence / UNIT).abs().sum(1)
+        return {f"{rank}/ece": v for rank, v in zip(self.ranks, ratio(error, samples.sum(1)).tolist(), strict=True)}
+
+
+class HierarchicalRisk:
+    """`hierarchical_aurc`, from errors and coverage at each threshold."""
+
+    def __init__(self, tables: TreeTables, device: torch.device) -> None:
+        bits = information(tables.tree)
+        self.defined = bool(len(bits)) and bits.max() > 0
+        share = bits / bits.max() if self.defined else np.zeros_like(bits)
+        self.tables, self.thresholds = tables, torch.as_tensor(THRESHOLDS, device=device)
+        self.coverage = to_fixed_point(torch.as_tensor(np.append(share, 0.0), device=device))  # int64 [T + 1]
+        self.counts = {"risk": zero_counts(device, 2, len(THRESHOLDS)), "risk/n": zero_counts(device)}  # errors, coverage
+
+    def count(self, view: BatchView) -> None:
+        path, known = view.predicted_path, view.finest_known
+        confident = (path >= 0).unsqueeze(1) & (view.decisions.path_probability.unsqueeze(1) >= self.thresholds.view(1, -1, 1))
+        confident[:, 0] = path >= 0  # at threshold 0 also taxa of probability NaN
+        answer = self.tables.deepest(torch.where(confident, path.unsqueeze(1), -1))
+        answered_rank = self.tables.rank_number[answer]
+        common_rank = len(self.tables.ranks) - view.height  # rank number of the lowest common ancestor
+        wrong = (answered_rank > common_rank.unsqueeze(1)) & known.unsqueeze(1)
+        covered = torch.where(known.unsqueeze(1), self.coverage[answer], 0)
+        self.counts["risk"] += torch.stack([wrong.sum(0), covered.sum(0)])
+        self.counts["risk/n"] += known.sum()
+
+    def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        n = int(counts["risk/n"])
+        if not n or not self.defined:
+            return {"hierarchical_aurc": float("nan")}
+        errors, coverage = counts["risk"].double().numpy()
+        risk, coverage = errors / n, coverage / (UNIT * n)
+        return {"hierarchical_aurc": float(((risk[:-1] + risk[1:]) / 2 * (coverage[:-1] - coverage[1:])).sum())}
+
+
+class RiskCoverage:
+    """`aurc`, from the sample record."""
+
+    def compute(self, samples: Samples) -> dict[str, float]:
+        known = samples.known[:, -1]
+        return {"aurc": area_under_risk_coverage(~samples.right[known, -1], samples.confidence[known])}
+
+
+def area_under_risk_coverage(wrong: np.ndarray, confidence: np.ndarray) -> float:
+    """Return the area under the risk-coverage curve of `wrong` bool [N] and `confidence` float [N]; NaN for no samples."""
+    if not len(wrong):
+        return float("nan")
+    order = np.argsort(-confidence, kind="stable")
+    ordered = confidence[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))  # first sample of each block of equal confidence
+    size = np.diff(np.append(first, len(ordered)))
+    errors = np.add.reduceat(wrong[order].astype(np.int64), first)
+    before = np.cumsum(errors) - errors
+    block = np.repeat(np.arange(len(first)), size)
+    number = np.arange(1, len(ordered) + 1)
+    expected = before[block] + errors[block] * (number - first[block]) / size[block]
+    return float((expected / number).mean())

@@ -1,0 +1,71 @@
+"""Metrics of training batches. They are computed at every step, so they are few and cheap: accuracy uses `Scores.greedy_path`, which
+needs few of the scores, for heads whose validation accuracy uses all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.data.samples import Batch
+from linnaeus.metrics.streaming import Metrics
+from linnaeus.workloads.taxonomy.losses import rank_loss_sums, valid_counts
+from linnaeus.workloads.taxonomy.metrics.counting import ratio, zero_counts
+from linnaeus.workloads.taxonomy.preparation import masking_counts
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+class TrainingMetrics(Metrics):
+    """`loss`, `<rank>/loss`, `<rank>/top1` (of a mixed sample against the label with the larger share), and `masked/<COMPONENT>`, the share
+    of the known metadata that was masked."""
+
+    def __init__(self, tree: TaxonomyTree, device: torch.device, components: Sequence[str] = ()) -> None:
+        self.ranks, self.components = tree.ranks, tuple(components)
+        self.width = 2 * len(tree.ranks)
+        self.counts: dict[str, Tensor] = {name: zero_counts(device, len(tree.ranks)) for name in ("top1", "n")}
+        self._sizes = torch.tensor(tree.sizes, device=device)
+        if self.components:
+            self.counts["components"] = zero_counts(device, 2, len(self.components))  # known, known and not masked
+
+    def sums(self, outputs: Any, batch: Batch) -> Tensor:
+        """Return the sums of plain cross-entropy and the label counts, float64 [2R]. In training the loop adds its own losses."""
+        return loss_and_counts(outputs, batch)
+
+    def count(self, outputs: Any, batch: Batch) -> None:
+        label, known = main_labels(batch, self._sizes)
+        self.counts["top1"] += ((outputs["scores"].greedy_path() == label) & known).sum(0)
+        self.counts["n"] += known.sum(0)
+        if self.components:
+            self.counts["components"] += masking_counts(batch)
+
+    def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        results = mean_losses(self.ranks, sums)
+        results |= {f"{rank}/top1": v for rank, v in zip(self.ranks, ratio(counts["top1"], counts["n"]).tolist(), strict=True)}
+        if self.components:
+            masked = 1 - ratio(counts["components"][1], counts["components"][0])
+            results |= {f"masked/{name}": v for name, v in zip(self.components, masked.tolist(), strict=True)}
+        return results
+
+
+def main_labels(batch: Batch, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the labels int64 [B, R], -1 where missing, and True where they are known, bool [B, R].
+
+    `sizes`: int64 [R], classes of each rank; null labels count as missing. A mixed sample has the label with the larger share."""
+    label = batch["label"]
+    if "label2" in batch:
+        label = torch.where((batch["share"] >= 0.5).unsqueeze(1), label, batch["label2"])
+    known = (label >= 0) & (label < sizes) & (batch["weight"] > 0).unsqueeze(1)
+    return torch.where(known, label, -1), known
+
+
+def loss_and_counts(outputs: Any, batch: Batch) -> Tensor:
+    """Return the sums of plain cross-entropy, for any training loss, and the weight of the labels, float64 [2R]."""
+    return torch.cat([rank_loss_sums(outputs["scores"], batch).double(), valid_counts(batch)])
+
+
+def mean_losses(ranks: Sequence[str], sums: Tensor) -> dict[str, float]:
+    """Return `<rank>/loss`, and `loss`, their mean over the ranks with labels, each with the same weight at any training weight."""
+    means = ratio(*sums.double().cpu().view(2, -1))
+    return {"loss": means.nanmean().item()} | {f"{rank}/loss": v for rank, v in zip(ranks, means.tolist(), strict=True)}

@@ -33,7 +33,7 @@ class Rows:
 
     greedy_path = path
 
-    def at(self, label):
+    def label_log_probs(self, label):
         own = [z.gather(1, label[:, r : r + 1].clamp(min=0))[:, 0] for r, z in enumerate(self.saved[0])]
         return [torch.where(label[:, r] >= 0, z, 0.0) for r, z in enumerate(own)], None
 

@@ -90,7 +90,10 @@ def test_images_are_normalised_as_the_pretrained_weights_expect():
     ("choice", "message"),
     [
         ({"backbone": "resnet51"}, "model.backbone: 'resnet51' is not a timm model; similar names: .*resnet50"),
-        ({"backbone": "resnet10t.nowhere", "pretrained": True}, "model.backbone: resnet10t.nowhere: the pretrained weights cannot be loaded"),
+        (
+            {"backbone": "resnet10t.nowhere", "pretrained": True},
+            "model.backbone: resnet10t.nowhere: the pretrained weights cannot be loaded",
+        ),
         ({"backbone": "vgg11", "drop_path": 0.1}, "model.drop_path=0.1: vgg11 does not have stochastic depth"),
         ({"backbone": "cait_xxs24_224", "image_size": 8}, "model.backbone: cait_xxs24_224 cannot read images of data.image_size=8"),
     ],
@@ -106,5 +109,7 @@ def test_weights_that_cannot_be_downloaded(tree, make_config, monkeypatch, tmp_p
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"model.backbone: resnet10t: the pretrained weights cannot be loaded; set model.pretrained=false"):
+    with pytest.raises(
+        ConfigError, match=r"model.backbone: resnet10t: the pretrained weights cannot be loaded; set model.pretrained=false"
+    ):
         build_classifier(make_config(backbone="resnet10t", pretrained=True), tree, ())

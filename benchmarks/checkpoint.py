@@ -115,7 +115,7 @@ class Ours(Saver):
         folder.mkdir()
         self.trainer, self.step = trainer, 0
         self.writer = CheckpointWriter(folder, keep_last=1, keep_best=0)
-        trainer.optimizer.register_step_pre_hook(lambda *_: self.writer.copied())  # as a run does before an update
+        trainer.optimizer.register_step_pre_hook(lambda *_: self.writer.wait_until_copied())  # as a run does before an update
 
     def __call__(self) -> None:
         self.step += 1
@@ -125,7 +125,7 @@ class Ours(Saver):
             model_state=state["model"],
             training_state={"optimizer": state["optimizer"]},
             state={"global_step": self.step},
-            steady=state["optimizer"]["state"],
+            deferred=state["optimizer"]["state"],
         )
 
     def busy(self) -> bool:

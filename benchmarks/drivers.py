@@ -70,7 +70,7 @@ class Peer:
         raise NotImplementedError
 
     def __call__(self, epoch: int) -> float:
-        self.sampler.begin(epoch)
+        self.sampler.set_epoch(epoch)
         self.model.train()
         start = time.process_time()
         self.train(iter(self.loader))
@@ -184,7 +184,7 @@ class Lightning(Peer):
     def __call__(self, epoch: int) -> float:
         from lightning.pytorch import Trainer
 
-        self.sampler.begin(epoch)
+        self.sampler.set_epoch(epoch)
         trainer = Trainer(
             accelerator="cpu", max_epochs=1, gradient_clip_val=self.config.trainer.max_grad_norm, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False,

@@ -1,7 +1,7 @@
-"""Durations: a time in a run with its unit (`500steps`, `2epochs`, `10%`, `15min`), turned into steps once.
+"""Durations: a number with a unit (`500steps`, `2epochs`, `10%`, `15min`), converted to steps once at start-up.
 
-One rule rounds all of them: a moment is the first step at which that much of the run has been done, so 25 % of 9 steps is step
-3, and a cadence, a ramp and the 25 % mark of the run agree on it.
+All durations are rounded up: 25 % of 9 steps is step 3, the first step at which 25 % of the run is done. Intervals, ramps and progress
+fractions therefore agree on the step.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _UNITS = {
 }
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _PATTERN = re.compile(r"\s*([+-]?)(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+|%)\s*", re.IGNORECASE)
-_TOLERANCE = 1e-6  # of a step: floats such as 0.07 * 100 lie a little above the step they mean
+_TOLERANCE = 1e-6  # of a step: 0.07 * 100 is a little above 7 in floating point
 
 
 def first_step_at(steps: float) -> int:
-    """The first whole step at or past a moment given in (fractional) steps."""
+    """Return the first whole step at or after a fractional number of steps."""
     return math.ceil(steps - _TOLERANCE)
 
 
 @dataclass(frozen=True)
 class Duration:
-    """`amount` of `unit` (steps, epochs, %, s, min, h); `key` is where the config says so, for messages."""
+    """`amount` of `unit` (steps, epochs, %, s, min, h). `key` is the configuration key, for error messages."""
 
     amount: float
     unit: str
@@ -44,39 +44,40 @@ class Duration:
 
     @classmethod
     def parse(cls, text: object, key: str = "duration") -> Duration:
-        """Read `500steps`, `1epoch`, `0.5epochs`, `10%`, `30s`, `15min`, `2h`. Raises `ConfigError` in one line that names `key`."""
+        """Parse `500steps`, `1epoch`, `0.5epochs`, `10%`, `30s`, `15min` or `2h`. Raise `ConfigError` that names `key`."""
         match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
         word = match[3].lower() if match else ""
         unit = _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))
         if match is None or unit is None:
-            raise ConfigError(f"{key} is {text!r}; a duration is a number and a unit: 500steps, 2epochs, 10%, 30s, 15min or 2h")
+            raise ConfigError(f"{key} is {text!r}; a duration must be a number and a unit: 500steps, 2epochs, 10%, 30s, 15min or 2h")
         amount = float(match[2])
         if match[1] == "-":
-            raise ConfigError(f"{key} is {text!r}; a duration cannot be negative")
+            raise ConfigError(f"{key} is {text!r}; a duration must not be negative")
         if unit == "%" and amount > 100:
-            raise ConfigError(f"{key} is {text!r}; a percentage of the run is between 0% and 100%")
+            raise ConfigError(f"{key} is {text!r}; a percentage of the run must be between 0% and 100%")
         if unit == "steps" and amount != int(amount):
-            raise ConfigError(f"{key} is {text!r}; steps are whole: {int(amount)}steps or {int(amount) + 1}steps")
+            raise ConfigError(f"{key} is {text!r}; the number of steps must be whole: {int(amount)}steps or {int(amount) + 1}steps")
         return cls(amount, unit, key)
 
     @property
     def is_time(self) -> bool:
-        """Whether it is measured by the clock, and so says nothing about steps."""
+        """Return True if the unit is a unit of time, which cannot be converted to steps."""
         return self.unit in _SECONDS
 
     @property
     def seconds(self) -> float:
-        assert self.is_time, f"{self} is no time of the clock"
+        """Return the duration in seconds. The unit must be a unit of time."""
+        assert self.is_time, f"{self} is not in seconds, minutes or hours"
         return self.amount * _SECONDS[self.unit]
 
     def in_steps(self, total_steps: int, steps_per_epoch: int) -> float:
-        """The duration in steps, not rounded. Raises `ConfigError` for one measured by the clock."""
+        """Return the duration in steps, not rounded. Raise `ConfigError` if the unit is a unit of time."""
         if self.is_time:
-            raise ConfigError(f"{self.key} is {self}; minutes do not say at which update, use steps, epochs or %")
+            raise ConfigError(f"{self.key} is {self}; a time cannot be converted to steps, use steps, epochs or %")
         return self.amount * {"steps": 1, "epochs": steps_per_epoch, "%": total_steps / 100}[self.unit]
 
     def to_steps(self, total_steps: int, steps_per_epoch: int) -> int:
-        """The first step at which the duration has passed; 0 for none. Raises `ConfigError` for one measured by the clock."""
+        """Return the first step at which the duration has passed. Raise `ConfigError` if the unit is a unit of time."""
         return first_step_at(self.in_steps(total_steps, steps_per_epoch))
 
     def __str__(self) -> str:

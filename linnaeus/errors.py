@@ -4,8 +4,13 @@ from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """A user's mistake. The text is one line that names the key, the value and the fix. The exit status is 2."""
+    """A user's mistake. The message is one line that names the key, the value and the fix. The exit status is 2."""
 
 
 class RunFailed(RuntimeError):
-    """The run cannot continue, although neither the command nor the program is wrong. The text is one line. The exit status is 1."""
+    """The run cannot continue, although the command and the program are correct. The message is one line. The exit status is 1."""
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an exception on one line of at most 160 characters, or the name of its type if it has no message."""
+    return " ".join(str(error).split())[:160] or type(error).__name__

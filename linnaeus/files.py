@@ -1,14 +1,15 @@
-"""The one place that knows how a file appears on disk whole or not at all.
+"""Atomic writes, and reads that retry: every file of a run is complete on disk or absent.
 
-A file or directory is written beside its final name under a `.tmp-` name, flushed to the disk, then renamed; a rename within
-one directory is atomic on POSIX file systems. What a killed process left behind still carries the `.tmp-` name, and
-`remove_stale` deletes it when the next process holds the run's lock.
+A file or directory is written under a temporary `.tmp-` name beside its final name, flushed to the disk, then renamed. A rename
+within one directory is atomic on POSIX file systems. A killed process leaves only `.tmp-` names behind; `remove_stale` deletes them
+when the next process has the run's lock.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import logging
 import os
 import re
@@ -16,20 +17,20 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from linnaeus.errors import ConfigError
 
 log = logging.getLogger("linnaeus")
 
 TEMPORARY = ".tmp-"  # prefix of everything that is not committed
-REPLACED = ".replaced"  # suffix of a committed directory while its successor of the same name moves in
+REPLACED = ".replaced"  # suffix of a committed directory while another one of the same name replaces it
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
-    """Write a whole file; after a crash at any instant it holds the old content or the new, never a mix (str is UTF-8)."""
+    """Write a whole file. After a crash at any instant it contains either the old or the new content. A str is encoded as UTF-8."""
     path = Path(path)
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
@@ -41,26 +42,30 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
     sync_directory(path.parent)
 
 
+def to_json(content: Mapping[str, Any]) -> str:
+    """Return the JSON text of a mapping, indented by 2, with a final newline."""
+    return json.dumps(content, indent=2) + "\n"
+
+
 def sync_file(path: Path | str) -> None:
-    """Wait until a file's content is on the disk."""
+    """Flush a file to the disk. Raise `OSError` that names the file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError as error:  # of itself it names no file
+    except OSError as error:  # the one from fsync contains no file name
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
 
 
-sync_directory = sync_file  # a rename is durable once the directory that holds the names is flushed
+sync_directory = sync_file  # a rename is durable only after its directory is flushed
 
 
 def commit_directory(temporary: Path, final: Path) -> None:
-    """Flush every file of `temporary` and give the directory its final name. OSError: it is not to be counted on, and what
-    had that name before is there, under it or as below.
+    """Flush every file of `temporary` and rename it to `final`.
 
-    A directory that already has that name steps aside to `final.replaced` and is deleted afterwards. A crash between the two
-    renames leaves it whole under that name, and `restore_replaced` puts it back.
+    An existing `final` is renamed to `final.replaced` first and deleted afterwards. After a crash between the two renames,
+    `restore_replaced` renames it back. On `OSError` the new directory is not committed, and the old one still exists under either name.
     """
     for file in sorted(temporary.iterdir()):
         sync_file(file)
@@ -78,28 +83,28 @@ def commit_directory(temporary: Path, final: Path) -> None:
         raise
     sync_directory(final.parent)
     if replaced.exists():
-        try_to_remove(replaced)  # what was written counts in any case
+        remove_or_warn(replaced)  # the new directory is committed, even if the old one cannot be deleted
 
 
 def remove_directory(path: Path) -> None:
-    """Delete a directory so that a crash in the middle never leaves half of it under its own name."""
-    doomed = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-deleted")
-    os.rename(path, doomed)
-    delete(doomed)
+    """Delete a directory. A crash never leaves it incomplete under its own name."""
+    renamed = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-deleted")
+    os.rename(path, renamed)
+    delete(renamed)
 
 
-def try_to_remove(path: Path) -> bool:
-    """`remove_directory`, or a line in the log that says why it stays: a full or stubborn disk is no reason to stop."""
+def remove_or_warn(path: Path) -> bool:
+    """Call `remove_directory`. If the disk refuses, log a warning and return False."""
     try:
         remove_directory(path)
     except OSError as error:
-        log.warning("%s is of no use any more but could not be deleted (%s); it takes up space", path, error.strerror or error)
+        log.warning("%s is no longer used but could not be deleted (%s); it takes up space", path, error.strerror or error)
         return False
     return True
 
 
 def delete(path: Path) -> None:
-    """Remove a directory with what is in it, or a file."""
+    """Delete a file, or a directory with its content."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -107,59 +112,63 @@ def delete(path: Path) -> None:
 
 
 def restore_replaced(directory: Path) -> None:
-    """Finish or undo the replacements a crash cut off: the old directory goes if its successor is there, else it returns."""
+    """Complete the replacements that a crash interrupted: delete the old directory if the new one exists, else rename it back."""
     for old in sorted(directory.glob(f"*{REPLACED}")):
         final = old.with_name(old.name.removesuffix(REPLACED))
         if final.exists():
-            try_to_remove(old)
+            remove_or_warn(old)
         else:
             os.rename(old, final)
 
 
 def remove_stale(directory: Path) -> list[str]:
-    """Delete what was left uncommitted here; returns the names. Call it only while holding the run's lock. What cannot be deleted
-    (a network disk keeps a file that some process still has open) is named in the log and stays, harmless but for its space."""
+    """Delete the temporary files of killed processes in `directory` and return their names. The caller must have the run's lock.
+
+    Log a warning for each one that cannot be deleted (a network disk keeps files that a process has open).
+    """
     removed = []
     for path in sorted(directory.glob(f"{TEMPORARY}*")) if directory.is_dir() else []:
         try:
             delete(path)
         except OSError as error:
-            log.warning("the leftover %s could not be deleted (%s); it only takes up space", path, error.strerror or error)
+            log.warning("the temporary file %s could not be deleted (%s); it takes up space", path, error.strerror or error)
         else:
             removed.append(path.name)
     return removed
 
 
 def file_digest(path: Path | str) -> str:
-    """SHA-256 of a file's content, hexadecimal (about 1.5 GB/s where the CPU has the instructions)."""
+    """Return the SHA-256 of a file in hexadecimal (about 1.5 GB/s on a CPU with SHA instructions)."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def text_digest(text: str) -> str:
-    """SHA-256 of a text, hexadecimal."""
+    """Return the SHA-256 of a text in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
-PAUSES = (0.5, 1.5, 4.0)  # seconds before each further try: a moment's trouble passes, for a longer one nobody should wait unasked
-ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR))  # nothing readable has that name, and waiting brings none
+RETRY_DELAYS = (0.5, 1.5, 4.0)  # seconds before each further attempt; longer failures are reported instead of waited for
+ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR))  # no readable file has that name; a retry is useless
 
 
 class Unreadable(ConfigError, OSError):
-    """The disk cannot be read now; one line that says what to do. Also an OSError: what one process alone meets, others must be told."""
+    """A file cannot be read at present. Also an `OSError`, so that a process that fails alone can report it to the other ones."""
 
 
 def is_absent(error: OSError) -> bool:
-    """Whether there is no such file, as opposed to one that cannot be read now."""
+    """Return True if the file does not exist, False if it exists but cannot be read at present."""
     return error.errno in ABSENT
 
 
-def is_there(path: Path, kind: Callable[[int], bool] = lambda mode: True) -> bool:
-    """Whether there is such a file, of that kind (`stat.S_ISDIR`). OSError when the disk does not say, which `Path.exists` of some
-    versions of Python takes for no."""
+def exists(path: Path, kind: Callable[[int], bool] = lambda mode: True) -> bool:
+    """Return True if `path` exists and is of this kind (such as `stat.S_ISDIR`).
+
+    Raise `OSError` if the disk fails; `Path.exists` returns False then in some versions of Python.
+    """
     try:
         return kind(os.stat(path).st_mode)
     except OSError as error:
@@ -169,13 +178,29 @@ def is_there(path: Path, kind: Callable[[int], bool] = lambda mode: True) -> boo
 
 
 def is_directory(path: Path) -> bool:
-    """Like `Path.is_dir`, but OSError when the disk does not say."""
-    return is_there(path, stat.S_ISDIR)
+    """Return True if `path` is a directory. Raise `OSError` if the disk fails."""
+    return exists(path, stat.S_ISDIR)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, None if there is no such file or it contains something else. Raise `OSError` if the disk fails."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return None
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
+    return content if isinstance(content, dict) else None
 
 
 def system_error(error: BaseException, path: Path) -> OSError | None:
-    """What the system said, as an OSError that names the file; None when it is the content that was found wrong. The loaders of torch and
-    safetensors tell it in words alone, in exceptions of several kinds (`RuntimeError: unable to mmap ...: Cannot allocate memory (12)`)."""
+    """Return the error of the operating system behind an exception, as an `OSError` that names `path`; None if the content is wrong.
+
+    torch and safetensors raise several types with the error only in the message, such as
+    `RuntimeError: unable to mmap ...: Cannot allocate memory (12)`.
+    """
     code = error.errno if isinstance(error, OSError) else None
     if code is None:
         text = str(error)
@@ -189,26 +214,26 @@ def system_error(error: BaseException, path: Path) -> OSError | None:
     return error if isinstance(error, OSError) else None
 
 
-def tried_again(read: Callable[[], T]) -> T:
-    """What `read` returns, which may raise OSError a few times first. The last one is raised; that of a file that is not there at once."""
-    for pause in PAUSES:
+def with_retries(read: Callable[[], T]) -> T:
+    """Return `read()`. On `OSError` retry after each of `RETRY_DELAYS`, then raise it. Raise at once if the file is absent."""
+    for delay in RETRY_DELAYS:
         try:
             return read()
         except OSError as error:
             if is_absent(error):
                 raise
-            log.warning("%s; reading again in %.1f s", error, pause)
-        time.sleep(pause)
+            log.warning("%s; reading again in %.1f s", error, delay)
+        time.sleep(delay)
     return read()
 
 
 def read_or_refuse(read: Callable[[], T]) -> T:
-    """`tried_again`, with `Unreadable` in the end: nobody goes on from something else because a disk is away."""
+    """Return `with_retries(read)`. Raise `Unreadable` at the end, so that no run starts from another file because a disk fails."""
     try:
-        return tried_again(read)
+        return with_retries(read)
     except OSError as error:
-        what = error.filename or "a checkpoint"
+        name = error.filename or "a checkpoint"
         raise Unreadable(
-            f"{what} cannot be read ({error.strerror or error}), which does not mean that it is damaged: nothing was skipped or deleted; "
-            "see to that disk and start again, or move that checkpoint away to go on from an older one"
+            f"{name} cannot be read ({error.strerror or error}); it may be intact, and nothing was skipped or deleted; "
+            "check the disk and start again, or move that checkpoint away to resume from an older one"
         ) from None

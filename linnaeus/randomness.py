@@ -1,8 +1,8 @@
-"""Position-keyed randomness (law 1): every draw is a function of a key made of integers, never of a generator's history.
+"""Position-keyed randomness: every random number is a function of a key of integers, not of the state of a generator.
 
-`key(seed, EPOCH_ORDER, epoch)` names a stream; `permutation`, `uniforms` and `Draw` read it. The hash is ours (SplitMix64's
-finaliser folded over the parts), so that orders do not move with the version of numpy or torch; tests hold golden values.
-`seed_globals` is for third-party code that draws from the global generators of python, numpy and torch.
+`key(seed, ORDER, epoch)` names a stream; `permutation`, `uniforms` and `Draw` read it. The hash is implemented here (the SplitMix64
+finaliser, folded over the parts), so that results do not depend on the version of numpy or torch; golden tests check it. `seed_globals` is
+for third-party code that uses the global generators of python, numpy and torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-# Streams: the second part of every key, so that two uses of the same seed never share bits.
+# Streams: the second part of every key, so that two uses of the same seed never share random bits.
 ORDER, AUGMENT, MIX, MASK, FORWARD, INIT, SPLIT, SYNTHETIC, RESAMPLE, BOOTSTRAP, GENERATION, CONNECTION, MIXTURE = range(1, 14)
 
 _MASK64 = (1 << 64) - 1
@@ -26,14 +26,14 @@ _M2 = 0x94D049BB133111EB
 
 
 def _mix(z: int) -> int:
-    """SplitMix64 finaliser (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")."""
+    """Apply the SplitMix64 finaliser (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")."""
     z = ((z ^ (z >> 30)) * _M1) & _MASK64
     z = ((z ^ (z >> 27)) * _M2) & _MASK64
     return z ^ (z >> 31)
 
 
 def key(*parts: int) -> int:
-    """A 64-bit key of a tuple of integers; order matters, every part does."""
+    """Return a 64-bit hash of a sequence of integers. It depends on their order."""
     h = 0
     for part in parts:
         h = _mix((h + _GOLDEN + (int(part) & _MASK64)) & _MASK64)
@@ -41,10 +41,10 @@ def key(*parts: int) -> int:
 
 
 def hashes(stream: int, index: np.ndarray) -> np.ndarray:
-    """`key`-quality 64-bit hashes of `index` (integers, any shape) within a stream; uint64, same shape."""
+    """Return a 64-bit hash of each integer of `index` in a stream, uint64 of the same shape. Its quality is that of `key`."""
     with np.errstate(over="ignore"):
         z = np.asarray(index).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(stream)
-        for _ in range(2):  # twice: consecutive indices differ in few bits
+        for _ in range(2):  # two rounds, because consecutive indices differ in few bits
             z = (z ^ (z >> np.uint64(30))) * np.uint64(_M1)
             z = (z ^ (z >> np.uint64(27))) * np.uint64(_M2)
             z = z ^ (z >> np.uint64(31))
@@ -53,13 +53,15 @@ def hashes(stream: int, index: np.ndarray) -> np.ndarray:
 
 
 def uniforms(stream: int, index: np.ndarray) -> np.ndarray:
-    """Uniform float64 in [0, 1) for each index of a stream (53 bits of its hash)."""
+    """Return a uniform number in [0, 1) for each index of a stream, float64 (53 bits of the hash)."""
     return (hashes(stream, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def uniforms_on(device: torch.device, stream: int, count: int) -> torch.Tensor:
-    """`uniforms(stream, np.arange(count))`, float64 [count], the same bits, drawn on a device: torch's int64 wraps as our uint64 does,
-    but shifts in the sign."""
+    """Return `uniforms(stream, np.arange(count))`, float64 [count], computed on a device with the same bits.
+
+    torch's int64 overflows like uint64, but its right shift copies the sign bit, which is masked.
+    """
     import torch
 
     def signed(number: int) -> int:
@@ -75,12 +77,12 @@ def uniforms_on(device: torch.device, stream: int, count: int) -> torch.Tensor:
 
 
 def permutation(stream: int, n: int) -> np.ndarray:
-    """A permutation of `range(n)`, int64: the stable argsort of the stream's hashes."""
+    """Return a permutation of `range(n)`, int64 [n]: the stable argsort of the hashes of the stream."""
     return np.argsort(hashes(stream, np.arange(n)), kind="stable").astype(np.int64)
 
 
 class Draw:
-    """A short sequence of draws from one key, for code that needs a few numbers per sample."""
+    """A sequence of random numbers from one key, for code that needs a few numbers per sample."""
 
     __slots__ = ("_state",)
 
@@ -88,22 +90,25 @@ class Draw:
         self._state = key(*parts)
 
     def bits(self) -> int:
+        """Return 64 random bits."""
         self._state = (self._state + _GOLDEN) & _MASK64
         return _mix(self._state)
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """Return a uniform number in [low, high)."""
         return low + (high - low) * ((self.bits() >> 11) * 2.0**-53)
 
     def integer(self, n: int) -> int:
-        """Uniform in range(n); the bias of the multiplication is below n * 2**-53."""
+        """Return a uniform integer in range(n). The bias of the multiplication is below n * 2**-53."""
         return min(int(self.uniform() * n), n - 1)
 
     def normal(self) -> float:
+        """Return a standard normal number by the Box-Muller transform."""
         radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
         return radius * math.cos(2.0 * math.pi * self.uniform())
 
     def gamma(self, shape: float) -> float:
-        """Gamma(shape, 1) by Marsaglia and Tsang (2000), with their boost below shape 1."""
+        """Return a Gamma(shape, 1) number by the method of Marsaglia and Tsang (2000), with their boost for shape < 1."""
         if shape < 1.0:
             return self.gamma(shape + 1.0) * (1.0 - self.uniform()) ** (1.0 / shape)
         d = shape - 1.0 / 3.0
@@ -115,11 +120,12 @@ class Draw:
                 return d * v
 
     def beta(self, a: float, b: float) -> float:
+        """Return a Beta(a, b) number."""
         x, y = self.gamma(a), self.gamma(b)
         return x / (x + y)
 
     def choice(self, weights: list[float]) -> int:
-        """An index drawn in proportion to `weights`."""
+        """Return an index with probability proportional to `weights`."""
         u = self.uniform() * sum(weights)
         for i, w in enumerate(weights):
             u -= w
@@ -129,8 +135,8 @@ class Draw:
 
 
 def seed_globals(stream: int) -> None:
-    """Seed python's, numpy's and torch's global generators from one key (about 15 us; `torch.manual_seed` would cost more
-    and also touch every device)."""
+    """Seed the global generators of python, numpy and torch from one key. Costs about 15 us; `torch.manual_seed` costs more, because it
+    also seeds every device."""
     import torch
 
     random.seed(stream)
@@ -138,11 +144,11 @@ def seed_globals(stream: int) -> None:
     torch.default_generator.manual_seed(stream & 0x7FFFFFFFFFFFFFFF)
 
 
-def seed_forward(seed: int, global_step: int, micro_batch_size: int, device_type: str) -> None:
-    """Key dropout and drop-path of one forward by (seed, global_step, index of the micro-batch in the global batch)."""
+def seed_forward(seed: int, global_step: int, micro_batch: int, device_type: str) -> None:
+    """Seed dropout and drop-path of one forward pass. `micro_batch` is the index of the micro-batch in the global batch."""
     import torch
 
-    stream = key(seed, FORWARD, global_step, micro_batch_size) & 0x7FFFFFFFFFFFFFFF
+    stream = key(seed, FORWARD, global_step, micro_batch) & 0x7FFFFFFFFFFFFFFF
     if device_type == "cuda":
         torch.cuda.manual_seed(stream)
     else:

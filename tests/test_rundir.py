@@ -27,7 +27,7 @@ from linnaeus.checkpoint import format, save_checkpoint
 from linnaeus.config.schema import Config, DataConfig
 from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
-from linnaeus.rundir import NOT_UPDATES, RunDirectory, config_difference, dump_yaml, load_yaml, run_path, update_hash
+from linnaeus.rundir import NON_UPDATE_KEYS, RunDirectory, config_difference, dump_yaml, load_yaml, run_path, update_hash
 from linnaeus.rundir.lock import RunLock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,8 +94,8 @@ def test_a_key_that_alters_updates_names_another_run(key: str) -> None:
 
 
 def test_every_harmless_key_leaves_the_name_and_exists() -> None:
-    """A typo in NOT_UPDATES would quietly make a key alter the name."""
-    for name in NOT_UPDATES:
+    """A typo in NON_UPDATE_KEYS would quietly make a key alter the name."""
+    for name in NON_UPDATE_KEYS:
         here: Any = DataConfig if name.startswith("data.") else Config
         for part in name.removeprefix("data.").split("."):
             hints = typing.get_type_hints(here)

@@ -1,7 +1,7 @@
-"""Checkpoints: written whole or not at all, verified before use, kept by rule, readable by anyone. torch is imported lazily."""
+"""Checkpoints: written atomically, verified before use, deleted by rule, readable by other programs. torch is imported lazily."""
 
-from linnaeus.checkpoint.damage import CheckpointDamaged
-from linnaeus.checkpoint.format import LoadedCheckpoint, load_checkpoint, save_checkpoint, verify
+from linnaeus.checkpoint.format import save_checkpoint
+from linnaeus.checkpoint.loading import CheckpointDamaged, LoadedCheckpoint, load_checkpoint, verify
 from linnaeus.checkpoint.resume import ResumePoint, auto_resume_helper, find_resume_point, list_checkpoints
 from linnaeus.checkpoint.weight_files import convert_ddp_state
 from linnaeus.checkpoint.writer import CheckpointWriter

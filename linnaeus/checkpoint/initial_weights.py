@@ -1,11 +1,11 @@
-"""`run.init_from=PATH`: the weights alone, for a new run to begin with. Continuing a run with everything else is `resume.py`.
+"""Read the weights of `run.init_from=PATH` for a warm start: a new run with the weights alone. `resume.py` continues a run.
 
-PATH is a checkpoint directory, a run directory (its newest checkpoint that verifies), a safetensors file, a folder of one as models are
-published (`config.json` and `model.safetensors`), or a torch file: a bare state dict, or one under `model_state_dict`, `model` or
-`state_dict`. Names of wrappers in front (`module.`, `_orig_mod.`) go.
-What begins with a name of `run.init_skip` is not taken. Of the rest nothing is taken by halves: every weight of the model must be
-there with its shape and nothing may be left over, but for the names that `run.init_allow` begins; and all of it is checked before
-the model or a file is touched.
+PATH is a checkpoint directory, a run directory (its newest checkpoint that verifies), a safetensors file, a directory of published
+weights (`config.json` and `model.safetensors`), or a torch file with a state dict, either bare or under `model_state_dict`, `model` or
+`state_dict`. Wrapper prefixes (`module.`, `_orig_mod.`) are removed.
+
+Weights under a name of `run.init_skip` are not loaded. Of the others, every weight of the model must be in the file with its shape, and
+none may be left over, except under the names of `run.init_allow`. Everything is checked before the model or a file is changed.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import json
 import pickle
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.checkpoint.damage import CheckpointDamaged
-from linnaeus.checkpoint.fitting import Report, check_fit, load_into, some
-from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING, verify
+from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING
+from linnaeus.checkpoint.loading import CheckpointDamaged, verify
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.checkpoint.weight_files import convert_ddp_state, read_weights
-from linnaeus.errors import ConfigError
+from linnaeus.checkpoint.weight_matching import shorten
+from linnaeus.errors import ConfigError, one_line
 from linnaeus.files import file_digest
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
-PUBLISHED = "config.json"  # beside published weights; no checkpoint of ours has one, so none is read unverified
-INSIDE = ("model_state_dict", "model", "state_dict")  # where plain files keep the state dict, in this order
+PUBLISHED = "config.json"  # beside published weights; a checkpoint of this program has no such file, so it is never read unverified
+STATE_DICT_KEYS = ("model_state_dict", "model", "state_dict")  # keys of a torch file, in the order in which they are tried
 
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Weights read and not yet compared with a model: `state` by clean names, on the host; `source` says what was read, for a
-    person; `digest` is the SHA-256 of the file; `notes` what else to know."""
+    """Weights read from a file and not yet matched with a model. `state`: tensors on the CPU by name. `source`: what was read, for
+    messages. `digest`: SHA-256 of the file. `notes`: lines for the log."""
 
     source: str
     digest: str
@@ -45,56 +45,47 @@ class InitialWeights:
     notes: list[str] = field(default_factory=list)
 
 
-def initial_weights(path: str, model: nn.Module, allow: Sequence[str] = (), skip: Sequence[str] = ()) -> Report:
-    """Read, check and load at once; see `read_initial`, `check_fit`, `load_into`."""
-    weights = read_initial(path)
-    report = check_fit(weights, model, allow, skip)
-    load_into(weights, report, model)
-    return report
-
-
-def read_initial(path: str) -> InitialWeights:
-    """The weights that PATH stands for. ConfigError, one line, for what is not there, damaged, or no plain data; nothing in a
-    file is ever executed."""
+def read_initial_weights(path: str) -> InitialWeights:
+    """Read the weights at PATH. Nothing in a file is executed. Raise `ConfigError` if it is absent, damaged or not plain data."""
     found = Path(path)
     if not found.exists():
-        raise ConfigError(f"run.init_from: {path!r} is not there; give a run directory, a checkpoint, or a file of weights")
+        raise ConfigError(f"run.init_from: {path!r} does not exist; use a run directory, a checkpoint, or a file of weights")
     try:
         return _of_directory(found) if found.is_dir() else _of_file(found)
     except CheckpointDamaged as damage:
-        raise ConfigError(f"run.init_from: {damage.path} is damaged ({damage.reason}); name another checkpoint") from None
+        raise ConfigError(f"run.init_from: {damage.path} is damaged ({damage.reason}); use another checkpoint") from None
     except OSError as error:
-        raise ConfigError(f"run.init_from: {path} cannot be read ({error.strerror}); give a file that you may read") from None
+        raise ConfigError(f"run.init_from: {path} cannot be read ({error.strerror}); use a file that you may read") from None
 
 
 def _of_directory(path: Path) -> InitialWeights:
     if (path / MANIFEST).exists():
         return _of_checkpoint(path, [])
-    for folder in (path / "checkpoints", path):
+    for directory in (path / "checkpoints", path):
         skipped: list[str] = []
-        for _, checkpoint in reversed(list_checkpoints(folder)):
+        for _, checkpoint in reversed(list_checkpoints(directory)):
             try:
                 return _of_checkpoint(checkpoint, skipped)
             except CheckpointDamaged as damage:
                 skipped.append(f"checkpoint {damage.path} was skipped: {damage.reason}")
         if skipped:
-            raise ConfigError(f"run.init_from: no checkpoint in {folder} verifies; the newest: {skipped[0]}")
+            raise ConfigError(f"run.init_from: no checkpoint in {directory} verifies; the newest: {skipped[0]}")
     if (path / PUBLISHED).is_file() and (path / MODEL).is_file():
         return _of_file(path / MODEL)
-    raise ConfigError(f"run.init_from: {path} holds no checkpoint; give a run directory, a step-... directory, or a file of weights")
+    raise ConfigError(f"run.init_from: {path} contains no checkpoint; use a run directory, a step-... directory, or a file of weights")
 
 
 def _of_checkpoint(path: Path, notes: list[str]) -> InitialWeights:
-    """The weights that the run validated: the averages where its validation results are theirs (`val_ema/...`), else the raw ones."""
+    """Return the weights that the run validated: the averaged ones if it has results named `val_ema/...`, else the raw ones."""
     files = verify(path)["files"]
     best = json.loads((path / STATE).read_text()).get("best", {})
     averaged = EMA in files and any(name.startswith("val_ema") for name in best)
     if EMA in files:
         chosen, other = (EMA, MODEL) if averaged else (MODEL, EMA)
-        which = "averaged" if averaged else "raw"
+        kind = "averaged" if averaged else "raw"
         notes = [
             *notes,
-            f"{path} has raw and averaged weights; {which} ones were validated and are taken, for the others name {path / other}",
+            f"{path} has raw and averaged weights; {kind} ones were validated and are loaded; for the other ones use {path / other}",
         ]
     else:
         chosen = MODEL
@@ -110,24 +101,24 @@ def _of_file(path: Path) -> InitialWeights:
         head = file.read(9)
     if path.suffix == ".safetensors" or head[8:] == b"{":
         return InitialWeights(str(path), file_digest(path), _read_safetensors(path))
-    name, state, others = _state_dict_of(path, _read_torch(path))
-    notes = [f"not read from {path}: {some(others)}"] if others else []
-    return InitialWeights(f"{path}{f' [{name}]' if name else ''}", file_digest(path), _clean(path, state), notes)
+    key, state, others = _find_state_dict(path, _read_torch(path))
+    notes = [f"not read from {path}: {shorten(others)}"] if others else []
+    return InitialWeights(f"{path}{f' [{key}]' if key else ''}", file_digest(path), _cleaned(path, state), notes)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
 
     try:
-        return _clean(path, read_weights(path))
+        return _cleaned(path, read_weights(path))
     except ConfigError:
         raise
     except (SafetensorError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"run.init_from: {path} is no safetensors file ({_brief(error)})") from None
+        raise ConfigError(f"run.init_from: {path} is not a safetensors file ({one_line(error)})") from None
 
 
 def _read_torch(path: Path) -> Any:
-    """`weights_only=True` is said outright, so no environment variable can turn it off."""
+    """Load a torch file. `weights_only=True` is passed explicitly, so that no environment variable can change it."""
     import torch
 
     unreadable = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError)
@@ -135,38 +126,37 @@ def _read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (*unreadable, struct.error, OverflowError) as error:
         foreign = re.search(r"(?:GLOBAL|Unsupported (?:global|class|operand)[^\w]*)\s*([\w.]+\.[\w.]+)", str(error))
-        what = f"holds {foreign[1]}, which is no plain data, and was not read" if foreign else "is no file of tensors that torch can read"
-        raise ConfigError(f"run.init_from: {path} {what}; have it saved again as torch.save(model.state_dict(), ...)") from None
+        defect = (
+            f"contains {foreign[1]}, which is not plain data, and was not read" if foreign else "is not a file of tensors in torch's format"
+        )
+        raise ConfigError(f"run.init_from: {path} {defect}; save it again with torch.save(model.state_dict(), ...)") from None
 
 
-def _state_dict_of(path: Path, content: Any) -> tuple[str, Mapping[str, Any], list[str]]:
-    """(key it was under, the state dict, what else the file holds)."""
+def _find_state_dict(path: Path, content: Any) -> tuple[str, Mapping[str, Any], list[str]]:
+    """Return the state dict in the content of a torch file, as (its key, "" if it is bare; the state dict; the other keys of the file)."""
     import torch
 
     if isinstance(content, Mapping):
-        for name in INSIDE:
+        for name in STATE_DICT_KEYS:
             if isinstance(content.get(name), Mapping):
                 return name, content[name], [str(key) for key in content if key != name]
         if content and all(isinstance(value, torch.Tensor) for value in content.values()):
             return "", content, []
-    holds = f"the keys {some([str(key) for key in content])}" if isinstance(content, Mapping) else f"a {type(content).__name__}"
-    raise ConfigError(f"run.init_from: {path} holds {holds}, and no state dict under {', '.join(INSIDE)} or by itself")
+    found = f"the keys {shorten([str(key) for key in content])}" if isinstance(content, Mapping) else f"a {type(content).__name__}"
+    raise ConfigError(f"run.init_from: {path} contains {found}, and no state dict, neither bare nor under {', '.join(STATE_DICT_KEYS)}")
 
 
-def _clean(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
+def _cleaned(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return a state dict without wrapper prefixes. Raise `ConfigError` if a value is not a dense tensor on the CPU."""
     import torch
 
     for name, value in state.items():
         plain = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
         if not isinstance(name, str) or not plain:
             raise ConfigError(
-                f"run.init_from: {path}: {name!r} is no plain tensor ({type(value).__name__}); save the state dict without it"
+                f"run.init_from: {path}: {name!r} is not a plain tensor ({type(value).__name__}); save the state dict without it"
             )
     try:
         return convert_ddp_state(state)
     except ValueError as error:
         raise ConfigError(f"run.init_from: {path}: {error}") from None
-
-
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__

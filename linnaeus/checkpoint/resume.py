@@ -1,8 +1,8 @@
-"""Where a run goes on: the newest checkpoint that verifies, found by one process rank and agreed on by all.
+"""Find the checkpoint that a run resumes from: the newest one that verifies.
 
-Damaged checkpoints, and those of a newer format, are walked past, newest to oldest, and each is named with its reason. "Verifies"
-means that it was loaded: hashes match and the loader accepted every file, so that a bad one is found before training starts. One that
-cannot be read now is not damaged: it is tried again, and then the launch is refused (`disk.py`).
+Rank 0 searches and all ranks load its choice. Damaged checkpoints and those of a newer format are skipped, newest to oldest, each with
+its reason. A checkpoint verifies if its hashes match and every file was loaded, so that a defect is found before training starts. One that
+cannot be read at present is not damaged: the read is retried, then the run is refused (`files.read_or_refuse`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linnaeus.checkpoint.damage import CheckpointDamaged, CheckpointNewer
-from linnaeus.checkpoint.format import MANIFEST, LoadedCheckpoint, load_checkpoint
-from linnaeus.checkpoint.rollback import forget, read_note, write_note
+from linnaeus.checkpoint.format import MANIFEST
+from linnaeus.checkpoint.loading import CheckpointDamaged, CheckpointNewer, LoadedCheckpoint, load_checkpoint
+from linnaeus.checkpoint.rollback import delete_note, read_note, write_note
 from linnaeus.errors import ConfigError
-from linnaeus.files import REPLACED, is_directory, is_there, read_or_refuse
+from linnaeus.files import REPLACED, exists, is_directory, read_or_refuse
 
 log = logging.getLogger("linnaeus")
 
@@ -28,20 +28,22 @@ Broadcast = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """`checkpoint` is None when there is nothing to continue from; `skipped` is (path, reason) of each one walked past."""
+    """The `checkpoint` to resume from, None to start at step 0; `skipped`: (path, reason) of every newer one that did not verify."""
 
     checkpoint: LoadedCheckpoint | None
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def step(self) -> int:
-        """Where training goes on; 0 without a checkpoint."""
+        """Return the step of the checkpoint, 0 without one."""
         return self.checkpoint.step if self.checkpoint else 0
 
 
 def list_checkpoints(directory: Path | str) -> list[tuple[int, Path]]:
-    """(step, path) of every committed checkpoint, oldest first; one stepping aside (`.replaced`) comes before its successor.
-    OSError when the disk does not say what is there."""
+    """Return (step, path) of every committed checkpoint, oldest first; `step-N.replaced` comes before `step-N`.
+
+    Raise `OSError` if the disk cannot be read at present.
+    """
     directory = Path(directory)
     entries = directory.iterdir() if is_directory(directory) else ()
     found = [(int(match[1]), not match[2], path) for path in entries if (match := _STEP.fullmatch(path.name)) and is_directory(path)]
@@ -49,13 +51,13 @@ def list_checkpoints(directory: Path | str) -> list[tuple[int, Path]]:
 
 
 def auto_resume_helper(directory: Path | str, *, is_master: bool = True, broadcast_object: Broadcast | None = None) -> ResumePoint:
-    """The newest checkpoint of `directory` that verifies.
+    """Return the newest checkpoint of `directory` that verifies.
 
-    With several process ranks every one calls this: `broadcast_object(value)` returns rank 0's value on all. Rank 0 walks back;
-    the others load what it chose. ConfigError when none verifies and one is of a newer format: that is no run to begin anew. ConfigError
-    as well when the disk cannot be read now; on another process than rank 0 it is `Unreadable`, which the others have to be told.
+    Every process rank calls this; `broadcast_object(value)` returns the value of rank 0 on all ranks. Raise `ConfigError` if none verifies
+    and one is of a newer format, because such a run must not start again at step 0. Raise `Unreadable` if the disk cannot be read at
+    present; a rank other than 0 may raise it alone.
     """
-    return _agree(lambda: _walk_back(list_checkpoints(directory)), is_master, broadcast_object)
+    return _on_all_ranks(lambda: _newest_valid(list_checkpoints(directory)), is_master, broadcast_object)
 
 
 def find_resume_point(
@@ -64,28 +66,33 @@ def find_resume_point(
     *,
     is_master: bool = True,
     broadcast_object: Broadcast | None = None,
-    look_only: bool = False,
+    read_only: bool = False,
 ) -> ResumePoint:
-    """`run.resume`: `auto` walks `directory`, the checkpoints of this run; `never` starts anew (the run directory refuses earlier when
-    there is a run); anything else is the path of a checkpoint, of a run directory, or of its `checkpoints/`: where the run begins, or
-    goes back to. Once it has written checkpoints since, the same command goes on from those, and the named one may be gone.
+    """Return the checkpoint that `run.resume=choice` selects.
 
-    `look_only`, or a `directory` of "" (not known yet): nothing is written."""
+    `auto`: the newest valid checkpoint of this run in `directory`. `never`: none. A path (a checkpoint, a run directory, or its
+    `checkpoints/`): that checkpoint, the first time. Once the run has written newer checkpoints itself, the same command resumes from
+    those, even if the named checkpoint was deleted meanwhile. A checkpoint of the run itself is a rollback (`rollback.py`).
+
+    With `read_only=True`, or a `directory` of "" (not decided yet), write nothing.
+    """
     if choice == "never":
         return ResumePoint(None)
     own = Path(directory) if str(directory) else None
     if own is None or (choice != "auto" and Path(choice).resolve() not in (own.resolve(), own.resolve().parent)):
-        return _agree(lambda: _from_path(Path(choice), own, look_only or own is None), is_master, broadcast_object)
+        return _on_all_ranks(lambda: _from_path(Path(choice), own, read_only or own is None), is_master, broadcast_object)
     point = auto_resume_helper(own, is_master=is_master, broadcast_object=broadcast_object)
-    if is_master and not look_only:
-        forget(own)
+    if is_master and not read_only:
+        delete_note(own)
     return point
 
 
 def holds_checkpoint(path: Path, own: Path | None = None) -> bool:
-    """Whether a `run.resume` path may be resumed from; nothing is loaded yet. `own`: the checkpoints of this run, if it is known.
-    OSError when the disk does not say."""
-    if is_there(path / MANIFEST) or (is_directory(path) and _STEP.fullmatch(path.name)):
+    """Return True if `run.resume=path` names something to resume from; nothing is loaded. `own`: the checkpoints of this run, if known.
+
+    Raise `OSError` if the disk cannot be read at present.
+    """
+    if exists(path / MANIFEST) or (is_directory(path) and _STEP.fullmatch(path.name)):
         return True
     if list_checkpoints(path / "checkpoints") or list_checkpoints(path):
         return True
@@ -95,31 +102,32 @@ def holds_checkpoint(path: Path, own: Path | None = None) -> bool:
     return note is not None and bool(note.written_since(list_checkpoints(path.parent)))
 
 
-def _from_path(path: Path, own: Path | None, look_only: bool) -> ResumePoint:
+def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
+    """Return the newest own checkpoint, or the one at `path` if there is none yet."""
     if own is None or path.resolve().parent == own.resolve():
-        return _go_back(path, look_only)
-    mine = _walk_back(list_checkpoints(own))
-    if mine.checkpoint is not None:
-        log.info("run.resume: %s is where this run began; it goes on from its own step %d", path, mine.step)
-        return mine
-    named = _named(path)
-    return ResumePoint(named.checkpoint, mine.skipped + named.skipped)
+        return _roll_back(path, read_only)
+    newest = _newest_valid(list_checkpoints(own))
+    if newest.checkpoint is not None:
+        log.info("run.resume: this run started from %s before; it resumes from its own step %d", path, newest.step)
+        return newest
+    named = _load_named(path)
+    return ResumePoint(named.checkpoint, newest.skipped + named.skipped)
 
 
-def _go_back(path: Path, look_only: bool) -> ResumePoint:
-    """A checkpoint of the run itself, or what it has written since it went back there."""
+def _roll_back(path: Path, read_only: bool) -> ResumePoint:
+    """Return the run's own checkpoint at `path`, or the newest one written after an earlier rollback to it."""
     found, note = list_checkpoints(path.parent), read_note(path.parent, path)
-    since = _walk_back(note.written_since(found)) if note is not None else ResumePoint(None)
+    since = _newest_valid(note.written_since(found)) if note is not None else ResumePoint(None)
     if since.checkpoint is not None:
-        log.info("run.resume: the run went back to %s before; it goes on from step %d, written since", path, since.step)
+        log.info("run.resume: the run was rolled back to %s before; it resumes from step %d, written since then", path, since.step)
         return since
-    named = _named(path)
-    if not look_only:
+    named = _load_named(path)
+    if not read_only:
         write_note(path.parent, path, named.step, found)
     return ResumePoint(named.checkpoint, since.skipped + named.skipped)
 
 
-def _walk_back(found: list[tuple[int, Path]]) -> ResumePoint:
+def _newest_valid(found: list[tuple[int, Path]]) -> ResumePoint:
     skipped: list[tuple[str, str]] = []
     newer: CheckpointDamaged | None = None
     for _, path in reversed(found):
@@ -133,39 +141,42 @@ def _walk_back(found: list[tuple[int, Path]]) -> ResumePoint:
     return ResumePoint(None, skipped)
 
 
-def _named(path: Path) -> ResumePoint:
-    if is_there(path / MANIFEST) or _STEP.fullmatch(path.name):
+def _load_named(path: Path) -> ResumePoint:
+    """Load the checkpoint at `path`, or the newest valid one of a run directory. Raise `ConfigError` if there is none."""
+    if exists(path / MANIFEST) or _STEP.fullmatch(path.name):
         try:
             return ResumePoint(load_checkpoint(path))
         except CheckpointNewer as newer:
             raise ConfigError(f"run.resume: {newer}") from None
         except CheckpointDamaged as damage:
-            raise ConfigError(f"run.resume: {path} is damaged ({damage.reason}); name another checkpoint") from None
+            raise ConfigError(f"run.resume: {path} is damaged ({damage.reason}); use another checkpoint") from None
     for directory in (path / "checkpoints", path):
         if list_checkpoints(directory):
-            point = _walk_back(list_checkpoints(directory))
+            point = _newest_valid(list_checkpoints(directory))
             if point.checkpoint is None:
                 raise ConfigError(f"run.resume: no checkpoint under {directory} verifies; the newest: {point.skipped[0][1]}")
             return point
-    raise ConfigError(f"run.resume: {path} is no checkpoint and holds none; give auto, never, or the path of a step-... directory")
+    raise ConfigError(
+        f"run.resume: {path} is not a checkpoint and contains no checkpoint; use auto, never, or the path of a step-... directory"
+    )
 
 
-def _agree(find: Callable[[], ResumePoint], is_master: bool, broadcast_object: Broadcast | None) -> ResumePoint:
-    """Run `find` on rank 0 alone, with patience for the disk; its choice, or its error, becomes everybody's."""
+def _on_all_ranks(find: Callable[[], ResumePoint], is_master: bool, broadcast_object: Broadcast | None) -> ResumePoint:
+    """Run `find` on rank 0, with retries, and load its choice on every rank. Raise its error on every rank."""
     if broadcast_object is None:
         return read_or_refuse(find)
-    point, verdict = ResumePoint(None), {}
+    point, outcome = ResumePoint(None), {}
     if is_master:
         try:
             point = read_or_refuse(find)
-            verdict = {"path": str(point.checkpoint.path) if point.checkpoint else None, "skipped": point.skipped}
+            outcome = {"path": str(point.checkpoint.path) if point.checkpoint else None, "skipped": point.skipped}
         except ConfigError as error:
-            verdict = {"error": str(error)}
-    verdict = broadcast_object(verdict)
-    if "error" in verdict:
-        raise ConfigError(verdict["error"])
+            outcome = {"error": str(error)}
+    outcome = broadcast_object(outcome)
+    if "error" in outcome:
+        raise ConfigError(outcome["error"])
     if not is_master:
-        path = verdict["path"]
-        chosen = read_or_refuse(lambda: load_checkpoint(path, verified=True)) if path else None  # rank 0 has hashed it
-        point = ResumePoint(chosen, [tuple(item) for item in verdict["skipped"]])
+        path = outcome["path"]
+        chosen = read_or_refuse(lambda: load_checkpoint(path, verified=True)) if path else None  # rank 0 has checked the hashes
+        point = ResumePoint(chosen, [tuple(item) for item in outcome["skipped"]])
     return point

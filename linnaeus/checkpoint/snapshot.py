@@ -1,11 +1,11 @@
-"""A copy of a run's state in host memory, into buffers that stand ready: what a checkpoint costs training.
+"""`HostSnapshot`: a copy of a run's state in host memory, in buffers that are reused.
 
-The first copy finds fresh memory, which the system hands out page by page at a fraction of the speed of a copy; every later one of
-the same layout goes into the same pages. On CUDA they are pinned, so that the device copies by itself and one wait ends it. The
-memory is kept out of forked children: a loader worker that shared its pages would make the next copy pay for each of them anew.
+The first copy writes to fresh memory, whose pages the system provides at a fraction of the speed of a copy. Later copies of the same
+layout reuse these pages. For CUDA they are pinned, so that copies are asynchronous and one synchronisation ends them all. Forked child
+processes do not inherit the memory: if a loader worker shared its pages, the next copy would have to duplicate each of them.
 
-Moments change in updates alone, not in the forward and backward before: in host memory they may be left to a thread until then, two
-thirds of what training on a CPU waits for with AdamW. From a GPU all is copied at once (1.2 GB in 0.03 s from an H100).
+The state of an optimizer changes only in its step, not in forward and backward, so a thread may copy it meanwhile (`deferred`). This saves
+two thirds of the waiting time with AdamW on a CPU. From a GPU everything is copied at once (1.2 GB in 0.03 s from an H100).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.checkpoint.weight_files import identity
+from linnaeus.checkpoint.weight_files import tensor_identity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,66 +28,72 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("linnaeus")
 
-ALIGNED = 64  # bytes; a cache line
-THREADS = 4  # more do not copy faster than memory delivers
-LARGE = 1 << 20  # bytes of a tensor that is worth a thread
-PIECE = 16 << 20  # bytes a thread copies at a time, so that they end together
+ALIGNMENT = 64  # bytes; a cache line
+THREADS = 4  # more are limited by memory bandwidth
+LARGE = 1 << 20  # bytes; a tensor of this size is copied by threads
+PIECE = 16 << 20  # bytes a thread copies at a time, so that all threads end at about the same time
 
 
 class HostSnapshot:
-    """Copies nested dicts, lists and tuples with tensors in them. A snapshot is whole after `finish` and valid until the next `take`, which
+    """Copies of nested dicts, lists and tuples with tensors. A copy is complete after `finish` and valid until the next `copy`, which
     overwrites it."""
 
     def __init__(self) -> None:
-        self._left: list[tuple[np.ndarray, np.ndarray]] = []
+        self._pending: list[tuple[np.ndarray, np.ndarray]] = []
         self._finishing = threading.Lock()
         self._layout: list[tuple[Any, ...]] = []
         self._hosts: list[Tensor] = []
         self._memory: _HostMemory | None = None
 
-    def take(self, value: Any, steady: Any = None) -> Any:
-        """`value` with its containers copied and its tensors replaced by host copies of their own; two names of one tensor become two
-        names of one copy, dense strides stay. Returns when the values are there, but for large tensors in host memory whose every name is
-        within `steady`, which is a dict, list or tuple of `value` itself: `finish` copies them, and nothing may change their memory
-        before. MemoryError or OSError: no room."""
+    def copy(self, value: Any, deferred: Any = None) -> Any:
+        """Return `value` with copied containers and with host copies of its tensors.
+
+        Two names of one tensor become two names of one copy; dense strides are kept. `deferred` is a dict, list or tuple inside `value`:
+        large CPU tensors that occur only in it are copied by `finish`, and their memory must not change before that. Raise `MemoryError` or
+        `OSError` if there is no memory.
+        """
         sources: list[Tensor] = []
-        places: dict[int, int] = {}  # id of a tensor -> its place among the sources
+        indices: dict[int, int] = {}  # id of a tensor -> its index in `sources`
         first: dict[tuple[object, ...], int] = {}
         for tensor in _tensors(value):
-            place = first.setdefault(identity(tensor), len(sources)) if tensor.numel() else len(sources)
-            if place == len(sources):
+            index = first.setdefault(tensor_identity(tensor), len(sources))
+            if index == len(sources):
                 sources.append(tensor.detach())
-            places[id(tensor)] = place
+            indices[id(tensor)] = index
         hosts = self._hosts_for(sources)
-        at_once = {places[id(tensor)] for tensor in _tensors(value, without=steady)}
+        immediate = {indices[id(tensor)] for tensor in _tensors(value, without=deferred)}
         pairs = list(zip(hosts, sources, strict=True))
-        left = {place for place, pair in enumerate(pairs) if place not in at_once and _go_as_bytes(*pair)}
-        copy_to_host([pair for place, pair in enumerate(pairs) if place not in left])
-        self._left = _pieces([pairs[place] for place in sorted(left)])
-        return _rebuilt(value, places, hosts)
+        pending = {index for index, pair in enumerate(pairs) if index not in immediate and _copies_as_bytes(*pair)}
+        copy_to_host([pair for index, pair in enumerate(pairs) if index not in pending])
+        self._pending = _pieces([pairs[index] for index in sorted(pending)])
+        return _with_tensors(value, indices, hosts)
 
     def finish(self) -> None:
-        """Copy what `take` has left, or wait for the thread that does. One thread alone: no pool may be begun while the interpreter
-        exits, and training has the other cores."""
+        """Copy what `copy` has deferred, or wait for the thread that copies it.
+
+        Only one thread copies: a pool must not be started while the interpreter exits, and training uses the other cores.
+        """
         import numpy as np
 
         with self._finishing:
-            while self._left:
-                np.copyto(*self._left[-1])
-                self._left.pop()  # only now: an exception on the way, as from a signal, must not pass for a copy
+            while self._pending:
+                np.copyto(*self._pending[-1])
+                self._pending.pop()  # after the copy: an exception in it, such as one of a signal handler, must not remove the piece
 
     @property
     def is_finished(self) -> bool:
-        return not self._left
+        """Return True if the newest copy is complete."""
+        return not self._pending
 
     def release(self) -> None:
-        """Give the memory back once nobody holds a snapshot."""
+        """Free the memory. No snapshot may be used afterwards."""
         self._layout, self._hosts = [], []
         if self._memory is not None:
             self._memory.unpin()
             self._memory = None
 
     def _hosts_for(self, sources: list[Tensor]) -> list[Tensor]:
+        """Return a host tensor for each source, in the same memory as the last time if the layout is the same."""
         layout = [(tensor.dtype, tensor.shape, _dense_strides(tensor)) for tensor in sources]
         if layout != self._layout:
             needed = sum(_padded(tensor.nbytes) for tensor in sources)
@@ -101,14 +107,14 @@ class HostSnapshot:
 
 
 class _HostMemory:
-    """Anonymous memory, page-locked if wanted, that children do not inherit."""
+    """Anonymous memory that child processes do not inherit, page-locked if `pinned`."""
 
     def __init__(self, size: int, pinned: bool) -> None:
         import torch
 
         self.size, self.pinned = size, False
         self._map = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        for advice in ("MADV_DONTFORK", "MADV_HUGEPAGE"):  # where the system has them
+        for advice in ("MADV_DONTFORK", "MADV_HUGEPAGE"):  # if the system supports them
             if hasattr(mmap, advice):
                 with contextlib.suppress(OSError):  # a kernel without huge pages
                     self._map.madvise(getattr(mmap, advice))
@@ -118,11 +124,11 @@ class _HostMemory:
             self.pinned = code == 0
             if code:
                 with contextlib.suppress(RuntimeError):
-                    torch.zeros(1, device="cuda")  # takes the error off, which would be found by whatever asks next
-                log.warning("the host buffer of the checkpoints could not be pinned (CUDA error %d); copying into it takes longer", code)
+                    torch.zeros(1, device="cuda")  # clears the CUDA error, which the next CUDA call would raise
+                log.warning("the host buffer of the checkpoints could not be pinned (CUDA error %d); copies into it take longer", code)
 
     def tensors(self, layout: list[tuple[Any, ...]]) -> list[Tensor]:
-        """One tensor per (dtype, shape, strides), each with a storage of exactly its size, as `torch.save` writes whole storages."""
+        """Return one tensor per (dtype, shape, strides). Each has a storage of its own size, because `torch.save` writes whole storages."""
         import torch
 
         tensors, offset = [], 0
@@ -137,6 +143,7 @@ class _HostMemory:
         return tensors
 
     def unpin(self) -> None:
+        """Unlock the pages if they are page-locked."""
         if self.pinned:
             import torch
 
@@ -147,8 +154,10 @@ class _HostMemory:
 
 
 def copy_to_host(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Fill the first of each pair from the second. Copies from CUDA are queued on the current streams, behind the update that made the
-    values; one wait per device then ends them all."""
+    """Copy the second tensor of each pair into the first one, which is in host memory.
+
+    Copies from CUDA are queued on the current streams, after the update that computes the values. One synchronisation per device ends them.
+    """
     import torch
 
     with torch.no_grad():
@@ -161,14 +170,14 @@ def copy_to_host(pairs: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Large tensors as bytes on several cores, by numpy, which at that is a sixth faster than torch; small ones in one go."""
+    """Copy large tensors as bytes with numpy in several threads (a sixth faster than torch), small ones in one call."""
     import numpy as np
     import torch
 
     small: list[tuple[Tensor, Tensor]] = []
     large: list[tuple[Tensor, Tensor]] = []
     for pair in pairs:
-        (large if _go_as_bytes(*pair) else small).append(pair)
+        (large if _copies_as_bytes(*pair) else small).append(pair)
     if small:
         torch._foreach_copy_([host for host, _ in small], [source for _, source in small])
     if large:
@@ -176,23 +185,23 @@ def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
             list(pool.map(np.copyto, *zip(*_pieces(large), strict=True)))
 
 
-def _go_as_bytes(host: Tensor, source: Tensor) -> bool:
-    """Whether to copy the memory instead of the values: large tensors on the CPU."""
-    return source.is_cpu and host.nbytes >= LARGE and _lie_alike(host, source)
+def _copies_as_bytes(host: Tensor, source: Tensor) -> bool:
+    """Return True if the memory is copied instead of the values: large tensors on the CPU."""
+    return source.is_cpu and host.nbytes >= LARGE and _same_memory_layout(host, source)
 
 
-def _lie_alike(host: Tensor, source: Tensor) -> bool:
-    """Whether the bytes of one are those of the other: a source without gaps, whose values are stored as they are."""
+def _same_memory_layout(host: Tensor, source: Tensor) -> bool:
+    """Return True if a copy of the bytes is a copy of the values: equal strides, no lazy conjugation or negation."""
     return host.stride() == source.stride() and not source.is_conj() and not source.is_neg()
 
 
 def _pieces(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The memory of pairs that go as bytes, cut alike."""
+    """Return the memory of pairs as pairs of byte arrays of at most `PIECE` bytes."""
     return [piece for host, source in pairs for piece in zip(_bytes(host), _bytes(source), strict=True)]
 
 
 def _bytes(tensor: Tensor) -> list[np.ndarray]:
-    """The memory of a tensor without gaps."""
+    """Return the memory of a dense tensor as byte arrays of at most `PIECE` bytes."""
     import torch
 
     raw = torch.empty(0, dtype=torch.uint8)
@@ -201,12 +210,12 @@ def _bytes(tensor: Tensor) -> list[np.ndarray]:
 
 
 def _cores() -> int:
-    """Cores this process may run on."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _tensors(value: Any, without: Any = None) -> Iterator[Tensor]:
-    """All of `value`, without what is met in the part `without` of it."""
+    """Yield the tensors of nested containers, except those in the container `without`."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -221,23 +230,25 @@ def _tensors(value: Any, without: Any = None) -> Iterator[Tensor]:
             yield from _tensors(item, without)
 
 
-def _rebuilt(value: Any, places: dict[int, int], hosts: list[Tensor]) -> Any:
-    if id(value) in places:
-        return hosts[places[id(value)]]
+def _with_tensors(value: Any, indices: dict[int, int], hosts: list[Tensor]) -> Any:
+    """Return copies of nested containers with `hosts[indices[id(tensor)]]` in place of each tensor."""
+    if id(value) in indices:
+        return hosts[indices[id(value)]]
     if isinstance(value, dict):
         kind = OrderedDict if isinstance(value, OrderedDict) else dict
-        return kind((key, _rebuilt(item, places, hosts)) for key, item in value.items())
+        return kind((key, _with_tensors(item, indices, hosts)) for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return type(value)(_rebuilt(item, places, hosts) for item in value)
+        return type(value)(_with_tensors(item, indices, hosts) for item in value)
     return value
 
 
 def _padded(size: int) -> int:
-    return -(-size // ALIGNED) * ALIGNED
+    """Return the size in bytes rounded up to a multiple of `ALIGNMENT`."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
-    """The strides of the copy: those of the tensor where it fills its memory without gaps, in whatever order, else the plain ones."""
+    """Return the strides of the copy: those of the tensor if it is dense in any order of dimensions, else row-major strides."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:
@@ -246,8 +257,8 @@ def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
             expected *= size
     else:
         return tensor.stride()
-    plain, step = [], 1
+    strides, step = [], 1
     for size in reversed(tensor.shape):
-        plain.append(step)
+        strides.append(step)
         step *= size
-    return tuple(reversed(plain))
+    return tuple(reversed(strides))

@@ -1,8 +1,7 @@
-"""Weights as a safetensors file anybody can read: clean names, tied tensors once, an alias map in the metadata.
+"""Weights as safetensors files: names without wrapper prefixes, tied tensors stored once.
 
-`module.` (DDP) and `_orig_mod.` (torch.compile) are names of wrappers, not of the model, and never reach a file. Two names of
-one tensor (tied embeddings) are stored once; `aliases` in the file's metadata maps the other names to the one kept, and
-`read_weights` gives every name back.
+The prefixes `module.` (DDP) and `_orig_mod.` (torch.compile) are removed. A tensor with two names (tied embeddings) is stored once;
+`aliases` in the metadata of the file maps its other names to the stored one, and `read_weights` returns all names.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from linnaeus.checkpoint.hashed import FileEntry, HashedFile
+from linnaeus.checkpoint.hashing_writer import FileEntry, HashingWriter
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WRAPPERS = ("module.", "_orig_mod.")
-# Names of types in a safetensors header, by what torch calls them.
+# torch's name of a dtype -> its name in a safetensors header
 TYPES = {
     **{"bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32"},
     **{"uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"},
@@ -28,16 +27,16 @@ Value = TypeVar("Value")
 
 
 def convert_ddp_state(state: Mapping[str, Value]) -> dict[str, Value]:
-    """The state dict of a wrapped model under the names of the model itself.
+    """Return the state dict of a wrapped model under the names of the model itself.
 
-    Only leading wrapper names go, as often as they repeat (`module._orig_mod.head` -> `head`); one in the middle of a name is the
-    model's own. (A model must therefore not call a top-level submodule `module`.) ValueError: two names become one.
+    Remove all leading wrapper prefixes (`module._orig_mod.head` -> `head`), but none in the middle of a name. A model must therefore not
+    have a top-level submodule called `module`. Raise `ValueError` if two names become equal.
     """
     converted: dict[str, Value] = {}
     for name, value in state.items():
         plain = _strip(name)
         if plain in converted:
-            raise ValueError(f"two entries of the state dict are both {plain!r} once wrapper names are removed (one of them is {name!r})")
+            raise ValueError(f"two entries of the state dict are both {plain!r} without wrapper prefixes (one of them is {name!r})")
         converted[plain] = value
     return converted
 
@@ -48,19 +47,21 @@ def _strip(name: str) -> str:
     return name
 
 
-def identity(tensor: Tensor) -> tuple[object, ...]:
-    """Equal for two names of one tensor, and for nothing else that holds a value."""
+def tensor_identity(tensor: Tensor) -> tuple[object, ...]:
+    """Return a key that is equal for two tensors with the same memory and layout. An empty tensor has no memory and a key of its own."""
+    if not tensor.numel():
+        return (id(tensor),)
     return (tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 def split_tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(each tensor once, alias -> name kept). Only exact twins are tied; other views of shared memory stay tensors of their own."""
+    """Return each tensor once by its first name, and a map from its other names to that one. Overlapping views are not tied."""
     kept: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[object, ...], str] = {}
     for name in sorted(state):
         tensor = state[name]
-        owner = first.setdefault(identity(tensor), name) if tensor.numel() else name
+        owner = first.setdefault(tensor_identity(tensor), name)
         if owner == name:
             kept[name] = tensor
         else:
@@ -69,11 +70,11 @@ def split_tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor]) -> FileEntry:
-    """Write a state dict as a new file and return its size and hash; it is not flushed to the disk (committing its directory does
-    that). Values go from where they are to the file: no second copy of the model, and an OSError where the disk refuses one.
+    """Write a state dict as a new file and return its size and hash. `commit_directory` flushes it to the disk.
 
-    The format, as safetensors defines it: the header's length as 8 bytes, a header of JSON padded to 8, then the values one after
-    the other; types of 8 bytes first, so that every value is aligned. TypeError: a type the format has no name for.
+    The safetensors format: 8 bytes with the length of the header, a JSON header padded to a multiple of 8 bytes, then the values. Types
+    of 8 bytes are first, so that every value is aligned. The library is not used because it makes a second copy of the model in memory
+    and does not raise `OSError`. Raise `TypeError` for a dtype that the format does not support.
     """
     kept, aliases = split_tied(convert_ddp_state(state))
     order = sorted(kept, key=lambda name: (-kept[name].dtype.itemsize, name))
@@ -85,7 +86,7 @@ def write_weights(path: Path, state: Mapping[str, Tensor]) -> FileEntry:
         header[name] = {"dtype": _type_name(name, tensor), "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with HashedFile(path) as file:
+    with HashingWriter(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
             file.write(_bytes(kept[name]))
@@ -95,20 +96,20 @@ def write_weights(path: Path, state: Mapping[str, Tensor]) -> FileEntry:
 def _type_name(name: str, tensor: Tensor) -> str:
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in TYPES:
-        raise TypeError(f"{name} is of type {kind}, which a safetensors file cannot hold")
+        raise TypeError(f"{name} is of type {kind}, which a safetensors file cannot contain")
     return TYPES[kind]
 
 
 def _bytes(tensor: Tensor) -> Any:
-    """The values in row-major order; little-endian, as every machine torch runs on has them."""
+    """Return the values in row-major order as bytes, little-endian like every machine that torch runs on."""
     import torch
 
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The state dict of `write_weights`, on the host, aliases included. Raises safetensors.SafetensorError or ValueError when
-    the file is not one of ours."""
+    """Return the state dict in a safetensors file, aliases included, on the CPU. Raise `safetensors.SafetensorError` or `ValueError` if
+    the file is not valid."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt", device="cpu") as file:
@@ -116,5 +117,5 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     missing = set(aliases.values()) - set(state)
     if missing:
-        raise ValueError(f"its alias map names tensors it does not hold: {', '.join(sorted(missing))}")
+        raise ValueError(f"its alias map names tensors that are not in it: {', '.join(sorted(missing))}")
     return state | {alias: state[name] for alias, name in aliases.items()}

@@ -237,7 +237,7 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
         for text in value if isinstance(value, list) else [value]:
             duration = Duration.parse(text, key)
             if meta["duration"] == "update" and duration.is_time:
-                raise ConfigError(f"{key} is {text}; minutes do not say at which update, use steps, epochs or %")
+                raise ConfigError(f"{key} is {text}; a time cannot be converted to steps, use steps, epochs or %")
             if meta["duration"] == "clock" and (not duration.is_time or duration.amount == 0):
                 raise ConfigError(f"{key} is {text}; it takes a time of the clock: 90s, 30min or 23h")
     return value

@@ -1,1 +1,1 @@
-"""Samples by position: the order of an epoch, its cut into micro-batches, loaders, and the way to the device."""
+"""Samples by position: the order of an epoch, its division into micro-batches, loaders, prefetching to the device."""

@@ -1,8 +1,8 @@
-"""The order of an epoch: a pure function of (seed, epoch), and for mixing a shuffle of slots of two.
+"""The order of the samples in an epoch: a pure function of (seed, epoch).
 
-Positions 2k and 2k+1 are a slot. With groups, as many slots as possible hold two members of one group; the odd ones out share
-slots unmixed. Nothing here depends on processes, workers or accumulation. Which samples fill the positions is every one once, or
-what `resampling.py` draws; then no slot pairs a sample with itself.
+Positions 2k and 2k+1 are a slot. For mixing, as many slots as possible contain two samples of the same group; the remaining samples share
+slots and are not mixed. The order does not depend on processes, workers or accumulation. An epoch contains every sample once, or the
+samples drawn by `resampling.py`; no slot pairs a sample with itself.
 """
 
 from __future__ import annotations
@@ -14,59 +14,63 @@ from linnaeus.randomness import ORDER, key, permutation
 
 
 def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = None, resampling: Resampling | None = None) -> np.ndarray:
-    """int64 [size]: the dataset index at each position of an epoch. `groups` is int64 [size], -1 for samples of no group."""
+    """Return the dataset index at each position of an epoch, int64 [size]. `groups` is int64 [size], -1 for a sample without a group."""
     if groups is None:
         order = permutation(key(seed, ORDER, epoch), size)
         return order if resampling is None else resampling.multiset(epoch)[order]
     if resampling is None:
-        pairs, singles = _pair_up(permutation(key(seed, ORDER, epoch), size), groups)
+        pairs, singles = _pair_samples(permutation(key(seed, ORDER, epoch), size), groups)
     else:
-        pairs, singles = _pair_up_unlike(resampling.multiset(epoch), groups, seed, ORDER, epoch)
-    singles = singles[permutation(key(seed, ORDER, epoch, 2), len(singles))]  # or the one left over were always of the last group
+        pairs, singles = _pair_distinct(resampling.multiset(epoch), groups, seed, ORDER, epoch)
+    singles = singles[
+        permutation(key(seed, ORDER, epoch, 2), len(singles))
+    ]  # otherwise the remaining sample would always be of the last group
     slots = np.concatenate([pairs, singles[: len(singles) // 2 * 2].reshape(-1, 2)])
     slots = slots[permutation(key(seed, ORDER, epoch, 1), len(slots))]
     return np.concatenate([slots.reshape(-1), singles[len(singles) // 2 * 2 :]])
 
 
-def _pair_up(shuffled: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """In-group pairs [P, 2] and the rest [S], both in shuffled order within their group."""
+def _pair_samples(shuffled: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of the same group [P, 2] and the remaining samples [S], both in shuffled order within their group."""
     by_group = shuffled[np.argsort(groups[shuffled], kind="stable")]
     members = groups[by_group]
-    place, size = _places(members)
-    paired = (members >= 0) & (place < size // 2 * 2)
+    index, size = _index_in_run(members)
+    paired = (members >= 0) & (index < size // 2 * 2)
     return by_group[paired].reshape(-1, 2), by_group[~paired]
 
 
-def _pair_up_unlike(samples: np.ndarray, groups: np.ndarray, *stream: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same of `samples` that may repeat, each pair two different ones, and as many pairs as there can be.
+def _pair_distinct(samples: np.ndarray, groups: np.ndarray, *stream: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs [P, 2] and the remaining samples [S] of `samples`, which may repeat. Pair only different samples, as many as possible.
 
-    With the copies of a sample side by side, a group of T is cut behind its first max(half of T, the most copies of one), and
-    the parts are paired place by place. They share one sample at most, that of the cut: last in the first part, first in the
-    second, it does not meet itself. Samples are in keyed order, and those of the second part in another."""
-    times = np.bincount(samples, minlength=len(groups))
-    there = np.flatnonzero((times > 0) & (groups >= 0))
-    there = there[permutation(key(*stream, 3), len(there))]
-    there = there[np.argsort(groups[there], kind="stable")]
-    grouped = np.repeat(there, times[there])
+    The copies of a sample are adjacent. A group of T samples is cut after its first max(T / 2, the most copies of one sample), and element
+    i of the first part is paired with element i of the second part. Only the sample at the cut may be in both parts: it is last in the
+    first part and first in the second part, so it is not paired with itself. Samples are in keyed order, those of the second part in
+    another keyed order.
+    """
+    copies = np.bincount(samples, minlength=len(groups))
+    present = np.flatnonzero((copies > 0) & (groups >= 0))
+    present = present[permutation(key(*stream, 3), len(present))]
+    present = present[np.argsort(groups[present], kind="stable")]
+    grouped = np.repeat(present, copies[present])
     if not len(grouped):
         return grouped.reshape(-1, 2), samples
-    place, size = _places(groups[grouped])
-    start = np.arange(len(grouped)) - place
-    starts = np.flatnonzero(place == 0)
-    most = np.repeat(np.maximum.reduceat(_places(grouped)[1], starts), size[starts])
+    index, size = _index_in_run(groups[grouped])
+    start = np.arange(len(grouped)) - index
+    starts = np.flatnonzero(index == 0)
+    most = np.repeat(np.maximum.reduceat(_index_in_run(grouped)[1], starts), size[starts])
     cut = np.maximum((size + 1) // 2, most)
     at_cut = grouped[np.minimum(start + cut, len(grouped) - 1)]
-    free = np.flatnonzero((place >= cut) & (grouped != at_cut))
+    free = np.flatnonzero((index >= cut) & (grouped != at_cut))
     moved = free[permutation(key(*stream, 4), len(free))]
     grouped[free] = grouped[moved[np.argsort(start[moved], kind="stable")]]
-    first = np.flatnonzero(place < size - cut)
-    alone = (place >= size - cut) & (place < cut)
+    first = np.flatnonzero(index < size - cut)
+    single = (index >= size - cut) & (index < cut)
     pairs = np.stack([grouped[first], grouped[first + cut[first]]], axis=1)
-    return pairs, np.concatenate([samples[groups[samples] < 0], grouped[alone]])
+    return pairs, np.concatenate([samples[groups[samples] < 0], grouped[single]])
 
 
-def _places(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of `values` [N], equal ones side by side: the place of each within its run, and the length of that run; int64 [N]."""
+def _index_in_run(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for `values` [N], equal ones adjacent, the index of each in its run of equal values and the length of the run, int64 [N]."""
     starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
     lengths = np.diff(np.append(starts, len(values)))
     return np.arange(len(values)) - np.repeat(starts, lengths), np.repeat(lengths, lengths)

@@ -1,12 +1,12 @@
-"""Which samples fill an epoch when classes are not drawn as often as they occur: a pure function of (seed, epoch).
+"""Class resampling: choose the samples of an epoch. A pure function of (seed, epoch).
 
-An epoch keeps its N positions. A class of n samples is given a number of them proportional to n^power: 1/2 is square-root sampling
-(Mahajan et al. 2018), 0 class-balanced sampling (Kang et al. 2020). Samples of no class keep theirs, one each.
+An epoch keeps its N positions. A class of n samples gets a number of them proportional to n^power: power 1/2 is square-root sampling
+(Mahajan et al. 2018), power 0 is class-balanced sampling (Kang et al. 2020). Samples without a class keep one position each.
 
-Fractions of positions are dealt out by systematic sampling (Madow 1949) over the classes in keyed order: each class gets the whole
-number below or above its expectation, and exactly its expectation on average over epochs. A class is gone round in one keyed order of
-its samples, and an epoch goes on about where the one before it ended: nothing repeats in an epoch before all of its class was
-used, and over epochs even the largest class is seen whole. Quotas are whole-number arithmetic, the same on every machine.
+Systematic sampling (Madow 1949) over the classes in keyed order rounds the expected number of positions of each class up or down, and
+keeps it exact on average over epochs. The samples of a class are drawn cyclically in one keyed order, and each epoch continues about where
+the last one ended: a sample repeats in an epoch only after all others of its class were drawn, and over epochs every sample is drawn.
+Quotas use integer arithmetic, so they are equal on every machine.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ POWERS = {"square_root": 0.5, "class_balanced": 0.0}
 
 
 class Resampling:
-    """`classes` int64 [N]: the class of each sample, -1 for none; `power` is one of `POWERS`. Linear in samples and classes."""
+    """The resampling of N samples. `classes`: int64 [N], -1 for a sample without a class. `power`: one of `POWERS`. Time and memory are
+    linear in samples and classes."""
 
     def __init__(self, classes: np.ndarray, power: float, seed: int) -> None:
-        assert power in POWERS.values(), "weights of another power would depend on how a library rounds it"
+        assert power in POWERS.values(), "only square roots and constants are rounded equally by every library"
         self.classes, self.seed = np.asarray(classes, dtype=np.int64), seed
         self.counts = np.bincount(self.classes[self.classes >= 0])  # int64 [C]
-        self.total = int(self.counts.sum())  # positions dealt out
+        self.total = int(self.counts.sum())  # positions shared among the classes
         weights = _whole_weights(self.counts, power)
         self.scale = max(int(weights.sum()), 1)
         self.whole, self.rest = np.divmod(self.total * weights, self.scale)  # int64 [C]: expected = whole + rest / scale
 
     @property
     def expected(self) -> np.ndarray:
-        """float64 [C]: positions of an epoch that each class gets, on average over epochs."""
+        """Return the mean number of positions per epoch of each class, float64 [C]."""
         return self.whole + self.rest / self.scale
 
     @property
     def draws(self) -> np.ndarray:
-        """float64 [N]: how often each sample is drawn in an epoch, on average; they add up to N."""
+        """Return the mean number of draws per epoch of each sample, float64 [N]. Their sum is N."""
         return np.append(self.expected / np.maximum(self.counts, 1), 1.0)[self.classes]
 
     def quotas(self, epoch: int) -> np.ndarray:
-        """int64 [C]: positions of this epoch that each class gets; they add up to `total`."""
+        """Return the number of positions of each class in this epoch, int64 [C]. Their sum is `total`."""
         order = permutation(key(self.seed, RESAMPLE, epoch), len(self.rest))
         start = key(self.seed, RESAMPLE, epoch, 1) % self.scale
         quotas = self.whole.copy()
@@ -51,42 +52,45 @@ class Resampling:
         return quotas
 
     def multiset(self, epoch: int) -> np.ndarray:
-        """int64 [N]: the samples of an epoch, in no particular order; those of no class once each."""
+        """Return the samples of an epoch, int64 [N], not shuffled. Samples without a class occur once."""
         quotas = self.quotas(epoch)
-        begun = self.whole * epoch + self.rest * epoch // self.scale  # how far each class had come, up to one sample
+        drawn_before = self.whole * epoch + self.rest * epoch // self.scale  # per class, to within one sample
         of_class = np.repeat(np.arange(len(quotas)), quotas)
         number = np.arange(self.total) - np.repeat(np.cumsum(quotas) - quotas, quotas)
         first = len(self._by_class) - self.total + np.cumsum(self.counts) - self.counts
-        drawn = first[of_class] + (begun[of_class] + number) % self.counts[of_class]
+        drawn = first[of_class] + (drawn_before[of_class] + number) % self.counts[of_class]
         return np.concatenate([self._by_class[: len(self._by_class) - self.total], self._by_class[drawn]])
 
     @cached_property
     def _by_class(self) -> np.ndarray:
-        """int64 [N]: samples of no class, then those of each class in its keyed order."""
+        """Return the samples without a class, then those of each class in its keyed order, int64 [N]."""
         shuffled = permutation(key(self.seed, RESAMPLE), len(self.classes))
         return shuffled[np.argsort(self.classes[shuffled], kind="stable")]
 
     def summary(self) -> str:
-        """What the first epoch sees, for a person."""
-        there, size = self.counts > 0, len(self.classes)
-        counts, quotas = self.counts[there], self.quotas(0)[there]
+        """Return one line that describes the first epoch."""
+        nonempty, size = self.counts > 0, len(self.classes)
+        counts, quotas = self.counts[nonempty], self.quotas(0)[nonempty]
         distinct = size - self.total + int(np.minimum(quotas, counts).sum())
         most = int((-(-quotas // counts)).max(initial=1))
-        said = f"an epoch of {size:,} sees {distinct:,} different samples, leaves out {size - distinct:,}, one comes up to {most:,} times"
-        return f"{said}; classes of {_span(counts)} samples come {_span(quotas)} times"
+        drawn = f"an epoch of {size:,} contains {distinct:,} different samples, each at most {most:,} times, and omits {size - distinct:,}"
+        return f"{drawn}; classes of {_range(counts)} samples are drawn {_range(quotas)} times"
 
 
 def _whole_weights(counts: np.ndarray, power: float) -> np.ndarray:
-    """int64 [C] proportional to n^power, 0 for n = 0. Roots are as fine as 64 bits allow to products with the samples, and to sums
-    times classes or a million epochs: to 6 digits at 1e9 samples of 1e6 classes."""
+    """Return integer weights proportional to n^power, int64 [C], 0 for n = 0.
+
+    Roots are scaled as far as 64 bits allow for their products with the number of samples, and for their sum times the number of classes
+    or a million epochs: 6 digits remain at 1e9 samples of 1e6 classes.
+    """
     if power == 0.0:
         return (counts > 0).astype(np.int64)
-    roots = np.sqrt(counts.astype(np.float64))  # IEEE rounds it correctly: no two machines differ
-    largest, together = int(roots.max(initial=0.0)) + 1, int(np.ceil(roots).sum())
-    bits = max((int(counts.sum()) * largest).bit_length(), (together * max(len(counts), 1 << 20)).bit_length())
+    roots = np.sqrt(counts.astype(np.float64))  # correctly rounded by IEEE 754, so equal on all machines
+    largest, total = int(roots.max(initial=0.0)) + 1, int(np.ceil(roots).sum())
+    bits = max((int(counts.sum()) * largest).bit_length(), (total * max(len(counts), 1 << 20)).bit_length())
     return np.rint(roots * 2.0 ** min(62 - bits, 30)).astype(np.int64)
 
 
-def _span(numbers: np.ndarray) -> str:
+def _range(numbers: np.ndarray) -> str:
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,7 +1,7 @@
-"""Which samples a process runs, by arithmetic: epoch -> global batch -> micro-batch -> (process, accumulation step).
+"""`PositionSampler`: the micro-batches of a process, computed from (epoch, step).
 
-Micro-batch m of a global batch covers positions [m * micro, (m + 1) * micro) of it and is run by process m mod W at its
-accumulation step m // W. Resume is a start offset; nothing is fetched to be thrown away.
+Micro-batch m of a global batch covers its positions [m * micro, (m + 1) * micro). Process m mod W runs it at its accumulation step m // W.
+A resume starts at an offset; no batch is read and discarded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from linnaeus.data.order import epoch_order
 from linnaeus.data.resampling import Resampling
 from linnaeus.data.samples import SampleIndex
 
-_MAKE_INDEX = partial(tuple.__new__, SampleIndex)  # about half the time of calling SampleIndex
+_MAKE_INDEX = partial(tuple.__new__, SampleIndex)  # takes half the time of SampleIndex(...)
 
 
 class PositionSampler:
-    """Yields this process's micro-batches of an epoch as lists of `SampleIndex`; a `batch_sampler` for torch's DataLoader.
+    """An iterable of this process's micro-batches of an epoch, lists of `SampleIndex`: a `batch_sampler` for torch's `DataLoader`.
 
-    `begin(epoch, step)` says where the next iteration starts: `step` updates into `epoch`."""
+    `set_epoch(epoch, step)` sets where the next iteration starts."""
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class PositionSampler:
         groups: Callable[[int], np.ndarray | None] = lambda epoch: None,
         resampling: Resampling | None = None,
     ) -> None:
-        """`groups(epoch)`: int64 [size], whose members are paired in slots of two. Without `resampling` an epoch has every sample once."""
+        """`groups(epoch)`: the group of each sample, int64 [size], to pair samples in slots of two; None for no pairs. Without `resampling`
+        an epoch contains every sample once."""
         assert global_batch_size % (micro_batch_size * world_size) == 0
         self.size, self.seed = size, seed
         self.global_batch_size, self.micro_batch_size = global_batch_size, micro_batch_size
@@ -47,20 +48,21 @@ class PositionSampler:
         self.groups, self.resampling = groups, resampling
         self.epoch = self.start = 0
 
-    def begin(self, epoch: int, step: int = 0) -> None:
+    def set_epoch(self, epoch: int, step: int = 0) -> None:
+        """Start the next iteration at update `step` of `epoch`."""
         self.epoch, self.start = epoch, step
 
     def __len__(self) -> int:
-        """Micro-batches of a whole epoch on this process."""
+        """Return the number of micro-batches of a whole epoch on this process."""
         return self.steps_per_epoch * self.accumulation
 
     def steps(self) -> range:
-        """The updates the next iteration covers, counted in the epoch; the last epoch of a run may be cut short."""
+        """Return the updates of the next iteration, counted in the epoch. The last epoch of a run may be shorter."""
         left = self.total_steps - self.epoch * self.steps_per_epoch
         return range(self.start, min(self.steps_per_epoch, left))
 
     def samples_in(self, global_step: int) -> int:
-        """Samples of the global batch of an update, over all processes; fewer in the last of an epoch."""
+        """Return the number of samples in the global batch of an update, over all processes. The last one of an epoch may be smaller."""
         return min(self.global_batch_size, self.size - global_step % self.steps_per_epoch * self.global_batch_size)
 
     def __iter__(self) -> Iterator[list[SampleIndex]]:
@@ -74,14 +76,14 @@ class PositionSampler:
         global_step = epoch * self.steps_per_epoch + step
         first = step * self.global_batch_size + number * self.micro_batch_size
         last = min(first + self.micro_batch_size, (step + 1) * self.global_batch_size, self.size)
-        if first >= last:  # beyond the end of a partial last batch: zero-weight stand-ins keep every process in step
-            return [SampleIndex(epoch, 0, int(order[0]), global_step, False)] * 2  # two, for batch norm refuses one value
+        if first >= last:  # after the end of a partial batch: placeholders, so that all processes run the same number of micro-batches
+            return [SampleIndex(epoch, 0, int(order[0]), global_step, False)] * 2  # two, because batch norm refuses a single value
         fields = zip(repeat(epoch), range(first, last), order[first:last].tolist(), repeat(global_step), repeat(True))
         indices = list(map(_MAKE_INDEX, fields))
         return indices if last - first > 1 else [*indices, indices[0]._replace(real=False)]  # two, as above
 
 
 def validation_batches(size: int, batch: int, rank: int = 0, world_size: int = 1) -> list[list[SampleIndex]]:
-    """This process's whole validation batches: batch b goes to process b mod W; nothing padded, nothing twice."""
+    """Return the validation batches of this process: batch b belongs to process b mod W. Nothing is padded or repeated."""
     numbers = range(rank, -(-size // batch), world_size)
     return [[SampleIndex(0, i, i, 0, True) for i in range(b * batch, min((b + 1) * batch, size))] for b in numbers]

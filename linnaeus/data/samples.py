@@ -1,4 +1,4 @@
-"""The types that samples travel in: the index a loader worker receives, the dataset it asks, and the batch it returns."""
+"""The data interface: the index that a loader worker receives, the dataset that it reads, and the batch that it returns."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Batch = dict[str, "Tensor"]
 
 
 class SampleIndex(NamedTuple):
-    """Everything a loader worker needs to make one sample, on any worker and at any time."""
+    """The position of one sample. A sample is a function of it, so any worker returns the same one."""
 
     epoch: int
-    position: int  # in the epoch's order; position ^ 1 is the other half of its pair
+    position: int  # in the order of the epoch; position ^ 1 is the other sample of its slot
     sample: int  # index into the dataset
-    global_step: int  # of the update that will use it, before that update
+    global_step: int  # number of updates before the one that uses it
     real: bool = True  # False: the zero-weight placeholder of an empty micro-batch
 
 
 class PositionedDataset(ABC):
-    """A map-style dataset whose samples depend on nothing but their `SampleIndex`. It must be picklable and keep no state that
-    alters a sample."""
+    """A map-style dataset whose samples depend only on their `SampleIndex`. It must be picklable, and keep no state that changes a
+    sample."""
 
     fingerprint: str
 
@@ -41,9 +41,9 @@ class PositionedDataset(ABC):
         """Return the collated batch of `indices`, in their order."""
 
     def groups(self, level: str | None) -> np.ndarray | None:
-        """Return the group of each sample at `level`, int64 [N], -1 for a sample that must not be paired. None: no pairs."""
+        """Return the group of each sample at `level`, int64 [N], -1 for a sample that must not be paired; None for no pairs."""
         return None
 
     def resampling(self) -> Resampling | None:
-        """Return how often an epoch draws each sample; None: every sample once. Only the training set is asked."""
+        """Return how often an epoch draws each sample, None for every sample once. It is called for the training set only."""
         return None

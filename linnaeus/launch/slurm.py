@@ -28,7 +28,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.launch.base import Job
 from linnaeus.launch.slurm_job import ENDED, FAILED, FINISHED, INTERRUPTED, REQUEUES, STOP
 from linnaeus.launch.slurm_request import check_settings, job_name, log_of, records_of, run_in_job, sbatch_settings
-from linnaeus.rundir.missing import read_summary
+from linnaeus.rundir.finished_run import read_summary
 
 log = logging.getLogger("linnaeus")
 

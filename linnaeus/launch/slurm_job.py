@@ -24,7 +24,7 @@ from pathlib import Path
 
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.files import write_atomic
-from linnaeus.rundir.missing import read_summary
+from linnaeus.rundir.finished_run import read_summary
 
 FINISHED, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 75
 ENDED, REQUEUES, STOP = "ended.json", "requeues.json", "stop"  # files in `records`; STOP: end, and do not requeue

@@ -1,4 +1,4 @@
-"""Metrics of a run: what is accumulated between log rows, and what validation passes said."""
+"""Metrics of a run: sums of training metrics between two log rows, and results of validation passes."""
 
 from linnaeus.metrics.tracker import MetricsTracker, StepMetricsLogger
 

@@ -31,10 +31,10 @@ class Metrics(ABC):
 
     @abstractmethod
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return named results such as `loss` and `species/top1`, NaN where a metric is undefined. Training metrics receive the
-        loss sums and valid counts of the tasks, float64 [2T], which the loop has added up itself."""
+        """Return named results such as `loss` and `species/top1`, NaN if a metric is undefined. For training metrics `sums` is float64
+        [2T]: the loss sums and the valid label counts of the T tasks, which the training loop computes."""
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return results that are only worth their time in the last validation of a run, such as confidence intervals. They cannot
-        be monitored."""
+        """Return results that are computed only in the last validation of a run because they are slow, such as confidence intervals.
+        They cannot be monitored."""
         return {}

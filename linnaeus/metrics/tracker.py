@@ -1,7 +1,7 @@
-"""`MetricsTracker`: training sums between two log rows, on the device, read once per row; and the best and last validation.
+"""`MetricsTracker`: sums of training metrics between two log rows, and the best and last validation results.
 
-Loss sums are float64 and divided by the valid labels of the same updates, so a constant loss of 2 is reported as 2 for any
-accumulation and any log interval. `StepMetricsLogger` turns the tracker into the row of a step.
+The sums are on the device and are read once per row. Loss sums are float64 and are divided by the valid labels of the same updates, so a
+constant loss of 2 is reported as 2 for any accumulation and any log interval. `StepMetricsLogger` makes the log row of a step.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ SMOOTHING = 0.98  # of the smoothed loss, per update
 
 
 class MetricsTracker:
-    """Sums since the last row of training metrics, best and last results of validation."""
+    """Sums of training metrics since the last log row, and the best and last validation results."""
 
     def __init__(self, tasks: tuple[str, ...], training_metrics: Metrics, device: torch.device) -> None:
         self.tasks, self.training = tasks, training_metrics
         self.loss_sums = torch.zeros(len(tasks), dtype=torch.float64, device=device)
-        self.valid = torch.zeros(len(tasks), dtype=torch.float64)  # over all processes already
+        self.valid = torch.zeros(len(tasks), dtype=torch.float64)  # summed over all processes
         self.updates = 0
         self.smoothed = self.smoothed_weight = 0.0
-        self.last: dict[str, float] = {}  # results of the newest validated step
+        self.last: dict[str, float] = {}  # results of the last validated step
         self.last_step = -1
-        self.final: dict[str, float] = {}  # the newest result of every metric
+        self.final: dict[str, float] = {}  # the last result of every metric
         self.best: dict[str, dict[str, float]] = {}
 
     def add_micro_batch(self, loss_sums: Tensor, outputs: Any, batch: dict[str, Tensor]) -> None:
-        """Accumulate one forward: loss_sums [T] as the workload gave them. No device wait."""
+        """Add one micro-batch. `loss_sums` [T] are those of the workload. Does not synchronise with the device."""
         self.loss_sums += loss_sums.detach()
         self.training.count(outputs, batch)
 
     def add_update(self, valid: Tensor) -> None:
-        """Accumulate one update: valid [T], labels per task in the whole global batch."""
+        """Add one update. `valid` [T]: labels per task in the whole global batch."""
         self.valid += valid
         self.updates += 1
 
     def training_row(
-        self, all_reduce: Callable[[Tensor], Tensor], objective: Callable[[Tensor, Tensor], Tensor], look: bool = False
+        self, all_reduce: Callable[[Tensor], Tensor], objective: Callable[[Tensor, Tensor], Tensor], peek: bool = False
     ) -> dict[str, float]:
-        """Means since the last row, over all processes; clears the sums, but for a mere `look`. `objective(sums, denominators)`, both
-        [T], is the weighted loss. This reads the device: log boundaries only."""
+        """Return the means since the last row over all processes. Clear the sums, except with `peek`.
+
+        `objective(sums, denominators)`, both [T], returns the weighted loss. This synchronises with the device: call it for log rows only.
+        """
         totals = all_reduce(self.loss_sums.clone()).cpu()
         counts = {name: all_reduce(count.clone()) for name, count in self.training.counts.items()}
         results = self.training.compute(torch.cat([totals, self.valid]), {k: v.cpu() for k, v in counts.items()})
@@ -54,13 +56,13 @@ class MetricsTracker:
         row["train/weighted_loss"] = objective(totals, self.valid).item()
         smoothed, weight = self._smooth(row["train/loss"])
         row["train/smoothed_loss"] = smoothed / weight if weight else math.nan
-        if not look:
+        if not peek:
             self.smoothed, self.smoothed_weight = smoothed, weight
             self._clear()
         return row
 
     def _smooth(self, loss: float) -> tuple[float, float]:
-        """Exponential average over updates that has begun at 0, and what it is to be divided by for that."""
+        """Return the exponential average of the loss over updates, which starts at 0, and the weight to divide it by for that reason."""
         if not math.isfinite(loss):
             return self.smoothed, self.smoothed_weight
         keep = SMOOTHING**self.updates
@@ -73,9 +75,11 @@ class MetricsTracker:
         for count in self.training.counts.values():
             count.zero_()
 
-    def take_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
-        """Take the complete results of a step once; True when `monitor` is the best so far, or as good: of equal
-        checkpoints retention keeps the newest."""
+    def update_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
+        """Record the complete results of a step, once. Return True if `monitor` is better than or equal to the best so far.
+
+        Equal counts as best because retention keeps the newest of equal checkpoints.
+        """
         self.last = {**self.last, **results} if step == self.last_step else dict(results)
         self.last_step = step
         self.final |= results
@@ -87,7 +91,7 @@ class MetricsTracker:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """What is common to all processes."""
+        """Return the state that is equal on all processes."""
         return {
             "valid": self.valid.clone(),
             "updates": self.updates,
@@ -108,22 +112,22 @@ class MetricsTracker:
         self.best = {k: dict(v) for k, v in state["best"].items()}
 
     def rank_state_dict(self) -> dict[str, Tensor]:
-        """What this process alone has accumulated since the last row (host copies)."""
+        """Return the sums of this process since the last row, copied to the host."""
         return {"loss_sums": self.loss_sums.cpu(), **{f"count/{k}": v.cpu() for k, v in self.training.counts.items()}}
 
     def load_rank_state_dict(self, states: list[dict[str, Tensor]], rank: int, world_size: int) -> None:
-        """Take this rank's share of `states` (one per process that saved); at another world size rank 0 takes the sum."""
+        """Load the sums of this rank from `states`, one per saved rank. At another world size rank 0 loads their sum, the others 0."""
         if len(states) == world_size:
-            mine = [states[rank]]
+            own = [states[rank]]
         else:
-            mine = states if rank == 0 else []
+            own = states if rank == 0 else []
         for name, target in {"loss_sums": self.loss_sums, **{f"count/{k}": v for k, v in self.training.counts.items()}}.items():
             target.zero_()
-            for state in mine:
+            for state in own:
                 target += state[name].to(target.device)
 
     def dump_metrics_state(self) -> dict[str, Any]:
-        """Everything held, as plain numbers, for `debug.dump_metrics=true`."""
+        """Return the whole state as plain numbers, for `debug.dump_metrics=true`."""
         return {
             "tasks": list(self.tasks),
             "since_last_row": {
@@ -141,19 +145,20 @@ class MetricsTracker:
 
 
 class StepMetricsLogger:
-    """Makes the row of a step: the tracker's means, and the state of optimizer, weighting and progress at that step."""
+    """Make the log row of a step: the means of the tracker, and values of the optimizer, the weighting and the progress."""
 
     def __init__(
         self, tracker: MetricsTracker, all_reduce: Callable[[Tensor], Tensor], total_loss: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> None:
-        """`total_loss` is the workload's."""
+        """`total_loss` is that of the workload."""
         self.tracker, self.all_reduce, self.total_loss = tracker, all_reduce, total_loss
 
     def row(
-        self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, look: bool = False, **more: float
+        self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, peek: bool = False, **more: float
     ) -> dict[str, float]:
+        """Return the log row. `more` is added under its own names. See `MetricsTracker.training_row` for `peek`."""
         weights = task_weights.to("cpu", torch.float64)
-        row = self.tracker.training_row(self.all_reduce, lambda sums, counts: self.total_loss(sums, weights, counts), look)
+        row = self.tracker.training_row(self.all_reduce, lambda sums, counts: self.total_loss(sums, weights, counts), peek)
         row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": int(skipped_updates)}
         row |= {f"train/{task}/weight": w for task, w in zip(self.tracker.tasks, weights.tolist())}
         return row | more

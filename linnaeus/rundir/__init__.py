@@ -1,7 +1,7 @@
-"""The run directory: which run a configuration is, who holds it, what was started in it. No torch in here."""
+"""The run directory: its name, its lock, its configuration, the record of every start. No module here imports torch."""
 
 from linnaeus.rundir.directory import RunDirectory
-from linnaeus.rundir.identity import NOT_UPDATES, Difference, config_difference, run_path, update_hash
-from linnaeus.rundir.resolved import dump_yaml, load_yaml
+from linnaeus.rundir.identity import NON_UPDATE_KEYS, Difference, config_difference, run_path, update_hash
+from linnaeus.rundir.saved_config import dump_yaml, load_yaml
 
-__all__ = ["NOT_UPDATES", "Difference", "RunDirectory", "config_difference", "dump_yaml", "load_yaml", "run_path", "update_hash"]
+__all__ = ["NON_UPDATE_KEYS", "Difference", "RunDirectory", "config_difference", "dump_yaml", "load_yaml", "run_path", "update_hash"]

@@ -1,22 +1,22 @@
-"""Which run a configuration belongs to, and what changed between two configurations.
+"""The identity of a run: which keys alter its updates, and what differs between two configurations.
 
-`NOT_UPDATES` lists the keys that alter no update: they may change from one start of a run to the next. All others name the run:
-their hash is the default of `run.name`, and a change of one is refused on resume unless `run.allow` names it. Within the groups of
-`NOT_UPDATES`, `BEGINNING` says what weights a run begins with: these keys name the run where they are set.
+`NON_UPDATE_KEYS` do not alter any update and may change from one start of a run to the next. A hash of all other keys is the default of
+`run.name`, and a change of one of them is refused on resume unless `run.allow` names it. `WARM_START_KEYS` are the exception in the group
+`run`: if they are set, they are part of the hash.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from linnaeus.errors import ConfigError
+from linnaeus.files import text_digest
 
-# Names or whole groups. `schedule.log` and `trainer.max_skipped_in_a_row` may decide when a run stops, not what an update is.
-NOT_UPDATES = (
+# Keys or whole groups. `schedule.log` and `trainer.max_skipped_in_a_row` may change when a run stops, but not an update.
+NON_UPDATE_KEYS = (
     "run",
     "logger",
     "debug",
@@ -39,23 +39,26 @@ NOT_UPDATES = (
     "trainer.max_skipped_in_a_row",
     "data.max_bad_fraction",
 )
-BEGINNING = ("run.init_from", "run.init_allow", "run.init_skip")
+WARM_START_KEYS = ("run.init_from", "run.init_allow", "run.init_skip")
 _ABSENT = object()
 
 
 class Difference(NamedTuple):
-    """`key: old -> new` lines; `altering` by key, so that each can be allowed by name."""
+    """`key: old -> new` lines of the keys that differ. `altering`: those that alter updates, by key."""
 
     harmless: list[str]
     altering: dict[str, str]
 
     @property
     def lines(self) -> list[str]:
+        """Return all lines."""
         return self.harmless + list(self.altering.values())
 
     def refused(self, allowed: Iterable[str]) -> tuple[list[str], list[str]]:
-        """(lines, names for `run.allow`) of what alters updates and is not `allowed`; where another choice of a group brings other
-        keys, the group stands for them."""
+        """Return (lines, names for `run.allow`) of the altering keys that are not in `allowed`.
+
+        If another choice of a group changes the keys of the group, only the group is named.
+        """
         keys = [key for key in self.altering if not covers(allowed, key)]
         groups = [key.removesuffix(".name") for key in keys if key.count(".") == 1 and key.endswith(".name")]
         single = [key for key in keys if not covers(groups, key)]
@@ -63,17 +66,17 @@ class Difference(NamedTuple):
 
 
 def covers(names: Iterable[str], key: str) -> bool:
-    """Whether `key` or a group above it is among `names`."""
+    """Return True if `key` or a group that contains it is in `names`."""
     return any(key == name or key.startswith(name + ".") for name in names)
 
 
 def alters_updates(key: str) -> bool:
-    """Whether another value of the key makes another run."""
-    return covers(BEGINNING, key) or not covers(NOT_UPDATES, key)
+    """Return True if another value of the key makes another run."""
+    return covers(WARM_START_KEYS, key) or not covers(NON_UPDATE_KEYS, key)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value; an empty mapping is a value, and so is a list."""
+    """Return a mapping of dotted keys to values. Lists and empty mappings are values."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
@@ -85,20 +88,20 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """The value with tuples as lists and mappings as dicts, as YAML and JSON give it back."""
+    """Return the value with tuples converted to lists and mappings to dicts, as after writing and reading YAML or JSON."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def update_hash(config: Mapping[str, Any]) -> str:
-    """Ten hexadecimal digits of a hash of every key that alters the updates."""
-    relevant = {key: value for key, value in flatten(config).items() if alters_updates(key) and not (key in BEGINNING and not value)}
-    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:10]
+    """Return ten hexadecimal digits of the hash of all keys that alter updates."""
+    relevant = {key: value for key, value in flatten(config).items() if alters_updates(key) and not (key in WARM_START_KEYS and not value)}
+    return text_digest(json.dumps(relevant, sort_keys=True))[:10]
 
 
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
-    """What changed, harmless or altering the updates, in the order of the new configuration."""
+    """Return the keys that differ between two configurations, in the order of the new one."""
     before, after = flatten(old), flatten(new)
     difference = Difference([], {})
     for key in [*after, *(k for k in before if k not in after)]:
@@ -117,10 +120,10 @@ def _text(value: Any) -> str:
 
 
 def run_path(config: Mapping[str, Any]) -> Path:
-    """Where the run of a configuration lives; `run.name: null` is the hash of the keys that alter the updates."""
+    """Return the run directory of a configuration. For `run.name: null` its name is `update_hash(config)`."""
     run = config["run"]
     for key in ("experiment", "name"):
         text = run[key]
         if text is not None and (not text or text.startswith(".") or "/" in text or "\0" in text):
-            raise ConfigError(f"run.{key}: {text!r} is no name for a directory; use letters, digits, - and _")
+            raise ConfigError(f"run.{key}: {text!r} is not a valid directory name; use letters, digits, - and _")
     return Path(run["root"]) / run["experiment"] / (run["name"] or update_hash(config))

@@ -1,9 +1,9 @@
-"""One live process group per run directory: a POSIX record lock plus a note of who holds it.
+"""The lock of a run directory: one process group at a time, by a POSIX record lock and a note that names the owner.
 
-The record lock keeps a second run on this host out and vanishes with its owner, however that dies (loader workers do not inherit
-it). Where a file system does not carry locks between hosts the note decides: boot, process space, pid and start time say whether an
-owner on this machine lives, whatever the machine is called by now; one on another machine, or in another container, is alive while it
-touches the file (`BEAT` seconds apart), and is taken over after three missed touches.
+The record lock excludes a second process on this host and ends with its owner, even after a crash (loader workers do not inherit it).
+Some file systems do not share locks between hosts; then the note decides. Its boot id, process namespace, pid and start time show whether
+an owner on this machine is alive. An owner on another machine or in another container touches the lock file every `TOUCH_INTERVAL`
+seconds while it is alive; after three missed touches the lock is taken over.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from typing import Any
 from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
 
-BEAT = 10.0  # seconds between two touches of the lock file
-DYING = 5.0  # seconds a killed owner may take to let go of the lock: its main thread is gone before the last of its files is closed
+TOUCH_INTERVAL = 10.0  # seconds
+EXIT_TIMEOUT = 5.0  # seconds until a killed owner has released the lock: its main thread ends before its files are closed
 
 
 class RunLock:
-    """`acquire()` or ConfigError naming the owner; `release()` when the run ends. A daemon thread touches the file meanwhile."""
+    """Call `acquire()` at the start of a run and `release()` at its end. A daemon thread touches the file in between."""
 
-    def __init__(self, path: Path, beat: float = BEAT) -> None:
-        self.path, self.beat = path, beat
+    def __init__(self, path: Path, touch_interval: float = TOUCH_INTERVAL) -> None:
+        self.path, self.touch_interval = path, touch_interval
         self._descriptor: int | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
+        """Acquire the lock. Raise `ConfigError` that names the owner if another live process has it."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            self._take(descriptor)
+            self._claim(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
@@ -45,56 +46,58 @@ class RunLock:
         self._thread = threading.Thread(target=self._touch, name="run lock", daemon=True)
         self._thread.start()
 
-    def _take(self, descriptor: int) -> None:
-        deadline = time.monotonic() + DYING
-        while not _locked(descriptor):
-            owner = _note(descriptor)
+    def _claim(self, descriptor: int) -> None:
+        """Lock the file and write the note, or raise `ConfigError`."""
+        deadline = time.monotonic() + EXIT_TIMEOUT
+        while not _try_lock(descriptor):
+            owner = _read_owner(descriptor)
             if owner is None or alive_here(owner) is not False or time.monotonic() > deadline:
-                raise self._refusal(owner)
+                raise self._in_use(owner)
             time.sleep(0.01)
-        owner = _note(descriptor)  # once more: it may have changed hands before the lock was ours
-        me = identity()
-        if owner is not None and any(owner.get(key) != me[key] for key in me):
+        owner = _read_owner(descriptor)  # again: the owner may have changed before the lock was acquired
+        own = identity()
+        if owner is not None and any(owner.get(key) != own[key] for key in own):
             alive = alive_here(owner)
             if alive or (alive is None and self._touched_again()):
-                raise self._refusal(owner)
+                raise self._in_use(owner)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps({**me, "since": time.strftime("%Y-%m-%d %H:%M:%S")}).encode(), 0)
+        os.pwrite(descriptor, json.dumps({**own, "since": time.strftime("%Y-%m-%d %H:%M:%S")}).encode(), 0)
         os.fsync(descriptor)
 
     def _touched_again(self) -> bool:
-        """Watch the file for three beats; times are compared with each other only, so clocks of hosts need not agree."""
+        """Return True if the file is touched within three intervals. Compare only its own times, as the clocks of hosts may differ."""
         before = os.stat(self.path).st_mtime_ns
-        deadline = time.monotonic() + 3 * self.beat
+        deadline = time.monotonic() + 3 * self.touch_interval
         while time.monotonic() < deadline:
-            time.sleep(self.beat / 10)
+            time.sleep(self.touch_interval / 10)
             if os.stat(self.path).st_mtime_ns != before:
                 return True
         return False
 
-    def _refusal(self, owner: dict[str, Any] | None) -> ConfigError:
-        who = f"process {owner['pid']} on {owner['host']} since {owner['since']}" if owner else "another process"
-        return ConfigError(f"run.name: {self.path.parent} is in use by {who}; stop that run or choose another run.name")
+    def _in_use(self, owner: dict[str, Any] | None) -> ConfigError:
+        holder = f"process {owner['pid']} on {owner['host']} since {owner['since']}" if owner else "another process"
+        return ConfigError(f"run.name: {self.path.parent} is in use by {holder}; stop that run or choose another run.name")
 
     def _touch(self) -> None:
-        while not self._stop.wait(self.beat):
-            with contextlib.suppress(OSError):  # the disk may be back by the next beat
+        while not self._stop.wait(self.touch_interval):
+            with contextlib.suppress(OSError):  # the disk may work again at the next touch
                 os.utime(self.path)
 
     def release(self) -> None:
-        """Leave an empty file: nobody holds the run."""
+        """Release the lock and leave an empty file."""
         if self._descriptor is None:
             return
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with contextlib.suppress(OSError):  # on a disk that refuses it, the note names a process that is no more
+        with contextlib.suppress(OSError):  # if the disk refuses, the note names a process that has ended
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
         self._descriptor = None
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
+    """Return True if the record lock was acquired."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -102,11 +105,11 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _note(descriptor: int) -> dict[str, Any] | None:
-    """What the lock file says, read through the descriptor that will lock it: closing any other one would drop the lock."""
+def _read_owner(descriptor: int) -> dict[str, Any] | None:
+    """Return the note in the lock file, None if it is empty or damaged. Closing another descriptor of the file would release the lock."""
     try:
         content = json.loads(os.pread(descriptor, 4096, 0))
     except ValueError:
         return None
-    wanted = ("host", "boot", "pid", "start", "since")
-    return content if isinstance(content, dict) and all(key in content for key in wanted) else None
+    required = ("host", "boot", "pid", "start", "since")
+    return content if isinstance(content, dict) and all(key in content for key in required) else None

@@ -1,8 +1,7 @@
-"""What a run ran on, in run.json: commit, versions, host. Nothing is imported to learn its version."""
+"""run.json: the commit, package versions and host of a run. No package is imported to read its version."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import socket
@@ -13,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
+from linnaeus.files import read_json
 
 RECORD, LAUNCH = "run.json", "launch.json"
-ONLY_OF_A_LAUNCH = ("pid", "changes")
+LAUNCH_ONLY_KEYS = ("pid", "changes")
 PACKAGES = ("linnaeus", "torch", "torchvision", "timm", "numpy", "hydra-core", "omegaconf", "pillow", "pyarrow", "safetensors", "wandb")
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions of what the results may depend on; a package that is not installed is left out."""
+    """Return the versions of the installed packages that the results may depend on."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -30,8 +30,8 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-# What bit-identical results hang on besides the configuration: key of run.json -> what it is called.
-DECISIVE = {
+# Besides the configuration and packages, bit-identical results require these to be equal: key of run.json -> its name in messages.
+REPRODUCIBILITY_KEYS = {
     "data_fingerprint": "the data",
     "world_size": "the number of processes",
     "devices": "the device",
@@ -41,11 +41,11 @@ DECISIVE = {
 
 
 def record_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """`what: old -> new` of everything recorded, besides the configuration, that the bits of a result may hang on. What one of the two
-    does not say is left out."""
+    """Return `name: old -> new` for each difference of two records that may change results in the last bits. Skip values that only one of
+    them contains."""
     lines = [
         f"{name}: {before[key]} -> {now[key]}"
-        for key, name in DECISIVE.items()
+        for key, name in REPRODUCIBILITY_KEYS.items()
         if before.get(key) is not None and now.get(key) is not None and before[key] != now[key]
     ]
     old, new = before.get("packages", {}), now.get("packages", {})
@@ -53,7 +53,7 @@ def record_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 
 def git_commit() -> str | None:
-    """The commit of this program's own checkout, with `-dirty` when files differ from it; None outside a checkout."""
+    """Return the commit of the program's git checkout, with `-dirty` if files differ from it; None outside a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)
@@ -63,7 +63,7 @@ def git_commit() -> str | None:
 
 
 def environment_record() -> dict[str, Any]:
-    """Commit, versions, host and processors, for run.json."""
+    """Return the commit, versions, host and number of cores for run.json."""
     return {
         "commit": git_commit(),
         "python": platform.python_version(),
@@ -75,30 +75,24 @@ def environment_record() -> dict[str, Any]:
 
 
 def read_record(run: Path) -> tuple[dict[str, Any], str]:
-    """(run.json of a run directory, a note for a person). Where it is damaged or gone, the newest launches/<n>/launch.json, which says the
-    same, takes its place; empty in a directory without either. ConfigError when it is damaged and nothing can take its place."""
+    """Return (run.json of a run directory, a message for the log or "").
+
+    If run.json is damaged or missing, return the newest launches/<n>/launch.json, which contains the same values; {} if that is missing
+    too. Raise `ConfigError` if run.json is damaged and there is no launch.json.
+    """
     file = run / RECORD
-    record = _json_object(file)
+    record = read_json(file)
     if record is not None:
         return record, ""
     launches = [path for path in run.glob(f"launches/*/{LAUNCH}") if path.parent.name.isdecimal()]
     for path in sorted(launches, key=lambda path: int(path.parent.name), reverse=True):
-        record = _json_object(path)
+        record = read_json(path)
         if record is not None and "run_id" in record:
-            shared = {key: value for key, value in record.items() if key not in ONLY_OF_A_LAUNCH}
-            return shared, f"{file} was damaged or gone; what {path} says is taken"
+            shared = {key: value for key, value in record.items() if key not in LAUNCH_ONLY_KEYS}
+            return shared, f"{file} was damaged or missing; {path} is used instead"
     if file.exists():
         raise ConfigError(
-            f"run.root: {file} is damaged, and no {LAUNCH} of {run / 'launches'} can take its place; put a copy of it back, "
+            f"run.root: {file} is damaged, and {run / 'launches'} contains no {LAUNCH} to use instead; restore a copy of it, "
             "or choose another run.name"
         )
     return {}, ""
-
-
-def _json_object(file: Path) -> dict[str, Any] | None:
-    """None when there is no such file or it holds something else; OSError when it cannot be read now."""
-    try:
-        content = json.loads(file.read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None

@@ -1,8 +1,8 @@
-"""Results of validation passes, `validation/step-N/<pass>.json`: a pass whose result is there is not run again.
+"""Results of validation passes: `validation/step-N/<pass>.json`. A pass with a result is not run again.
 
-Each is bound to the hash of the weights it belongs to. A result that the disk refuses stays in memory and is tried again, by the
-training thread with the next result, by the checkpoint writer's before it commits what builds on it. A result that is damaged or
-cannot be read counts as none, since its pass can be run again; what has another name than ours is left alone.
+Each result contains the hash of the validated weights. A result that the disk refuses stays in memory and is retried: by the training
+thread with the next result, by the checkpoint writer's thread before it commits. A result that is damaged or unreadable is ignored,
+because its pass can be run again. Files with other names are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from linnaeus.checkpoint.format import step_name
-from linnaeus.files import remove_stale, try_to_remove, write_atomic
+from linnaeus.files import remove_stale, remove_or_warn, write_atomic
 
 log = logging.getLogger("linnaeus")
 
@@ -23,7 +23,7 @@ _STEP = re.compile(r"step-(\d{8,})")
 
 
 class ValidationResults:
-    """Those of one run directory; rank 0 alone has any."""
+    """The validation results of one run. Only rank 0 reads and writes them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -31,10 +31,11 @@ class ValidationResults:
         self._lock = threading.Lock()
 
     def path(self, step: int, key: str) -> Path:
+        """Return the file of the pass `key` at a step."""
         return self.directory / step_name(step) / f"{key}.json"
 
     def read(self, step: int, key: str, weights: str) -> dict[str, float] | None:
-        """The metrics of a pass with these weights; None when there is no such result, or none that can be read."""
+        """Return the metrics of a pass with the hash `weights`, None if there is no such result or it cannot be read."""
         path = self.path(step, key)
         try:
             result = json.loads(path.read_bytes())
@@ -43,17 +44,17 @@ class ValidationResults:
         except (OSError, ValueError, RecursionError) as error:
             log.warning("the result %s cannot be read (%s); its pass is run again", path, error)
             return None
-        known = isinstance(result, dict) and result.get("weights") == weights and isinstance(result.get("metrics"), dict)
-        return result["metrics"] if known else None
+        valid = isinstance(result, dict) and result.get("weights") == weights and isinstance(result.get("metrics"), dict)
+        return result["metrics"] if valid else None
 
     def write(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
-        """OSError while it cannot be written; it is kept then."""
+        """Write a result. On `OSError` it stays in memory for the next `flush`."""
         content = {"global_step": step, "pass": key, "weights": weights, "metrics": metrics}
         self._unwritten[self.path(step, key)] = json.dumps(content, indent=1) + "\n"
         self.flush()
 
     def flush(self) -> None:
-        """Write what is kept. The directory of the run is never made anew."""
+        """Write the results in memory. A run directory that was deleted is not created again: raise `OSError`."""
         with self._lock:
             for path, text in list(self._unwritten.items()):
                 for parent in (path.parents[1], path.parent):
@@ -62,10 +63,12 @@ class ValidationResults:
                 del self._unwritten[path]
 
     def discard_after(self, step: int) -> None:
-        """Results beyond the checkpoint a run continues from belong to updates that will be made again. One that cannot be deleted is
-        named in the log and stays: it is taken only if the same weights come again."""
-        remove_stale(self.directory)  # what a kill in here left
+        """Delete the results after `step`, the checkpoint that the run resumes from: their updates are repeated.
+
+        One that cannot be deleted is logged and stays. It is used only if the repeated updates give the same weights.
+        """
+        remove_stale(self.directory)  # temporary files of a killed process
         for folder in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
             match = _STEP.fullmatch(folder.name)
             if match and int(match[1]) > step:
-                try_to_remove(folder)
+                remove_or_warn(folder)

@@ -13,7 +13,7 @@ from linnaeus.config.schema import Config
 from linnaeus.config.schema_launch import SweepConfig
 from linnaeus.errors import ConfigError
 from linnaeus.launch.base import ended_by_signal
-from linnaeus.rundir.missing import ENDED, read_summary
+from linnaeus.rundir.finished_run import ENDED, read_summary
 from linnaeus.sweep.trials import Trial
 
 WAITING, RUNNING, FINISHED, PLANNED, INTERRUPTED, FAILED = "waiting", "running", "finished", "planned", "interrupted", "failed"

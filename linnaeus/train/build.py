@@ -239,7 +239,7 @@ def open_outputs(config: Config, context: DistributedContext, directory: RunDire
     check_shared(directory.path, context)
     if context.is_master:
         attach_log_file(directory.path / "train.log")
-        for line in directory.news():
+        for line in directory.start_messages():
             log.info(line)
         training.workload.save_dataset_record(directory.path)
     sinks: list[Any] = []

@@ -29,7 +29,7 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     """Run the updates of `epoch` from where `progress.global_step` stands. Return early when the run is interrupted or stopped."""
     t = training
     t.progress.start_training_epoch(epoch)
-    t.sampler.begin(epoch, t.progress.position_in_epoch)
+    t.sampler.set_epoch(epoch, t.progress.position_in_epoch)
     set_training(t.model)
     prefetcher = DevicePrefetcher(t.train_loader, t.device)
     before = t.progress.global_step

@@ -22,7 +22,7 @@ from linnaeus.reporting import LogSinks, ProgressDisplay, write_report, write_su
 from linnaeus.reporting.batch_record import BatchRecord
 from linnaeus.reporting.run_reports import RunReports
 from linnaeus.rundir import RunDirectory
-from linnaeus.rundir.missing import read_summary
+from linnaeus.rundir.finished_run import read_summary
 from linnaeus.rundir.validation_results import ValidationResults
 
 log = logging.getLogger("linnaeus")
@@ -58,8 +58,8 @@ class Outputs:
         saved = saved if saved is not None else {"rows": {}, "seconds": 0.0}
         self.seconds_before, self.resumed = saved["seconds"], True
         if self.writer is not None:  # before the rows are cut: a kill in between must not leave a checkpoint that counts more
-            for name in self.writer.begin(step):
-                log.warning("checkpoint %s is beyond step %d and was set aside", name, step)
+            for name in self.writer.resume(step):
+                log.warning("checkpoint %s is newer than step %d and was renamed", name, step)
         for line in self.sinks.resume(saved["rows"], step):
             log.warning(line)
         self.reports.resume(saved.get("reports", 0), saved.get("pending_report"))
@@ -118,7 +118,7 @@ class Outputs:
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
-    def before_commit(self) -> None:
+    def before_write(self) -> None:
         """Flush everything a checkpoint counts. Called in the writer's thread."""
         self.results.flush()
         self.sinks.sync()

@@ -8,9 +8,9 @@ import socket
 from typing import Any
 
 from linnaeus.checkpoint import LoadedCheckpoint, ResumePoint, find_resume_point, list_checkpoints
-from linnaeus.checkpoint.damage import CheckpointDamaged
-from linnaeus.checkpoint.fitting import check_fit, load_into
-from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial
+from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
+from linnaeus.checkpoint.loading import CheckpointDamaged
+from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_or_refuse
 from linnaeus.reporting.changes import describe_changes
@@ -120,7 +120,7 @@ def check_named_checkpoint(t: Training, directory: RunDirectory) -> None:
     choice = t.config.run.resume
     if choice not in ("auto", "never"):
         together: dict[str, Any] = {"is_master": t.context.is_master, "broadcast_object": t.context.broadcast_object}
-        found = find_resume_point(choice, directory.checkpoints, look_only=True, **together).checkpoint
+        found = find_resume_point(choice, directory.checkpoints, read_only=True, **together).checkpoint
         if found is not None:
             check_compatible(t, found)
 
@@ -142,7 +142,7 @@ def log_changes(t: Training) -> None:
         step, old_size = t.progress.global_step, directory.record.get("train_size")
         text = describe_changes(directory.previous, t.config, *sizes, step, old_size, t.ops.resolved.probabilities)
         log.info(text)
-        directory.keep("moved.txt", text)
+        directory.write_launch_file("moved.txt", text)
 
 
 # -- from given weights --------------------------------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def warm_start(t: Training, weights: InitialWeights | None) -> None:
         first = t.context.broadcast_object(t.output.directory.record.get("initial_weights"))
         if first not in (None, weights.digest):
             raise ConfigError(f"run.init_from: {path} holds other weights than this run began with, and no checkpoint of its own verifies")
-    report = check_fit(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
-    load_into(weights, report, t.model)
+    report = match_weights(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
+    load_matched(weights, report, t.model)
     lost = t.growth.mask_weights() if t.growth is not None else 0
     if lost:
         report.notes.append(f"growth: {lost:,} of these numbers are not connected at the start and begin at 0 (growth.start)")
@@ -181,14 +181,14 @@ def warm_start(t: Training, weights: InitialWeights | None) -> None:
         t.ema.load_averaged(t.model.state_dict())
     for line in report.lines():
         log.info(line)
-    t.output.directory.keep("init_from.txt", report.text())
+    t.output.directory.write_launch_file("init_from.txt", report.text())
 
 
 def _read_on_all_ranks(t: Training, path: str) -> InitialWeights:
     weights, refusal = None, ""
     try:
-        weights = t.workload.adapt_initial_weights(read_initial(path), t.model)
-        check_fit(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
+        weights = t.workload.adapt_initial_weights(read_initial_weights(path), t.model)
+        match_weights(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
     except ConfigError as error:
         refusal = str(error)
     outcomes = t.context.all_gather((refusal, weights.digest if weights is not None else ""))

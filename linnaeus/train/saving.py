@@ -31,8 +31,8 @@ def save(t: Training) -> None:
                 ema_state=t.ema.averaged() if t.ema is not None else None,
                 training_state=parts | {"ranks": per_rank},
                 state=readable_state(t),
-                before_commit=output.before_commit,
-                steady=parts.get("optimizers"),
+                before_write=output.before_write,
+                deferred=parts.get("optimizers"),
             )
     output.saved_step, t.watchdog.doing = step, activity
 
@@ -61,7 +61,7 @@ def wait_for_copy(t: Training) -> None:
     writer = t.output.writer
     if writer is not None and not writer.is_copied:
         with t.clock.charge("saving"):
-            writer.copied()
+            writer.wait_until_copied()
 
 
 def settle(t: Training) -> None:

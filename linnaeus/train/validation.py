@@ -89,7 +89,7 @@ def run_pending_validations(t: Training) -> None:
 def take_results(t: Training, results: dict[str, float]) -> None:
     """Best, plateau and early stopping see the results of a step exactly once."""
     schedule = t.config.schedule
-    t.tracker.take_validation(t.progress.global_step, results, schedule.best_monitor, schedule.best_mode)
+    t.tracker.update_validation(t.progress.global_step, results, schedule.best_monitor, schedule.best_mode)
     t.lr.observe(results)
     t.run.stop(t.ops.should_stop_early(t.progress.global_step, results=results))
     monitored = results.get(schedule.early_stop.monitor)

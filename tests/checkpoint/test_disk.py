@@ -16,8 +16,8 @@ import torch
 
 from linnaeus import train
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, disk, find_resume_point, format, list_checkpoints, load_checkpoint
-from linnaeus.checkpoint.damage import CheckpointDamaged
 from linnaeus.checkpoint.format import MANIFEST, MODEL, STATE, TRAINING
+from linnaeus.checkpoint.loading import CheckpointDamaged
 from linnaeus.checkpoint.retention import prune
 from linnaeus.checkpoint.rollback import NOTE
 from linnaeus.errors import ConfigError

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from linnaeus.checkpoint import save_checkpoint
-from linnaeus.checkpoint.fitting import check_fit, load_into
 from linnaeus.checkpoint.format import write_manifest
-from linnaeus.checkpoint.initial_weights import initial_weights, read_initial
+from linnaeus.checkpoint.initial_weights import initial_weights, read_initial_weights
+from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
 
@@ -137,11 +137,13 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
     for name, seed in (("a.pt", 1), ("b.pt", 1), ("c.pt", 2)):
         torch.save({"model": Net(seed).state_dict()}, tmp_path / name)
     shutil.copy(tmp_path / "a.pt", tmp_path / "d.pt")
-    digests = {name: read_initial(str(tmp_path / f"{name}.pt")).digest for name in "acd"}
+    digests = {name: read_initial_weights(str(tmp_path / f"{name}.pt")).digest for name in "acd"}
     assert digests["a"] == digests["d"] != digests["c"]
     path = checkpoint(tmp_path / "run" / "checkpoints", 1, Net(1))
     assert (
-        read_initial(str(path)).digest == read_initial(str(path / "model.safetensors")).digest == read_initial(str(tmp_path / "run")).digest
+        read_initial_weights(str(path)).digest
+        == read_initial_weights(str(path / "model.safetensors")).digest
+        == read_initial_weights(str(tmp_path / "run")).digest
     )
 
 
@@ -248,10 +250,10 @@ def test_other_misfits(tmp_path: Path) -> None:
 
 
 def test_checking_changes_nothing(tmp_path: Path) -> None:
-    model, weights = Net(2), read_initial(str(saved(tmp_path / "w.pt", Net(1).state_dict())))
-    report = check_fit(weights, model)
+    model, weights = Net(2), read_initial_weights(str(saved(tmp_path / "w.pt", Net(1).state_dict())))
+    report = match_weights(weights, model)
     assert same(model, Net(2))
-    load_into(weights, report, model)
+    load_matched(weights, report, model)
     assert same(model, Net(1))
 
 

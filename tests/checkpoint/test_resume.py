@@ -96,7 +96,7 @@ def test_a_newer_format_is_walked_past_and_named(saved: Path) -> None:
     [(path, reason)] = point.skipped
     assert Path(path).name == "step-00000200" and "update linnaeus" in reason
     writer = CheckpointWriter(saved, keep_last=2, keep_best=0)
-    assert writer.begin(point.step) == ["step-00000200.aside"] and (saved / "step-00000200.aside" / MODEL).exists()
+    assert writer.resume(point.step) == ["step-00000200.aside"] and (saved / "step-00000200.aside" / MODEL).exists()
 
 
 def test_a_newer_format_named_outright_is_an_error_of_the_user(saved: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def launch(saved: Path, choice: Path, step: int, mark: int, keep_last: int = 9) 
     writer = CheckpointWriter(saved, keep_last=keep_last, keep_best=0)
     assert holds_checkpoint(choice) and find_resume_point(str(choice), "").checkpoint is not None  # what the command checks first
     point = find_resume_point(str(choice), saved)
-    writer.begin(point.step)
+    writer.resume(point.step)
     writer.save(step, **payload(step, launch=mark))
     writer.close()
     return point.step
@@ -184,10 +184,10 @@ def test_another_command_in_between_makes_naming_it_a_new_wish(saved: Path) -> N
 def test_looking_writes_nothing(saved: Path) -> None:
     before = sorted(path.name for path in saved.iterdir())
     for own in ("", saved):
-        assert find_resume_point(str(saved / "step-00000100"), own, look_only=True).step == 100
+        assert find_resume_point(str(saved / "step-00000100"), own, read_only=True).step == 100
     assert sorted(path.name for path in saved.iterdir()) == before
     (saved / NOTE).write_text("garbage")
-    assert find_resume_point(str(saved / "step-00000100"), saved, look_only=True).step == 100
+    assert find_resume_point(str(saved / "step-00000100"), saved, read_only=True).step == 100
 
 
 def test_where_a_run_began_may_be_gone_once_it_has_its_own(saved: Path, tmp_path: Path) -> None:

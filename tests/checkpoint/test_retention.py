@@ -24,7 +24,7 @@ def steps(directory: Path) -> list[int]:
 
 def test_last_and_best_are_kept(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep_last=2, keep_best=1, best_mode="min")
-    writer.begin(0)
+    writer.resume(0)
     for step, score in ((1, 0.9), (2, 0.2), (3, 0.5), (4, None), (5, float("nan")), (6, 0.4)):
         writer.save(step, **payload(step, score=score))
     writer.close()
@@ -62,7 +62,7 @@ def test_going_on_from_an_older_one_sets_the_newer_aside_until_they_are_passed(t
         writer.save(step, **payload(step))
     writer.close()
     writer = CheckpointWriter(tmp_path, keep_last=3, keep_best=0)
-    assert writer.begin(10) == ["step-00000020.aside", "step-00000030.aside"]
+    assert writer.resume(10) == ["step-00000020.aside", "step-00000030.aside"]
     assert steps(tmp_path) == [10] and auto_resume_helper(tmp_path).step == 10
     writer.save(20, **payload(20))
     writer.wait()
@@ -116,7 +116,7 @@ def test_killed_at_any_instant_of_a_save(tmp_path: Path, same_step: bool) -> Non
         writer = CheckpointWriter(directory, keep_last=1, keep_best=0)  # the next start
         point = auto_resume_helper(directory)
         assert point.checkpoint is not None and point.step >= 2 and not point.skipped, n
-        writer.begin(point.step)
+        writer.resume(point.step)
         writer.save(target, **again)
         writer.close()
         assert os.listdir(directory) == [f"step-{target:08d}"], n

@@ -43,7 +43,7 @@ def test_it_is_the_same_and_stays_so(as_bytes: bool, monkeypatch: pytest.MonkeyP
     if as_bytes:
         copy_all_as_bytes(monkeypatch)
     live, keeper = state(1), HostSnapshot()
-    taken = keeper.take(live)
+    taken = keeper.copy(live)
     assert_same(taken, state(1))
     assert type(taken["plain"]) is OrderedDict
     for tensor in tensors(live):
@@ -66,7 +66,7 @@ def test_what_stays_as_it_is_is_copied_later(monkeypatch: pytest.MonkeyPatch) ->
     shared, moments, count = torch.ones(64), torch.ones(2, 32), torch.ones(1)
     live = {"model": {"w": torch.ones(64), "tied": shared}, "optimizer": {"m": moments, "also": moments, "tied": shared, "step": count}}
     keeper, ones = HostSnapshot(), torch.ones(64)
-    taken = keeper.take(live, live["optimizer"])
+    taken = keeper.copy(live, live["optimizer"])
     for tensor in (live["model"]["w"], shared, count):
         tensor.zero_()
     moments.fill_(2)
@@ -91,7 +91,7 @@ def test_finish_waits_for_the_thread_that_copies(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(snapshot, "LARGE", 0)
     monkeypatch.setattr(np, "copyto", held)
     live, keeper = {"m": torch.ones(64)}, HostSnapshot()
-    taken = keeper.take(live, live)
+    taken = keeper.copy(live, live)
     other = threading.Thread(target=keeper.finish)
     other.start()
     assert inside.wait(30)
@@ -117,7 +117,7 @@ def test_an_exception_does_not_pass_for_a_copy(after: bool, monkeypatch: pytest.
     monkeypatch.setattr(snapshot, "PIECE", 64)
     monkeypatch.setattr(np, "copyto", interrupted)
     live, keeper = {"m": torch.ones(64)}, HostSnapshot()
-    taken = keeper.take(live, live)
+    taken = keeper.copy(live, live)
     with pytest.raises(RuntimeError):
         keeper.finish()
     keeper.finish()
@@ -133,11 +133,11 @@ def test_negative_control_bytes_are_not_values_where_they_lie_otherwise(forgotte
     }
     monkeypatch.setattr(snapshot, "_lie_alike", alike[forgotten])
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
-        assert_same(HostSnapshot().take(state(1)), state(1))
+        assert_same(HostSnapshot().copy(state(1)), state(1))
 
 
 def test_names_of_one_tensor_stay_names_of_one_and_storages_are_of_exact_size() -> None:
-    taken = HostSnapshot().take(state(1))
+    taken = HostSnapshot().copy(state(1))
     assert taken["tied"] is taken["again"] and taken["view"].data_ptr() != taken["tied"].data_ptr()
     for tensor in tensors(taken):
         assert tensor.untyped_storage().nbytes() == tensor.nbytes, "torch.save writes whole storages"
@@ -146,22 +146,22 @@ def test_names_of_one_tensor_stay_names_of_one_and_storages_are_of_exact_size() 
 
 def test_memory_is_used_again_until_the_layout_outgrows_it() -> None:
     keeper = HostSnapshot()
-    first = [tensor.data_ptr() for tensor in tensors(keeper.take(state(1))) if tensor.numel()]
-    again = keeper.take(state(2))
+    first = [tensor.data_ptr() for tensor in tensors(keeper.copy(state(1))) if tensor.numel()]
+    again = keeper.copy(state(2))
     assert [tensor.data_ptr() for tensor in tensors(again) if tensor.numel()] == first
     assert_same(again, state(2))
     smaller = state(3) | {"images": torch.ones(2), "more": torch.ones(3)}
-    assert min(tensor.data_ptr() for tensor in tensors(keeper.take(smaller)) if tensor.numel()) == min(first)
+    assert min(tensor.data_ptr() for tensor in tensors(keeper.copy(smaller)) if tensor.numel()) == min(first)
     larger = state(4) | {"large": torch.ones(100_000)}
-    taken = keeper.take(larger)
+    taken = keeper.copy(larger)
     assert_same(taken, larger)
     keeper.release()
-    assert_same(keeper.take(larger), larger)
+    assert_same(keeper.copy(larger), larger)
 
 
 def test_what_was_taken_outlives_the_release() -> None:
     keeper = HostSnapshot()
-    taken = keeper.take(state(1))
+    taken = keeper.copy(state(1))
     keeper.release()
     del keeper
     assert_same(taken, state(1))
@@ -169,7 +169,7 @@ def test_what_was_taken_outlives_the_release() -> None:
 
 def test_parameters_need_no_gradient_in_the_copy() -> None:
     model = nn.Linear(3, 3)
-    taken = HostSnapshot().take({"w": model.weight, "other": nn.Parameter(torch.ones(2))})
+    taken = HostSnapshot().copy({"w": model.weight, "other": nn.Parameter(torch.ones(2))})
     assert not taken["w"].requires_grad and torch.equal(taken["w"], model.weight)
 
 
@@ -177,7 +177,7 @@ def test_parameters_need_no_gradient_in_the_copy() -> None:
 def test_children_do_not_inherit_the_memory() -> None:
     """Forked loader workers that shared its pages would make the next copy fault on every one of them."""
     keeper = HostSnapshot()
-    taken = keeper.take({"a": torch.ones(2_000_000)})
+    taken = keeper.copy({"a": torch.ones(2_000_000)})
     address = taken["a"].data_ptr()
     assert "dc" in flags_of(address)
     assert "dc" not in flags_of(torch.ones(2_000_000).data_ptr()), "negative control"

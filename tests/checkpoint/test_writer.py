@@ -69,7 +69,7 @@ def check_saved(saving: CheckpointWriter, step: int) -> None:
 def test_what_is_written_is_what_was_there_at_the_call(saving: CheckpointWriter) -> None:
     """The tensors change while the thread has not begun to write."""
     go, live = threading.Event(), payload(2)
-    saving.save(2, **live, before_commit=lambda: go.wait(30) or pytest.fail("nobody said go"))
+    saving.save(2, **live, before_write=lambda: go.wait(30) or pytest.fail("nobody said go"))
     assert saving.committed == 1 and saving.failure is None
     for tensor in (*live["model_state"].values(), *live["ema_state"].values(), *live["training_state"]["accumulators"]):
         tensor.zero_()
@@ -86,7 +86,7 @@ def test_what_is_written_is_what_was_there_at_the_call(saving: CheckpointWriter)
 
 def test_rows_are_flushed_first_and_in_the_thread(saving: CheckpointWriter) -> None:
     seen: list[Any] = []
-    saving.save(2, **payload(2), before_commit=lambda: seen.append((threading.current_thread(), os.listdir(saving.directory))))
+    saving.save(2, **payload(2), before_write=lambda: seen.append((threading.current_thread(), os.listdir(saving.directory))))
     saving.wait()
     [(thread, there)] = seen
     assert thread is not threading.main_thread() and there == ["step-00000001"]
@@ -122,7 +122,7 @@ def test_hashes_taken_while_writing_are_those_of_the_files(saving: CheckpointWri
 def test_a_process_that_ends_without_asking_finishes_the_file(tmp_path: Path) -> None:
     script = (
         "from pathlib import Path; from linnaeus.checkpoint import CheckpointWriter; from tests.checkpoint.test_writer import large\n"
-        f"CheckpointWriter(Path({str(tmp_path)!r}), 1, 0).save(3, **large(3), before_commit=lambda: __import__('time').sleep(0.3))\n"
+        f"CheckpointWriter(Path({str(tmp_path)!r}), 1, 0).save(3, **large(3), before_write=lambda: __import__('time').sleep(0.3))\n"
         "raise KeyError('the run went wrong')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
@@ -142,7 +142,7 @@ def test_what_is_not_plain_is_refused_at_the_call(saving: CheckpointWriter) -> N
 
 @pytest.mark.parametrize("by", ["wait", "save", "close"])
 def test_a_bug_in_the_thread_is_raised_once(saving: CheckpointWriter, by: str, errors: Callable[[], list[str]]) -> None:
-    saving.save(2, **payload(2), before_commit=lambda: {}["bug"])  # type: ignore[func-returns-value]
+    saving.save(2, **payload(2), before_write=lambda: {}["bug"])  # type: ignore[func-returns-value]
     with pytest.raises(KeyError, match="bug"):
         saving.save(3, **payload(3)) if by == "save" else getattr(saving, by)()
     assert errors() == []
@@ -252,7 +252,7 @@ def test_a_full_disk(tmp_path: Path, errors: Callable[[], list[str]], free_kib: 
         rows = RowWriter(tmp_path / "disk" / "metrics.jsonl")
         saving = CheckpointWriter(tmp_path / "disk" / "checkpoints", keep_last=1, keep_best=0)
         rows.log(1, {"x": 1})
-        saving.save(1, **payload(1), before_commit=rows.sync)
+        saving.save(1, **payload(1), before_write=rows.sync)
         saving.wait()
         ballast = tmp_path / "disk" / "ballast"
         with open(ballast, "wb") as file:
@@ -264,11 +264,11 @@ def test_a_full_disk(tmp_path: Path, errors: Callable[[], list[str]], free_kib: 
         while not rows._waiting:
             rows.log(2, {"x": "long " * 1000})
         assert len(errors()) == 1
-        saving.save(2, **payload(2), before_commit=rows.sync)
+        saving.save(2, **payload(2), before_write=rows.sync)
         saving.wait()
         refused(saving, errors(), "metrics.jsonl")
         ballast.unlink()
-        saving.save(3, **large(3), before_commit=rows.sync)
+        saving.save(3, **large(3), before_write=rows.sync)
         saving.wait()
         check_saved(saving, 3)
         assert RowWriter(rows.path).rows == rows.rows
@@ -324,7 +324,7 @@ def test_rows_that_are_not_on_the_disk_keep_their_checkpoint_off_it(saving: Chec
     rows = RowWriter(saving.directory.parent / "metrics.jsonl")
     rows.log(1, {"x": 1})
     rows.path.unlink()
-    saving.save(2, **payload(2), before_commit=rows.sync)
+    saving.save(2, **payload(2), before_write=rows.sync)
     saving.wait()
     refused(saving, errors(), "metrics.jsonl")
     rows.close()
@@ -332,7 +332,7 @@ def test_rows_that_are_not_on_the_disk_keep_their_checkpoint_off_it(saving: Chec
 
 def test_the_checkpoint_that_stands_must_be_whole(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
     (saving.directory / "step-00000001" / MODEL).unlink()
-    saving.save(2, **payload(2), before_commit=lambda: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+    saving.save(2, **payload(2), before_write=lambda: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
     saving.wait()
     assert "There is NO checkpoint" in errors()[0]
 
@@ -398,7 +398,7 @@ def test_leftovers_and_odd_things_in_the_directory_do_no_harm(saving: Checkpoint
     fresh = CheckpointWriter(saving.directory, keep_last=1, keep_best=0)
     point = auto_resume_helper(saving.directory)
     assert point.step == 1 and [Path(path).name for path, _ in point.skipped] == ["step-00000007", "step-00000004"]
-    fresh.begin(point.step)
+    fresh.resume(point.step)
     for step in (5, 6, 8):
         fresh.save(step, **payload(step))
         fresh.wait()

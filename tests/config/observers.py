@@ -109,7 +109,7 @@ def updates(config: Any, steps: int = 3) -> str:
     """The weights after a few updates."""
     t = built(config)
     t.output = SimpleNamespace(writer=None)  # no checkpoint copies anything
-    t.sampler.begin(0, 0)
+    t.sampler.set_epoch(0, 0)
     t.model.train()
     for _, window in zip(range(steps), windows(((batch, batch) for batch in t.train_loader), t.sampler.accumulation)):
         update_from(t, window, t.sync.reduce_counts(sum(t.workload.valid_counts(host) for host, _ in window)))
@@ -119,7 +119,7 @@ def updates(config: Any, steps: int = 3) -> str:
 def batches(config: Any) -> list[str]:
     """The first training batches as the loader gives them."""
     t = built(config)
-    t.sampler.begin(0, 0)
+    t.sampler.set_epoch(0, 0)
     return [digest(batch) for _, batch in zip(range(6), t.train_loader)]
 
 

@@ -16,7 +16,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.rundir import RunDirectory, dump_yaml, load_yaml, run_path
 from linnaeus.rundir.repeat import run_config as compose
 from linnaeus.rundir.repeat import split_from
-from linnaeus.rundir.saved import filled
+from linnaeus.rundir.saved_config import fill_defaults
 from tests import runs
 
 
@@ -218,16 +218,16 @@ def test_keys_that_a_saved_file_lacks_have_their_defaults_and_that_is_said(tmp_p
 
 def test_filling_leaves_what_it_does_not_know(tmp_path: Path) -> None:
     tree = compose_tree(["weighting.weights={species:2}"])
-    assert filled(tree) == (tree, [])
+    assert fill_defaults(tree) == (tree, [])
     for strange in ({"seed": 0}, {"workload": {"name": "no.such.package"}}, {"workload": None}):
-        assert filled(strange) == (strange, [])
+        assert fill_defaults(strange) == (strange, [])
     del tree["data"]["world"]
     tree["data"]["name"] = "gone"  # a source of data that this program has not
-    assert filled(tree)[1] == [] and "world" not in filled(tree)[0]["data"]
+    assert fill_defaults(tree)[1] == [] and "world" not in fill_defaults(tree)[0]["data"]
     vectors = compose_tree(["experiment=vectors"], runs.VECTORS)
     del vectors["model"]["hidden"], vectors["trainer"]["threads"]
-    assert filled(vectors)[1] == ["trainer.threads"]
-    complete, names = filled(vectors, runs.VECTORS)
+    assert fill_defaults(vectors)[1] == ["trainer.threads"]
+    complete, names = fill_defaults(vectors, runs.VECTORS)
     assert names == ["model.hidden", "trainer.threads"] and complete["model"]["hidden"] == 32
 
 

@@ -18,7 +18,7 @@ def global_batches(world, micro, epoch=1, start=0, **kwargs):
     batches: dict[int, list] = {}
     for rank in range(world):
         s = sampler(rank=rank, world=world, micro=micro, **kwargs)
-        s.begin(epoch, start)
+        s.set_epoch(epoch, start)
         for indices in s:
             batches.setdefault(indices[0].global_step, []).extend((i.position, i.sample) for i in indices if i.real)
     return {step: sorted(pairs) for step, pairs in batches.items()}
@@ -45,7 +45,7 @@ def test_processes_run_the_same_number_of_micro_batches_and_stand_ins_are_marked
     runs = []
     for rank in range(4):
         s = sampler(size=33, rank=rank, world=4, micro=2, batch=16)
-        s.begin(0)
+        s.set_epoch(0)
         runs.append([[i.real for i in indices] for indices in s])
     assert {len(r) for r in runs} == {3 * 2}
     assert sum(sum(map(sum, r)) for r in runs) == 33
@@ -63,7 +63,7 @@ def test_drop_leaves_out_what_changes_every_epoch():
 
 def test_a_run_that_ends_mid_epoch_stops_there():
     s = sampler(total=10)
-    s.begin(1)
+    s.set_epoch(1)
     assert list(s.steps()) == [0, 1, 2]
 
 

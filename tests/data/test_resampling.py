@@ -90,7 +90,7 @@ def batches(world, micro, start=0, groups=None):
         size = len(classes)
         by_epoch = lambda epoch: groups
         sampler = PositionSampler(size, 3, 64, micro, -(-size // 64), 1000, rank, world, by_epoch, Resampling(classes, 0.0, 3))
-        sampler.begin(2, start)
+        sampler.set_epoch(2, start)
         for indices in sampler:
             found.setdefault(indices[0].global_step, []).extend((i.position, i.sample) for i in indices if i.real)
     return {step: sorted(pairs) for step, pairs in found.items()}

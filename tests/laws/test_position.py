@@ -79,7 +79,7 @@ def test_the_batches_hold_what_the_law_is_about(tmp_path):
     workload.build_datasets(plan.ops, tmp_path)
     level = plan.ops.get_mixup_group_level
     sampler = PositionSampler(85, 0, 32, 8, 3, 9, groups=lambda epoch: workload.train_set.groups(level(epoch)))
-    sampler.begin(2)
+    sampler.set_epoch(2)
     found = [workload.train_set.__getitems__(indices) for indices in sampler]
     context.shutdown()
     rows = {name: torch.cat([batch[name] for batch in found]) for name in found[0]}

@@ -17,7 +17,7 @@ def tracker():
     made.loss_sums += torch.tensor([1.5, 2.5])
     made.add_update(torch.tensor([4.0, 4.0]))
     made.smoothed, made.smoothed_weight = 0.25, 0.5
-    made.take_validation(7, {"val/loss": 2.0, "val/a/top1": 0.5}, "val/loss", "min")
+    made.update_validation(7, {"val/loss": 2.0, "val/a/top1": 0.5}, "val/loss", "min")
     return made
 
 

@@ -253,7 +253,7 @@ def test_two_processes_grow_as_one_does(results, name):
         ("vectors", ["growth.begin=50%", "growth.until=10%"], "growth.until=10% (step 2) comes before growth.begin=50% (step 6)"),
         ("vectors", ["growth.begin=0%", "growth.until=0%"], "growth.until=0% leaves no update to grow in"),
         ("vectors", ["growth.every=[]"], "growth.every=[]: nothing would ever be connected"),
-        ("vectors", ["growth.every=[5min]"], "growth.every is 5min; minutes do not say at which update"),
+        ("vectors", ["growth.every=[5min]"], "growth.every is 5min; a time cannot be converted to steps"),
         ("vectors", ["growth.start=0.0001"], "growth.start=0.0001 leaves trunk.0.weight without any of its 192 weights"),
         ("vectors", ["optimizer=muon"], "Muon moves a matrix such as trunk.0.weight as a whole"),
         ("biota", [], "growth=linear: this model names no weights that may be missing"),

@@ -42,7 +42,7 @@ def test_a_bad_duration_is_one_line_that_names_the_key(text: object) -> None:
 
 
 def test_minutes_where_steps_are_needed() -> None:
-    with pytest.raises(ConfigError, match=r"lr_scheduler\.warmup is 15min; minutes do not say at which update"):
+    with pytest.raises(ConfigError, match=r"lr_scheduler\.warmup is 15min; a time cannot be converted to steps"):
         Duration.parse("15min", "lr_scheduler.warmup").to_steps(100, 10)
 
 

@@ -247,7 +247,7 @@ WRONG = {
     "{a:{start:0%,end:100%},b:{start:30%,end:80%}}": "schedule.phases.b ends at step 80, before a (step 100)",
     "{a:{start:5%,end:100%}}": "schedule.phases.a starts at step 5, and no phase covers what is before",
     "{a:{start:0%,end:90%}}": "schedule.phases.a ends at step 90, and no phase covers the rest of the run of 100 steps",
-    "{a:{start:0%,end:15min}}": "schedule.phases.a.end is 15min; minutes do not say at which update",
+    "{a:{start:0%,end:15min}}": "schedule.phases.a.end is 15min; a time cannot be converted to steps",
     "{a:{start:0,end:100%}}": "schedule.phases.a.start is 0; it needs a unit",
     "{a:{start:0%}}": "schedule.phases.a.end is missing",
     "{a:{start:0%,end:100%,ends:5}}": "unknown key schedule.phases.a.ends; did you mean schedule.phases.a.end?",

@@ -14,7 +14,7 @@ import pytest
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.errors import ConfigError
-from linnaeus.rundir import missing
+from linnaeus.rundir import finished_run
 from linnaeus.sweep import driver as driver_module
 from linnaeus.sweep import outcomes, study_record, whole
 from linnaeus.sweep.driver import Driver
@@ -157,7 +157,7 @@ def test_a_trial_whose_log_cannot_be_made_fails_alone(tmp_path, said):
 
 def test_a_summary_that_cannot_be_read_ends_one_trial(tmp_path, said, monkeypatch):
     def unreadable(path: Path) -> None:
-        raise OSError(errno.EIO, "Input/output error", str(path / missing.SUMMARY))
+        raise OSError(errno.EIO, "Input/output error", str(path / finished_run.SUMMARY))
 
     monkeypatch.setattr(outcomes, "read_summary", unreadable)
     trials = Trials(tmp_path, 2)

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.checkpoint.fitting import covers
+from linnaeus.checkpoint.weight_matching import matches_prefix
 from linnaeus.checkpoint.initial_weights import PUBLISHED
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.model.sizes import rounded_up
@@ -51,7 +51,7 @@ def adapt_weights(weights: InitialWeights, model: GPT, config: Config, tokens: s
     """Return the weights with the names of `model`. `tokens` is the identity of this run's tokens. Raise `ConfigError` for weights of a run
     with other tokens, and for a GPT-2 whose settings differ from the model's."""
     path = str(config.run.init_from)
-    if covers(config.run.init_skip, EMBEDDING):  # the tokens of the weights do not matter
+    if matches_prefix(config.run.init_skip, EMBEDDING):  # the tokens of the weights do not matter
         return _convert_gpt2(weights, model, config, path)
     notes = check_tokens(path, tokens)
     return _convert_gpt2(dataclasses.replace(weights, notes=[*weights.notes, *notes]), model, config, path, tokens)

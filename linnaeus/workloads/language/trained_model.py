@@ -59,12 +59,12 @@ def find_run(path: Path) -> Path:
 def _read_run_config(run: Path) -> Config:
     from linnaeus.config.load import typed_config
     from linnaeus.rundir.repeat import read_saved
-    from linnaeus.rundir.saved import filled
+    from linnaeus.rundir.saved_config import fill_defaults
 
     tree = read_saved(run / CONFIG)
     if tree["workload"].get("name") != "language":
         raise ConfigError(f"RUN: {run} is a run of workload={tree['workload'].get('name')}; it must be a run of workload=language")
-    return typed_config(filled(tree)[0])
+    return typed_config(fill_defaults(tree)[0])
 
 
 def _read_tokenizer(run: Path) -> Tokenizer:
@@ -93,15 +93,15 @@ def _read_dimension_weights(run: Path, names: Sequence[str]) -> list[float]:
 
 
 def _load(path: str, config: Config, tokenizer: Tokenizer, dimension_weights: Sequence[float] | None) -> TrainedModel:
-    from linnaeus.checkpoint.fitting import check_fit, load_into
-    from linnaeus.checkpoint.initial_weights import read_initial
+    from linnaeus.checkpoint.weight_matching import match_weights, load_matched
+    from linnaeus.checkpoint.initial_weights import read_initial_weights
     from linnaeus.workloads.language.model import build_gpt
 
-    weights = read_initial(path)
+    weights = read_initial_weights(path)
     model = build_gpt(config.model, config.seed, tokenizer.size, config.data.block)
     if dimension_weights is not None:
         model.set_dimension_weights(dimension_weights)
     if config.trainer.precision == "float64":
         model = model.double()
-    load_into(weights, check_fit(weights, model), model)
+    load_matched(weights, match_weights(weights, model), model)
     return TrainedModel(model.eval(), tokenizer, weights.source, weights.notes)

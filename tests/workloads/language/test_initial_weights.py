@@ -128,10 +128,10 @@ def begun(folder: Path, path: Path, *more: str) -> Any:
 
 
 def scores_of(folder: Path, path: Path, tokens: list[int], *more: str) -> np.ndarray:
-    from linnaeus.checkpoint.fitting import check_fit, load_into
+    from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 
     t, weights = begun(folder, path, *more)
-    load_into(weights, check_fit(weights, t.model), t.model)
+    load_matched(weights, match_weights(weights, t.model), t.model)
     with torch.no_grad():
         return t.model.eval()({"input": torch.tensor([tokens])})["logits"][0].numpy()
 

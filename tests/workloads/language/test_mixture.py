@@ -320,7 +320,7 @@ def test_a_position_draws_the_same_however_the_run_is_split(tmp_path, order):
             windows = pickle.loads(pickle.dumps(windows_of(tmp_path, order, schedule_of(FADE), seed)))
             sampler = sampler_of(windows, seed, micro, world, rank)
             for epoch in (3, 4):
-                sampler.begin(epoch, start)
+                sampler.set_epoch(epoch, start)
                 for indices in sampler:
                     batch = windows.__getitems__(indices)
                     for index, tokens, window in zip(indices, batch["input"].tolist(), batch["sample"].tolist()):
@@ -343,7 +343,7 @@ def test_two_workers_draw_what_the_process_itself_does(tmp_path, order):
         sampler = sampler_of(windows)
         loader, found = build_loaders(windows, sampler, workers, 2, False), []
         for epoch, start in ((2, 4), (3, 0)):
-            sampler.begin(epoch, start)
+            sampler.set_epoch(epoch, start)
             found += [(batch["sample"].tolist(), batch["input"].tolist()) for batch in loader]
         return found
 

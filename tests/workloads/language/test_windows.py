@@ -107,7 +107,7 @@ def test_a_window_is_a_function_of_seed_epoch_and_position(tmp_path, order):
             dataset = windows_of(tmp_path, 1000, 16, order, seed)
             sampler = PositionSampler(len(dataset), seed, 8, micro, -(-len(dataset) // 8), 20, rank, world)
             for epoch in range(2):
-                sampler.begin(epoch)
+                sampler.set_epoch(epoch)
                 for indices in sampler:
                     for index, row in zip(indices, dataset.__getitems__(indices)["input"].tolist()):
                         if index.real:

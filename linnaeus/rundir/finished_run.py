@@ -1,4 +1,4 @@
-"""What a finished run should have on the disk and has not, as far as it can still be made without training it all again."""
+"""Read summary.json, and list the files that a finished run has lost and that can be made again from its checkpoints."""
 
 from __future__ import annotations
 
@@ -7,29 +7,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linnaeus.checkpoint.damage import CheckpointDamaged
-from linnaeus.checkpoint.format import step_name, verify
+from linnaeus.checkpoint.format import step_name
+from linnaeus.checkpoint.loading import CheckpointDamaged, verify
 from linnaeus.checkpoint.resume import list_checkpoints
-from linnaeus.files import read_or_refuse
+from linnaeus.files import read_json, read_or_refuse
 
 SUMMARY = "summary.json"
-ENDED = ("finished", "stopped_early")
-_TAIL = 4 << 20  # bytes at the end of metrics.jsonl that hold the rows of the last step
+ENDED = ("finished", "stopped_early")  # values of `status`
+_TAIL = 4 << 20  # bytes at the end of metrics.jsonl that contain the rows of the last step
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """summary.json of a run directory; empty when there is none yet, or none that can be read."""
-    try:
-        summary = json.loads((path / SUMMARY).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return summary if isinstance(summary, dict) else {}
+    """Return summary.json of a run directory, {} if it does not exist or is damaged. Raise `OSError` if the disk fails."""
+    return read_json(path / SUMMARY) or {}
 
 
 def missing_files(path: Path, config: Mapping[str, Any]) -> list[str]:
-    """Names of what is missing in a run directory whose summary says that the run has ended: the checkpoint of its last step, results
-    of its validations, the report. Everything is made from a checkpoint: where all were deleted, nothing is missing_files.
-    ConfigError when the disk cannot be read now."""
+    """Return the names of the missing files of a finished run: the checkpoint of its last step, validation results, the report.
+
+    All of them are made from a checkpoint, so return [] if every checkpoint was deleted. Raise `ConfigError` if the disk cannot be read at
+    present.
+    """
     summary, checkpoints = read_summary(path), path / "checkpoints"
     if not list_checkpoints(checkpoints):
         return []
@@ -45,7 +43,7 @@ def missing_files(path: Path, config: Mapping[str, Any]) -> list[str]:
 
 
 def _validated(rows: Path, step: int) -> list[str]:
-    """The validation passes of the last step, as its rows at the end of the file name them."""
+    """Return the names of the validation passes of the last step, from its rows at the end of the file."""
     if not rows.exists():
         return []
     with open(rows, "rb") as file:
@@ -62,7 +60,7 @@ def _validated(rows: Path, step: int) -> list[str]:
 
 def _verifies(checkpoint: Path) -> bool:
     try:
-        read_or_refuse(lambda: verify(checkpoint))  # an ended run is not trained again because a disk is away
+        read_or_refuse(lambda: verify(checkpoint))  # a failing disk must not cause a finished run to be trained again
     except CheckpointDamaged:
         return False
     return True

@@ -1,7 +1,7 @@
-"""A file that knows its SHA-256 the moment it is written, so that a checkpoint's manifest costs no second read.
+"""A file that computes its SHA-256 while it is written, so that the manifest of a checkpoint needs no second read.
 
-Written without a buffer of its own, in pieces: the copy into the page cache and the hash each release the interpreter's lock, and
-between two pieces a training thread beside never waits for longer than the piece's few instructions.
+Data is written without a buffer, in pieces of 8 MiB. Writing and hashing a piece both release the interpreter's lock, so a training
+thread beside this one waits only for a few instructions between pieces.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-PIECE = 8 << 20  # bytes written and hashed at a time: still in the cache for the second of the two
+PIECE = 8 << 20  # bytes written and hashed at a time: still in the cache when they are hashed
 
 
 class FileEntry(NamedTuple):
-    """What the manifest says of a file: bytes, and SHA-256 in hexadecimal."""
+    """The entry of a file in the manifest: its size in bytes and its SHA-256 in hexadecimal."""
 
     size: int
     sha256: str
 
 
-class HashedFile:
-    """A new file for `torch.save` or for bytes; `entry` once it is closed.
+class HashingWriter:
+    """A new file, written by `torch.save` or with bytes. `entry` is valid after it is closed.
 
-    The first OSError of a write is kept and raised at the end of the `with` block, and what comes after it is dropped: torch's zip
-    writer calls `write` from C++ through which no exception passes safely. Nothing is flushed to the disk (committing does that).
+    The first `OSError` is stored and raised at the end of the `with` block, and later writes are ignored: torch's zip writer calls
+    `write` from C++, where an exception is not safe. Nothing is flushed to the disk; `commit_directory` does that.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class HashedFile:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def write(self, data: Any) -> int:
-        """All of `data`, any contiguous buffer of bytes; returns its length."""
+        """Write all of `data`, a contiguous buffer, and return its length in bytes."""
         view = memoryview(data).cast("B")
         for start in range(0, len(view), PIECE):
             if self.error is not None:
@@ -48,7 +48,7 @@ class HashedFile:
     def _write_piece(self, piece: memoryview) -> None:
         self._hash.update(piece)
         self.size += len(piece)
-        while piece:  # a short write is no error: the next one says what is wrong
+        while piece:  # after a short write the next call reports the error
             try:
                 written = os.write(self._descriptor, piece)
             except OSError as error:
@@ -57,18 +57,19 @@ class HashedFile:
             piece = piece[written:]
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: there is no buffer."""
 
     @property
     def entry(self) -> FileEntry:
+        """Return the size and hash of what was written."""
         return FileEntry(self.size, self._hash.hexdigest())
 
-    def __enter__(self) -> HashedFile:
+    def __enter__(self) -> HashingWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            os.close(self._descriptor)  # on a network disk a quota may speak up only here
+            os.close(self._descriptor)  # a network disk may report a full quota only here
         except OSError as error:
             self.error = self.error or OSError(error.errno, error.strerror, str(self.path))
         if self.error is not None and (kind is None or issubclass(kind, Exception)):

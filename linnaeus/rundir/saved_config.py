@@ -1,0 +1,165 @@
+"""Saved configurations: write and read config.yaml, and add the keys that a file of an earlier version lacks.
+
+A key that a later version adds must not make a saved run a different one. A missing key therefore gets its default for the same choices
+of configuration groups.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from linnaeus.config.schema import WORKLOAD_GROUPS, Config
+from linnaeus.errors import ConfigError
+from linnaeus.rundir.identity import plain
+
+Tree = dict[str, Any]
+_UNKNOWN = object()
+
+
+# -- YAML ----------------------------------------------------------------------------------------------------------------------
+
+
+def dump_yaml(config: Mapping[str, Any]) -> str:
+    """Return a configuration as YAML that PyYAML and Hydra read as the same values. Quote strings that look like numbers (`1e-3`)."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def represent_text(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="'" if _looks_numeric(value) else None)
+
+    Dumper.add_representer(str, represent_text)
+    return yaml.dump(plain(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=140)
+
+
+def load_yaml(text: str) -> Any:
+    """Return the values in a YAML text."""
+    import yaml
+
+    return yaml.safe_load(text)
+
+
+def read_config(file: Path) -> Tree:
+    """Return the configuration in config.yaml of a run directory. Raise `ConfigError` if it is damaged."""
+    import yaml
+
+    try:
+        content = load_yaml(file.read_bytes().decode())
+    except (UnicodeDecodeError, yaml.YAMLError):
+        content = None
+    if not isinstance(content, dict) or not isinstance(content.get("run"), dict):
+        raise ConfigError(
+            f"run.root: {file} is damaged; replace it with its newest copy, {file.parent / 'launches'}/<number>/{file.name}, "
+            "or choose another run.name"
+        )
+    return content
+
+
+def _looks_numeric(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+# -- keys of later versions ----------------------------------------------------------------------------------------------------
+
+
+def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None) -> tuple[Tree, list[str]]:
+    """Return a copy of a saved configuration with defaults for the keys that it lacks, and the names of these keys.
+
+    A key stays missing if its default is unknown: its group is in a directory that is not given, or its workload no longer exists.
+    """
+    from linnaeus.config.load import variants_of
+
+    found = copy.deepcopy(dict(tree))
+    workload = (found.get("workload") or {}).get("name")
+    try:
+        variants = variants_of(workload) if isinstance(workload, str) else None
+    except ConfigError:
+        variants = None
+    if variants is None or not any(True for _ in _missing_keys(Config, found, "", variants)):
+        return found, []
+    defaults = _defaults_for(found, config_dir)
+    names = []
+    for key, node, default in _missing_keys(Config, found, "", variants, defaults):
+        name = key.rpartition(".")[2]
+        if default is not _UNKNOWN and default != "???":
+            node[name] = copy.deepcopy(default)
+            names.append(key)
+    return _derived(found, variants), names
+
+
+def _derived(tree: Tree, variants: Mapping[str, Any]) -> Tree:
+    """Return a configuration with the values that are derived from others; unchanged if this version does not accept it."""
+    from linnaeus.config.load import typed_config
+
+    try:
+        return _merge(tree, dataclasses.asdict(typed_config(_known(Config, tree, "", variants))))
+    except ConfigError:
+        return tree
+
+
+def _merge(tree: Tree, new: Tree) -> Tree:
+    """Return `new` with the keys that only `tree` has, which are keys that the program no longer has."""
+    nested = {key: _merge(tree[key], value) for key, value in new.items() if isinstance(value, dict) and isinstance(tree.get(key), dict)}
+    return {**tree, **new, **nested}
+
+
+def _known(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any]) -> Tree:
+    """Return a tree without the keys that are not in the schema."""
+    found = {}
+    for field in dataclasses.fields(cls):
+        if field.name in node:
+            value, key = node[field.name], f"{prefix}{field.name}"
+            nested = _schema_of(cls, field.name, value, key, variants)
+            found[field.name] = _known(nested, value, key + ".", variants) if nested is not None else value
+    return found
+
+
+def _schema_of(cls: type, name: str, value: Any, key: str, variants: Mapping[str, Any]) -> type | None:
+    """Return the dataclass of a mapping of keys; None for a plain value, or for a choice of a group that does not exist."""
+    hint = variants[key].get(value.get("name")) if key in variants and isinstance(value, dict) else typing.get_type_hints(cls)[name]
+    return hint if isinstance(value, dict) and isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
+
+
+def _missing_keys(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any], defaults: Any = None) -> Iterator[tuple[str, Tree, Any]]:
+    """Yield (key, the mapping that lacks it, its default or `_UNKNOWN`) for every key of the schema that is not in a tree."""
+    for field in dataclasses.fields(cls):
+        name, key = field.name, f"{prefix}{field.name}"
+        if not prefix and name in WORKLOAD_GROUPS and name not in variants:
+            continue
+        default = defaults.get(name, _UNKNOWN) if isinstance(defaults, dict) else _UNKNOWN
+        if name not in node:
+            yield key, node, default
+            continue
+        nested = _schema_of(cls, name, node[name], key, variants)
+        if nested is not None:
+            other_choice = key in variants and isinstance(default, dict) and default.get("name") != node[name].get("name")
+            yield from _missing_keys(nested, node[name], key + ".", variants, None if other_choice else default)
+
+
+def _defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tree:
+    """Compose the defaults for the choices of groups of a saved configuration."""
+    from linnaeus.config.load import compose_tree, group_files
+
+    choices = []
+    for group, files in group_files(config_dir).items():
+        name = tree[group].get("name") if isinstance(tree.get(group), dict) else None
+        stem = next((file.stem for file in files if name is not None and _group_name(file) == name), None)
+        if stem is not None:
+            choices.append(f"{group}={stem}")
+    return compose_tree(choices, config_dir, missing_ok=True)
+
+
+def _group_name(file: Path) -> str:
+    """Return the `name` in the file of a group."""
+    content = load_yaml(file.read_text())
+    return content.get("name", file.stem) if isinstance(content, dict) else file.stem

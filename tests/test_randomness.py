@@ -1,4 +1,4 @@
-"""Position law: our hash does not move. Golden values, and the qualities the rest relies on."""
+"""Position law: golden values of the hash, and the statistical properties that the program relies on."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_uniforms_are_uniform_and_streams_are_independent():
     assert a.min() >= 0 and a.max() < 1
 
 
-def test_permutation_is_one():
+def test_permutation_contains_every_index_once():
     p = permutation(key(9), 1000)
     assert sorted(p.tolist()) == list(range(1000))
     assert (p != permutation(key(10), 1000)).any()

@@ -1,4 +1,4 @@
-"""One directory per run: which one it is, who holds it, what may change between two starts."""
+"""The run directory: its name, its lock, and the changes that are allowed between two starts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from linnaeus import files as disk
-from linnaeus.checkpoint import format, save_checkpoint
+from linnaeus import files as file_operations
+from linnaeus.checkpoint import loading, save_checkpoint
 from linnaeus.config.schema import Config, DataConfig
 from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
@@ -39,7 +39,7 @@ def _in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """A small configuration with dotted changes."""
+    """Return a small configuration. `trainer__length=...` changes `trainer.length`."""
     tree: dict[str, Any] = {
         "seed": 0,
         "plan": False,
@@ -62,7 +62,7 @@ def files() -> list[str]:
     return sorted(str(p) for p in Path().rglob("*") if p.is_file())
 
 
-def test_looking_writes_nothing_starting_writes_everything() -> None:
+def test_the_constructor_writes_nothing_and_start_writes_all_files() -> None:
     run = RunDirectory(config(), ["optimizer.lr=1e-5"])
     assert files() == [] and run.is_new
     run.start(devices=["cpu"], world_size=1, data_fingerprint="f00d")
@@ -76,7 +76,7 @@ def test_looking_writes_nothing_starting_writes_everything() -> None:
     run.release()
 
 
-def test_the_same_command_enters_the_same_directory_and_keeps_its_history() -> None:
+def test_a_second_start_uses_the_same_directory_and_keeps_its_history() -> None:
     with RunDirectory.open(config()) as first:
         pass
     again = config(trainer__num_workers=4, schedule__log=["9steps"])
@@ -93,8 +93,8 @@ def test_a_key_that_alters_updates_names_another_run(key: str) -> None:
     assert update_hash(config(**{key: "other"})) != update_hash(config())
 
 
-def test_every_harmless_key_leaves_the_name_and_exists() -> None:
-    """A typo in NON_UPDATE_KEYS would quietly make a key alter the name."""
+def test_keys_without_effect_on_updates_exist_and_do_not_change_the_name() -> None:
+    """A misspelt entry of NON_UPDATE_KEYS would have no effect."""
     for name in NON_UPDATE_KEYS:
         here: Any = DataConfig if name.startswith("data.") else Config
         for part in name.removeprefix("data.").split("."):
@@ -107,7 +107,7 @@ def test_every_harmless_key_leaves_the_name_and_exists() -> None:
     assert dataclasses.is_dataclass(Config)
 
 
-def test_an_altering_change_is_refused_unless_allowed_by_name() -> None:
+def test_a_change_that_alters_updates_is_refused_unless_allowed() -> None:
     named = {"run__name": "mine"}
     RunDirectory.open(config(**named)).release()
     before = files()
@@ -121,10 +121,10 @@ def test_an_altering_change_is_refused_unless_allowed_by_name() -> None:
         assert run.altered and run.changes[-1] == 'trainer.length: "10epochs" -> "20epochs"'
     run.start()
     run.release()
-    assert not RunDirectory(config(**named, trainer__length="20epochs")).altered  # allowed once, it is the configuration
+    assert not RunDirectory(config(**named, trainer__length="20epochs")).altered  # an allowed change becomes the configuration of the run
 
 
-def test_another_choice_of_a_group_is_one_name() -> None:
+def test_another_choice_of_a_group_is_reported_as_the_group() -> None:
     named = {"run__name": "mine"}
     RunDirectory.open(config(**named)).release()
     other = {**named, "optimizer": {"name": "sgd", "lr": 1e-5, "momentum": 0.9}, "seed": 1}
@@ -133,57 +133,57 @@ def test_another_choice_of_a_group_is_one_name() -> None:
     line = str(caught.value)
     assert 'optimizer.name: "adamw" -> "sgd"' in line and "momentum" not in line and "run.allow=[optimizer,seed]" in line
     assert RunDirectory(config(**other, run__allow=["optimizer", "seed"])).altered
-    with pytest.raises(ConfigError, match=r"run\.allow=\[seed,optimizer\]"):  # what was allowed stays in what to type
+    with pytest.raises(ConfigError, match=r"run\.allow=\[seed,optimizer\]"):  # the suggestion contains what is allowed already
         RunDirectory(config(**other, run__allow=["seed"]))
 
 
-def test_what_changed_is_news_and_is_recorded() -> None:
+def test_changes_are_logged_and_recorded() -> None:
     with RunDirectory.open(config()) as first:
-        assert first.news() == [] and first.previous == first.record == {}
+        assert first.start_messages() == [] and first.previous == first.record == {}
     record = json.loads((first.path / "run.json").read_text())
     record["packages"]["torch"], record["commit"], record["world_size"] = "1.0", "another", 7
     (first.path / "run.json").write_text(json.dumps(record))
     second = RunDirectory(config(trainer__num_workers=4))
     second.start(world_size=2)
     assert second.previous == config()
-    news = second.news()
-    assert news[0] == "changed since the last start: trainer.num_workers: 1 -> 4"
-    assert "since the last start, the number of processes: 7 -> 2" in news
-    assert any("the commit of linnaeus: another ->" in line for line in news) and any("torch: 1.0 ->" in line for line in news)
+    messages = second.start_messages()
+    assert messages[0] == "changed since the last start: trainer.num_workers: 1 -> 4"
+    assert "since the last start, the number of processes: 7 -> 2" in messages
+    assert any("the commit of linnaeus: another ->" in line for line in messages) and any("torch: 1.0 ->" in line for line in messages)
     assert json.loads((first.path / "launches/2/launch.json").read_text())["changes"] == ["trainer.num_workers: 1 -> 4"]
-    second.keep("moved.txt", "what moves\n")
+    second.write_launch_file("moved.txt", "what moves\n")
     assert (first.path / "launches/2/moved.txt").read_text() == "what moves\n"
     second.release()
     with RunDirectory.open(config(trainer__num_workers=4)) as third:
         assert third.changes == []
 
 
-def test_the_weights_a_run_begins_with_name_it() -> None:
-    begun = [
+def test_the_keys_of_a_warm_start_change_the_name() -> None:
+    started = [
         config(run={**config()["run"], "init_from": path, "init_allow": allow}) for path, allow in (("a", []), ("b", []), ("a", ["head"]))
     ]
     plain = config(run={**config()["run"], "init_from": None, "init_allow": []})
-    assert len({update_hash(tree) for tree in [config(), *begun]}) == 4
-    assert update_hash(plain) == update_hash(config()), "the name of a run from before there was the key"
+    assert len({update_hash(tree) for tree in [config(), *started]}) == 4
+    assert update_hash(plain) == update_hash(config()), "the name of a run that was saved before these keys existed"
     RunDirectory.open({**plain, "run": {**plain["run"], "name": "x"}}).release()
     with pytest.raises(ConfigError, match=r'run\.init_from: null -> "a".*run\.allow=\[run\.init_from\]'):
-        RunDirectory({**begun[0], "run": {**begun[0]["run"], "name": "x"}})
+        RunDirectory({**started[0], "run": {**started[0]["run"], "name": "x"}})
 
 
-def test_other_weights_under_the_same_name_are_refused_while_they_count() -> None:
+def test_other_initial_weights_in_the_same_file_are_refused() -> None:
     tree = config(run={**config()["run"], "init_from": "w.pt"})
     run = RunDirectory(tree)
     run.start(initial_weights="one")
     run.release()
-    with pytest.raises(ConfigError, match=r"run\.init_from: w\.pt holds other weights .*one -> two"):
+    with pytest.raises(ConfigError, match=r"run\.init_from: w\.pt contains other weights .*one -> two"):
         RunDirectory(tree).start(initial_weights="two")
-    later = RunDirectory(tree)  # with a checkpoint of its own it reads them no more, and keeps the record
+    later = RunDirectory(tree)  # a run with a checkpoint does not read them again, and keeps the digest
     later.start()
     later.release()
     assert json.loads((run.path / "run.json").read_text())["initial_weights"] == "one"
 
 
-def test_difference_names_keys_that_come_and_go() -> None:
+def test_the_difference_contains_added_and_removed_keys() -> None:
     old, new = {"data": {"a": 1, "max_bad_fraction": 0.1}, "head": None}, {"data": {"a": 1.0, "b": [1, (2, 3)]}, "head": {"name": "x"}}
     difference = config_difference(old, new)
     assert difference.harmless == ["data.max_bad_fraction: 0.1 -> (absent)"]
@@ -211,13 +211,13 @@ def test_other_data_are_refused() -> None:
     allowed.release()
 
 
-def test_a_root_that_cannot_be_written() -> None:
+def test_a_root_that_cannot_be_created() -> None:
     Path("outputs").write_text("a file")
-    with pytest.raises(ConfigError, match=r"run\.root: .* cannot be made"):
+    with pytest.raises(ConfigError, match=r"run\.root: .* cannot be created"):
         RunDirectory(config()).start()
 
 
-def test_finished_is_said() -> None:
+def test_finished_depends_on_the_summary_and_the_changes() -> None:
     with RunDirectory.open(config(run__name="x")) as run:
         assert not run.finished
         for status, finished in (("interrupted", False), ("finished", True), ("stopped_early", True), ("failed", False)):
@@ -229,7 +229,7 @@ def test_finished_is_said() -> None:
 
 
 def ended(path: Path, step: int, **final: float) -> None:
-    """The directory of a run that ended at `step`, whole."""
+    """Write all files of a run that ended at `step`."""
     save_checkpoint(path / "checkpoints", step, model_state={"w": torch.zeros(2)}, training_state={}, state={})
     results = path / "validation" / f"step-{step:08d}"
     results.mkdir(parents=True, exist_ok=True)
@@ -242,14 +242,14 @@ def ended(path: Path, step: int, **final: float) -> None:
     (path / "summary.json").write_text(json.dumps({"status": "finished", "global_step": step, "final": final}))
 
 
-def test_a_finished_run_owes_what_it_has_lost() -> None:
+def test_a_finished_run_lists_its_missing_files() -> None:
     tree = config(run__name="x", logger__report=True, schedule__checkpoint_at_end=True)
     with RunDirectory.open(tree) as run:
         pass
     metrics = {"val_ema/loss": 1.0, "val_ema/top1": 0.5, "val_ema_mask_meta/loss": 2.0}
     last = "checkpoints/step-00000009"
 
-    def owes(**changes: Any) -> list[str]:
+    def missing(**changes: Any) -> list[str]:
         found = RunDirectory(config(**{"run__name": "x", "logger__report": True, "schedule__checkpoint_at_end": True, **changes}))
         assert found.finished is (not found.missing)
         return found.missing
@@ -260,47 +260,47 @@ def test_a_finished_run_owes_what_it_has_lost() -> None:
         ended(run.path, 9, **metrics)
 
     restore()
-    assert owes() == []
+    assert missing() == []
     (run.path / "report.html").unlink()
-    assert owes() == ["report.html"] and owes(logger__report=False) == []
+    assert missing() == ["report.html"] and missing(logger__report=False) == []
     restore()
     (run.path / "validation/step-00000009/val_mask_meta.json").unlink()
-    assert owes() == ["validation/step-00000009/val_mask_meta.json"]
+    assert missing() == ["validation/step-00000009/val_mask_meta.json"]
     restore()
     shutil.rmtree(run.path / last)
-    assert owes() == [last] and owes(schedule__checkpoint_at_end=False) == []
+    assert missing() == [last] and missing(schedule__checkpoint_at_end=False) == []
     restore()
     (run.path / last / "model.safetensors").write_bytes(b"damaged")
-    assert owes() == [last]
-    shutil.rmtree(run.path / "checkpoints")  # to save space: nothing could be made from what is left
+    assert missing() == [last]
+    shutil.rmtree(run.path / "checkpoints")  # without a checkpoint no file can be made
     (run.path / "report.html").unlink()
-    assert owes() == []
+    assert missing() == []
     restore()
     (run.path / "report.html").unlink()
     with RunDirectory.open(tree) as again:
-        assert again.news()[0].endswith("x was finished, but lacks report.html: only that is made")
+        assert again.start_messages()[0].endswith("x was finished, but lacks report.html: only these files are made again")
         assert json.loads((run.path / "summary.json").read_text())["status"] == "running"
 
 
-def test_an_ended_run_owes_nothing_because_a_disk_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To make its last checkpoint again would mean to train from an older one, and to set newer ones aside."""
+def test_an_unreadable_checkpoint_of_a_finished_run_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make the last checkpoint again, the run would have to train from an older one."""
     tree = config(run__name="x", schedule__checkpoint_at_end=True)
     with RunDirectory.open(tree) as run:
         ended(run.path, 9, **{"val/loss": 1.0})
     assert RunDirectory(tree).finished
 
-    def away(path: Path) -> str:
+    def failing(path: Path) -> str:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    monkeypatch.setattr(disk, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(file_operations, "RETRY_DELAYS", (0.0, 0.0))
     with monkeypatch.context() as patch:
-        patch.setattr(format, "file_digest", away)
+        patch.setattr(loading, "file_digest", failing)
         with pytest.raises(ConfigError, match=r"step-00000009/.*Stale file handle"):
             RunDirectory(tree)
     assert RunDirectory(tree).finished
 
 
-# -- damaged files of the directory itself ---------------------------------------------------------------------------------
+# -- damaged files of the directory ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", ["", '{"run_id": "ab', "null", "[1]", "\xff", None])
@@ -313,19 +313,19 @@ def test_a_damaged_record_is_replaced_by_that_of_the_newest_launch(damage: str |
     file = run.path / "run.json"
     whole = json.loads(file.read_text())
     file.unlink() if damage is None else file.write_bytes(damage.encode("latin-1"))
-    with pytest.raises(ConfigError, match="one -> two"):  # what it knew still counts
+    with pytest.raises(ConfigError, match="one -> two"):  # the fingerprint is read from launch.json
         RunDirectory(tree).start(data_fingerprint="two")
     again = RunDirectory(tree)
     again.start(data_fingerprint="one", world_size=1)
     assert again.record == whole and (again.run_id, again.launch) == (run.run_id, 3)
-    assert any("run.json was damaged or gone; what" in line and "launches/2/launch.json" in line for line in again.news())
+    assert any("run.json was damaged or missing" in line and "launches/2/launch.json" in line for line in again.start_messages())
     again.release()
     assert json.loads(file.read_text())["created"] == whole["created"] and "pid" not in json.loads(file.read_text())
     assert not [line for line in RunDirectory(tree).notes if "damaged" in line]
 
 
-def test_a_damaged_record_that_nothing_replaces_is_one_line() -> None:
-    """Launches of before they held the id of the run."""
+def test_a_damaged_record_without_a_replacement_is_refused() -> None:
+    """The launch.json of older versions does not contain the id of the run."""
     tree = config(run__name="x")
     with RunDirectory.open(tree) as run:
         pass
@@ -333,24 +333,26 @@ def test_a_damaged_record_that_nothing_replaces_is_one_line() -> None:
     launch.write_text(json.dumps({key: value for key, value in json.loads(launch.read_text()).items() if key != "run_id"}))
     (run.path / "run.json").write_text("")
     before = files()
-    with pytest.raises(ConfigError, match=r"run\.json is damaged.*put a copy of it back") as caught:
+    with pytest.raises(ConfigError, match=r"run\.json is damaged.*restore a copy of it") as caught:
         RunDirectory(tree)
     assert "\n" not in str(caught.value) and files() == before
 
 
 @pytest.mark.parametrize("damage", ["", "run: {", "- a", "run: 3", "\xff"])
-def test_a_damaged_configuration_is_one_line(damage: str) -> None:
+def test_a_damaged_configuration_is_refused(damage: str) -> None:
     tree = config(run__name="x")
     with RunDirectory.open(tree) as run:
         pass
     (run.path / "config.yaml").write_bytes(damage.encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"config\.yaml is damaged; put its newest copy, .*/launches/<number>/config\.yaml, in its place"):
+    with pytest.raises(
+        ConfigError, match=r"config\.yaml is damaged; replace it with its newest copy, .*/launches/<number>/config\.yaml, or"
+    ):
         RunDirectory(tree)
     shutil.copy(run.path / "launches/1/config.yaml", run.path / "config.yaml")
     assert not RunDirectory(tree).is_new
 
 
-def test_a_summary_that_is_no_summary() -> None:
+def test_a_damaged_summary() -> None:
     tree = config(run__name="x")
     with RunDirectory.open(tree) as run:
         pass
@@ -360,12 +362,12 @@ def test_a_summary_that_is_no_summary() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../up", ".hidden", "a/b", "a\0b"])
-def test_names_that_are_no_directories(name: str) -> None:
+def test_names_that_are_not_valid_directory_names(name: str) -> None:
     with pytest.raises(ConfigError, match=r"run\.name"):
         run_path(config(run__name=name))
 
 
-def test_config_yaml_means_the_same_to_every_reader() -> None:
+def test_pyyaml_and_hydra_read_the_same_values_from_config_yaml() -> None:
     tree = {
         "floats": [1e-05, 3e-4, 1e16, 0.1, float("inf"), -0.0],
         "texts": ["1e-3", "1_000", "0x1F", "on", "null", "", "10%", "500steps", "é", "a: b", "#x", "-1", "12:30:45", "~", "2024-01-02"],
@@ -381,7 +383,7 @@ def test_config_yaml_means_the_same_to_every_reader() -> None:
 # -- several ranks ---------------------------------------------------------------------------------------------------------
 
 
-def test_other_ranks_are_told_and_write_nothing() -> None:
+def test_other_ranks_receive_the_result_and_write_nothing() -> None:
     box: list[Any] = []
     master = RunDirectory(config(), broadcast_object=lambda value: box.append(value) or value)
     before = files()
@@ -399,112 +401,113 @@ def test_other_ranks_are_told_and_write_nothing() -> None:
 
 # -- the lock --------------------------------------------------------------------------------------------------------------
 
-HOLDER = """
+OWNER = """
 import json, sys, time
 from linnaeus.rundir import RunDirectory
 run = RunDirectory.open(json.loads(sys.argv[1]))
-print("held", flush=True)
+print("locked", flush=True)
 time.sleep(60)
 """
 
 
 @pytest.fixture
-def holder() -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the run of `config()`."""
+def owner() -> Iterator[subprocess.Popen[str]]:
+    """Start another process that has the lock of the run of `config()`."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, json.dumps(config())],
+        [sys.executable, "-c", OWNER, json.dumps(config())],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    assert process.stdout is not None and process.stdout.readline() == "locked\n"
     yield process
     process.kill()
     process.wait()
     process.stdout.close()
 
 
-def test_a_live_owner_keeps_others_out_and_a_killed_one_does_not(holder: subprocess.Popen[str]) -> None:
+def test_the_lock_of_a_live_owner_is_refused_and_of_a_killed_one_taken_over(owner: subprocess.Popen[str]) -> None:
     before = files()
     with pytest.raises(ConfigError) as caught:
         RunDirectory.open(config())
     text = str(caught.value)
-    assert f"process {holder.pid} on {socket.gethostname()}" in text and "\n" not in text and files() == before
-    with pytest.raises(ConfigError, match=str(holder.pid)):  # nor did the attempt take the lock from it
+    assert f"process {owner.pid} on {socket.gethostname()}" in text and "\n" not in text and files() == before
+    with pytest.raises(ConfigError, match=str(owner.pid)):  # the first attempt did not release its lock
         RunDirectory.open(config())
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
     start = time.monotonic()
     with RunDirectory.open(config()) as run:
         assert run.launch == 2 and time.monotonic() - start < 2.0
 
 
-def test_a_killed_owner_that_nobody_has_waited_for_is_dead(holder: subprocess.Popen[str]) -> None:
-    holder.send_signal(signal.SIGKILL)
+def test_a_zombie_owner_is_dead(owner: subprocess.Popen[str]) -> None:
+    owner.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 5
-    while Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
+    while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
         time.sleep(0.01)
     with RunDirectory.open(config()) as run:
         assert run.launch == 2
 
 
-def note(path: Path, **changes: Any) -> None:
+def write_note(path: Path, **changes: Any) -> None:
+    """Write the note of this process, with changes, to a lock file."""
     path.write_text(json.dumps({**identity(), "since": "then", **changes}))
 
 
 @pytest.mark.parametrize("changes", [{"pid": 2**22 + 1}, {"start": "1"}, {"boot": "an earlier one"}])
-def test_a_note_of_a_dead_process_of_this_host(changes: dict[str, Any]) -> None:
-    """No such pid; the pid of a later process; a pid of before a reboot."""
-    note(Path("lock"), **changes)
-    lock = RunLock(Path("lock"), beat=30.0)
+def test_the_note_of_a_dead_process_of_this_host(changes: dict[str, Any]) -> None:
+    """The pid does not exist, belongs to a later process, or is from before a reboot."""
+    write_note(Path("lock"), **changes)
+    lock = RunLock(Path("lock"), touch_interval=30.0)
     start = time.monotonic()
     lock.acquire()
     assert time.monotonic() - start < 1.0
     lock.release()
 
 
-def test_a_renamed_host_knows_its_own_dead_at_once() -> None:
-    """The same boot is the same machine, whatever it is called by now."""
-    note(Path("lock"), host="before-dhcp", pid=2**22 + 1)
-    lock, start = RunLock(Path("lock"), beat=30.0), time.monotonic()
+def test_a_dead_owner_on_a_renamed_host_is_detected_at_once() -> None:
+    """The same boot id means the same machine, even if its name has changed."""
+    write_note(Path("lock"), host="before-dhcp", pid=2**22 + 1)
+    lock, start = RunLock(Path("lock"), touch_interval=30.0), time.monotonic()
     lock.acquire()
     assert time.monotonic() - start < 1.0
     lock.release()
 
 
-def test_a_renamed_host_knows_its_own_living(holder: subprocess.Popen[str]) -> None:
-    owner = json.loads((run_path(config()) / "lock").read_text())
-    Path("lock").write_text(json.dumps({**owner, "host": "before-dhcp"}))
-    with pytest.raises(ConfigError, match=str(holder.pid)):
+def test_a_live_owner_on_a_renamed_host(owner: subprocess.Popen[str]) -> None:
+    content = json.loads((run_path(config()) / "lock").read_text())
+    Path("lock").write_text(json.dumps({**content, "host": "before-dhcp"}))
+    with pytest.raises(ConfigError, match=str(owner.pid)):
         RunLock(Path("lock")).acquire()
 
 
-def test_processes_of_another_container_have_numbers_of_their_own() -> None:
-    """They share boot and perhaps name with us: only their touches tell."""
+def test_the_state_of_a_process_in_another_container_is_unknown() -> None:
+    """Containers on one machine share the boot id, but not the process ids."""
     here = identity()
     for pid in (os.getpid(), 2**22 + 1):
         assert alive_here({**here, "pid": pid, "space": here["space"] + 1}) is None
-    before_there_were_spaces = {key: value for key, value in here.items() if key != "space"}
-    assert alive_here(before_there_were_spaces) is True and alive_here({**before_there_were_spaces, "pid": 2**22 + 1}) is False
+    without_namespace = {key: value for key, value in here.items() if key != "space"}
+    assert alive_here(without_namespace) is True and alive_here({**without_namespace, "pid": 2**22 + 1}) is False
 
 
-def test_another_machine_is_asked_for_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_process_on_another_machine_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     here = identity()
     assert alive_here({**here, "host": "elsewhere", "boot": "another"}) is None
-    monkeypatch.setattr("linnaeus.distributed.processes._boot_id", lambda: "")  # a system that does not number its boots
+    monkeypatch.setattr("linnaeus.distributed.processes._boot_id", lambda: "")  # a system without a boot id
     assert alive_here({**here, "host": "elsewhere", "boot": ""}) is None and alive_here({**here, "boot": ""}) is True
 
 
-def test_a_live_process_is_believed_where_locks_do_not_work(holder: subprocess.Popen[str]) -> None:
-    """A file system that grants every lock: the note alone decides."""
-    held = run_path(config()) / "lock"
-    Path("lock").write_text(held.read_text())
-    with pytest.raises(ConfigError, match=str(holder.pid)):
+def test_the_note_of_a_live_process_counts_if_locks_do_not_work(owner: subprocess.Popen[str]) -> None:
+    """On a file system that grants every lock, the note decides."""
+    lock = run_path(config()) / "lock"
+    Path("lock").write_text(lock.read_text())
+    with pytest.raises(ConfigError, match=str(owner.pid)):
         RunLock(Path("lock")).acquire()
 
 
-def test_an_owner_on_another_host_lives_while_it_touches_the_file() -> None:
-    note(Path("lock"), host="elsewhere", boot="another")
+def test_an_owner_on_another_host_is_alive_while_it_touches_the_file() -> None:
+    write_note(Path("lock"), host="elsewhere", boot="another")
     stop = threading.Event()
 
     def touch() -> None:
@@ -514,19 +517,19 @@ def test_an_owner_on_another_host_lives_while_it_touches_the_file() -> None:
     toucher = threading.Thread(target=touch)
     toucher.start()
     with pytest.raises(ConfigError, match="on elsewhere"):
-        RunLock(Path("lock"), beat=0.2).acquire()
+        RunLock(Path("lock"), touch_interval=0.2).acquire()
     stop.set()
     toucher.join()
-    lock = RunLock(Path("lock"), beat=0.1)
+    lock = RunLock(Path("lock"), touch_interval=0.1)
     start = time.monotonic()
     lock.acquire()
-    assert time.monotonic() - start >= 0.3  # three missed beats
+    assert time.monotonic() - start >= 0.3  # three missed touches
     lock.release()
     assert Path("lock").read_text() == ""
 
 
-def test_the_owner_touches_its_file() -> None:
-    lock = RunLock(Path("lock"), beat=0.05)
+def test_the_owner_touches_the_lock_file() -> None:
+    lock = RunLock(Path("lock"), touch_interval=0.05)
     lock.acquire()
     before = os.stat("lock").st_mtime_ns
     time.sleep(0.3)
@@ -535,8 +538,8 @@ def test_the_owner_touches_its_file() -> None:
     assert "run lock" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_nothing_heavy_is_imported() -> None:
-    heavy = ["torch", "rich", "wandb", "tensorboard", "numpy"]
-    code = f"import sys, linnaeus.rundir, linnaeus.reporting; print(sorted(set({heavy}) & set(sys.modules)))"
+def test_no_slow_package_is_imported() -> None:
+    slow = ["torch", "rich", "wandb", "tensorboard", "numpy"]
+    code = f"import sys, linnaeus.rundir, linnaeus.reporting; print(sorted(set({slow}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"

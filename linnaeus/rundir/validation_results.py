@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from linnaeus.checkpoint.format import step_name
-from linnaeus.files import remove_stale, remove_or_warn, write_atomic
+from linnaeus.files import remove_or_warn, remove_stale, write_atomic
 
 log = logging.getLogger("linnaeus")
 

@@ -1,4 +1,4 @@
-"""Small checkpoints to damage, kill and keep."""
+"""Fixtures: small checkpoints."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from linnaeus.checkpoint import save_checkpoint
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many tries of a disk that cannot read, at once."""
-    monkeypatch.setattr(files, "PAUSES", tuple(0.0 for _ in files.PAUSES))
+def _no_retry_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry failed reads the same number of times, without delays."""
+    monkeypatch.setattr(files, "RETRY_DELAYS", tuple(0.0 for _ in files.RETRY_DELAYS))
 
 
 def payload(step: int, **state: Any) -> dict[str, Any]:
-    """The arguments of a save; every value tells its step."""
+    """Return the arguments of a save. Every value depends on the step."""
     weight = torch.full((4, 3), float(step))
     return {
         "model_state": {"head.weight": weight, "steps": torch.tensor(step)},
@@ -31,7 +31,7 @@ def payload(step: int, **state: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """`tmp_path/checkpoints` with steps 100 and 200."""
+    """Return `tmp_path/checkpoints` with checkpoints of steps 100 and 200."""
     directory = tmp_path / "checkpoints"
     for step in (100, 200):
         save_checkpoint(directory, step, **payload(step))

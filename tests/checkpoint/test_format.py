@@ -1,4 +1,4 @@
-"""A checkpoint gives back what was saved, and anything else is refused: by its hashes, and by the loaders themselves."""
+"""A checkpoint loads the values that were saved. Anything else is refused by the hashes or by the loaders."""
 
 from __future__ import annotations
 
@@ -20,18 +20,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from linnaeus.checkpoint import CheckpointDamaged, auto_resume_helper, convert_ddp_state, load_checkpoint, save_checkpoint, verify
-from linnaeus.checkpoint.format import (
-    EMA,
-    FORMAT,
-    MANIFEST,
-    MODEL,
-    STATE,
-    TRAINING,
-    CheckpointNewer,
-    _manifest_digest,
-    check_sizes,
-    write_manifest,
-)
+from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, STATE, TRAINING, manifest_digest, write_manifest
+from linnaeus.checkpoint.loading import CheckpointNewer, check_sizes
 from tests.checkpoint.conftest import payload
 
 FILES = (MODEL, EMA, TRAINING, STATE, MANIFEST)
@@ -86,19 +76,19 @@ DAMAGE = ("flip", "truncate", "empty", "missing", "grow")
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_to_any_file_is_noticed_and_named(saved: Path, name: str, damage: str) -> None:
+def test_damage_to_any_file_is_detected_and_named(saved: Path, name: str, damage: str) -> None:
     file = saved / "step-00000200" / name
     do_damage(file, damage)
     with pytest.raises(CheckpointDamaged) as caught:
         load_checkpoint(file.parent)
     assert name in caught.value.reason and "\n" not in str(caught.value)
-    point = auto_resume_helper(saved)  # its neighbour is well
+    point = auto_resume_helper(saved)  # the older one is intact
     assert point.step == 100 and point.skipped == [(str(file.parent), caught.value.reason)]
 
 
 @pytest.mark.parametrize("name", [MODEL, EMA, TRAINING, STATE])
-def test_loaders_refuse_nonsense_with_a_valid_signature(saved: Path, name: str) -> None:
-    """The hashes match here: the refusal comes from reading the file."""
+def test_loaders_refuse_other_content_with_a_valid_manifest(saved: Path, name: str) -> None:
+    """The hashes match, so the error comes from reading the file."""
     path = saved / "step-00000200"
     (path / name).write_bytes(b"not what it should be")
     write_manifest(path, 200, None)
@@ -108,7 +98,7 @@ def test_loaders_refuse_nonsense_with_a_valid_signature(saved: Path, name: str) 
 
 
 class Hostile:
-    """Runs a command when it is unpickled."""
+    """An object that creates a directory when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -117,58 +107,59 @@ class Hostile:
         return (os.mkdir, (str(self.marker),))
 
 
-def test_hostile_pickle_is_refused_by_the_loader(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_pickle_is_refused_by_the_loader(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, marker = saved / "step-00000200", tmp_path / "executed"
     torch.save({"optimizer": Hostile(marker)}, path / TRAINING)
     write_manifest(path, 200, None)
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
-    verify(path)  # the manifest has nothing against it
+    verify(path)  # the manifest matches
     for verified in (False, True):
         with pytest.raises(CheckpointDamaged, match="not plain data"):
             load_checkpoint(path, verified=verified)
     point = auto_resume_helper(saved)
     assert point.step == 100 and "not plain data" in point.skipped[0][1]
     assert not marker.exists()
-    torch.load(path / TRAINING, weights_only=False)  # negative control: this pickle does run code
+    torch.load(path / TRAINING, weights_only=False)  # negative control: this pickle runs code
     assert marker.exists()
 
 
 def sign(path: Path, **change: Any) -> None:
-    """Write the manifest of `path` with some entries changed and its own hash right."""
+    """Write the manifest of `path` with some entries changed and its own hash correct."""
     manifest = json.loads((path / MANIFEST).read_text()) | change
     manifest = {key: value for key, value in manifest.items() if value != "absent"}
-    manifest["sha256"] = _manifest_digest(manifest)
+    manifest["sha256"] = manifest_digest(manifest)
     (path / MANIFEST).write_text(json.dumps(manifest))
 
 
-def forms_of_hostility(marker: Path) -> dict[str, bytes]:
-    """Pickles as an attacker would write them, other than through torch.save."""
+def hostile_files(marker: Path) -> dict[str, bytes]:
+    """Return files with hostile pickles that `torch.save` does not write."""
     call = b"cos\nmkdir\n(V" + str(marker).encode() + b"\ntR."
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
         for name, content in (("a/data.pkl", call), ("a/version", b"3\n"), ("a/byteorder", b"little"), ("a/.format_version", b"1")):
             file.writestr(name, content)
-    listed = io.BytesIO()
-    torch.save({"fine": torch.ones(2), "x": [functools.partial(os.mkdir, str(marker))]}, listed)
-    return {"bare pickle": call, "its own zip": archive.getvalue(), "a partial": listed.getvalue(), "old": legacy(marker)}
+    partial = io.BytesIO()
+    torch.save({"fine": torch.ones(2), "x": [functools.partial(os.mkdir, str(marker))]}, partial)
+    return {"bare pickle": call, "its own zip": archive.getvalue(), "a partial": partial.getvalue(), "old": legacy(marker)}
 
 
 def legacy(marker: Path) -> bytes:
+    """Return a hostile file in the old format of `torch.save`."""
     file = io.BytesIO()
     torch.save({"x": Hostile(marker)}, file, _use_new_zipfile_serialization=False)
     return file.getvalue()
 
 
 @pytest.mark.parametrize("form", ["bare pickle", "its own zip", "a partial", "old"])
-def test_other_forms_of_hostility(saved: Path, tmp_path: Path, form: str) -> None:
+def test_other_hostile_files(saved: Path, tmp_path: Path, form: str) -> None:
     path, marker = saved / "step-00000200", tmp_path / "executed"
-    (path / TRAINING).write_bytes(forms_of_hostility(marker)[form])
+    (path / TRAINING).write_bytes(hostile_files(marker)[form])
     write_manifest(path, 200, None)
     point = auto_resume_helper(saved)
     assert point.step == 100 and TRAINING in point.skipped[0][1] and not marker.exists()
 
 
-def test_newer_format_is_told_from_damage(saved: Path) -> None:
+def test_a_newer_format_is_not_damage(saved: Path) -> None:
     sign(saved / "step-00000200", format=FORMAT + 1)
     with pytest.raises(CheckpointNewer, match="update linnaeus"):
         load_checkpoint(saved / "step-00000200")
@@ -185,7 +176,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("change", SHAPES, ids=str)
-def test_a_signed_manifest_of_the_wrong_shape(saved: Path, change: dict[str, Any]) -> None:
+def test_a_manifest_with_a_correct_hash_and_wrong_entries(saved: Path, change: dict[str, Any]) -> None:
     sign(saved / "step-00000200", **change)
     with pytest.raises(CheckpointDamaged, match=MANIFEST):
         load_checkpoint(saved / "step-00000200")
@@ -194,14 +185,14 @@ def test_a_signed_manifest_of_the_wrong_shape(saved: Path, change: dict[str, Any
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "3", '"x"', "{}", "[" * 100_000, '{"sha256": 1}', "\ufeff{}", "9" * 5000, "{" * 9])
-def test_other_json_in_the_place_of_a_manifest(saved: Path, text: str) -> None:
+def test_other_json_instead_of_a_manifest(saved: Path, text: str) -> None:
     (saved / "step-00000200" / MANIFEST).write_text(text)
     with pytest.raises(CheckpointDamaged, match=MANIFEST) as caught:
         load_checkpoint(saved / "step-00000200")
     assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
 
 
-def test_negative_control_signing_again_without_a_change_is_accepted(saved: Path) -> None:
+def test_negative_control_a_manifest_signed_again_without_changes_is_accepted(saved: Path) -> None:
     sign(saved / "step-00000200")
     assert load_checkpoint(saved / "step-00000200").step == 200
 
@@ -214,7 +205,7 @@ def test_a_checkpoint_under_the_name_of_another_step(saved: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["directory", "pipe", "link to nothing", "link to itself"])
-def test_something_else_in_the_place_of_a_file(saved: Path, name: str, kind: str) -> None:
+def test_something_else_instead_of_a_file(saved: Path, name: str, kind: str) -> None:
     file = saved / "step-00000200" / name
     file.unlink()
     if kind == "directory":
@@ -228,8 +219,8 @@ def test_something_else_in_the_place_of_a_file(saved: Path, name: str, kind: str
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_disk_that_cannot_read(saved: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Input/output errors, at the first read of a file and at a later one: they say nothing of what is stored, so it is no damage."""
+def test_a_read_error_is_not_damage(saved: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input/output error at the first or a later read of a file raises `OSError`, not `CheckpointDamaged`."""
     real = io.open
 
     def broken(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -241,7 +232,7 @@ def test_a_disk_that_cannot_read(saved: Path, name: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(module, "open", broken)
     with pytest.raises(OSError, match=f"Input/output error.*{name}"):
         load_checkpoint(saved / "step-00000200")
-    if name in (TRAINING, STATE):  # hashed before the disk broke
+    if name in (TRAINING, STATE):  # with `verified=True` they are read for the first time
         with pytest.raises(OSError, match=f"Input/output error.*{name}"):
             load_checkpoint(saved / "step-00000200", verified=True)
 
@@ -274,10 +265,10 @@ class Tied(nn.Module):
         self.register_buffer("low_precision", torch.ones(2, dtype=torch.bfloat16))
 
 
-def test_tied_weights_are_stored_once_and_come_back_under_every_name(tmp_path: Path) -> None:
+def test_tied_weights_are_stored_once_and_loaded_under_every_name(tmp_path: Path) -> None:
     state = Tied().state_dict()
     path = save_checkpoint(tmp_path, 1, **(payload(1) | {"model_state": state}))
-    on_disk = load_file(path / MODEL)  # as anybody would read it
+    on_disk = load_file(path / MODEL)  # read by the safetensors library
     assert "embed.weight" in on_disk and "out.weight" not in on_disk
     loaded = load_checkpoint(path).model_state
     assert set(loaded) == set(state)
@@ -287,20 +278,20 @@ def test_tied_weights_are_stored_once_and_come_back_under_every_name(tmp_path: P
     assert other.out.weight is other.embed.weight and torch.equal(other.out.weight, state["out.weight"])
 
 
-def test_changing_what_was_loaded_leaves_the_file_alone(saved: Path) -> None:
+def test_changing_a_loaded_tensor_does_not_change_the_file(saved: Path) -> None:
     loaded = load_checkpoint(saved / "step-00000200")
     loaded.model_state["head.weight"].add_(1)
     verify(loaded.path)
 
 
-def test_wrapper_names_never_reach_the_file(tmp_path: Path) -> None:
+def test_wrapper_prefixes_are_not_saved(tmp_path: Path) -> None:
     state = {f"module._orig_mod.{k}": v for k, v in Tied().state_dict().items()}
     path = save_checkpoint(tmp_path, 1, **(payload(1) | {"model_state": state, "ema_state": state}))
     assert set(load_checkpoint(path).model_state) == set(Tied().state_dict())
     assert not [name for name in load_file(path / EMA) if name.startswith(("module", "_orig_mod"))]
 
 
-def test_convert_ddp_state_strips_only_what_leads() -> None:
+def test_convert_ddp_state_removes_only_leading_prefixes() -> None:
     state = {"module._orig_mod.module.a.module.w": 1, "_orig_mod.b": 2, "encoder.module.c": 3, "modular.d": 4, "x._orig_mod.e": 5}
     assert convert_ddp_state(state) == {"a.module.w": 1, "b": 2, "encoder.module.c": 3, "modular.d": 4, "x._orig_mod.e": 5}
     with pytest.raises(ValueError, match="both 'a'"):

@@ -1,4 +1,4 @@
-"""The newest checkpoint that verifies is found, by one rank for all."""
+"""The resume point: rank 0 finds the newest checkpoint that verifies, and all ranks load it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any
 
 import pytest
 
-from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, format, save_checkpoint
-from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, STATE, TRAINING, _manifest_digest
+from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, loading, save_checkpoint
+from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, STATE, TRAINING, manifest_digest
 from linnaeus.checkpoint.resume import holds_checkpoint
 from linnaeus.checkpoint.rollback import NOTE
 from linnaeus.errors import ConfigError
 from tests.checkpoint.conftest import payload
 
 
-def spoil(path: Path, name: str = MODEL) -> None:
+def damage(path: Path, name: str = MODEL) -> None:
+    """Change the last byte of a file of a checkpoint."""
     content = bytearray((path / name).read_bytes())
     content[-1] ^= 1
     (path / name).write_bytes(bytes(content))
 
 
-def test_walks_back_and_says_what_it_skipped(saved: Path) -> None:
+def test_damaged_checkpoints_are_skipped_with_their_reasons(saved: Path) -> None:
     save_checkpoint(saved, 300, **payload(300))
-    spoil(saved / "step-00000300", TRAINING)
+    damage(saved / "step-00000300", TRAINING)
     (saved / "step-00000200" / MODEL).unlink()
     point = auto_resume_helper(saved)
     assert point.step == 100 and point.checkpoint is not None and point.checkpoint.step == 100
@@ -35,10 +36,10 @@ def test_walks_back_and_says_what_it_skipped(saved: Path) -> None:
     ]
 
 
-def test_nothing_to_continue(tmp_path: Path, saved: Path) -> None:
+def test_no_checkpoint_to_resume_from(tmp_path: Path, saved: Path) -> None:
     assert auto_resume_helper(tmp_path / "absent").checkpoint is None
     for path in saved.iterdir():
-        spoil(path)
+        damage(path)
     point = auto_resume_helper(saved)
     assert point.checkpoint is None and point.step == 0 and len(point.skipped) == 2
 
@@ -50,7 +51,7 @@ def test_order_is_by_step_not_by_time_or_name(tmp_path: Path) -> None:
 
 
 class Ranks:
-    """`broadcast_object` of two ranks played one after the other."""
+    """`broadcast_object` of two ranks that are called one after the other."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -60,37 +61,38 @@ class Ranks:
         return value
 
     def other(self, value: Any) -> Any:
-        assert not value, "only rank 0 has something to say"
+        assert not value, "only rank 0 sends a value"
         return self.sent.pop(0)
 
 
-def test_all_ranks_take_what_rank_0_chose(saved: Path) -> None:
+def test_all_ranks_load_the_choice_of_rank_0(saved: Path) -> None:
     ranks = Ranks()
-    spoil(saved / "step-00000200")
-    mine = auto_resume_helper(saved, is_master=True, broadcast_object=ranks.master)
-    save_checkpoint(saved, 300, **payload(300))  # what another rank finds by itself must not count
+    damage(saved / "step-00000200")
+    master = auto_resume_helper(saved, is_master=True, broadcast_object=ranks.master)
+    save_checkpoint(saved, 300, **payload(300))  # the other rank must not search itself
     other = auto_resume_helper(saved, is_master=False, broadcast_object=ranks.other)
-    assert mine.step == other.step == 100 and mine.skipped == other.skipped
+    assert master.step == other.step == 100 and master.skipped == other.skipped
 
 
-def test_other_ranks_do_not_hash_again_what_rank_0_has(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_do_not_repeat_the_hashing(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks, hashed = Ranks(), []
-    real = format.file_digest
-    monkeypatch.setattr(format, "file_digest", lambda path: (hashed.append(path), real(path))[1])
+    real = loading.file_digest
+    monkeypatch.setattr(loading, "file_digest", lambda path: (hashed.append(path), real(path))[1])
     auto_resume_helper(saved, is_master=True, broadcast_object=ranks.master)
     assert sorted(path.name for path in hashed) == sorted([MODEL, EMA, TRAINING, STATE])
     auto_resume_helper(saved, is_master=False, broadcast_object=ranks.other)
     assert len(hashed) == 4
 
 
-def of_newer_format(path: Path) -> None:
+def make_newer_format(path: Path) -> None:
+    """Give a checkpoint a format number that this program does not read."""
     manifest = json.loads((path / MANIFEST).read_text()) | {"format": FORMAT + 1}
-    manifest["sha256"] = _manifest_digest(manifest)
+    manifest["sha256"] = manifest_digest(manifest)
     (path / MANIFEST).write_text(json.dumps(manifest))
 
 
-def test_a_newer_format_is_walked_past_and_named(saved: Path) -> None:
-    of_newer_format(saved / "step-00000200")
+def test_a_newer_format_is_skipped_with_its_reason(saved: Path) -> None:
+    make_newer_format(saved / "step-00000200")
     point = auto_resume_helper(saved)
     assert point.step == 100
     [(path, reason)] = point.skipped
@@ -99,19 +101,19 @@ def test_a_newer_format_is_walked_past_and_named(saved: Path) -> None:
     assert writer.resume(point.step) == ["step-00000200.aside"] and (saved / "step-00000200.aside" / MODEL).exists()
 
 
-def test_a_newer_format_named_outright_is_an_error_of_the_user(saved: Path, tmp_path: Path) -> None:
-    of_newer_format(saved / "step-00000200")
+def test_a_named_checkpoint_of_a_newer_format_is_a_config_error(saved: Path, tmp_path: Path) -> None:
+    make_newer_format(saved / "step-00000200")
     for own in (saved, tmp_path / "other", ""):
         with pytest.raises(ConfigError, match=r"run\.resume.*step-00000200.*format 2.*update linnaeus"):
             find_resume_point(str(saved / "step-00000200"), own)
     assert not (saved / NOTE).exists()
 
 
-def test_all_ranks_refuse_when_only_newer_formats_are_there(saved: Path) -> None:
-    """To start anew beside them would set them aside, and delete them in the end."""
+def test_all_ranks_refuse_if_every_checkpoint_is_of_a_newer_format(saved: Path) -> None:
+    """A start at step 0 would rename them and delete them later."""
     ranks = Ranks()
     for path in saved.iterdir():
-        of_newer_format(path)
+        make_newer_format(path)
     for is_master, send in ((True, ranks.master), (False, ranks.other)):
         with pytest.raises(ConfigError, match="update linnaeus"):
             auto_resume_helper(saved, is_master=is_master, broadcast_object=send)
@@ -125,21 +127,21 @@ def test_run_resume_as_a_path(saved: Path, tmp_path: Path) -> None:
     assert find_resume_point(str(saved), elsewhere).step == 200
     assert find_resume_point(str(saved.parent), elsewhere).step == 200
     save_checkpoint(elsewhere, 250, **payload(250))
-    assert find_resume_point(str(saved), elsewhere).step == 250, "killed and started again, the run goes on"
-    assert find_resume_point(str(saved / "step-00000100"), saved).step == 100, "going back within a run is what was asked"
+    assert find_resume_point(str(saved), elsewhere).step == 250, "after a kill the run resumes from its own checkpoint"
+    assert find_resume_point(str(saved / "step-00000100"), saved).step == 100, "a rollback within the run"
     assert find_resume_point(str(saved.parent), saved).step == 200
     shutil.rmtree(elsewhere)
     with pytest.raises(ConfigError, match=r"run\.resume.*no checkpoint"):
         find_resume_point(str(tmp_path / "nowhere"), elsewhere)
-    spoil(saved / "step-00000100")
+    damage(saved / "step-00000100")
     with pytest.raises(ConfigError, match=r"run\.resume.*damaged"):
         find_resume_point(str(saved / "step-00000100"), elsewhere)
 
 
 def launch(saved: Path, choice: Path, step: int, mark: int, keep_last: int = 9) -> int:
-    """A launch with `run.resume=choice` that is killed after it saved `step`; returns where it went on."""
+    """Start with `run.resume=choice`, save `step` and end. Return the step from which it resumed."""
     writer = CheckpointWriter(saved, keep_last=keep_last, keep_best=0)
-    assert holds_checkpoint(choice) and find_resume_point(str(choice), "").checkpoint is not None  # what the command checks first
+    assert holds_checkpoint(choice) and find_resume_point(str(choice), "").checkpoint is not None  # the first checks of a command
     point = find_resume_point(str(choice), saved)
     writer.resume(point.step)
     writer.save(step, **payload(step, launch=mark))
@@ -147,31 +149,31 @@ def launch(saved: Path, choice: Path, step: int, mark: int, keep_last: int = 9) 
     return point.step
 
 
-def test_the_same_command_after_a_kill_goes_on_where_it_had_come_to(saved: Path) -> None:
-    """Back to step 100 once; then from what was written since, also when the named one has been deleted, as often as it is killed."""
+def test_the_same_command_after_a_kill_does_not_repeat_the_rollback(saved: Path) -> None:
+    """Resume from step 100 once, later from newer checkpoints, even after the named one was deleted."""
     named = saved / "step-00000100"
     assert [launch(saved, named, step, mark=step, keep_last=1) for step in (150, 200, 250)] == [100, 150, 200]
-    assert not named.exists(), "this test is about a checkpoint that retention has deleted"
+    assert not named.exists(), "retention has deleted the named checkpoint"
     assert launch(saved, named, 300, mark=300) == 250
 
 
-def test_killed_before_the_newer_ones_were_set_aside(saved: Path) -> None:
+def test_a_kill_before_the_newer_checkpoints_are_renamed(saved: Path) -> None:
     named = saved / "step-00000100"
     assert find_resume_point(str(named), saved).step == 100  # ... and killed
-    assert find_resume_point(str(named), saved).step == 100, "step 200 is of the timeline that was left"
+    assert find_resume_point(str(named), saved).step == 100, "the rollback has abandoned step 200"
     assert launch(saved, named, 200, mark=1) == 100
-    assert launch(saved, named, 300, mark=2) == 200, "now step 200 is the run's own"
+    assert launch(saved, named, 300, mark=2) == 200, "this step 200 was written after the rollback"
 
 
-def test_damage_to_what_was_written_since_leads_back_to_the_named_one(saved: Path) -> None:
+def test_if_newer_checkpoints_are_damaged_the_named_one_is_used(saved: Path) -> None:
     named = saved / "step-00000100"
     launch(saved, named, 150, mark=1)
-    spoil(saved / "step-00000150")
+    damage(saved / "step-00000150")
     point = find_resume_point(str(named), saved)
     assert point.step == 100 and [Path(path).name for path, _ in point.skipped] == ["step-00000150"]
 
 
-def test_another_command_in_between_makes_naming_it_a_new_wish(saved: Path) -> None:
+def test_after_a_start_without_a_name_naming_it_is_a_new_rollback(saved: Path) -> None:
     named = saved / "step-00000100"
     launch(saved, named, 150, mark=1)
     assert find_resume_point("auto", saved).step == 150
@@ -181,7 +183,7 @@ def test_another_command_in_between_makes_naming_it_a_new_wish(saved: Path) -> N
     assert find_resume_point(str(named), saved).step == 100
 
 
-def test_looking_writes_nothing(saved: Path) -> None:
+def test_read_only_writes_nothing(saved: Path) -> None:
     before = sorted(path.name for path in saved.iterdir())
     for own in ("", saved):
         assert find_resume_point(str(saved / "step-00000100"), own, read_only=True).step == 100
@@ -190,12 +192,12 @@ def test_looking_writes_nothing(saved: Path) -> None:
     assert find_resume_point(str(saved / "step-00000100"), saved, read_only=True).step == 100
 
 
-def test_where_a_run_began_may_be_gone_once_it_has_its_own(saved: Path, tmp_path: Path) -> None:
+def test_the_named_checkpoint_may_be_deleted_once_the_run_has_its_own(saved: Path, tmp_path: Path) -> None:
     named, own = saved / "step-00000100", tmp_path / "own" / "checkpoints"
     save_checkpoint(own, 120, **payload(120))
     shutil.rmtree(saved)
     assert not holds_checkpoint(named) and holds_checkpoint(named, own)
     assert find_resume_point(str(named), own).step == 120
-    spoil(own / "step-00000120")
+    damage(own / "step-00000120")
     with pytest.raises(ConfigError, match=r"run\.resume.*step-00000100"):
         find_resume_point(str(named), own)

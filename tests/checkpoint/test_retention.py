@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and that a process killed at any instant of a save leaves one to go on from."""
+"""Retention, and a kill at any instant of a save: a checkpoint to resume from always exists."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_last_and_best_are_kept(tmp_path: Path) -> None:
     assert steps(tmp_path) == [2, 5, 6]
 
 
-def test_choice_over_all_small_histories() -> None:
-    """The newest always stays, nothing stays without a reason, and ties go to the newer."""
+def test_the_choice_for_all_small_limits() -> None:
+    """The newest is always kept, no more than the limits are kept, and of equal scores the newer one is kept."""
     scores = [0.3, None, 0.9, 0.9, 0.1]
     candidates = [Candidate(step, score) for step, score in enumerate(scores)]
     for last in (1, 2, 9):
@@ -45,7 +45,7 @@ def test_choice_over_all_small_histories() -> None:
     assert choose_kept(candidates, 1, 2, "min") == {4, 0}
 
 
-def test_what_is_not_intact_takes_no_place(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep_last=2, keep_best=0)
     writer.save(1, **payload(1))
     writer.save(2, **payload(2))
@@ -56,7 +56,7 @@ def test_what_is_not_intact_takes_no_place(tmp_path: Path) -> None:
     assert steps(tmp_path) == [1, 3]
 
 
-def test_going_on_from_an_older_one_sets_the_newer_aside_until_they_are_passed(tmp_path: Path) -> None:
+def test_newer_checkpoints_are_renamed_on_resume_and_deleted_once_passed(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep_last=3, keep_best=0)
     for step in (10, 20, 30):
         writer.save(step, **payload(step))
@@ -73,14 +73,14 @@ def test_going_on_from_an_older_one_sets_the_newer_aside_until_they_are_passed(t
 
 
 class Killed(BaseException):
-    """The process ends here; nothing after it runs."""
+    """Raised in place of a kill of the process."""
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:
-    """From now on the n-th call that changes what is on the disk does not happen, and ends the process."""
+    """Make the n-th call that changes the disk, and every later one, raise `Killed`. Return a function that counts the calls."""
     calls = 0
 
-    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+    def killing(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal calls
             calls += 1
@@ -91,13 +91,13 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:
         return call
 
     for module, name in ((os, "rename"), (os, "replace"), (os, "fsync"), (shutil, "rmtree"), (torch, "save"), (os, "unlink")):
-        monkeypatch.setattr(module, name, dying(getattr(module, name)))
+        monkeypatch.setattr(module, name, killing(getattr(module, name)))
     return lambda: calls
 
 
 @pytest.mark.parametrize("same_step", [False, True])
 def test_killed_at_any_instant_of_a_save(tmp_path: Path, same_step: bool) -> None:
-    """Steps 1 and 2 exist with keep_last=1: the save of 3 (or of 2 again) is cut off after every possible number of calls."""
+    """Step 2 exists with keep_last=1; the save of step 3, or of step 2 again, is killed after every possible number of calls."""
     target, instants = (2 if same_step else 3), 0
     for n in range(1, 100):
         directory = tmp_path / str(n)
@@ -121,11 +121,11 @@ def test_killed_at_any_instant_of_a_save(tmp_path: Path, same_step: bool) -> Non
         writer.close()
         assert os.listdir(directory) == [f"step-{target:08d}"], n
         assert auto_resume_helper(directory).checkpoint.state["attempt"] == 2  # type: ignore[union-attr]
-    assert instants >= 10, "the save was cut off at too few instants to prove anything"
+    assert instants >= 10, "the save was killed at too few instants"
 
 
 def test_negative_control_deleting_before_committing_loses_the_run(tmp_path: Path) -> None:
-    """The test above notices a writer that makes room first."""
+    """The test above fails for a writer that deletes the old checkpoint first."""
     writer = CheckpointWriter(tmp_path, keep_last=1, keep_best=0)
     writer.save(2, **payload(2))
     writer.wait()
@@ -138,7 +138,7 @@ def test_negative_control_deleting_before_committing_loses_the_run(tmp_path: Pat
     assert auto_resume_helper(tmp_path).checkpoint is None
 
 
-def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_process_are_deleted(tmp_path: Path) -> None:
     (tmp_path / f"{TEMPORARY}step-00000009-123").mkdir(parents=True)
     (tmp_path / f"{TEMPORARY}step-00000009-123" / MODEL).write_bytes(b"half")
     (tmp_path / f"{TEMPORARY}state.json-77").write_text("half")

@@ -1,4 +1,4 @@
-"""A copy in host memory is what was there at that instant, in memory that is used again."""
+"""`HostSnapshot`: the copy has the values at the time of the call, in memory that is reused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def state(seed: int) -> dict[str, Any]:
         "types": [torch.full((3,), seed, dtype=kind) for kind in (torch.bfloat16, torch.bool, torch.int64, torch.uint8, torch.float64)],
         "empty": (torch.zeros(0, 3), torch.zeros(0, 3)),
         "scalar": torch.tensor(seed),
-        "signed": (torch.full((2, 2), 1 + seed * 1j).conj(), torch.full((3,), 2j * seed).conj().imag),  # stored with the other sign
+        "signed": (torch.full((2, 2), 1 + seed * 1j).conj(), torch.full((3,), 2j * seed).conj().imag),  # stored with the opposite sign
         "plain": OrderedDict(step=seed, name="x", nothing=None, deep=[{"a": (1, 2.5)}]),
     }
 
@@ -39,72 +39,72 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-def test_it_is_the_same_and_stays_so(as_bytes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_is_equal_and_does_not_change(as_bytes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if as_bytes:
         copy_all_as_bytes(monkeypatch)
-    live, keeper = state(1), HostSnapshot()
-    taken = keeper.copy(live)
-    assert_same(taken, state(1))
-    assert type(taken["plain"]) is OrderedDict
+    live, host = state(1), HostSnapshot()
+    copied = host.copy(live)
+    assert_same(copied, state(1))
+    assert type(copied["plain"]) is OrderedDict
     for tensor in tensors(live):
         tensor.zero_() if tensor.numel() and 0 not in tensor.stride() else None
     live["plain"]["deep"][0]["a"] = "changed"
-    assert_same(taken, state(1))
+    assert_same(copied, state(1))
 
 
 def copy_all_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As large tensors are copied, in pieces of which most tensors here have several, the last a shorter one."""
+    """Copy small tensors like large ones, in several pieces."""
     monkeypatch.setattr(snapshot, "LARGE", 0)
     monkeypatch.setattr(snapshot, "PIECE", 24)
     monkeypatch.setattr(snapshot, "_cores", lambda: 3)
 
 
-def test_what_stays_as_it_is_is_copied_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And only that: what has another name outside is copied at once, and so are small tensors."""
+def test_deferred_tensors_are_copied_by_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tensors, and those with another name outside the deferred part, are copied at once."""
     monkeypatch.setattr(snapshot, "LARGE", 100)
     monkeypatch.setattr(snapshot, "PIECE", 24)
     shared, moments, count = torch.ones(64), torch.ones(2, 32), torch.ones(1)
     live = {"model": {"w": torch.ones(64), "tied": shared}, "optimizer": {"m": moments, "also": moments, "tied": shared, "step": count}}
-    keeper, ones = HostSnapshot(), torch.ones(64)
-    taken = keeper.copy(live, live["optimizer"])
+    host, ones = HostSnapshot(), torch.ones(64)
+    copied = host.copy(live, live["optimizer"])
     for tensor in (live["model"]["w"], shared, count):
         tensor.zero_()
     moments.fill_(2)
-    assert not keeper.is_finished
-    keeper.finish()
-    assert keeper.is_finished
-    assert torch.equal(taken["model"]["w"], ones) and torch.equal(taken["model"]["tied"], ones) and taken["optimizer"]["step"] == 1
-    assert taken["optimizer"]["m"] is taken["optimizer"]["also"] and torch.equal(taken["optimizer"]["m"], torch.full((2, 32), 2.0))
+    assert not host.is_finished
+    host.finish()
+    assert host.is_finished
+    assert torch.equal(copied["model"]["w"], ones) and torch.equal(copied["model"]["tied"], ones) and copied["optimizer"]["step"] == 1
+    assert copied["optimizer"]["m"] is copied["optimizer"]["also"] and torch.equal(copied["optimizer"]["m"], torch.full((2, 32), 2.0))
     moments.zero_()
-    keeper.finish()
-    assert torch.equal(taken["optimizer"]["m"], torch.full((2, 32), 2.0)), "nothing was left"
+    host.finish()
+    assert torch.equal(copied["optimizer"]["m"], torch.full((2, 32), 2.0)), "a second call copies nothing"
 
 
 def test_finish_waits_for_the_thread_that_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     copyto, inside, go = np.copyto, threading.Event(), threading.Event()
 
-    def held(*pair: Any) -> None:
+    def waiting(*pair: Any) -> None:
         inside.set()
         assert go.wait(30)
         copyto(*pair)
 
     monkeypatch.setattr(snapshot, "LARGE", 0)
-    monkeypatch.setattr(np, "copyto", held)
-    live, keeper = {"m": torch.ones(64)}, HostSnapshot()
-    taken = keeper.copy(live, live)
-    other = threading.Thread(target=keeper.finish)
+    monkeypatch.setattr(np, "copyto", waiting)
+    live, host = {"m": torch.ones(64)}, HostSnapshot()
+    copied = host.copy(live, live)
+    other = threading.Thread(target=host.finish)
     other.start()
     assert inside.wait(30)
     threading.Timer(0.2, go.set).start()
-    keeper.finish()
+    host.finish()
     live["m"].zero_()
     other.join()
-    assert torch.equal(taken["m"], torch.ones(64))
+    assert torch.equal(copied["m"], torch.ones(64))
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_an_exception_does_not_pass_for_a_copy(after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch raises one in the main thread, whatever that does, when a loader worker has died: before or after any of its calls."""
+def test_an_exception_in_finish_loses_no_piece(after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch raises an exception in the main thread at any instruction when a loader worker dies."""
     copyto = np.copyto
 
     def interrupted(*pair: Any) -> None:
@@ -116,75 +116,75 @@ def test_an_exception_does_not_pass_for_a_copy(after: bool, monkeypatch: pytest.
     monkeypatch.setattr(snapshot, "LARGE", 0)
     monkeypatch.setattr(snapshot, "PIECE", 64)
     monkeypatch.setattr(np, "copyto", interrupted)
-    live, keeper = {"m": torch.ones(64)}, HostSnapshot()
-    taken = keeper.copy(live, live)
+    live, host = {"m": torch.ones(64)}, HostSnapshot()
+    copied = host.copy(live, live)
     with pytest.raises(RuntimeError):
-        keeper.finish()
-    keeper.finish()
-    assert keeper.is_finished and torch.equal(taken["m"], torch.ones(64))
+        host.finish()
+    host.finish()
+    assert host.is_finished and torch.equal(copied["m"], torch.ones(64))
 
 
-@pytest.mark.parametrize("forgotten", ["stride", "sign"])
-def test_negative_control_bytes_are_not_values_where_they_lie_otherwise(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ignored", ["stride", "sign"])
+def test_negative_control_a_copy_of_bytes_needs_equal_layouts(ignored: str, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_all_as_bytes(monkeypatch)
-    alike = {
+    checks = {
         "stride": lambda host, source: not (source.is_conj() or source.is_neg()),
         "sign": lambda host, source: host.stride() == source.stride(),
     }
-    monkeypatch.setattr(snapshot, "_lie_alike", alike[forgotten])
+    monkeypatch.setattr(snapshot, "_same_memory_layout", checks[ignored])
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
         assert_same(HostSnapshot().copy(state(1)), state(1))
 
 
-def test_names_of_one_tensor_stay_names_of_one_and_storages_are_of_exact_size() -> None:
-    taken = HostSnapshot().copy(state(1))
-    assert taken["tied"] is taken["again"] and taken["view"].data_ptr() != taken["tied"].data_ptr()
-    for tensor in tensors(taken):
+def test_tied_tensors_stay_tied_and_storages_have_their_exact_size() -> None:
+    copied = HostSnapshot().copy(state(1))
+    assert copied["tied"] is copied["again"] and copied["view"].data_ptr() != copied["tied"].data_ptr()
+    for tensor in tensors(copied):
         assert tensor.untyped_storage().nbytes() == tensor.nbytes, "torch.save writes whole storages"
-    assert taken["images"].is_contiguous(memory_format=torch.channels_last), "copied as it lies, not turned"
+    assert copied["images"].is_contiguous(memory_format=torch.channels_last), "with the strides of the source"
 
 
-def test_memory_is_used_again_until_the_layout_outgrows_it() -> None:
-    keeper = HostSnapshot()
-    first = [tensor.data_ptr() for tensor in tensors(keeper.copy(state(1))) if tensor.numel()]
-    again = keeper.copy(state(2))
+def test_memory_is_reused_until_the_layout_needs_more() -> None:
+    host = HostSnapshot()
+    first = [tensor.data_ptr() for tensor in tensors(host.copy(state(1))) if tensor.numel()]
+    again = host.copy(state(2))
     assert [tensor.data_ptr() for tensor in tensors(again) if tensor.numel()] == first
     assert_same(again, state(2))
     smaller = state(3) | {"images": torch.ones(2), "more": torch.ones(3)}
-    assert min(tensor.data_ptr() for tensor in tensors(keeper.copy(smaller)) if tensor.numel()) == min(first)
+    assert min(tensor.data_ptr() for tensor in tensors(host.copy(smaller)) if tensor.numel()) == min(first)
     larger = state(4) | {"large": torch.ones(100_000)}
-    taken = keeper.copy(larger)
-    assert_same(taken, larger)
-    keeper.release()
-    assert_same(keeper.copy(larger), larger)
+    copied = host.copy(larger)
+    assert_same(copied, larger)
+    host.release()
+    assert_same(host.copy(larger), larger)
 
 
-def test_what_was_taken_outlives_the_release() -> None:
-    keeper = HostSnapshot()
-    taken = keeper.copy(state(1))
-    keeper.release()
-    del keeper
-    assert_same(taken, state(1))
+def test_a_copy_is_valid_after_the_release() -> None:
+    host = HostSnapshot()
+    copied = host.copy(state(1))
+    host.release()
+    del host
+    assert_same(copied, state(1))
 
 
-def test_parameters_need_no_gradient_in_the_copy() -> None:
+def test_copies_of_parameters_require_no_gradient() -> None:
     model = nn.Linear(3, 3)
-    taken = HostSnapshot().copy({"w": model.weight, "other": nn.Parameter(torch.ones(2))})
-    assert not taken["w"].requires_grad and torch.equal(taken["w"], model.weight)
+    copied = HostSnapshot().copy({"w": model.weight, "other": nn.Parameter(torch.ones(2))})
+    assert not copied["w"].requires_grad and torch.equal(copied["w"], model.weight)
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="Linux tells what children inherit")
-def test_children_do_not_inherit_the_memory() -> None:
-    """Forked loader workers that shared its pages would make the next copy fault on every one of them."""
-    keeper = HostSnapshot()
-    taken = keeper.copy({"a": torch.ones(2_000_000)})
-    address = taken["a"].data_ptr()
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="needs /proc/self/smaps of Linux")
+def test_child_processes_do_not_inherit_the_memory() -> None:
+    """If forked loader workers shared its pages, the next copy would have a page fault on each of them."""
+    host = HostSnapshot()
+    copied = host.copy({"a": torch.ones(2_000_000)})
+    address = copied["a"].data_ptr()
     assert "dc" in flags_of(address)
     assert "dc" not in flags_of(torch.ones(2_000_000).data_ptr()), "negative control"
 
 
 def flags_of(address: int) -> list[str]:
-    """The flags of the mapping that holds `address`; `dc`: not copied on fork."""
+    """Return the flags of the memory mapping that contains `address`. `dc`: not copied on fork."""
     inside = False
     with open("/proc/self/smaps") as file:
         for line in file:

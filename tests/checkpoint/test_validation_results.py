@@ -1,4 +1,4 @@
-"""Results of validation passes: what is damaged is made again, what is not ours is left alone, what cannot be deleted stays."""
+"""Results of validation passes: damaged ones are ignored, other files are not touched, errors of the disk are logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linnaeus.rundir.validation_results import ValidationResults
 
 @pytest.fixture
 def results(tmp_path: Path) -> ValidationResults:
-    """With one pass at steps 100, 200 and 300."""
+    """Return results with one pass at steps 100, 200 and 300."""
     (tmp_path / "validation").mkdir()
     found = ValidationResults(tmp_path / "validation")
     for step in (100, 200, 300):
@@ -22,7 +22,7 @@ def results(tmp_path: Path) -> ValidationResults:
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"weights": "hash", "metr', b"null", b"[]", b"\xff", b'{"weights": "hash"}', b"[" * 100_000])
-def test_a_damaged_result_counts_as_none(results: ValidationResults, damage: bytes) -> None:
+def test_a_damaged_result_is_ignored(results: ValidationResults, damage: bytes) -> None:
     assert results.read(200, "val", "hash") == {"val/loss": 200.0} and results.read(200, "val", "other") is None
     results.path(200, "val").write_bytes(damage)
     assert results.read(200, "val", "hash") is None
@@ -30,9 +30,7 @@ def test_a_damaged_result_counts_as_none(results: ValidationResults, damage: byt
     assert results.read(200, "val", "hash") == {"val/loss": 2.0}
 
 
-def test_an_unreadable_result_counts_as_none_and_an_absent_one_is_not_worth_a_word(
-    results: ValidationResults, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreadable_result_is_logged_and_an_absent_one_is_not(results: ValidationResults, caplog: pytest.LogCaptureFixture) -> None:
     assert results.read(400, "val", "hash") is None and not caplog.records
     results.path(200, "val").unlink()
     results.path(200, "val").mkdir()
@@ -40,23 +38,23 @@ def test_an_unreadable_result_counts_as_none_and_an_absent_one_is_not_worth_a_wo
     assert "its pass is run again" in caplog.text
 
 
-def test_strange_names_are_left_alone(results: ValidationResults) -> None:
-    strange = ["step-old", "step-", "step-1e9", "step-00000300.bak", "notes"]
-    for name in strange:
+def test_directories_with_other_names_are_not_touched(results: ValidationResults) -> None:
+    others = ["step-old", "step-", "step-1e9", "step-00000300.bak", "notes"]
+    for name in others:
         (results.directory / name).mkdir()
-    (results.directory / ".tmp-step-00000300-77-deleted").mkdir()  # a kill while one was deleted
+    (results.directory / ".tmp-step-00000300-77-deleted").mkdir()  # left by a kill during the deletion
     results.discard_after(150)
-    assert sorted(path.name for path in results.directory.iterdir()) == sorted([*strange, "step-00000100"])
+    assert sorted(path.name for path in results.directory.iterdir()) == sorted([*others, "step-00000100"])
 
 
-def test_what_cannot_be_deleted_is_named_and_stays(
+def test_a_result_that_cannot_be_deleted_is_logged(
     results: ValidationResults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def stubborn(path: Path) -> None:
+    def failing(path: Path) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", stubborn)
+        patch.setattr(shutil, "rmtree", failing)
         results.discard_after(150)
     assert caplog.text.count("could not be deleted") == 2 and results.read(100, "val", "hash") is not None
     results.discard_after(150)

@@ -1,4 +1,4 @@
-"""Saving in the background: what a thread writes is what was there when `save` was called, and a disk that refuses ends nothing."""
+"""`CheckpointWriter`: the thread writes the values at the time of the call, and an error of the disk does not end the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, list_checkpoints, writer
-from linnaeus.checkpoint.format import EMA, MODEL, STATE, TRAINING, read_manifest
+from linnaeus.checkpoint.format import EMA, MODEL, STATE, TRAINING
+from linnaeus.checkpoint.loading import read_manifest
 from linnaeus.files import TEMPORARY, file_digest
 from linnaeus.reporting import RowWriter
 from tests.checkpoint.conftest import payload
@@ -28,7 +29,7 @@ from tests.checkpoint.test_format import assert_same
 
 @pytest.fixture
 def errors(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """The lines said as errors since the last call."""
+    """Return a function that returns the error messages since its last call."""
     monkeypatch.setattr(logging.getLogger("linnaeus"), "propagate", True)
     caplog.set_level(logging.INFO, "linnaeus")
 
@@ -42,7 +43,7 @@ def errors(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def saving(tmp_path: Path) -> Iterator[CheckpointWriter]:
-    """A writer in `tmp_path/run/checkpoints` that has committed step 1."""
+    """Return a writer in `tmp_path/run/checkpoints` that has committed step 1."""
     (tmp_path / "run").mkdir()
     made = CheckpointWriter(tmp_path / "run" / "checkpoints", keep_last=1, keep_best=0)
     made.save(1, **payload(1))
@@ -52,7 +53,7 @@ def saving(tmp_path: Path) -> Iterator[CheckpointWriter]:
 
 
 def large(step: int) -> dict[str, Any]:
-    """A payload of 4 MiB, more than a small disk takes."""
+    """Return a payload of 4 MiB, too large for the small disk."""
     return payload(step) | {"model_state": {"w": torch.full((512, 1024), float(step))}, "training_state": {"m": torch.ones(512, 1024)}}
 
 
@@ -66,10 +67,10 @@ def check_saved(saving: CheckpointWriter, step: int) -> None:
 # -- in the background ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_what_was_there_at_the_call(saving: CheckpointWriter) -> None:
-    """The tensors change while the thread has not begun to write."""
+def test_the_values_at_the_time_of_the_call_are_written(saving: CheckpointWriter) -> None:
+    """The tensors change before the thread starts to write."""
     go, live = threading.Event(), payload(2)
-    saving.save(2, **live, before_write=lambda: go.wait(30) or pytest.fail("nobody said go"))
+    saving.save(2, **live, before_write=lambda: go.wait(30) or pytest.fail("timeout"))
     assert saving.committed == 1 and saving.failure is None
     for tensor in (*live["model_state"].values(), *live["ema_state"].values(), *live["training_state"]["accumulators"]):
         tensor.zero_()
@@ -84,15 +85,15 @@ def test_what_is_written_is_what_was_there_at_the_call(saving: CheckpointWriter)
         assert_same(value, getattr(loaded, part))
 
 
-def test_rows_are_flushed_first_and_in_the_thread(saving: CheckpointWriter) -> None:
+def test_before_write_is_called_first_and_in_the_thread(saving: CheckpointWriter) -> None:
     seen: list[Any] = []
     saving.save(2, **payload(2), before_write=lambda: seen.append((threading.current_thread(), os.listdir(saving.directory))))
     saving.wait()
-    [(thread, there)] = seen
-    assert thread is not threading.main_thread() and there == ["step-00000001"]
+    [(thread, names)] = seen
+    assert thread is not threading.main_thread() and names == ["step-00000001"]
 
 
-def test_a_save_waits_for_the_one_before(saving: CheckpointWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_waits_for_the_previous_one(saving: CheckpointWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     inside, most, real = 0, 0, writer.save_checkpoint
 
     def watched(*args: Any, **kwargs: Any) -> Path:
@@ -111,7 +112,7 @@ def test_a_save_waits_for_the_one_before(saving: CheckpointWriter, monkeypatch: 
     check_saved(saving, 7)
 
 
-def test_hashes_taken_while_writing_are_those_of_the_files(saving: CheckpointWriter) -> None:
+def test_the_hashes_computed_while_writing_are_those_of_the_files(saving: CheckpointWriter) -> None:
     saving.save(2, **large(2))
     saving.wait()
     path = saving.directory / "step-00000002"
@@ -119,7 +120,7 @@ def test_hashes_taken_while_writing_are_those_of_the_files(saving: CheckpointWri
         assert entry == {"size": (path / name).stat().st_size, "sha256": file_digest(path / name)}
 
 
-def test_a_process_that_ends_without_asking_finishes_the_file(tmp_path: Path) -> None:
+def test_a_process_that_ends_with_an_exception_finishes_the_save(tmp_path: Path) -> None:
     script = (
         "from pathlib import Path; from linnaeus.checkpoint import CheckpointWriter; from tests.checkpoint.test_writer import large\n"
         f"CheckpointWriter(Path({str(tmp_path)!r}), 1, 0).save(3, **large(3), before_write=lambda: __import__('time').sleep(0.3))\n"
@@ -130,10 +131,10 @@ def test_a_process_that_ends_without_asking_finishes_the_file(tmp_path: Path) ->
     assert auto_resume_helper(tmp_path).step == 3
 
 
-# -- mistakes are not matters of the disk --------------------------------------------------------------------------------------
+# -- errors of the program -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_plain_is_refused_at_the_call(saving: CheckpointWriter) -> None:
+def test_a_value_that_is_not_plain_is_refused_at_the_call(saving: CheckpointWriter) -> None:
     with pytest.raises(TypeError, match="training_state"):
         saving.save(2, **(payload(2) | {"training_state": {"a": {1, 2}}}))
     saving.wait()
@@ -141,7 +142,7 @@ def test_what_is_not_plain_is_refused_at_the_call(saving: CheckpointWriter) -> N
 
 
 @pytest.mark.parametrize("by", ["wait", "save", "close"])
-def test_a_bug_in_the_thread_is_raised_once(saving: CheckpointWriter, by: str, errors: Callable[[], list[str]]) -> None:
+def test_an_exception_in_the_thread_is_raised_once(saving: CheckpointWriter, by: str, errors: Callable[[], list[str]]) -> None:
     saving.save(2, **payload(2), before_write=lambda: {}["bug"])  # type: ignore[func-returns-value]
     with pytest.raises(KeyError, match="bug"):
         saving.save(3, **payload(3)) if by == "save" else getattr(saving, by)()
@@ -151,27 +152,28 @@ def test_a_bug_in_the_thread_is_raised_once(saving: CheckpointWriter, by: str, e
     check_saved(saving, 4)
 
 
-# -- the disk refuses ----------------------------------------------------------------------------------------------------------
+# -- errors of the disk --------------------------------------------------------------------------------------------------------
 
 
-def refused(saving: CheckpointWriter, said: list[str], *words: str, stands: int | None = 1) -> None:
-    """Step 2 failed with one loud line, and nothing of it is left."""
-    assert len(said) == 1, said
-    standing = "There is NO checkpoint" if stands is None else f"The newest good checkpoint is that of step {stands}"
-    for word in ("checkpoint of step 2 could NOT be written", standing, "the next save tries again", *words):
-        assert word in said[0]
+def check_refused(saving: CheckpointWriter, lines: list[str], *words: str, newest: int | None = 1) -> None:
+    """Check that step 2 failed with one error message and left no files."""
+    assert len(lines) == 1, lines
+    intact = "There is NO checkpoint" if newest is None else f"The newest intact checkpoint is that of step {newest}"
+    for word in ("checkpoint of step 2 could NOT be written", intact, "the next save tries again", *words):
+        assert word in lines[0]
     assert saving.failure is not None and saving.failure.startswith("step 2: ") and "\n" not in saving.failure
     assert saving.committed == 1
-    if stands is not None:
-        assert os.listdir(saving.directory) == [f"step-{stands:08d}"]
-        assert auto_resume_helper(saving.directory).step == stands
+    if newest is not None:
+        assert os.listdir(saving.directory) == [f"step-{newest:08d}"]
+        assert auto_resume_helper(saving.directory).step == newest
 
 
-def try_again(saving: CheckpointWriter, said: Callable[[], list[str]]) -> None:
+def try_again(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
+    """Save step 3 and check that it is committed without an error."""
     saving.save(3, **large(3))
     saving.wait()
     check_saved(saving, 3)
-    assert said() == []
+    assert errors() == []
 
 
 REFUSED_CALLS = [("mkdir", 0), ("open", 0), ("write", 0), ("write", 2), ("fsync", 0), ("fsync", 3), ("rename", 0), ("close", 1)]
@@ -182,7 +184,7 @@ REFUSED_CALLS = [("mkdir", 0), ("open", 0), ("write", 0), ("write", 2), ("fsync"
 def test_any_call_that_fails(
     saving: CheckpointWriter, errors: Callable[[], list[str]], name: str, after: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The calls are those of `os`, in the writer's thread, after some that succeed; `close` fails having closed."""
+    """Calls of `os` in the writer's thread fail after some that succeed. `close` closes the file before it fails."""
     calls, real = 0, getattr(os, name)
 
     def failing(*args: Any, **kwargs: Any) -> Any:
@@ -192,7 +194,7 @@ def test_any_call_that_fails(
         calls += 1
         if name == "close":
             real(*args, **kwargs)
-        if calls > after and (name != "close" or calls == after + 1):  # deleting what is left closes too
+        if calls > after and (name != "close" or calls == after + 1):  # the deletion of temporary files also calls `close`
             raise OSError(code, os.strerror(code))
         return None if name == "close" else real(*args, **kwargs)
 
@@ -201,10 +203,10 @@ def test_any_call_that_fails(
         saving.save(2, **large(2))
         saving.wait()
     assert calls > after, "the failure was not reached"
-    if name == "open":  # deleting opens too: what is left goes with the next save
+    if name == "open":  # the deletion also calls `open`: the temporary files are deleted by the next save
         [left] = saving.directory.glob(f"{TEMPORARY}*")
         shutil.rmtree(left)
-    refused(saving, errors(), os.strerror(code))
+    check_refused(saving, errors(), os.strerror(code))
     try_again(saving, errors)
 
 
@@ -218,8 +220,8 @@ def test_short_writes_are_completed(saving: CheckpointWriter, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("limit", [0, 100, 3_000_000])
-def test_a_limit_on_the_size_of_files(saving: CheckpointWriter, errors: Callable[[], list[str]], limit: int) -> None:
-    """What the system itself refuses: within the first file, or within the second."""
+def test_a_limit_on_file_sizes(saving: CheckpointWriter, errors: Callable[[], list[str]], limit: int) -> None:
+    """The system refuses a write within the first or the second file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
@@ -229,16 +231,17 @@ def test_a_limit_on_the_size_of_files(saving: CheckpointWriter, errors: Callable
         saving.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    refused(saving, errors(), "File too large", "ulimit")
+    check_refused(saving, errors(), "File too large", "ulimit")
     try_again(saving, errors)
 
 
 @contextlib.contextmanager
 def small_disk(path: Path, size: str) -> Iterator[None]:
+    """Mount a small file system at `path`. Skip the test if mounting is not permitted."""
     path.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True, check=False)
     if mounted.returncode != 0:
-        pytest.skip("may not mount")
+        pytest.skip("mounting is not permitted")
     try:
         yield
     finally:
@@ -247,7 +250,7 @@ def small_disk(path: Path, size: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("free_kib", [0, 100, 3000, 5500])
 def test_a_full_disk(tmp_path: Path, errors: Callable[[], list[str]], free_kib: int) -> None:
-    """A real one. It fills up in the first file or in the second; rows wait meanwhile; room made, everything is caught up."""
+    """A real disk is full in the first or the second file. Rows wait in memory and are written once there is space."""
     with small_disk(tmp_path / "disk", "20m"):
         rows = RowWriter(tmp_path / "disk" / "metrics.jsonl")
         saving = CheckpointWriter(tmp_path / "disk" / "checkpoints", keep_last=1, keep_best=0)
@@ -260,13 +263,13 @@ def test_a_full_disk(tmp_path: Path, errors: Callable[[], list[str]], free_kib: 
         parts = large(2) | {"training_state": {"m": torch.ones(1024, 1024)}}
         saving.save(2, **parts)
         saving.wait()
-        refused(saving, errors(), "No space left on device", "free some space")
+        check_refused(saving, errors(), "No space left on device", "free some space")
         while not rows._waiting:
             rows.log(2, {"x": "long " * 1000})
         assert len(errors()) == 1
         saving.save(2, **payload(2), before_write=rows.sync)
         saving.wait()
-        refused(saving, errors(), "metrics.jsonl")
+        check_refused(saving, errors(), "metrics.jsonl")
         ballast.unlink()
         saving.save(3, **large(3), before_write=rows.sync)
         saving.wait()
@@ -276,7 +279,7 @@ def test_a_full_disk(tmp_path: Path, errors: Callable[[], list[str]], free_kib: 
         rows.close()
 
 
-def test_a_disk_that_turned_read_only(tmp_path: Path, errors: Callable[[], list[str]]) -> None:
+def test_a_disk_that_becomes_read_only(tmp_path: Path, errors: Callable[[], list[str]]) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, "20m"):
         saving = CheckpointWriter(disk / "checkpoints", keep_last=1, keep_best=0)
@@ -285,62 +288,62 @@ def test_a_disk_that_turned_read_only(tmp_path: Path, errors: Callable[[], list[
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         saving.save(2, **payload(2))
         saving.wait()
-        refused(saving, errors(), "Read-only file system", "mounted for writing")
+        check_refused(saving, errors(), "Read-only file system", "mount that disk for writing")
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
         try_again(saving, errors)
 
 
-def test_a_run_directory_that_was_deleted_is_not_made_again(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
+def test_a_deleted_run_directory_is_not_created_again(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
     run = saving.directory.parent
     shutil.rmtree(run)
     saving.save(2, **payload(2))
     saving.wait()
-    refused(saving, errors(), "No such file or directory", "bring the run directory back", stands=None)
+    check_refused(saving, errors(), "No such file or directory", "restore the run directory", newest=None)
     assert not run.exists()
     run.mkdir()
     try_again(saving, errors)
 
 
-def test_a_run_directory_that_vanishes_while_it_is_written_to(
+def test_a_run_directory_that_is_renamed_during_a_save(
     saving: CheckpointWriter, errors: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, real = saving.directory.parent, torch.save
 
-    def rug(*args: Any) -> None:
+    def save_and_rename(*args: Any) -> None:
         real(*args)
         run.rename(run.with_name("elsewhere"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", rug)
+        patch.setattr(torch, "save", save_and_rename)
         saving.save(2, **payload(2))
         saving.wait()
-    refused(saving, errors(), "bring the run directory back", stands=None)
+    check_refused(saving, errors(), "restore the run directory", newest=None)
     assert not run.exists()
     run.with_name("elsewhere").rename(run)
     try_again(saving, errors)
 
 
-def test_rows_that_are_not_on_the_disk_keep_their_checkpoint_off_it(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
+def test_a_checkpoint_is_not_written_before_its_rows(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
     rows = RowWriter(saving.directory.parent / "metrics.jsonl")
     rows.log(1, {"x": 1})
     rows.path.unlink()
     saving.save(2, **payload(2), before_write=rows.sync)
     saving.wait()
-    refused(saving, errors(), "metrics.jsonl")
+    check_refused(saving, errors(), "metrics.jsonl")
     rows.close()
 
 
-def test_the_checkpoint_that_stands_must_be_whole(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
+def test_the_checkpoint_named_in_the_error_must_be_intact(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
     (saving.directory / "step-00000001" / MODEL).unlink()
     saving.save(2, **payload(2), before_write=lambda: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
     saving.wait()
     assert "There is NO checkpoint" in errors()[0]
 
 
-def test_the_same_step_again_fails_and_the_first_one_stays(
+def test_a_failed_save_of_the_same_step_keeps_the_first_one(
     saving: CheckpointWriter, errors: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replacing takes two renames; the second fails."""
+    """A replacement needs two renames; the second one fails."""
     calls, real = 0, os.rename
 
     def failing(*args: Any) -> None:
@@ -360,7 +363,7 @@ def test_the_same_step_again_fails_and_the_first_one_stays(
 
 
 @pytest.mark.parametrize("name", ["rename", "rmtree"])
-def test_what_cannot_be_deleted_does_not_undo_what_was_written(
+def test_a_failed_deletion_does_not_undo_the_save(
     saving: CheckpointWriter, errors: Callable[[], list[str]], name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     owner: Any = os if name == "rename" else shutil
@@ -382,8 +385,8 @@ def test_what_cannot_be_deleted_does_not_undo_what_was_written(
     try_again(saving, errors)
 
 
-def test_leftovers_and_odd_things_in_the_directory_do_no_harm(saving: CheckpointWriter) -> None:
-    """What a killed process left behind, half-deleted checkpoints, and files where directories are expected."""
+def test_leftovers_and_other_files_in_the_directory(saving: CheckpointWriter) -> None:
+    """Temporary files of killed processes, partly deleted checkpoints, and files instead of directories."""
     half = saving.directory / f"{TEMPORARY}step-00000009-77-deleted"
     half.mkdir()
     (half / TRAINING).write_bytes(b"half")
@@ -395,14 +398,14 @@ def test_leftovers_and_odd_things_in_the_directory_do_no_harm(saving: Checkpoint
     shutil.copytree(saving.directory / "step-00000001", saving.directory / "step-00000004")
     for name in (EMA, STATE):
         (saving.directory / "step-00000004" / name).unlink()
-    fresh = CheckpointWriter(saving.directory, keep_last=1, keep_best=0)
+    again = CheckpointWriter(saving.directory, keep_last=1, keep_best=0)
     point = auto_resume_helper(saving.directory)
     assert point.step == 1 and [Path(path).name for path, _ in point.skipped] == ["step-00000007", "step-00000004"]
-    fresh.resume(point.step)
+    again.resume(point.step)
     for step in (5, 6, 8):
-        fresh.save(step, **payload(step))
-        fresh.wait()
-        assert fresh.failure is None
+        again.save(step, **payload(step))
+        again.wait()
+        assert again.failure is None
     assert [step for step, _ in list_checkpoints(saving.directory)] == [8]
     assert [path.name for path in saving.directory.iterdir() if path.is_dir()] == ["step-00000008"]
-    fresh.close()
+    again.close()

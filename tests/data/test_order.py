@@ -1,4 +1,4 @@
-"""The order of an epoch and its cut: a function of (seed, epoch), the same for any number of processes and accumulation steps."""
+"""The order of an epoch and its micro-batches: equal for any number of processes and accumulation steps."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def sampler(size=103, rank=0, world=1, micro=4, batch=16, total=10_000, last="ke
 
 
 def global_batches(world, micro, epoch=1, start=0, **kwargs):
-    """step -> the (position, sample) pairs of its global batch, from all processes together."""
+    """Return the (position, sample) pairs of each global batch, from all processes, by step."""
     batches: dict[int, list] = {}
     for rank in range(world):
         s = sampler(rank=rank, world=world, micro=micro, **kwargs)
@@ -29,7 +29,7 @@ def test_global_batches_do_not_depend_on_the_split(world, micro):
     assert global_batches(world, micro) == global_batches(1, 8)
 
 
-def test_every_sample_once_an_epoch_and_orders_differ():
+def test_an_epoch_contains_every_sample_once_and_orders_differ():
     samples = [[s for pairs in global_batches(2, 4, epoch=e).values() for _, s in pairs] for e in (0, 1)]
     assert sorted(samples[0]) == sorted(samples[1]) == list(range(103))
     assert samples[0] != samples[1]
@@ -41,7 +41,7 @@ def test_resume_is_a_start_offset():
     assert rest == {step: pairs for step, pairs in whole.items() if step >= 7 + 3}
 
 
-def test_processes_run_the_same_number_of_micro_batches_and_stand_ins_are_marked():
+def test_processes_run_the_same_number_of_micro_batches_and_placeholders_are_marked():
     runs = []
     for rank in range(4):
         s = sampler(size=33, rank=rank, world=4, micro=2, batch=16)
@@ -52,13 +52,13 @@ def test_processes_run_the_same_number_of_micro_batches_and_stand_ins_are_marked
     assert all(len(micro) == 2 for r in runs for micro in r if not micro[0])
 
 
-def test_drop_leaves_out_what_changes_every_epoch():
-    left_out = []
+def test_drop_omits_other_samples_in_each_epoch():
+    omitted = []
     for epoch in range(3):
         seen = {s for pairs in global_batches(1, 16, epoch=epoch, last="drop").values() for _, s in pairs}
         assert len(seen) == 96
-        left_out.append(frozenset(range(103)) - seen)
-    assert len(set(left_out)) == 3
+        omitted.append(frozenset(range(103)) - seen)
+    assert len(set(omitted)) == 3
 
 
 def test_a_run_that_ends_mid_epoch_stops_there():
@@ -67,7 +67,7 @@ def test_a_run_that_ends_mid_epoch_stops_there():
     assert list(s.steps()) == [0, 1, 2]
 
 
-def test_slots_hold_pairs_of_one_group_wherever_there_are_any():
+def test_slots_contain_as_many_pairs_of_one_group_as_possible():
     groups = np.array([0] * 7 + [1] * 4 + [2] * 1 + [-1] * 5)
     for epoch in range(4):
         order = epoch_order(3, epoch, len(groups), groups)
@@ -85,16 +85,16 @@ def test_golden_order():
 GOLDEN = [1, 7, 2, 6, 5, 4, 11, 8, 9, 0, 10, 3]
 
 
-def test_validation_batches_are_dealt_whole():
-    dealt = [validation_batches(13, 4, r, 3) for r in range(3)]
-    assert [[i.sample for i in b] for b in dealt[0]] == [[0, 1, 2, 3], [12]]
-    assert dealt[2][0][0].sample == 8
-    flat = sorted(i.sample for rank in dealt for b in rank for i in b)
+def test_whole_validation_batches_are_assigned_to_processes():
+    assigned = [validation_batches(13, 4, r, 3) for r in range(3)]
+    assert [[i.sample for i in b] for b in assigned[0]] == [[0, 1, 2, 3], [12]]
+    assert assigned[2][0][0].sample == 8
+    flat = sorted(i.sample for rank in assigned for b in rank for i in b)
     assert flat == list(range(13))
     assert validation_batches(3, 4, 2, 3) == []
 
 
-def test_prefetcher_counts_waiting_and_keeps_order():
+def test_the_prefetcher_measures_the_waiting_time_and_keeps_the_order():
     import torch
 
     class Rows:

@@ -1,4 +1,4 @@
-"""Balanced sampling: quotas exact on average, classes gone round before anything repeats, slots of two, and still only (seed, epoch)."""
+"""Class resampling: exact mean quotas, no repeats before a class is exhausted, slots of two, a pure function of (seed, epoch)."""
 
 from fractions import Fraction
 
@@ -15,31 +15,31 @@ NULLS = 28
 
 
 def long_tailed(seed=0, nulls=NULLS):
-    """Class of each sample, in no order."""
+    """Return the class of each sample, shuffled."""
     classes = np.concatenate([np.repeat(np.arange(len(TAIL)), TAIL), np.full(nulls, -1)])
     return classes[permutation(seed, len(classes))]
 
 
 def expectation(power):
-    """Positions of each class as a fraction: total x n^power / sum of n^power."""
+    """Return the expected positions of each class as fractions: total x n^power / sum of n^power."""
     weights = [Fraction(float(n) ** power) for n in TAIL]
     return [TAIL.sum() * w / sum(weights) for w in weights]
 
 
 @pytest.mark.parametrize("name", POWERS)
-def test_quotas_are_exact_on_average_and_next_to_it_in_every_epoch(name):
-    resampling, wanted = Resampling(long_tailed(), POWERS[name], 3), expectation(POWERS[name])
-    assert resampling.expected == pytest.approx([float(w) for w in wanted], rel=1e-6)
+def test_quotas_are_exact_on_average_and_rounded_in_each_epoch(name):
+    resampling, exact = Resampling(long_tailed(), POWERS[name], 3), expectation(POWERS[name])
+    assert resampling.expected == pytest.approx([float(w) for w in exact], rel=1e-6)
     quotas = np.array([resampling.quotas(epoch) for epoch in range(3000)])
     assert (quotas.sum(1) == TAIL.sum()).all()
     assert (np.abs(quotas - resampling.expected) < 1).all()
     assert np.abs(quotas.mean(0) - resampling.expected).max() < 0.05  # five standard errors of a fair coin
-    always_up = np.array([float(w) % 1 for w in wanted]) > 0.5  # the negative control: rounding to the nearest is no expectation
+    always_up = np.array([float(w) % 1 for w in exact]) > 0.5  # negative control: rounding to the nearest integer is biased
     assert np.abs(np.floor(resampling.expected) + always_up - resampling.expected).max() > 0.2
 
 
 @pytest.mark.parametrize("name", POWERS)
-def test_an_epoch_has_every_class_by_its_quota_and_null_labels_once(name):
+def test_an_epoch_contains_each_class_by_its_quota_and_null_labels_once(name):
     classes = long_tailed()
     resampling = Resampling(classes, POWERS[name], 3)
     for epoch in range(5):
@@ -49,41 +49,41 @@ def test_an_epoch_has_every_class_by_its_quota_and_null_labels_once(name):
         counts = np.bincount(order, minlength=len(classes))
         assert (counts[classes < 0] == 1).all()
         for c in range(len(TAIL)):
-            assert np.ptp(counts[classes == c]) <= 1, "nothing twice before everything once"
+            assert np.ptp(counts[classes == c]) <= 1, "no sample repeats before all of its class were drawn"
     assert resampling.draws.sum() == pytest.approx(len(classes))
 
 
-def test_class_balanced_gives_all_classes_the_same():
+def test_class_balanced_sampling_gives_equal_quotas():
     quotas = Resampling(long_tailed(), 0.0, 1).quotas(0)
     assert np.ptp(quotas) <= 1 and quotas.sum() == TAIL.sum()
 
 
-def test_epochs_go_on_where_the_class_was_left():
-    """The class of 400 has about 82 positions an epoch: five epochs see it whole, but for one at each border. Draws that
-    forget would have left out a third."""
+def test_an_epoch_continues_where_the_last_one_ended():
+    """The class of 400 samples has about 82 positions per epoch, so five epochs draw all of it, except one sample at each border.
+    Independent epochs would omit a third."""
     classes = long_tailed()
     resampling = Resampling(classes, 0.0, 3)
     seen = set(np.concatenate([resampling.multiset(epoch) for epoch in range(5)]))
     assert sum(classes[s] == 0 for s in seen) >= 395
-    forgetful = set(np.concatenate([resampling.multiset(0)] + [Resampling(classes, 0.0, seed).multiset(0) for seed in range(4)]))
-    assert sum(classes[s] == 0 for s in forgetful) < 330
+    independent = set(np.concatenate([resampling.multiset(0)] + [Resampling(classes, 0.0, seed).multiset(0) for seed in range(4)]))
+    assert sum(classes[s] == 0 for s in independent) < 330
 
 
-def test_orders_differ_by_seed_and_epoch_and_not_by_what_was_asked_before():
+def test_the_order_depends_on_seed_and_epoch_and_not_on_earlier_calls():
     classes = long_tailed()
 
     def order(seed, epoch):
         return epoch_order(seed, epoch, len(classes), None, Resampling(classes, 0.5, seed)).tolist()
 
-    fresh, used = order(1, 4), Resampling(classes, 0.5, 1)
+    first, used = order(1, 4), Resampling(classes, 0.5, 1)
     for epoch in range(5):
         last = epoch_order(1, epoch, len(classes), None, used).tolist()
-    assert last == fresh
+    assert last == first
     assert len({tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
 
 
 def batches(world, micro, start=0, groups=None):
-    """step -> the (position, sample) pairs of its global batch, from all processes together."""
+    """Return the (position, sample) pairs of each global batch, from all processes, by step."""
     found: dict[int, list] = {}
     classes = long_tailed()
     for rank in range(world):
@@ -97,7 +97,7 @@ def batches(world, micro, start=0, groups=None):
 
 
 @pytest.mark.parametrize("groups", (None, long_tailed() // 2), ids=("plain", "slots"))
-def test_the_split_over_processes_and_steps_and_a_resume_change_nothing(groups):
+def test_the_split_over_processes_and_a_resume_change_nothing(groups):
     whole = batches(1, 64, groups=groups)
     assert all(batches(world, micro, groups=groups) == whole for world, micro in ((1, 8), (2, 8), (4, 16), (8, 2)))
     first = min(whole)
@@ -107,8 +107,8 @@ def test_the_split_over_processes_and_steps_and_a_resume_change_nothing(groups):
 
 @pytest.mark.parametrize("name", POWERS)
 @pytest.mark.parametrize("seed", range(12))
-def test_slots_pair_as_many_different_samples_of_a_group_as_there_can_be(name, seed):
-    """Groups that are coarser than the classes, finer, or across them; of the T of a group with m copies of one, min(T / 2, T - m)."""
+def test_slots_pair_as_many_different_samples_of_a_group_as_possible(name, seed):
+    """Groups are coarser than the classes, finer, or independent. A group of T with m copies of one sample has min(T / 2, T - m) pairs."""
     rng = np.random.default_rng(seed)
     size = int(rng.integers(1, 60))
     classes = np.minimum(rng.integers(-1, 6, size), rng.integers(-1, 6, size))
@@ -125,44 +125,43 @@ def test_slots_pair_as_many_different_samples_of_a_group_as_there_can_be(name, s
         assert pairs.sum() == sum(min(c.sum() // 2, c.sum() - c.max()) for c in copies)
 
 
-def test_pairing_that_knows_no_copies_would_pair_a_sample_with_itself():
-    """The negative control of the test above."""
-    from linnaeus.data.order import _pair_up
+def test_negative_control_pairing_without_regard_to_copies():
+    """It pairs a sample with itself."""
+    from linnaeus.data.order import _pair_samples
 
     resampling = Resampling(np.array([0] * 50 + [1, 1]), 0.0, 0)
-    pairs, _ = _pair_up(resampling.multiset(0)[permutation(1, 52)], resampling.classes)
+    pairs, _ = _pair_samples(resampling.multiset(0)[permutation(1, 52)], resampling.classes)
     assert (pairs[:, 0] == pairs[:, 1]).any()
 
 
-def test_pairs_are_of_many_kinds():
-    """Three copies of each of ten: their partners differ, within an epoch and from one to the next."""
+def test_pairs_vary_over_epochs():
+    """Ten samples are drawn three times each. Their partners differ within an epoch and between epochs."""
     classes = np.concatenate([np.zeros(10, int), np.ones(50, int)])
     resampling = Resampling(classes, 0.0, 0)
-    kinds = set()
+    found_pairs = set()
     for epoch in range(20):
         slots = epoch_order(0, epoch, 60, classes, resampling).reshape(-1, 2)
-        kinds |= {tuple(sorted(slot)) for slot in slots.tolist() if max(slot) < 10}
-    assert len(kinds) > 40, "of 45"
+        found_pairs |= {tuple(sorted(slot)) for slot in slots.tolist() if max(slot) < 10}
+    assert len(found_pairs) > 40, "of 45 possible pairs"
 
 
-def test_where_every_class_has_one_sample_nothing_is_left_out():
+def test_classes_of_one_sample_are_all_drawn_once():
     for name in POWERS:
         assert sorted(epoch_order(0, 1, 9, None, Resampling(np.arange(9), POWERS[name], 0))) == list(range(9))
 
 
-def test_no_class_at_all_is_natural_sampling_of_the_whole():
+def test_without_classes_every_sample_is_drawn_once():
     assert sorted(epoch_order(0, 1, 9, np.full(9, -1), Resampling(np.full(9, -1), 0.5, 0))) == list(range(9))
 
 
-def test_the_summary_counts():
+def test_the_summary_contains_the_counts_of_the_first_epoch():
     resampling = Resampling(long_tailed(), 0.0, 3)
     order = epoch_order(3, 0, 600, None, resampling)
     times = np.bincount(order, minlength=600)
-    said = (
-        f"an epoch of 600 sees {(times > 0).sum()} different samples, leaves out {(times == 0).sum()}, one comes up to {times.max()} times"
-    )
-    assert resampling.summary().startswith(said)
-    assert "classes of 1 to 400 samples come 81 to 82 times" in resampling.summary()
+    distinct, omitted = (times > 0).sum(), (times == 0).sum()
+    expected = f"an epoch of 600 contains {distinct} different samples, each at most {times.max()} times, and omits {omitted}"
+    assert resampling.summary().startswith(expected)
+    assert "classes of 1 to 400 samples are drawn 81 to 82 times" in resampling.summary()
 
 
 def test_a_million_rows_of_a_hundred_thousand_classes():

@@ -1,4 +1,4 @@
-"""What a metrics tracker shows of itself: everything it holds."""
+"""`MetricsTracker.dump_metrics_state` contains the whole state."""
 
 import json
 
@@ -33,7 +33,7 @@ CHANGES = {
 }
 
 
-def test_the_dump_shows_everything_that_is_held():
+def test_every_part_of_the_state_changes_the_dump():
     shown = json.dumps(tracker().dump_metrics_state())
     assert set(tracker().state_dict()) == set(CHANGES)
     for name, value in CHANGES.items():

@@ -1,4 +1,4 @@
-"""`run.init_from`: weights alone, from any file, all or by name, and nothing of a file is ever executed."""
+"""`run.init_from`: weights from several kinds of files, matched by name; no code in a file is executed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pickle
 import random
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ from torch import nn
 
 from linnaeus.checkpoint import save_checkpoint
 from linnaeus.checkpoint.format import write_manifest
-from linnaeus.checkpoint.initial_weights import initial_weights, read_initial_weights
-from linnaeus.checkpoint.weight_matching import load_matched, match_weights
+from linnaeus.checkpoint.initial_weights import read_initial_weights
+from linnaeus.checkpoint.weight_matching import WeightMatch, load_matched, match_weights
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
 
 
 class Net(nn.Module):
-    """A trunk with batch statistics, two heads, a tied weight, and a submodule whose name looks like a wrapper's."""
+    """A trunk with batch statistics, two heads, a tied weight, and a submodule whose name looks like a wrapper prefix."""
 
     def __init__(self, seed: int, classes: int = 3) -> None:
         super().__init__()
@@ -40,13 +41,22 @@ class Net(nn.Module):
         self.trunk[1].num_batches_tracked.fill_(seed)
 
 
-def same(a: nn.Module, b: nn.Module, begin: str = "") -> bool:
-    mine, theirs = a.state_dict(), b.state_dict()
-    return all(torch.equal(mine[name], theirs[name]) for name in mine if name.startswith(begin))
+def initial_weights(path: str, model: nn.Module, allow: Sequence[str] = (), skip: Sequence[str] = ()) -> WeightMatch:
+    """Read, match and load the weights at `path`."""
+    weights = read_initial_weights(path)
+    match = match_weights(weights, model, allow, skip)
+    load_matched(weights, match, model)
+    return match
+
+
+def same(a: nn.Module, b: nn.Module, prefix: str = "") -> bool:
+    """Return True if the weights of two models are equal, as far as their names start with `prefix`."""
+    own, other = a.state_dict(), b.state_dict()
+    return all(torch.equal(own[name], other[name]) for name in own if name.startswith(prefix))
 
 
 def refused(path: Any, model: nn.Module, allow: list[str] | None = None) -> str:
-    """The one line of a refusal, after which the model is what it was."""
+    """Return the message of the `ConfigError`, and check that the model did not change."""
     before = copy.deepcopy(model)
     with pytest.raises(ConfigError) as caught:
         initial_weights(str(path), model, allow or [])
@@ -72,24 +82,24 @@ FILES = {
 def test_a_torch_file(kind: str, legacy: bool, tmp_path: Path) -> None:
     source, model = Net(1), Net(2)
     torch.save(FILES[kind](source.state_dict()), tmp_path / "weights.pt", _use_new_zipfile_serialization=not legacy)
-    report = initial_weights(str(tmp_path / "weights.pt"), model)
+    match = initial_weights(str(tmp_path / "weights.pt"), model)
     assert same(model, source) and not same(model, Net(2))
     assert model.unembed.weight is model.embed.weight
-    assert report.matched == list(model.state_dict()) and report.values == report.all_values
-    assert report.all_values == sum(t.numel() for t in model.state_dict().values()) - model.embed.weight.numel(), "tied ones count once"
-    said = "\n".join(report.lines())
-    assert f"{len(report.matched)} tensors" in said and ("best_val_loss" in said) is (kind == "plain")
+    assert match.matched == list(model.state_dict()) and match.num_loaded == match.num_total
+    assert match.num_total == sum(t.numel() for t in model.state_dict().values()) - model.embed.weight.numel(), "tied weights count once"
+    text = "\n".join(match.lines())
+    assert f"{len(match.matched)} tensors" in text and ("best_val_loss" in text) is (kind == "plain")
 
 
-def test_a_safetensors_file_of_others_holds_tied_weights_once(tmp_path: Path) -> None:
+def test_a_safetensors_file_of_another_program_contains_tied_weights_once(tmp_path: Path) -> None:
     source, model = Net(1), Net(2)
     state = {name: tensor for name, tensor in source.state_dict().items() if name != "unembed.weight"}
-    save_file(state, tmp_path / "weights.bin")  # told by its content
-    report = initial_weights(str(tmp_path / "weights.bin"), model)
-    assert same(model, source) and report.fresh == []
+    save_file(state, tmp_path / "weights.bin")  # detected by its content
+    match = initial_weights(str(tmp_path / "weights.bin"), model)
+    assert same(model, source) and match.missing == []
 
 
-def test_precision_and_memory_format_are_the_model_s(tmp_path: Path) -> None:
+def test_the_model_keeps_its_precision_and_memory_format(tmp_path: Path) -> None:
     source = nn.Sequential(nn.Conv2d(3, 4, 3)).half()
     torch.save(source.state_dict(), tmp_path / "w.pt")
     model = nn.Sequential(nn.Conv2d(3, 4, 3)).double().to(memory_format=torch.channels_last)
@@ -106,16 +116,16 @@ def checkpoint(folder: Path, step: int, model: nn.Module, average: nn.Module | N
     return save_checkpoint(folder, step, model_state=model.state_dict(), ema_state=averages, training_state={}, state=state)
 
 
-def test_a_run_gives_its_newest_checkpoint_that_verifies(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_of_a_run_that_verifies_is_used(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         newest = checkpoint(tmp_path / "checkpoints", step, Net(step))
     with open(newest / "model.safetensors", "r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\xff")
     model = Net(1)
-    report = initial_weights(str(tmp_path), model)
-    assert same(model, Net(20)) and "step-00000020/model.safetensors" in report.source
-    assert any("step-00000030 was skipped: model.safetensors was altered" in line for line in report.lines())
+    match = initial_weights(str(tmp_path), model)
+    assert same(model, Net(20)) and "step-00000020/model.safetensors" in match.source
+    assert any("step-00000030 was skipped: model.safetensors was altered" in line for line in match.lines())
     initial_weights(str(tmp_path / "checkpoints" / "step-00000010"), model)
     assert same(model, Net(10))
     for named in (newest, newest / "model.safetensors"):
@@ -123,14 +133,14 @@ def test_a_run_gives_its_newest_checkpoint_that_verifies(tmp_path: Path) -> None
     assert "model.safetensors" in refused(newest / "training_state.pt", model)
 
 
-def test_the_weights_that_were_validated_are_taken(tmp_path: Path) -> None:
+def test_the_validated_weights_are_loaded(tmp_path: Path) -> None:
     averaged = checkpoint(tmp_path / "a", 1, Net(3), Net(4), best="val_ema/loss")
     raw = checkpoint(tmp_path / "b", 1, Net(3), Net(4), best="val/loss")
     for path, seed in ((averaged, 4), (raw, 3), (averaged / "model.safetensors", 3), (raw / "ema.safetensors", 4)):
         model = Net(1)
-        report = initial_weights(str(path), model)
+        match = initial_weights(str(path), model)
         assert same(model, Net(seed)), path
-        assert any("raw and averaged weights" in line for line in report.lines()) is path.is_dir()
+        assert any("raw and averaged weights" in line for line in match.lines()) is path.is_dir()
 
 
 def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
@@ -147,18 +157,18 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
     )
 
 
-def test_one_beginning_and_no_idle_allowance() -> None:
-    for given, said in {
+def test_keys_that_conflict_or_have_no_effect() -> None:
+    for given, message in {
         "run.init_from=a run.resume=b": "two beginnings",
         "run.init_allow=[head]": "has no effect without run.init_from",
         "run.init_skip=[head]": "run.init_skip=.head. has no effect without run.init_from",
     }.items():
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             compose(given.split())
     assert compose(["run.init_from=a", "run.init_allow=head", "run.resume=never"]).run.init_allow == ["head"]
 
 
-# -- what must fit -------------------------------------------------------------------------------------------------------------
+# -- matching -----------------------------------------------------------------------------------------------------------------
 
 
 def saved(path: Path, state: dict[str, Any]) -> Path:
@@ -166,7 +176,7 @@ def saved(path: Path, state: dict[str, Any]) -> Path:
     return path
 
 
-def test_another_head_has_to_be_allowed_and_is_reported(tmp_path: Path) -> None:
+def test_another_head_must_be_allowed_and_is_reported(tmp_path: Path) -> None:
     source = Net(1, classes=7)
     source.head["order"] = nn.Linear(4, 2)
     del source.head["genus"]
@@ -183,52 +193,52 @@ def test_another_head_has_to_be_allowed_and_is_reported(tmp_path: Path) -> None:
     refused(path, model, ["head.order", "head.genus"])
     for allow in (["head"], ["head."], ["head.genus", "head.order.", "head.species"]):
         model = Net(2)
-        report = initial_weights(str(path), model, allow)
+        match = initial_weights(str(path), model, allow)
         assert same(model, Net(2), "head.") and same(model, source, "trunk") and same(model, source, "block")
-        assert report.fresh == ["head.genus.weight", "head.genus.bias"] and report.unused == ["head.order.weight", "head.order.bias"]
-        assert list(report.reshaped) == ["head.species.weight", "head.species.bias"]
-        assert all(name in report.text() for name in [*report.matched, *report.fresh, *report.unused, *report.reshaped])
-        assert len(report.lines()) == 4
+        assert match.missing == ["head.genus.weight", "head.genus.bias"] and match.unexpected == ["head.order.weight", "head.order.bias"]
+        assert list(match.mismatched) == ["head.species.weight", "head.species.bias"]
+        assert all(name in match.text() for name in [*match.matched, *match.missing, *match.unexpected, *match.mismatched])
+        assert len(match.lines()) == 4
 
 
-def test_what_is_allowed_and_fits_is_taken_and_said(tmp_path: Path) -> None:
+def test_a_weight_that_is_allowed_to_differ_but_matches_is_loaded_and_reported(tmp_path: Path) -> None:
     model = Net(2)
-    report = initial_weights(str(saved(tmp_path / "w.pt", Net(1).state_dict())), model, ["head.genus"])
-    assert same(model, Net(1)) and "and taken: head.genus.weight, head.genus.bias" in report.lines()[-1]
+    match = initial_weights(str(saved(tmp_path / "w.pt", Net(1).state_dict())), model, ["head.genus"])
+    assert same(model, Net(1)) and "and loaded: head.genus.weight, head.genus.bias" in match.lines()[-1]
 
 
-def test_what_is_skipped_stays_fresh_though_it_fits(tmp_path: Path) -> None:
+def test_a_skipped_weight_is_not_loaded_although_it_matches(tmp_path: Path) -> None:
     source, model = Net(1), Net(2)
     path = saved(tmp_path / "w.pt", source.state_dict())
-    report = initial_weights(str(path), model, skip=["head.species."])
+    match = initial_weights(str(path), model, skip=["head.species."])
     assert same(model, Net(2), "head.species") and same(model, source, "head.genus") and same(model, source, "trunk")
-    assert report.skipped == ["head.species.weight", "head.species.bias"] and report.fresh == report.unused == []
-    assert "left at their initialisation, as run.init_skip says: head.species.weight, head.species.bias" in report.lines()
-    assert report.all_values - report.values == 4 * 3 + 3
+    assert match.skipped == ["head.species.weight", "head.species.bias"] and match.missing == match.unexpected == []
+    assert "not loaded because of run.init_skip: head.species.weight, head.species.bias" in match.lines()
+    assert match.num_total - match.num_loaded == 4 * 3 + 3
     other = saved(tmp_path / "other.pt", Net(1, classes=7).state_dict())
-    assert initial_weights(str(other), Net(2), skip=["head"]).reshaped == {}, "of another tree, and not asked for"
-    for skip, said in (
+    assert initial_weights(str(other), Net(2), skip=["head"]).mismatched == {}, "of another tree, and skipped"
+    for skip, message in (
         (["tail"], "run.init_skip: no weight begins with tail"),
         (["embed"], "embed.weight and unembed.weight are one weight"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             initial_weights(str(path), Net(2), skip=skip)
 
 
 @pytest.mark.parametrize("allow", [["heads"], ["hea"], ["head.genus", "tail"]])
-def test_an_allowance_of_nothing_is_refused(allow: list[str], tmp_path: Path) -> None:
+def test_an_entry_of_init_allow_without_effect_is_refused(allow: list[str], tmp_path: Path) -> None:
     line = refused(saved(tmp_path / "w.pt", Net(1).state_dict()), Net(2), allow)
     assert f"no weight begins with {allow[-1]}" in line and "begin with block, embed, head, trunk, unembed" in line
 
 
-def test_names_in_the_middle_stay(tmp_path: Path) -> None:
-    """Only wrappers in front are taken away: `block.module.weight` is the model's own name."""
+def test_a_prefix_in_the_middle_of_a_name_stays(tmp_path: Path) -> None:
+    """Only leading wrapper prefixes are removed: `block.module.weight` is a name of the model."""
     state = {name.replace("block.module.", "block."): value for name, value in Net(1).state_dict().items()}
     assert "block.module.weight" in refused(saved(tmp_path / "w.pt", state), Net(2))
 
 
 @pytest.mark.filterwarnings("ignore:Validating sparse")
-def test_other_misfits(tmp_path: Path) -> None:
+def test_other_mismatches(tmp_path: Path) -> None:
     good = Net(1).state_dict()
     cases: dict[str, tuple[dict[str, Any], str]] = {
         "foreign": ({f"encoder.{name}": value for name, value in good.items()}, "nothing in .* fits any of the model's 15 weights"),
@@ -236,40 +246,40 @@ def test_other_misfits(tmp_path: Path) -> None:
         "nan": ({**good, "trunk.0.weight": torch.full((4, 4), torch.nan)}, r"trunk\.0\.weight .* not finite"),
         "kind": ({**good, "trunk.0.weight": torch.zeros(4, 4, dtype=torch.int64)}, "torch.int64 in the file, torch.float32 here"),
         "untied": ({**good, "unembed.weight": torch.zeros(5, 4)}, "one weight of the model and two"),
-        "text": ({"model": {**good, "note": "hello"}}, r"'note' is no plain tensor \(str\)"),
-        "sparse": ({"model": {**good, "trunk.0.weight": good["trunk.0.weight"].to_sparse()}}, "no plain tensor"),
-        "meta": ({"model": {**good, "trunk.0.weight": torch.empty(4, 4, device="meta")}}, "no plain tensor"),
-        "optimizer": ({"optimizer_state_dict": {}, "epoch": 3}, "holds the keys optimizer_state_dict, epoch, and no state dict"),
+        "text": ({"model": {**good, "note": "hello"}}, r"'note' is not a plain tensor \(str\)"),
+        "sparse": ({"model": {**good, "trunk.0.weight": good["trunk.0.weight"].to_sparse()}}, "not a plain tensor"),
+        "meta": ({"model": {**good, "trunk.0.weight": torch.empty(4, 4, device="meta")}}, "not a plain tensor"),
+        "optimizer": ({"optimizer_state_dict": {}, "epoch": 3}, "contains the keys optimizer_state_dict, epoch, and no state dict"),
         "empty": ({}, "no state dict"),
-        "list": ([good], "holds a list"),  # type: ignore[dict-item]
+        "list": ([good], "contains a list"),  # type: ignore[dict-item]
     }
-    for name, (state, said) in cases.items():
-        assert re.search(said, refused(saved(tmp_path / name, state), Net(2))), name
-    infinite = {**good, "trunk.1.running_mean": torch.full((4,), torch.inf)}  # a buffer may be
+    for name, (state, message) in cases.items():
+        assert re.search(message, refused(saved(tmp_path / name, state), Net(2))), name
+    infinite = {**good, "trunk.1.running_mean": torch.full((4,), torch.inf)}  # allowed in a buffer
     initial_weights(str(saved(tmp_path / "buffer", infinite)), Net(2))
 
 
-def test_checking_changes_nothing(tmp_path: Path) -> None:
+def test_matching_changes_nothing(tmp_path: Path) -> None:
     model, weights = Net(2), read_initial_weights(str(saved(tmp_path / "w.pt", Net(1).state_dict())))
-    report = match_weights(weights, model)
+    match = match_weights(weights, model)
     assert same(model, Net(2))
-    load_matched(weights, report, model)
+    load_matched(weights, match, model)
     assert same(model, Net(1))
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_absent_and_empty_files(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty.pt").touch()
     (tmp_path / "empty.safetensors").touch()
     (tmp_path / "text.pt").write_text("not a checkpoint\n")
-    for name, said in {
-        "nowhere": "is not there",
-        "folder": "holds no checkpoint",
-        "empty.pt": "no file of tensors",
-        "empty.safetensors": "no safetensors file",
-        "text.pt": "no file of tensors",
+    for name, message in {
+        "nowhere": "does not exist",
+        "folder": "contains no checkpoint",
+        "empty.pt": "not a file of tensors",
+        "empty.safetensors": "not a safetensors file",
+        "text.pt": "not a file of tensors",
     }.items():
-        assert said in refused(tmp_path / name, Net(1)), name
+        assert message in refused(tmp_path / name, Net(1)), name
 
 
 # -- hostile and damaged files -------------------------------------------------------------------------------------------------
@@ -290,27 +300,27 @@ def test_a_hostile_pickle_is_named_and_never_executed(legacy: bool, tmp_path: Pa
     content = {"model": Net(1).state_dict(), "epoch": Hostile(mark)}
     torch.save(content, tmp_path / "w.pt", _use_new_zipfile_serialization=not legacy)
     line = refused(tmp_path / "w.pt", Net(2))
-    assert ".system, which is no plain data" in line and "weights_only" not in line
+    assert ".system, which is not plain data" in line and "weights_only" not in line
     assert not mark.exists()
-    pickle.loads(pickle.dumps(content))  # the negative control: the file is hostile
+    pickle.loads(pickle.dumps(content))  # negative control: the file is hostile
     assert mark.exists()
 
 
 def test_a_hostile_pickle_called_safetensors(tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     (tmp_path / "w.safetensors").write_bytes(pickle.dumps(Hostile(mark)))
-    assert "no safetensors file" in refused(tmp_path / "w.safetensors", Net(1)) and not mark.exists()
+    assert "not a safetensors file" in refused(tmp_path / "w.safetensors", Net(1)) and not mark.exists()
 
 
-def test_a_checkpoint_signed_anew_around_a_hostile_pickle(tmp_path: Path) -> None:
+def test_a_hostile_pickle_in_a_checkpoint_with_a_valid_manifest(tmp_path: Path) -> None:
     mark, path = tmp_path / "executed", checkpoint(tmp_path, 1, Net(1))
     (path / "model.safetensors").write_bytes(pickle.dumps(Hostile(mark)))
     write_manifest(path, 1, None)
-    assert "no safetensors file" in refused(path, Net(1)) and not mark.exists()
+    assert "not a safetensors file" in refused(path, Net(1)) and not mark.exists()
 
 
-def test_a_damaged_file_is_one_line_or_is_what_it_was(tmp_path: Path) -> None:
-    """Cut anywhere, or with bytes changed anywhere outside its tensors."""
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    """The file is truncated anywhere, or has changed bytes outside its tensors."""
     rng, path, refusals = random.Random(0), tmp_path / "w.pt", 0
     for legacy in (False, True):
         torch.save({"model": Net(1).state_dict()}, path, _use_new_zipfile_serialization=not legacy)
@@ -328,7 +338,7 @@ def test_a_damaged_file_is_one_line_or_is_what_it_was(tmp_path: Path) -> None:
     assert refusals > 30
 
 
-def test_an_alias_map_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_alias_map(tmp_path: Path) -> None:
     for aliases in ("[1]", '{"a": "nowhere"}', "not json", json.dumps({"trunk.0.weight": ["x"]})):
         save_file({"w": torch.zeros(1)}, tmp_path / "w.safetensors", metadata={"aliases": aliases})
-        assert "no safetensors file" in refused(tmp_path / "w.safetensors", Net(1))
+        assert "not a safetensors file" in refused(tmp_path / "w.safetensors", Net(1))

@@ -32,7 +32,7 @@ CLOCKS = ("time/", "memory/")  # never the same twice
 class SweepLock(RunLock):
     """One live parent per sweep."""
 
-    def _refusal(self, owner: dict[str, Any] | None) -> ConfigError:
+    def _in_use(self, owner: dict[str, Any] | None) -> ConfigError:
         who = f"process {owner['pid']} on {owner['host']} since {owner['since']}" if owner else "another process"
         return ConfigError(f"sweep.name: {self.path.parent} is being run by {who}; wait for it, or choose another sweep.name")
 

@@ -95,11 +95,11 @@ REFUSED = {
     "data=manifest data.path=FOLDER/manifest.csv data.rank_columns={genus:nope}": "data.rank_columns.genus",
     "data=manifest data.path=FOLDER/manifest.csv data.ranks=[genus,kingdom]": "data.ranks: 'kingdom'",
     "data=manifest data.path=FOLDER": "data.path",
-    "run.resume=/no/checkpoint": "run.resume: '/no/checkpoint' is not there",
+    "run.resume=/no/checkpoint": "run.resume: '/no/checkpoint' does not exist",
     "run.resume=FOLDER": "run.resume",
     "run.root=/proc/nope": "run.root: /proc/nope",
     "run.root=FOLDER/manifest.csv": "run.root",
-    "run.name=a/b": "run.name: 'a/b' is no name for a directory",
+    "run.name=a/b": "run.name: 'a/b' is not a valid directory name",
     "run.name=..": "run.name",
     "run.experiment=a/b": "run.experiment",
     # names of the workload

@@ -63,7 +63,7 @@ def test_another_seed_is_another_run(original: Path) -> None:
 
 def test_as_a_user_types_it(start: Any, original: Path) -> None:
     status, _, err = start(f"run.from={original}/config.yaml", root=False)
-    assert status == 2 and err.count("\n") == 1 and "in its own directory" in err and "run.name=" in err
+    assert status == 2 and err.count("\n") == 1 and "in its own directory" in err and "run.name" in err
     assert start(f"run.from={original}/config.yaml", "run.name=typed", root=False)[0] == 0
     typed = original.parent / "typed"
     assert (typed / "metrics.jsonl").read_bytes() == (original / "metrics.jsonl").read_bytes()
@@ -110,14 +110,14 @@ def test_a_monitor_brings_its_own_direction(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "typed, said",
     {
-        "model=timm": "model=timm chooses a group of files, but run.from takes a configuration that is composed already",
+        "model=timm": "model=timm chooses a group of files, but the configuration of run.from is already composed",
         "experiment=plants480": "chooses a group of files",
         "trainer=default": "chooses a group of files",
         "model@head=timm": "chooses a group of files",
         "trainer.lenght=3epochs": "unknown key trainer.lenght; did you mean trainer.length?",
         "+trainer.lenght=3epochs": "did you mean trainer.length?",
         "+trainer.length=3epochs": "leave the + out",
-        "~trainer.length": "a run needs all of them",
+        "~trainer.length": "a run needs all keys",
         "weighting.weights.species=much": "it takes a number",
         "trainer={length: 3epochs}": "trainer={length: 3epochs} chooses a group of files",
         "seed=1,2": "add -m",
@@ -136,17 +136,17 @@ def test_files_that_are_no_saved_configuration(tmp_path: Path) -> None:
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     expected = {
-        "nowhere": "is not there",
-        "empty": "holds no config.yaml",
-        "list": "is no saved configuration",
+        "nowhere": "does not exist",
+        "empty": "contains no config.yaml",
+        "list": "is not a saved configuration",
         "broken": "cannot be read",
         "experiment": "use experiment=",
-        "other": "has no run and workload",
+        "other": "has no groups run and workload",
         "binary": "cannot be read",
     }
     for name, said in expected.items():
         assert said in refusal(f"run.from={tmp_path / name}"), name
-    assert "is not there" in refusal("run.from=")
+    assert "does not exist" in refusal("run.from=")
 
 
 def test_null_is_no_file() -> None:
@@ -184,7 +184,7 @@ def test_how_the_other_was_continued_is_not_repeated(tmp_path: Path, caplog: pyt
     save(tmp_path, "run.name=a", "trainer.length=3epochs", "run.allow=[trainer.length]")
     config = compose([f"run.from={run}", "run.name=b"])
     assert (config.trainer.length, config.run.allow) == ("3epochs", [])
-    assert 'the last is repeated from the start: trainer.length: "2epochs" -> "3epochs"' in caplog.text
+    assert 'the last one is used from the start: trainer.length: "2epochs" -> "3epochs"' in caplog.text
     refusing = save(tmp_path, "run.name=c", "run.resume=never")
     assert compose([f"run.from={refusing}", "run.name=b"]).run.resume == "auto"
 
@@ -213,7 +213,7 @@ def test_keys_that_a_saved_file_lacks_have_their_defaults_and_that_is_said(tmp_p
     assert "earlier version" not in caplog.text
     edited(run, older)
     assert compose([f"run.from={run}", "run.name=x"]) == whole
-    assert "is of an earlier version; at their defaults: " in caplog.text and all(key in caplog.text for key in [*LACKED, "logger"])
+    assert "is of an earlier version; keys set to their defaults: " in caplog.text and all(key in caplog.text for key in [*LACKED, "logger"])
 
 
 def test_filling_leaves_what_it_does_not_know(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_weights_that_changed_before_the_first_checkpoint(tmp_path: Path) -> Non
     with runs.killed(train.loop, "train_one_step", 1):
         runs.run("vectors", tmp_path / "new", f"run.init_from={source}")
     runs.run("vectors", tmp_path / "source", "trainer.length=6epochs", "run.allow=[trainer.length]")
-    with pytest.raises(ConfigError, match="holds other weights"):
+    with pytest.raises(ConfigError, match="contains other weights"):
         runs.run("vectors", tmp_path / "new", f"run.init_from={source}")
 
 

@@ -67,7 +67,7 @@ def test_a_disk_that_is_full_for_a_while_is_made_up_for(whole, small_disk, capsy
     run = runs.run_path(config)
     assert runs.differences(whole, run) == []
     told = capsys.readouterr().out
-    assert "the checkpoint of step 5 could NOT be written: No space left on device" in told and "The newest good checkpoint is" in told
+    assert "the checkpoint of step 5 could NOT be written: No space left on device" in told and "The newest intact checkpoint is" in told
     assert "val.json could not be written" in told and (run / "validation/step-00000004/val.json").exists()
 
 

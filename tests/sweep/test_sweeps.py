@@ -116,7 +116,7 @@ def test_trials_of_a_named_run_are_numbered(sweep):
     assert rows[0][3] == "val/r2" and named.text("table.txt").splitlines()[1].split()[1] == "1", "more is better for r2"
     other = sweep("named", "seed=2,1", "run.name=study", "sweep.name=mine")
     status, _, err = other.run()
-    assert status == 2 and "trial 1 (seed=2)" in err and "study-1 was begun with another configuration" in err
+    assert status == 2 and "trial 1 (seed=2)" in err and "study-1 was started with another configuration" in err
 
 
 def test_a_metric_that_no_run_has_is_named_after_the_first(sweep):

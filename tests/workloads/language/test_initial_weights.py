@@ -228,7 +228,7 @@ def test_a_folder_is_read_only_where_it_is_published(folder: Path) -> None:
     """Weights without config.json may be a checkpoint that was never committed."""
     path = publish(folder, published())
     (path / "config.json").unlink()
-    with pytest.raises(ConfigError, match="holds no checkpoint"):
+    with pytest.raises(ConfigError, match="contains no checkpoint"):
         begun(folder, path)
 
 

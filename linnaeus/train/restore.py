@@ -171,7 +171,7 @@ def warm_start(t: Training, weights: InitialWeights | None) -> None:
         weights = _read_on_all_ranks(t, path)
         first = t.context.broadcast_object(t.output.directory.record.get("initial_weights"))
         if first not in (None, weights.digest):
-            raise ConfigError(f"run.init_from: {path} contains other weights than at the first start, and no checkpoint of this run verifies")
+            raise ConfigError(f"run.init_from: {path} contains other weights than at the first start; no checkpoint of this run verifies")
     report = match_weights(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
     load_matched(weights, report, t.model)
     lost = t.growth.mask_weights() if t.growth is not None else 0

@@ -213,7 +213,7 @@ def test_keys_that_a_saved_file_lacks_have_their_defaults_and_that_is_said(tmp_p
     assert "earlier version" not in caplog.text
     edited(run, older)
     assert compose([f"run.from={run}", "run.name=x"]) == whole
-    assert "is of an earlier version; keys set to their defaults: " in caplog.text and all(key in caplog.text for key in [*LACKED, "logger"])
+    assert "is of an earlier version; keys set to their defaults: " in caplog.text and all(k in caplog.text for k in [*LACKED, "logger"])
 
 
 def test_filling_leaves_what_it_does_not_know(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.checkpoint.weight_matching import matches_prefix
 from linnaeus.checkpoint.initial_weights import PUBLISHED
+from linnaeus.checkpoint.weight_matching import matches_prefix
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.model.sizes import rounded_up
 

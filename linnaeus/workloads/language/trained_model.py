@@ -93,8 +93,8 @@ def _read_dimension_weights(run: Path, names: Sequence[str]) -> list[float]:
 
 
 def _load(path: str, config: Config, tokenizer: Tokenizer, dimension_weights: Sequence[float] | None) -> TrainedModel:
-    from linnaeus.checkpoint.weight_matching import match_weights, load_matched
     from linnaeus.checkpoint.initial_weights import read_initial_weights
+    from linnaeus.checkpoint.weight_matching import load_matched, match_weights
     from linnaeus.workloads.language.model import build_gpt
 
     weights = read_initial_weights(path)

@@ -1,4 +1,4 @@
-"""Where numbers and lines go: console, train.log, metrics.jsonl, W&B, TensorBoard, summary.json, report.html. No torch in here."""
+"""Output of a run: console, train.log, metrics.jsonl, W&B, TensorBoard, progress reports, summary.json, report.html, the plan."""
 
 from linnaeus.reporting.console import ProgressDisplay, attach_log_file, setup_logging
 from linnaeus.reporting.html_report import write_report

@@ -1,8 +1,8 @@
-"""`batches-rank<r>.jsonl`: the sample ids and a hash of every micro-batch a process ran, for `debug.batch_hashes=true`.
+"""`batches-rank<r>.jsonl`: sample ids and a hash of every micro-batch of a process, with `debug.batch_hashes=true`.
 
-Two runs that saw the same data have the same rows: order, augmentation, mixing and masking draws are all in the hash, the way
-the work is split is not. `micro_batch` is the number of the micro-batch in its global batch, so the rows of all processes
-together are those of one process. Hashing reads every byte of a batch on the host; it is for proofs, not for speed.
+Two runs on the same data have the same rows: the hash covers order, augmentation, mixing and masking, but not how the batch is split.
+`micro_batch` is the index of the micro-batch in its global batch, so the rows of all processes together are the rows of a run on one
+process. Hashing reads every byte of a batch on the host, which is slow.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from linnaeus.reporting.rows import RowWriter
 
 
 class BatchRecord:
-    """Rows of one process, cut back on a resume like any others."""
+    """The rows of one process."""
 
     def __init__(self, directory: Path, names: Callable[[Sequence[int]], list[str]], rank: int, world_size: int) -> None:
-        """`names` gives stable names of training samples by their dataset index."""
+        """`names` returns stable names of training samples for their dataset indices."""
         self.directory, self.names, self.rank, self.world_size = directory, names, rank, world_size
         self._rows = RowWriter(self._path(rank))
 
     def _path(self, rank: int) -> Path:
         return self.directory / f"batches-rank{rank}.jsonl"
 
-    def begin(self, global_step: int) -> None:
-        """Keep the rows of the updates up to `global_step`; those of processes there were but are no more fall to rank 0."""
+    def truncate_after(self, global_step: int) -> None:
+        """Keep the rows of the updates up to `global_step`. Rank 0 also cuts the files of ranks that do not exist any more."""
         self._rows.truncate_after(global_step)
         if self.rank == 0:
             kept = {self._path(rank) for rank in range(self.world_size)}
@@ -37,7 +37,7 @@ class BatchRecord:
                 RowWriter(path).truncate_after(global_step)
 
     def window(self, global_step: int, batches: Sequence[Mapping[str, Tensor]]) -> None:
-        """Write down the host batches of the update that makes `global_step`."""
+        """Write rows for the micro-batches, on the host, of the update that ends at `global_step`."""
         for number, batch in enumerate(batches):
             samples = self.names(batch["sample"].tolist())
             micro_batch = number * self.world_size + self.rank
@@ -51,7 +51,7 @@ class BatchRecord:
 
 
 def batch_hash(batch: Mapping[str, Tensor]) -> str:
-    """BLAKE2b of names, types, shapes and bytes of a host batch."""
+    """Return the BLAKE2b hash of names, types, shapes and bytes of a host batch."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(batch.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -1,152 +1,140 @@
-"""Line charts as inline SVG: no library, no request; colours come from the page's style sheet, so that they follow its theme.
+"""Charts as plain SVG without a plotting library, whose import would cost a second of every start: scales, ticks and elements.
 
-A chart carries its points in `data-series`, which the page's script reads to show values under the pointer; without
-scripts it is a plain picture.
+report.html (`curves.py`), schedule.svg (`schedule_chart.py`) and sweep.svg (`sweep/picture.py`) are drawn with it. Colours are attributes,
+which the classes of report.html's style sheet override, so that the charts of a page follow its theme.
 """
 
 from __future__ import annotations
 
-import html
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
-WIDTH, HEIGHT = 560, 260
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 34
-MOST_POINTS = 400  # per series; more would only thicken the line
-COLOURS = 8  # classes c0..c7 of the style sheet
+from linnaeus.reporting.formatting import shorten
+
+# The palette of Okabe and Ito, which colour-blind readers can tell apart.
+BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"
+INK, GREY, RULE = "#222222", "#8a8a8a", "#e6e6e6"
+FONT = "Helvetica, Arial, DejaVu Sans, sans-serif"
+LETTER = 7.3  # pixels of an average letter of 12 px in the widest of these fonts
+
+
+def element(name: str, content: str = "", **attributes: float | str) -> str:
+    """Return an SVG element. `content` is markup. In attribute names `_` stands for `-`, except at the end (`class_`); numbers are rounded
+    to a tenth of a pixel."""
+    texts = (v if isinstance(v, str) else f"{round(v, 1):g}" for v in attributes.values())
+    pairs = (f' {key.rstrip("_").replace("_", "-")}="{escape(text)}"' for key, text in zip(attributes, texts))
+    return f"<{name}{''.join(pairs)}>{content}</{name}>"
+
+
+def document(width: float, height: float, parts: Iterable[str]) -> str:
+    """Return an SVG file on a white ground."""
+    head = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width:g} {height:g}", "font-family": FONT, "font-size": "12"}
+    ground = element("rect", width="100%", height="100%", fill="white")
+    return element("svg", ground + "\n".join(parts), width=width, height=height, **head) + "\n"
 
 
 @dataclass(frozen=True)
-class Series:
-    """One line: points in the order of x; `dots` marks each of them (for rare events such as validations); a `faint` one is a
-    background in the colour of its successor, without a name of its own."""
+class Scale:
+    """A linear or logarithmic map from the values `low`..`high` to the pixels `start`..`end`."""
 
-    name: str
-    points: list[tuple[float, float]]
-    dots: bool = False
-    faint: bool = False
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
 
+    @classmethod
+    def around(cls, values: Collection[float], start: float, end: float, log: bool = False, margin: float = 0.04) -> Scale:
+        """Return the scale of all `values` with a free `margin`, a share of their range, on both sides."""
+        low, high = min(values), max(values)
+        if log:
+            factor = (high / low) ** margin if high > low else 3.0
+            return cls(low / factor, high * factor, start, end, log)
+        extra = margin * (high - low) if high > low else 0.5 * (abs(low) or 1.0)
+        return cls(low - extra, high + extra, start, end)
 
-def line_chart(
-    title: str, series: Sequence[Series], show: Callable[[float], str], *, last: float = 0.0, log: bool = False, note: str = ""
-) -> str:
-    """An HTML figure; the empty text when no series has a finite point. `show` formats a value of the y axis; x runs from 0 to
-    `last`, or as far as the points go."""
-    series = [Series(s.name, thin(finite(s.points, log)), s.dots, s.faint) for s in series]
-    series = [s for s in series if s.points]
-    if not series:
-        return ""
-    xs = [x for s in series for x, _ in s.points]
-    ys = [y for s in series for _, y in s.points]
-    x_low, x_high = 0.0, max(last, *xs, 1.0)
-    x_ticks = nice_ticks(x_low, x_high, 6)
-    y_ticks = log_ticks(min(ys), max(ys)) if log else nice_ticks(min(ys), max(ys), 6)
-    y_low, y_high = (min(*ys, y_ticks[0]), max(*ys, y_ticks[-1])) if len(y_ticks) > 1 else _span(min(ys), max(ys))
-    colours = [sum(not earlier.faint for earlier in series[:i]) % COLOURS for i in range(len(series))]
+    def __call__(self, value: float) -> float:
+        low, high, value = (math.log(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
 
-    def place_x(x: float) -> float:
-        return LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
-
-    def place_y(y: float) -> float:
-        a, b, c = (math.log(y_low), math.log(y_high), math.log(y)) if log else (y_low, y_high, y)
-        return HEIGHT - BOTTOM - ((c - a) / (b - a) if b > a else 0.5) * (HEIGHT - TOP - BOTTOM)
-
-    grid = [_y_tick(place_y(t), show(t)) for t in y_ticks] + [_x_tick(place_x(t), short(t)) for t in x_ticks]
-    lines = [_line(colour, s, place_x, place_y) for colour, s in zip(colours, series)]
-    data = [
-        {"name": s.name, "c": colour, "p": [[x, round(place_x(x), 1), show(y)] for x, y in s.points]}
-        for colour, s in zip(colours, series)
-        if not s.faint
-    ]
-    svg = (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(title, quote=True)}" '
-        f'data-series="{html.escape(json.dumps(data), quote=True)}">{"".join(grid)}{"".join(lines)}'
-        f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">step</text></svg>'
-    )
-    named = [(colour, s.name) for colour, s in zip(colours, series) if not s.faint]
-    keys = "".join(f'<span class="key"><i class="b{colour}"></i>{html.escape(name)}</span>' for colour, name in named)
-    legend = keys if len(named) > 1 else ""
-    aside = f'<span class="note">{html.escape(note)}</span>' if note else ""
-    return f'<figure><figcaption>{html.escape(title)}{aside}</figcaption><div class="legend">{legend}</div>{svg}</figure>'
-
-
-def _y_tick(y: float, text: str) -> str:
-    label = f'<text class="axis" x="{LEFT - 8}" y="{y + 3.5:.1f}" text-anchor="end">{text}</text>'
-    return f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>{label}'
-
-
-def _x_tick(x: float, text: str) -> str:
-    return f'<text class="axis" x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{text}</text>'
-
-
-def _line(colour_number: int, series: Series, place_x: Callable[[float], float], place_y: Callable[[float], float]) -> str:
-    placed = [(place_x(x), place_y(y)) for x, y in series.points]
-    colour = f"s{colour_number}"
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in placed)
-    drawn = f'<path class="curve {colour}{" faint" if series.faint else ""}" d="{path}"/>' if len(placed) > 1 else ""
-    if series.dots or len(placed) == 1:
-        drawn += "".join(f'<circle class="dot {colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.2"/>' for x, y in placed)
-    return drawn
-
-
-def finite(points: Sequence[tuple[float, float]], positive: bool = False) -> list[tuple[float, float]]:
-    """The points that can be drawn; on a logarithmic axis only positive ones."""
-    return [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not positive)]
-
-
-def thin(points: list[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
-    """At most about `most` points: the lowest and the highest of each bucket, so that spikes stay, and the two ends."""
-    if len(points) <= most:
-        return points
-    size = math.ceil(len(points) / (most // 2))
-    kept = {0, len(points) - 1}
-    for start in range(0, len(points), size):
-        bucket = range(start, min(start + size, len(points)))
-        kept |= {min(bucket, key=lambda i: points[i][1]), max(bucket, key=lambda i: points[i][1])}
-    return [points[i] for i in sorted(kept)]
-
-
-def smooth(points: list[tuple[float, float]], span: float = 0.04) -> list[tuple[float, float]]:
-    """Means over windows of about `span` of the points, each around its own point, so that the line does not lag."""
-    found = finite(points)
-    half = max(1, round(span * len(found) / 2))
-    averaged = []
-    for i, (x, _) in enumerate(found):
-        reach = min(half, i, len(found) - 1 - i)  # narrower at the ends, where a one-sided window would lean
-        window = found[i - reach : i + reach + 1]
-        averaged.append((x, sum(y for _, y in window) / len(window)))
-    return averaged
-
-
-def _span(low: float, high: float) -> tuple[float, float]:
-    return (low, high) if high > low else (low - (abs(low) or 1.0) * 0.5, high + (abs(high) or 1.0) * 0.5)
+    def ticks(self, count: int) -> list[float]:
+        """Return about `count` round values inside the scale."""
+        found = log_ticks(self.low, self.high, count) if self.log else []
+        return found if len(found) > 1 else nice_ticks(self.low, self.high, count)
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:
-    """About `count` round numbers (1, 2 or 5 times a power of ten) covering low..high; only those inside for a wide axis."""
-    low, high = _span(low, high)
-    raw = (high - low) / max(count - 1, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+    """Return about `count` multiples of 1, 2, 2.5 or 5 times a power of ten inside `low`..`high`."""
+    smallest = (high - low) / max(count - 1, 1)
+    power = 10.0 ** math.floor(math.log10(smallest))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= smallest * 0.999)
+    return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten around low..high; with 2 and 5 in between when that is narrow."""
+def log_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return powers of ten inside `low`..`high`, with 2 and 5 times these in a range of about two decades."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    factors = (1, 2, 5) if last - first <= 2 else (1,)
-    every = max(1, (last - first) // 5)
-    ticks = [f * 10.0**e for e in range(first, last + 1, every) for f in factors]
-    inside = [t for t in ticks if low * 0.999 <= t <= high * 1.001]
-    return inside if len(inside) >= 2 else [10.0**first, 10.0 ** max(last, first + 1)]
+    factors = (1, 2, 5) if high <= 200 * low else (1,)
+    ticks = [f * 10.0**power for power in range(first, last + 1, max(1, (last - first) // (count - 1))) for f in factors]
+    return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
 
 
-def short(value: float) -> str:
-    """1200 -> 1.2k: for axes."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            return f"{value / (1e3 if unit == 'k' else limit):g}{unit}"
-    return f"{value:g}"
+class Chart:
+    """A plot area whose axes are the scales `x` and `y`. Its methods append elements to `parts`, in drawing order."""
+
+    def __init__(self, x: Scale, y: Scale) -> None:
+        self.x, self.y = x, y
+        self.parts: list[str] = []
+
+    def add(self, name: str, content: str = "", **attributes: float | str) -> None:
+        self.parts.append(element(name, content, **attributes))
+
+    def text(self, x: float, y: float, text: str, anchor: str = "start", colour: str = GREY, **attributes: float | str) -> None:
+        """Write `text` at pixel (`x`, `y`), the end of it that `anchor` names on its baseline."""
+        self.add("text", escape(text), class_="axis", x=x, y=y, text_anchor=anchor, fill=colour, **attributes)
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = RULE, **attributes: float | str) -> None:
+        """Draw a straight line between two pixels."""
+        self.add("line", class_="grid", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, **attributes)
+
+    def y_axis(self, labels: Mapping[float, str]) -> None:
+        """Draw a line across the chart at each value and its label to the left."""
+        for value, label in labels.items():
+            self.line(self.x.start, self.y(value), self.x.end, self.y(value))
+            self.text(self.x.start - 8, self.y(value) + 4, label, "end")
+
+    def x_axis(self, labels: Mapping[float, str], colour: str = GREY, above: float = -18, tick: float = 0) -> None:
+        """Write the label of each value `above` pixels above the lower edge, and draw a mark `tick` pixels up from it. A label that would
+        overlap the one before it is left out."""
+        free = -math.inf
+        for value, label in sorted(labels.items()):
+            x, half = self.x(value), len(label) * LETTER / 2
+            if tick:
+                self.line(x, self.y.start, x, self.y.start - tick, colour)
+            if x - half >= free:
+                self.text(x, self.y.start - above, label, "middle", colour)
+                free = x + half + LETTER
+
+    def curve(self, points: Sequence[tuple[float, float]], colour: str, class_: str = "", width: float = 2) -> None:
+        """Draw a line through `points`, (x, y) in values."""
+        path = "M" + "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
+        self.add("path", d=path, class_=f"curve {class_}", fill="none", stroke=colour, stroke_width=width, stroke_linejoin="round")
+
+    def dot(self, x: float, y: float, colour: str, class_: str = "", radius: float = 3.2, title: str = "") -> None:
+        """Draw a point at the values (`x`, `y`); browsers show `title` under the pointer."""
+        about = element("title", escape(title)) if title else ""
+        self.add("circle", about, class_=f"dot {class_}", cx=self.x(x), cy=self.y(y), r=radius, fill=colour, fill_opacity=0.9)
+
+    def area(self, xs: tuple[float, float, float, float], colour: str, text: str = "", note: str = "", title: str = "") -> None:
+        """Fill a quadrangle from the lower to the upper edge, with `text` and `note` in its middle if they fit. `xs` are the values of its
+        corners: lower left, upper left, upper right, lower right."""
+        low, high, (a, b, c, d) = self.y.start, self.y.end, map(self.x, xs)
+        corners = f"{a:.1f},{low:g} {b:.1f},{high:g} {c:.1f},{high:g} {d:.1f},{low:g}"
+        self.add("polygon", element("title", escape(title)) if title else "", points=corners, fill=colour)
+        middle, room, base = (a + b + c + d) / 4, (c + d - a - b) / 2, (low + high) / 2 + 4
+        if text and room > 4 * LETTER:
+            self.text(middle, base - 8 * bool(note), shorten(text, int(room / LETTER)), "middle", INK)
+            if note:
+                self.text(middle, base + 9, note, "middle")

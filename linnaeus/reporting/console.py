@@ -1,8 +1,7 @@
-"""Lines for a person: the logger `linnaeus` on stdout and in train.log, and live progress where there is a terminal.
+"""The logger `linnaeus`, which writes to stdout and train.log, and the live progress bars on a terminal.
 
-Lines written before the run directory exists are kept and open train.log, so that a mistake found in between leaves no file.
-A live bar is drawn on a terminal only, never into a pipe or a file; everywhere else the report lines of
-`linnaeus.progress` are all the progress there is. rich is imported when a live display starts.
+Lines logged before the run directory exists wait in memory and are the first lines of train.log, so an error before that leaves no
+file. Bars are drawn on a terminal only; a pipe or a file gets progress reports only. rich is imported when the first bar is drawn.
 """
 
 from __future__ import annotations
@@ -16,40 +15,40 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 LOGGER = logging.getLogger("linnaeus")
-KEPT = 10_000  # lines of the log held in memory while they cannot be written
+MAX_WAITING_LINES = 10_000  # kept in memory while they cannot be written
 REFRESH = 0.1  # seconds between two updates of the live display
 
 
-class _Lines(logging.Formatter):
-    """`12:03:01 text`, and `12:03:01 WARNING text` from warnings on."""
+class _LineFormatter(logging.Formatter):
+    """Formats records as `12:03:01 text`, from level WARNING on as `12:03:01 WARNING text`."""
 
     def __init__(self, clock: str) -> None:
         super().__init__(datefmt=clock)
 
     def format(self, record: logging.LogRecord) -> str:
-        mark = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
-        text = f"{self.formatTime(record, self.datefmt)} {mark}{record.getMessage()}"
+        level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
+        text = f"{self.formatTime(record, self.datefmt)} {level}{record.getMessage()}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-class _Stdout(logging.Handler):
-    """Writes to whatever `sys.stdout` is at that moment: a live display puts itself there and moves lines above its bars."""
+class _StdoutHandler(logging.Handler):
+    """Writes to the current `sys.stdout`, which a live display replaces to print lines above its bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(self.format(record), file=sys.stdout, flush=True)
         except BrokenPipeError:
-            self.setLevel(logging.CRITICAL + 1)  # the reader of the pipe has left; train.log goes on
+            self.setLevel(logging.CRITICAL + 1)  # the reader has closed the pipe; train.log still gets the lines
         except OSError:
-            pass  # redirected to a file on a disk that is full: train.log keeps the line until there is room
+            pass  # stdout is a file on a full disk; train.log gets the line
 
 
-class _LogFile(logging.Handler):
-    """Keeps its lines until a file is attached, then appends to it; also while the disk takes none (the last `KEPT` of them)."""
+class _LogFileHandler(logging.Handler):
+    """Appends lines to a file. Lines wait in memory before the file is attached and while the disk is full."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: deque[str] = deque(maxlen=KEPT)
+        self._lines: deque[str] = deque(maxlen=MAX_WAITING_LINES)
         self._file: BinaryIO | None = None
 
     def attach(self, path: Path) -> None:
@@ -65,7 +64,7 @@ class _LogFile(logging.Handler):
             try:
                 self._file.write(self._lines[0].encode())
             except OSError:
-                return  # the console has the line; the file gets it once there is room
+                return  # written with the next line for which there is room
             self._lines.popleft()
 
     def close(self) -> None:
@@ -76,23 +75,23 @@ class _LogFile(logging.Handler):
 
 
 def setup_logging(log_file: Path | str | None = None, is_master: bool = True, style: str = "auto") -> logging.Logger:
-    """The logger `linnaeus`, set up anew: stdout and train.log on rank 0, errors to stderr on the others.
+    """Replace the handlers of the logger `linnaeus` and return it: stdout and train.log on rank 0, errors to stderr on other ranks.
 
-    `style` is `logger.console`; with `quiet` the console has warnings only, the file everything. Without `log_file`, lines wait
-    for `attach_log_file`.
+    `style` is `logger.console`; `quiet` prints warnings only and still writes every line to the file. Without `log_file`, lines wait for
+    `attach_log_file`.
     """
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)
         handler.close()
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
-    console: logging.Handler = _Stdout() if is_master else logging.StreamHandler()
+    console: logging.Handler = _StdoutHandler() if is_master else logging.StreamHandler()
     console.setLevel((logging.WARNING if style == "quiet" else logging.INFO) if is_master else logging.ERROR)
-    console.setFormatter(_Lines("%H:%M:%S"))
+    console.setFormatter(_LineFormatter("%H:%M:%S"))
     LOGGER.addHandler(console)
     if is_master:
-        file = _LogFile()
-        file.setFormatter(_Lines("%Y-%m-%d %H:%M:%S"))
+        file = _LogFileHandler()
+        file.setFormatter(_LineFormatter("%Y-%m-%d %H:%M:%S"))
         LOGGER.addHandler(file)
         if log_file is not None:
             file.attach(Path(log_file))
@@ -100,27 +99,26 @@ def setup_logging(log_file: Path | str | None = None, is_master: bool = True, st
 
 
 def attach_log_file(path: Path | str) -> None:
-    """From here on lines are appended to `path`, those so far first. Nothing on ranks other than 0."""
+    """Append the lines so far and all later ones to `path`, on rank 0 only."""
     for handler in LOGGER.handlers:
-        if isinstance(handler, _LogFile):
+        if isinstance(handler, _LogFileHandler):
             handler.attach(Path(path))
 
 
 def is_terminal() -> bool:
-    """Whether stdout is a terminal that can redraw lines."""
+    """Return True if stdout is a terminal that can redraw lines."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _restore_streams(stdout: TextIO, stderr: TextIO) -> None:
-    """In a forked loader worker: print past the display, whose lock the refreshing thread may have held at the fork."""
+    """Bypass the display in a forked loader worker: its lock may have been held by the refresh thread at the fork."""
     sys.stdout, sys.stderr = stdout, stderr
 
 
 class ProgressDisplay:
-    """Progress of the run: live bars on a terminal with `style` auto or rich, nothing by itself elsewhere.
+    """The live bars of a run, on a terminal with `style` auto or rich; elsewhere only `line` has an effect.
 
-    `update(step, text)` may be called at every step (0.2 us where nothing is drawn, a clock read between refreshes otherwise);
-    `line(text)` is for report lines and always reaches the log; `validation(name, batches)` starts a second bar.
+    `update` may be called at every step: it takes 0.2 us where nothing is drawn, and reads a clock between refreshes otherwise.
     """
 
     def __init__(self, total_steps: int, style: str = "auto", is_master: bool = True, start_step: int = 0) -> None:
@@ -128,8 +126,8 @@ class ProgressDisplay:
         self.live = is_master and style in ("auto", "rich") and is_terminal()
         self._bars: Any = None
         self._task: Any = None
-        self._pass: Any = None
-        self._next = 0.0
+        self._validation_task: Any = None
+        self._next_refresh = 0.0
 
     def start(self) -> None:
         if not self.live:
@@ -142,37 +140,37 @@ class ProgressDisplay:
         times = (TimeElapsedColumn(), TextColumn("left"), Remaining(), TextColumn("{task.fields[text]}"))
         self._bars = Progress(*columns, *times, console=Console(file=sys.stdout), refresh_per_second=4, expand=True)
         self._task = self._bars.add_task("training", total=self.total_steps, completed=self.start_step, text="")
-        plain = sys.stdout, sys.stderr
+        streams = sys.stdout, sys.stderr
         self._bars.start()
-        os.register_at_fork(after_in_child=lambda: _restore_streams(*plain))
+        os.register_at_fork(after_in_child=lambda: _restore_streams(*streams))
 
     def update(self, step: int, text: str = "") -> None:
-        """`step` optimizer steps are done; `text` stands right of the bar, such as `loss 1.234`."""
+        """Show that `step` updates are done, with `text` such as `loss 1.234` to the right of the bar."""
         if self._bars is None:
             return
         now = time.monotonic()
-        if now >= self._next or step == self.total_steps:
-            self._next = now + REFRESH
+        if now >= self._next_refresh or step == self.total_steps:
+            self._next_refresh = now + REFRESH
             self._bars.update(self._task, completed=step, **({"text": text} if text else {}))
 
     def validation(self, name: str, batches: int) -> None:
-        """A bar for a validation pass of so many batches, in place of the last one."""
+        """Start a bar for a validation pass over `batches`; it replaces the bar of an earlier pass."""
         if self._bars is not None:
             self.end_validation()
-            self._pass = self._bars.add_task(name, total=batches, text="")
+            self._validation_task = self._bars.add_task(name, total=batches, text="")
 
     def validated(self, batches: int) -> None:
-        """So many batches of the pass are done."""
-        if self._bars is not None and self._pass is not None:
-            self._bars.update(self._pass, completed=batches)
+        """Show that `batches` of the pass are done."""
+        if self._bars is not None and self._validation_task is not None:
+            self._bars.update(self._validation_task, completed=batches)
 
     def end_validation(self) -> None:
-        if self._bars is not None and self._pass is not None:
-            self._bars.remove_task(self._pass)
-            self._pass = None
+        if self._bars is not None and self._validation_task is not None:
+            self._bars.remove_task(self._validation_task)
+            self._validation_task = None
 
     def line(self, text: str) -> None:
-        """A line above the bars and in train.log."""
+        """Print a line above the bars and write it to train.log."""
         LOGGER.info(text)
 
     def stop(self) -> None:

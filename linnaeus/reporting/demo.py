@@ -1,10 +1,10 @@
-"""Progress reports without a model: the real sections, throughput and schedule over an imagined run on an imagined clock.
+"""Progress reports of a simulated run: the sections, throughput and schedule of the program without a model.
 
     python -m linnaeus.reporting.demo --max-iters 100
     python -m linnaeus.reporting.demo --max-iters 50000 --every 5% --sections progress,loss,time,rates
 
-Reports come at 0 %, then as `--every` says (a value of `schedule.report`), and at the last iteration: 101 of them for 100 iterations or
-more by default. The clock is imagined too, 0.1 s an iteration, with a slow first one and a validation every 25 %; the phases are real.
+Reports are printed at 0 %, at the interval `--every` (a value of `schedule.report`), and at the last iteration: by default 101 of them
+for 100 iterations or more. Time is simulated: 0.1 s per iteration, a slower first one, and a validation every 25 %.
 """
 
 from __future__ import annotations
@@ -18,55 +18,54 @@ from linnaeus.config.messages import user_errors
 from linnaeus.config.schema_schedule import PhaseConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.report_data import ReportData
-from linnaeus.reporting.report_sections import SECTIONS
-from linnaeus.reporting.reporter import Reporter
+from linnaeus.reporting.progress_report import SECTIONS, ReportData, Reporter
 from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds
 from linnaeus.schedule.events import Every
 from linnaeus.schedule.phases import Phases
 
-SECONDS, FIRST, VALIDATION = 0.1, 4.0, 3.0  # of an iteration, of the first one besides, of a validation
+SECONDS, FIRST, VALIDATION = 0.1, 4.0, 3.0  # of an iteration; extra time of the first one; of a validation
 MICRO_BATCH, ACCUMULATION, TOKENS, PARAMETERS = 12, 4, 64, 804_096
-MASKABLE = 786_432  # of the parameters: attention and perceptrons of four layers, 128 wide
+MASKABLE = 786_432  # of the parameters: attention and MLPs of four layers of width 128
 PHASES = {
-    "beginning": PhaseConfig("0%", "30%", "what all texts have in common"),
-    "descent": PhaseConfig("20%", "75%", "most is learnt here", lr=1.5),
+    "start": PhaseConfig("0%", "30%", "common patterns"),
+    "descent": PhaseConfig("20%", "75%", "high learning rate", lr=1.5),
     "refinement": PhaseConfig("65%", "100%", "small steps", lr=0.5),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the reports of a simulated run. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--max-iters", "--max_iters", type=int, default=100, help="iterations of the imagined run")
-    parser.add_argument("--every", default="1%", help="when a report is made: 1%%, 500steps")
-    parser.add_argument("--sections", default=",".join(SECTIONS), help="what it tells, in this order")
+    parser.add_argument("--max-iters", "--max_iters", type=int, default=100, help="iterations of the simulated run")
+    parser.add_argument("--every", default="1%", help="interval between reports: 1%%, 500steps")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="sections of a report, in this order")
     options = parser.parse_args(arguments)
     with user_errors(2):
-        imagine(options.max_iters, options.every, options.sections.split(","))
+        simulate(options.max_iters, options.every, options.sections.split(","))
     return 0
 
 
-def imagine(total: int, every: str, sections: Sequence[str]) -> int:
-    """Print the reports of a run of `total` iterations; returns how many. `ConfigError` for what cannot be."""
+def simulate(total: int, every: str, sections: Sequence[str]) -> int:
+    """Print the reports of a run of `total` iterations and return their number. Raise `ConfigError` for an invalid argument."""
     unknown = [name for name in sections if name not in SECTIONS]
     if unknown:
-        raise ConfigError(f"--sections: {unknown[0]} is none of {', '.join(SECTIONS)}")
+        raise ConfigError(f"--sections: {unknown[0]!r} is not a section; choose from {', '.join(SECTIONS)}")
     if total < 1:
-        raise ConfigError(f"--max-iters is {total}; it takes 1 or more")
+        raise ConfigError(f"--max-iters is {total}; it must be at least 1")
     if Duration.parse(every, "--every").is_time:
-        raise ConfigError(f"--every is {every}; an imagined clock asks for steps or %, such as 1%")
+        raise ConfigError(f"--every is {every}; it must be in steps or %, such as 1%, because time is simulated")
     due = Every.resolve([every], "--every", total, total, total, at_end=True)
     phases = Phases.resolve(PHASES, total, total)
     assert phases is not None
     reporter = Reporter(sections, print, lambda step, row: None)
-    reporter.report(_standing(0, total, phases, {}), keep=True)
+    reporter.report(_data(0, total, phases, {}), keep=True)
     throughput = Throughput()
     for step in range(1, total + 1):
         if step == 1:
             throughput.restart(_reading(step))
         if due.due(step):
-            throughput.take(_reading(step))
-            reporter.report(_standing(step, total, phases, _clocks(step, total, throughput)), keep=True)
+            throughput.update(_reading(step))
+            reporter.report(_data(step, total, phases, _clocks(step, total, throughput)), keep=True)
     return reporter.count
 
 
@@ -92,15 +91,15 @@ def _validations(total: int) -> list[int]:
 
 
 def _validated(step: int, total: int) -> list[int]:
-    """Those that the report of `step` knows of: it comes before the one of its step, and at the end after it."""
+    """Return the steps of the validations before the report of `step`. The last report includes the validation of its own step."""
     return [s for s in _validations(total) if s < step or step == total]
 
 
-def _standing(step: int, total: int, phases: Phases, clocks: dict[str, float]) -> ReportData:
+def _data(step: int, total: int, phases: Phases, clocks: dict[str, float]) -> ReportData:
     share, samples = step / total, step * MICRO_BATCH * ACCUMULATION
     validated = max(_validated(step, total), default=-1)
     connected = round((0.1 + 0.9 * min(1.0, 2 * share)) * MASKABLE)
-    name, description = phases.at(max(0, step - 1))  # in the update made last, as in a run
+    name, description = phases.at(max(0, step - 1))  # of the last update, as in a run
     more: dict[str, float | str] = {"phase": name, "phase/description": description, "growth/density": connected / MASKABLE}
     more["phase/lr_multiplier"] = phases.lr_multiplier(max(0, step - 1))
     return ReportData(
@@ -123,7 +122,7 @@ def _standing(step: int, total: int, phases: Phases, clocks: dict[str, float]) -
 
 
 def _row(step: int, total: int, phases: Phases) -> dict[str, float]:
-    """Of training; its rate is that of the update made last: a warm-up, then a cosine, times what the phases say."""
+    """Return a row of training metrics. The learning rate is that of the last update: warm-up, cosine, and multipliers of the phases."""
     share, update = step / total, max(0, step - 1)
     shape = min(1.0, 10 * (update + 1) / total) * (1 + math.cos(math.pi * update / total)) / 2
     row = {"train/lr": 1e-3 * shape * phases.lr_multiplier(update)}

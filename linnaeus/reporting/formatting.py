@@ -1,16 +1,16 @@
-"""How a progress report reads: quantities as a person takes them in, and parts laid out as a few plain lines."""
+"""Text for people: durations, rates, memory, values, and the lines of a progress report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 
-WIDTH = 130  # columns of a line, besides its time
-INDENT = " " * 8  # of a report's further lines: a percentage begins each report, and nothing stands under it
+WIDTH = 130  # columns of a line of a report, without its time stamp
+INDENT = " " * 8  # of the second and later lines of a report, so that only percentages stand at the left edge
 
 
 def format_duration(seconds: float) -> str:
-    """`42s`, `3m05s`, `2h07m`, `3d04h`; `?` for what is not known."""
+    """Return `42s`, `3m05s`, `2h07m` or `3d04h`; `?` for a negative or non-finite number."""
     if not math.isfinite(seconds) or seconds < 0:
         return "?"
     whole = round(seconds)
@@ -21,7 +21,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rate(per_second: float) -> str:
-    """A throughput in three digits: `0.52`, `87.3`, `1.24k`."""
+    """Return a throughput in three digits: `0.52`, `87.3`, `1.24k`."""
     if not math.isfinite(per_second):
         return "?"
     for factor, suffix in ((1e6, "M"), (1e3, "k")):
@@ -31,20 +31,40 @@ def format_rate(per_second: float) -> str:
 
 
 def format_memory(mebibytes: float) -> str:
-    """`812 MiB`, `13.2 GiB`."""
+    """Return `812 MiB` or `13.2 GiB`."""
     return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
 
 
 def format_value(value: float | int | str) -> str:
-    """Any value in few characters: texts as they are, whole numbers with separators, others in four digits."""
+    """Return a text unchanged, a whole number with separators, and any other number in four digits."""
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
+def format_tick(value: float) -> str:
+    """Return a number for an axis, large ones with a unit: `0.5`, `1200`, `25k`, `3M`."""
+    for limit, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / factor:g}{unit}"
+    return f"{value:g}"
+
+
+def format_percent(share: float) -> str:
+    """Return a share, 0 to 1, as per cent in four digits."""
+    return f"{100 * share:.4g} %"
+
+
+def shorten(text: str, letters: int) -> str:
+    """Return `text` cut to `letters`, with an ellipsis where something is left out."""
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
 def layout(sections: Iterable[Sequence[str]]) -> str:
-    """The texts of each section, two blanks apart, on lines of at most `WIDTH` columns where no text alone is longer; a section that
-    does not fit beside the one before it begins a line."""
+    """Return the texts of all sections, two blanks apart, on lines of at most `WIDTH` columns.
+
+    A section that does not fit on the rest of a line starts a new one. A section longer than a line is broken between its texts; a
+    single text is never broken."""
     lines = [""]
     for texts in sections:
         whole = "  ".join(texts)

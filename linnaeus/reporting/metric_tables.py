@@ -1,13 +1,13 @@
-"""Final metrics as HTML tables: one row per taxonomic rank, one column per validation pass, differences to the normal pass beside.
+"""The final metrics as HTML tables: a row per task, a column per validation pass, with the differences to the normal pass.
 
-Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; nothing else is known of the workload.
+Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; the tables use nothing else of the workload.
 """
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 _SHARES = re.compile(r"(.*top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*|many|medium|few|ece)(_low|_high)?")
@@ -15,19 +15,19 @@ _LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|severity|hd\
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric is a share, shown in per cent."""
+    """Return True if a metric is a share, which is shown in per cent."""
     return bool(_SHARES.fullmatch(metric))
 
 
 def show_value(metric: str, value: float | None) -> str:
-    """A metric as a person reads it; an en dash where it is not defined."""
+    """Return the text of a metric: per cent for a share, an en dash for an undefined value."""
     if value is None:
         return "–"
     return f"{100 * value:.1f} %" if is_share(metric) and 0 <= value <= 1 else f"{value:.4g}"
 
 
 def passes_and_tasks(final: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The validation passes (the normal one first) and the tasks, in the order of their keys."""
+    """Return the validation passes, the normal one first, and the tasks, both in the order of their keys."""
     passes: dict[str, None] = {}
     tasks: dict[str, None] = {}
     for key in final:
@@ -40,7 +40,8 @@ def passes_and_tasks(final: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def final_tables(final: Mapping[str, float | None]) -> str:
-    """Top-1 by rank and pass, what concerns all ranks by pass, and everything else folded away. Empty without validations."""
+    """Return a table of top-1 by task, one of the metrics over all tasks, and the other metrics by task folded; "" without a
+    validation."""
     passes, tasks = passes_and_tasks(final)
     if not passes:
         return ""
@@ -63,20 +64,20 @@ def _label(metric: str) -> str:
 
 
 def _table(title: str, rows: Sequence[tuple[str, str, list[float | None]]], passes: Sequence[str]) -> str:
-    head = "".join(f"<th>{html.escape(column_name(name))}</th>" for name in passes)
+    head = "".join(f"<th>{escape(column_name(name))}</th>" for name in passes)
     body = "".join(
-        f"<tr><td>{html.escape(name)}</td>{''.join(_cell(metric, v, values[0] if i else None) for i, v in enumerate(values))}</tr>"
+        f"<tr><td>{escape(name)}</td>{''.join(_cell(metric, v, values[0] if i else None) for i, v in enumerate(values))}</tr>"
         for name, metric, values in rows
         if any(v is not None for v in values)
     )
-    return f'<h3>{html.escape(title)}</h3><div class="card"><table><tr><th></th>{head}</tr>{body}</table></div>' if body else ""
+    return f'<h3>{escape(title)}</h3><div class="card"><table><tr><th></th>{head}</tr>{body}</table></div>' if body else ""
 
 
 def column_name(name: str) -> str:
-    """`val_mask_SPATIAL` -> `without SPATIAL`."""
-    base, masked, what = name.partition("_mask_")
+    """Return the heading of a pass: `without SPATIAL` for `val_mask_SPATIAL`."""
+    base, masked, components = name.partition("_mask_")
     weights = " (EMA)" if base.startswith("val_ema") else ""
-    return (f"without {'metadata' if what == 'meta' else what.replace('_', ' + ')}" if masked else "normal") + weights
+    return (f"without {'metadata' if components == 'meta' else components.replace('_', ' + ')}" if masked else "normal") + weights
 
 
 def _cell(metric: str, value: float | None, normal: float | None) -> str:

@@ -1,10 +1,10 @@
-"""The frame of report.html: its style sheet and the script that shows values under the pointer. Nothing in it makes a request."""
+"""The style sheet of report.html, the script that shows the values under the pointer, and the document around both. It makes no request."""
 
 from __future__ import annotations
 
-import html
+from html import escape
 
-# A policy the browser enforces: whatever a section holds, the page loads nothing from anywhere.
+# The browser enforces this policy: the page loads nothing from anywhere, whatever a section of a workload contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; font-src data:"
 
 STYLE = """
@@ -31,8 +31,8 @@ figcaption{font-weight:600;font-size:14px}.note{font-weight:400;color:var(--soft
 .legend{min-height:20px;font-size:12.5px;color:var(--soft)}.key{margin-right:14px;white-space:nowrap}
 .key i{display:inline-block;width:14px;height:3px;border-radius:2px;margin-right:5px;vertical-align:middle}
 svg{width:100%;height:auto;display:block}
-.grid{stroke:var(--rule);stroke-width:1}.axis{fill:var(--soft);font-size:11px;font-variant-numeric:tabular-nums}
-.curve{fill:none;stroke-width:1.9;stroke-linejoin:round;stroke-linecap:round}.faint{stroke-width:1;opacity:.35}
+figure .grid{stroke:var(--rule);stroke-width:1}figure .axis{fill:var(--soft);font-size:11px;font-variant-numeric:tabular-nums}
+figure .curve{stroke-width:1.9;stroke-linecap:round}figure .faint{stroke-width:1;opacity:.35}
 .cursor{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 3}
 .tip{position:absolute;pointer-events:none;background:var(--card);border:1px solid var(--rule);border-radius:6px;padding:5px 9px;
 font-size:12px;line-height:1.45;box-shadow:0 2px 10px #0002;white-space:nowrap;z-index:2}
@@ -82,9 +82,9 @@ for (const svg of document.querySelectorAll('svg[data-series]')) {
 
 
 def page(title: str, body: str) -> str:
-    """A whole HTML document."""
+    """Return an HTML document with the HTML `body`."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{html.escape(title)}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head><body><main>\n{body}\n</main><script>{SCRIPT}</script></body></html>\n"
     )

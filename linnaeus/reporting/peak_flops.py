@@ -1,22 +1,21 @@
-"""What devices can do at most, for the model FLOPs utilisation (MFU): used over possible floating-point operations.
+"""Peak FLOP/s of devices, for the model FLOPs utilisation (MFU): FLOP/s used over peak FLOP/s.
 
-Figures are the makers' own for dense matrices, without the structured sparsity that data sheets often count in (twice as much): tensor
-cores with sums in float32 for bf16 and fp16, plain float32 for float32. A device that is not listed, a part of one (MIG) or another
-precision has no figure here, and then no MFU is reported unless `logger.peak_tflops` gives one. A power limit below the maker's shows as a
-lower MFU.
+The figures are the makers' for dense matrices: tensor cores with float32 accumulation for bf16 and fp16, plain float32 for float32. Data
+sheets often include structured sparsity, which doubles them. Without a figure (an unlisted device, a MIG part, another precision) no MFU
+is reported unless `logger.peak_tflops` is set. A power limit below the maker's gives a lower MFU.
 """
 
 from __future__ import annotations
 
 import re
 
-# name as the driver says it -> dense TFLOP/s at (bf16, fp16, float32); None: it has no such units, or the maker has given several figures.
-# Compared in Nov 2026 with what others quote of the makers' tables: B200 at 1,000 W (sparse 4,500; float32 is 75 in one and 80 in another);
-# H100 and H200 (sparse 1,979 SXM, 1,513 PCIe); A100, A10, L40S, L4, V100 and T4; GeForce with sums in float32. A30 also by its clock: 56
-# processors x 1,024 multiply-adds x 1.44 GHz.
+# Name in the driver -> dense TFLOP/s at (bf16, fp16, float32). None: no such units, or several published figures.
+# Compared in Nov 2026 with quotations of the makers' tables: B200 at 1,000 W (sparse 4,500; float32 is 75 in one and 80 in another);
+# H100 and H200 (sparse 1,979 SXM, 1,513 PCIe); A100, A10, L40S, L4, V100 and T4; GeForce with float32 accumulation. A30 also by its clock:
+# 56 processors x 1,024 multiply-adds x 1.44 GHz.
 _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
     r"NVIDIA B200": (2250.0, 2250.0, None),
-    r"NVIDIA H200": (989.4, 989.4, 66.9),  # SXM; the H200 NVL is another one
+    r"NVIDIA H200": (989.4, 989.4, 66.9),  # SXM; the H200 NVL differs
     r"NVIDIA H100 80GB HBM3": (989.4, 989.4, 66.9),
     r"NVIDIA H100 PCIe": (756.5, 756.5, 51.2),
     r"NVIDIA A100(-SXM4-40GB|-SXM4-80GB|-PCIE-40GB| 80GB PCIe)": (312.0, 312.0, 19.5),
@@ -32,7 +31,7 @@ _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
 
 
 def peak_flops(device: str, precision: str) -> float | None:
-    """FLOP/s of one device by its name at `trainer.precision`; None where it is not known."""
+    """Return the peak FLOP/s of the device of this name at `trainer.precision`; None without a figure."""
     if precision not in ("bf16", "fp16", "float32") or "MIG" in device:
         return None
     for pattern, figures in _PEAKS.items():
@@ -43,5 +42,5 @@ def peak_flops(device: str, precision: str) -> float | None:
 
 
 def utilisation(flops_per_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
-    """MFU, 0 to 1: operations the model needs for what all `devices` process together, over `peak` FLOP/s of each."""
+    """Return the MFU, 0 to 1. `samples_per_second` is that of all `devices` together, `peak` the FLOP/s of one."""
     return flops_per_sample * samples_per_second / (peak * devices)

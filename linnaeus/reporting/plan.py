@@ -1,4 +1,4 @@
-"""The schedule as text, printed by `plan=true` and at every start and saved as `schedule.txt`."""
+"""The plan of a run: its schedule as text, printed by `plan=true` and at every start, and saved as schedule.txt."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from linnaeus.durations import first_step_at
-from linnaeus.reporting.unreached import unreached
 from linnaeus.schedule.events import Every, Ramp
 from linnaeus.schedule.resolved import DENSITY, PARTIAL, ResolvedSchedule
 
 if TYPE_CHECKING:
     from linnaeus.schedule.phases import Phases
 
-_SHOWN = 6  # steps of an event before its list is abbreviated
-_WIDTH = 28
+MAX_SHOWN = 6  # steps of an event; longer lists are abbreviated
+NAME_WIDTH = 28  # columns
 
 
-def schedule_summary(resolved: ResolvedSchedule, config: object = None, world_size: int = 1) -> str:
-    """What will happen when, in steps counted from 1. `config` is accepted for its place in the call and not needed."""
+def schedule_summary(resolved: ResolvedSchedule, world_size: int = 1) -> str:
+    """Return the plan as text. Steps are counted from 1."""
     accumulation = resolved.global_batch_size // (resolved.micro_batch_size * world_size)
     lines = ["schedule"]
     processes = "1 process" if world_size == 1 else f"{world_size} processes"
-    lines += _line(
-        "global batch", f"{resolved.global_batch_size} = {resolved.micro_batch_size} micro x {accumulation} accumulated x {processes}"
-    )
+    factors = f"micro-batch {resolved.micro_batch_size} x {accumulation} accumulation step{'s' * (accumulation != 1)} x {processes}"
+    lines += _line("global batch", f"{resolved.global_batch_size} = {factors}")
     lines += _line("steps per epoch", str(resolved.steps_per_epoch))
     lines += _line("total steps", f"{resolved.total_steps} = {_epochs(resolved)}")
     if resolved.last_step < resolved.total_steps:
         lines += _line("last step", f"{resolved.last_step} (schedule.early_stop.max_steps)")
-    marks = (f"{p}% step {first_step_at(resolved.total_steps * p / 100)}" for p in (25, 50, 75, 100))
-    lines += _line("marks", ", ".join(marks))
-    lines += _line("learning rate", ", ".join(f"{what} at step {step}" for what, step in resolved.lr_milestones) or "no warm-up")
+    marks = (f"{p}% at step {first_step_at(resolved.total_steps * p / 100)}" for p in (25, 50, 75, 100))
+    lines += _line("progress", ", ".join(marks))
+    lines += _line("learning rate", ", ".join(f"{change} at step {step}" for change, step in resolved.lr_milestones) or "no warm-up")
     if resolved.phases is not None:
         lines += _phases(resolved.phases)
     lines += ["events"]
@@ -46,7 +44,7 @@ def schedule_summary(resolved: ResolvedSchedule, config: object = None, world_si
 
 
 def _ramps(resolved: ResolvedSchedule) -> list[str]:
-    """Probabilities, and the share of the weights that is connected, each under a title of its own."""
+    """Return the lines of the probabilities and of the share of connected weights, each under its own title."""
     lines: list[str] = []
     ramps = resolved.ramps()
     density = ramps.pop(DENSITY, None)
@@ -63,27 +61,26 @@ def _ramps(resolved: ResolvedSchedule) -> list[str]:
 
 
 def _line(name: str, text: str) -> list[str]:
-    return [f"  {name:<{_WIDTH}}{text}"]
+    return [f"  {name:<{NAME_WIDTH}}{text}"]
 
 
 def _epochs(resolved: ResolvedSchedule) -> str:
-    whole, rest = divmod(resolved.total_steps, resolved.steps_per_epoch)
-    if not whole:
-        return f"{rest} of the {resolved.steps_per_epoch} of an epoch"
-    if not rest:
-        return f"{whole} epoch{'s' * (whole != 1)} of {resolved.steps_per_epoch}"
-    return f"{whole} epoch{'s' * (whole != 1)} of {resolved.steps_per_epoch} and {rest} steps of another"
+    epochs, rest = divmod(resolved.total_steps, resolved.steps_per_epoch)
+    if not epochs:
+        return f"{rest} of the {resolved.steps_per_epoch} steps of an epoch"
+    more = f" and {rest} more" if rest else ""
+    return f"{epochs} epoch{'s' * (epochs != 1)} of {resolved.steps_per_epoch} steps{more}"
 
 
 def describe_event(every: Every) -> str:
-    """`12 times: 20, 40, 60, 80, 100, ... 240 (every 20steps)`."""
+    """Return the steps of an event: `12 times: 20, 40, 60, 80, 100, ... 240  (every 20steps)`."""
     steps = every.steps()
     clock = [c for c in every.cadences if c.endswith(("s", "min", "h")) and not c.endswith(("steps", "epochs"))]
     parts = []
     if steps:
         times = "once" if len(steps) == 1 else f"{len(steps)} times"
         parts.append(f"{times}: {abbreviate(steps)}")
-    parts += [f"every {c} of the clock" for c in clock]
+    parts += [f"every {c} of wall time" for c in clock]
     if not parts:
         return "never"
     cadences = [c for c in every.cadences if c not in clock]
@@ -91,37 +88,38 @@ def describe_event(every: Every) -> str:
 
 
 def abbreviate(steps: Sequence[int]) -> str:
-    """All steps, or the first few and the last."""
-    if len(steps) <= _SHOWN + 1:
+    """Return all steps, or the first few and the last."""
+    if len(steps) <= MAX_SHOWN + 1:
         return ", ".join(map(str, steps))
-    return f"{', '.join(map(str, steps[: _SHOWN - 1]))}, ... {steps[-1]}"
+    return f"{', '.join(map(str, steps[: MAX_SHOWN - 1]))}, ... {steps[-1]}"
 
 
 def describe_ramp(ramp: Ramp) -> str:
+    """Return `0 -> 0.6, from step 11 to step 63`."""
     if ramp.is_constant:
         return f"{ramp.start:g}"
     if ramp.begin_step == ramp.until_step:
-        return f"{ramp.start:g}, from step {ramp.until_step} on {ramp.end:g}"
+        return f"{ramp.start:g}, then {ramp.end:g} from step {ramp.until_step}"
     return f"{ramp.start:g} -> {ramp.end:g}, from step {ramp.begin_step} to step {ramp.until_step}"
 
 
 def describe_phases(phases: Phases) -> dict[str, dict[str, str]]:
-    """name -> what it says of the steps (`from step 15 to step 50, whole at step 20, learning rate x 1`), of its data and of dimensions
-    (`cognitive 2`), each where it says anything."""
-    found = {}
-    for phase, (begin, whole) in zip(phases.phases, [(0, 0), *phases.crossfades()], strict=True):
-        faded = f", whole at step {whole}" if begin < whole else ""
-        texts = {"steps": f"from step {phase.start} to step {phase.end}{faded}, learning rate x {phase.lr:g}"}
-        for what, weights in (("data", phase.data), ("dimensions", phase.dimensions)):
-            texts |= {what: " ".join(f"{name} {weight:g}" for name, weight in weights)} if weights else {}
-        found[phase.name] = texts
-    return found
+    """Return texts for each phase by name: its `steps` (`from step 15 to step 50, fade-in ends at step 20, learning rate x 1`) and, if it
+    sets any, its weights of `data` and `dimensions` (`cognitive 2`)."""
+    described = {}
+    for phase, (start, end) in zip(phases.phases, [(0, 0), *phases.crossfades()], strict=True):
+        fade = f", fade-in ends at step {end}" if start < end else ""
+        texts = {"steps": f"from step {phase.start} to step {phase.end}{fade}, learning rate x {phase.lr:g}"}
+        for name, weights in (("data", phase.data), ("dimensions", phase.dimensions)):
+            texts |= {name: " ".join(f"{item} {weight:g}" for item, weight in weights)} if weights else {}
+        described[phase.name] = texts
+    return described
 
 
 def _phases(phases: Phases) -> list[str]:
     lines = ["phases"]
     for phase, texts in zip(phases.phases, describe_phases(phases).values(), strict=True):
-        weights = (f", {what} {text}" for what, text in texts.items() if what != "steps")
+        weights = (f", {name} {text}" for name, text in texts.items() if name != "steps")
         lines += _line(phase.name, texts["steps"] + "".join(weights) + (f": {phase.description}" if phase.description else ""))
     return lines
 
@@ -135,20 +133,51 @@ def _combinations(resolved: ResolvedSchedule) -> list[str]:
     if not resolved.validate_partial_mask_meta.steps():
         return []
     listed = resolved.combinations[: resolved.listed]
-    lines = _line("  masked", ", ".join("+".join(c) for c in listed) or "none listed")
+    lines = _line("  combinations", ", ".join("+".join(c) for c in listed) or "none")
     if resolved.all_combinations_at_end:
-        lines += _line("  masked at the end also", ", ".join("+".join(c) for c in resolved.combinations[resolved.listed :]) or "no other")
+        lines += _line("  also at the end", ", ".join("+".join(c) for c in resolved.combinations[resolved.listed :]) or "none")
     return lines
 
 
 def _early_stop(resolved: ResolvedSchedule) -> str:
     stop = resolved.early_stop
-    better = "below" if stop.mode == "min" else "above"
+    bound = "below" if stop.mode == "min" else "above"
+    threshold = f" (mode {stop.mode}, min_delta {stop.min_delta:g})"
     parts = [
-        (stop.patience, f"{stop.patience} validations without a better {stop.monitor} ({stop.mode}, by more than {stop.min_delta:g})"),
-        (stop.metric_bound, f"{stop.monitor} at or {better} {stop.metric_bound}"),
+        (stop.patience, f"after {stop.patience} validations without a better {stop.monitor}{threshold}"),
+        (stop.metric_bound, f"{stop.monitor} at or {bound} {stop.metric_bound}"),
         (stop.min_lr, f"learning rate below {stop.min_lr} after step {resolved.warmup_end}"),
         (stop.max_grad_norm, f"gradient norm above {stop.max_grad_norm}"),
-        (stop.max_steps, f"step {stop.max_steps}"),
+        (stop.max_steps, f"at step {stop.max_steps}"),
     ]
     return "; ".join(text for value, text in parts if value is not None) or "never"
+
+
+def unreached(resolved: ResolvedSchedule) -> list[str]:
+    """Return a line for each setting of the schedule that takes no effect, or not all of it, in the steps of the run."""
+    last = resolved.last_step
+    notes = [
+        f"{name}: {', '.join(e.cadences)} does not occur within the {last} steps of the run"
+        for name, e in resolved.events().items()
+        if e.cadences and not e.seconds and not e.ever_due
+    ]
+    keys = {name: "growth" if name == DENSITY else f"schedule.{name}" for name in resolved.ramps()}
+    notes += [
+        f"{keys[name]}: the ramp ends at step {r.until_step}, after the last step {last}, and reaches {_reached(resolved, name, r):.4g}"
+        for name, r in resolved.ramps().items()
+        if not r.is_constant and r.until_step > last
+    ]
+    notes += [
+        f"schedule.mixup_group_level: {level} would start after the last epoch"
+        for epoch, level in resolved.mixup_group_levels
+        if epoch * resolved.steps_per_epoch >= last
+    ]
+    notes += resolved.phases.unused_phases(last) if resolved.phases is not None else []
+    if resolved.warmup_end >= last:
+        notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}; the learning rate does not reach its peak in {last} steps")
+    return notes
+
+
+def _reached(resolved: ResolvedSchedule, name: str, ramp: Ramp) -> float:
+    """Return the value of a ramp at the last update; for the density at the last update that connects weights."""
+    return ramp.at(max(resolved.growth.steps(), default=0) if name == DENSITY else resolved.last_step - 1)

@@ -1,11 +1,11 @@
-"""Rows as lines of JSON: metrics.jsonl, which two runs can compare with `cmp`, and timings.jsonl.
+"""Rows as lines of JSON: metrics.jsonl, reports.jsonl and timings.jsonl. Two runs can be compared with `cmp metrics.jsonl`.
 
-A row is `global_step` first, then its keys in alphabetical order; floats as Python's shortest exact form; NaN (a metric that is
-not defined) as null; infinities as 1e999, which every JSON reader takes for infinity. A row reaches the file at once, so a
-killed process loses none; `sync` puts them on the disk, before a checkpoint that counts them is committed. While the disk takes
-nothing (full, read-only, gone), rows wait in memory, up to `MOST_WAITING` bytes, and are tried again with every row and every `sync`.
+A row starts with `global_step`; its other keys are in alphabetical order. Floats are in Python's shortest exact form, NaN (an undefined
+metric) is null, infinities are 1e999, which every JSON reader parses as infinity.
 
-Resuming cuts the file back to the rows the checkpoint counted, and the run writes the same rows again.
+A row is written at once, so a killed process loses none. `sync` flushes the rows to the disk before a checkpoint that counts them is
+committed. While the disk refuses writes (full, read-only, missing), rows wait in memory, up to `MAX_PENDING_BYTES`, and every further row
+and every `sync` tries again. Resuming cuts the file back to the rows that the checkpoint counted; the run writes the same rows again.
 """
 
 from __future__ import annotations
@@ -25,84 +25,84 @@ from linnaeus.files import sync_directory
 log = logging.getLogger("linnaeus")
 
 PLAIN = {int, float, str, bool, type(None)}
-MOST_WAITING = 64 << 20  # bytes of rows held in memory per file, about 100,000 rows; past it the run fails
+MAX_PENDING_BYTES = 64 << 20  # per file, about 100,000 rows; with more the run fails
 
 
 def format_row(global_step: int, row: Mapping[str, Any]) -> str:
-    """One line of JSON without its newline. Values: numbers, texts, booleans, None, lists of texts; a tensor is refused, reading it
-    would wait for the device."""
+    """Return one line of JSON without its newline. Values are numbers, strings, booleans, None or lists of strings. Raise `AssertionError`
+    for a tensor: reading it would wait for the device."""
     items = {"global_step": global_step} | {key: row[key] for key in sorted(row) if key != "global_step"}
     if all(type(value) in PLAIN and (type(value) is not float or math.isfinite(value)) for value in items.values()):
-        return json.dumps(items)  # the same text in half the time
+        return json.dumps(items)  # the same text as below in half the time
     return "{" + ", ".join(f"{json.dumps(key)}: {_value(key, value)}" for key, value in items.items()) + "}"
 
 
 def _value(key: str, value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "null" if math.isnan(value) else ("1e999" if value > 0 else "-1e999")
-    texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
-    assert texts or value is None or isinstance(value, (bool, int, float, str)), f"{key} is a {type(value).__name__}, not a plain value"
+    strings = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    assert strings or value is None or isinstance(value, (bool, int, float, str)), f"{key} is a {type(value).__name__}, not a plain value"
     return float.__repr__(value) if isinstance(value, float) else json.dumps(value)
 
 
 class RowWriter:
-    """Appends rows to a file; `rows` counts those logged. Opened at the first row. `sync` may be called from another thread than the
-    one that logs."""
+    """Appends rows to a file, which it opens at the first row. `rows` is their number. `sync` may be called from another thread."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.rows = count_rows(self.path)
         self._descriptor: int | None = None
-        self._waiting = b""  # whole rows, but for the first, of which some bytes may be in the file already
-        self._new_name = False  # the file has just been made: its name is not on the disk yet
-        self._complained = False
-        self._lock = threading.Lock()  # never held while waiting for the disk to flush
+        self._pending = b""  # rows not yet written; the first one may be partly written
+        self._unsynced_name = False  # True for a new file whose directory entry is not flushed yet
+        self._error_logged = False
+        self._lock = threading.Lock()  # not held during fsync, so that logging never waits for it
 
     def log(self, global_step: int, row: Mapping[str, Any]) -> None:
-        """Append a row. OSError only when more than `MOST_WAITING` bytes of them cannot be written."""
+        """Append a row. Raise `OSError` only if more than `MAX_PENDING_BYTES` of rows cannot be written."""
         line = format_row(global_step, row).encode() + b"\n"
         with self._lock:
-            self._waiting += line
+            self._pending += line
             self.rows += 1
-            error = self._write_waiting()
-            if error is not None and len(self._waiting) > MOST_WAITING:
-                raise OSError(error.errno, f"{error.strerror}; {len(self._waiting) >> 20} MiB of rows wait to be written", str(self.path))
+            error = self._write_pending()
+            if error is not None and len(self._pending) > MAX_PENDING_BYTES:
+                raise OSError(error.errno, f"{error.strerror}; {len(self._pending) >> 20} MiB of rows wait to be written", str(self.path))
 
-    def _write_waiting(self) -> OSError | None:
-        """What keeps rows in memory; None when all are in the file. Said once, and once more when it is over."""
+    def _write_pending(self) -> OSError | None:
+        """Write the pending rows and return the error that prevents it, None if all are written. Log the first error and the
+        recovery."""
         try:
             if self._descriptor is None:
                 self._descriptor = self._open()
-            while self._waiting:
-                written = os.write(self._descriptor, self._waiting)
-                self._waiting = self._waiting[written:]
+            while self._pending:
+                written = os.write(self._descriptor, self._pending)
+                self._pending = self._pending[written:]
         except OSError as error:
-            if not self._complained:
-                self._complained = True
+            if not self._error_logged:
+                self._error_logged = True
                 reason = error.strerror or error
-                log.error("rows can NOT be written to %s (%s); they wait in memory and are tried again", self.path, reason)
+                log.error("rows can NOT be written to %s (%s); they wait in memory and will be written later", self.path, reason)
             return OSError(error.errno, error.strerror, str(self.path))
-        if self._complained:
-            self._complained = False
-            log.warning("the rows that waited are in %s now", self.path)
+        if self._error_logged:
+            self._error_logged = False
+            log.warning("the rows that waited in memory are written to %s now", self.path)
         return None
 
     def _open(self) -> int:
-        self._cut(_whole_lines(self.path)[1])  # half a line of a killed process must not join ours
-        self._new_name = not self.path.exists()
+        self._cut(_whole_lines(self.path)[1])  # removes an incomplete line of a killed process
+        self._unsynced_name = not self.path.exists()
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def truncate(self, rows: int) -> int:
-        """Keep the first `rows` rows; returns how many were discarded, negative when the file holds fewer than that."""
+        """Keep the first `rows` rows. Return the number of rows removed; it is negative if the file has fewer than `rows`."""
         self.close()
-        held, end = _whole_lines(self.path, rows)
-        discarded = self.rows - rows
+        kept, end = _whole_lines(self.path, rows)
+        removed = self.rows - rows
         self._cut(end)
-        self.rows = held
-        return discarded
+        self.rows = kept
+        return removed
 
     def truncate_after(self, global_step: int) -> int:
-        """Keep the rows up to the first one beyond `global_step`; returns how many were discarded."""
+        """Keep the rows before the first one after `global_step`. Return the number of rows removed."""
         keep = 0
         for row in read_rows(self.path):
             if row["global_step"] > global_step:
@@ -111,13 +111,13 @@ class RowWriter:
         return self.truncate(keep)
 
     def sync(self) -> None:
-        """Wait until all rows logged so far are on the disk. OSError: they are not, or their file is no longer at its place."""
+        """Flush all rows logged so far to the disk. Raise `OSError` if that fails or if the file was deleted or replaced."""
         with self._lock:
-            error = self._write_waiting() if self._waiting else None
+            error = self._write_pending() if self._pending else None
             if error is not None:
                 raise error
             descriptor = os.dup(self._descriptor) if self._descriptor is not None else None
-            new_name = self._new_name
+            unsynced_name = self._unsynced_name
         if descriptor is None:
             if self.rows and not self.path.exists():
                 raise FileNotFoundError(errno.ENOENT, "its rows were deleted", str(self.path))
@@ -125,21 +125,21 @@ class RowWriter:
         try:
             os.fsync(descriptor)
             if not os.path.samestat(os.fstat(descriptor), os.stat(self.path)):
-                raise FileNotFoundError(errno.ENOENT, "another file has taken its place", str(self.path))
-        except OSError as failed:  # of itself fsync names no file
+                raise FileNotFoundError(errno.ENOENT, "it was replaced by another file", str(self.path))
+        except OSError as failed:  # the error of fsync does not name the file
             raise OSError(failed.errno, failed.strerror, str(self.path)) from None
         finally:
             os.close(descriptor)
-        if new_name:
+        if unsynced_name:
             sync_directory(self.path.parent)
-            self._new_name = False
+            self._unsynced_name = False
 
     def close(self) -> None:
-        """Try once more to write what waits, and let go of the file. What cannot be written is lost, and said."""
+        """Write the pending rows and close the file. Log an error for rows that cannot be written; they are lost."""
         with self._lock:
-            if self._waiting and self._write_waiting() is not None:
-                log.error("%d bytes of rows are lost: %s cannot be written", len(self._waiting), self.path)
-                self._waiting = b""
+            if self._pending and self._write_pending() is not None:
+                log.error("%d bytes of rows are lost: %s cannot be written", len(self._pending), self.path)
+                self._pending = b""
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
@@ -156,7 +156,7 @@ class RowWriter:
 
 
 def _whole_lines(path: Path, limit: int | None = None) -> tuple[int, int]:
-    """(number of whole lines, offset of their end), up to `limit` of them."""
+    """Return the number of complete lines, at most `limit`, and the offset of their end."""
     lines = end = 0
     if path.exists():
         with open(path, "rb") as file:
@@ -168,12 +168,12 @@ def _whole_lines(path: Path, limit: int | None = None) -> tuple[int, int]:
 
 
 def count_rows(path: Path) -> int:
-    """Whole lines of a file; 0 when there is none."""
+    """Return the number of complete lines of a file, 0 if it does not exist."""
     return _whole_lines(path)[0]
 
 
 def read_rows(path: Path | str) -> list[dict[str, Any]]:
-    """The rows of a file, without an unfinished last line; none when there is no file."""
+    """Return the rows of a file without an incomplete last line; [] if it does not exist."""
     path = Path(path)
     if not path.exists():
         return []

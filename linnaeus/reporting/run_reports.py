@@ -1,12 +1,11 @@
 """The progress reports of a run: reports.jsonl, the console, and the estimates of the time that is left.
 
-Reports due by steps go to reports.jsonl, one row each, at 0 % and from then on as `schedule.report` says. Like the rows of metrics
-they hold what the configuration determines and are cut back to the checkpoint a run continues from, so each is written once. Clocks
-go to timings.jsonl. Reports due by the clock are only shown. The cost of all reports is `time/reporting_seconds`.
+Reports due by steps are rows of reports.jsonl, the first at 0 %, the others as `schedule.report` sets. They contain only what the
+configuration determines. Resuming cuts the file back to the checkpoint, so each row is written once. Times are rows of timings.jsonl.
+Reports due by wall time are only shown. All reports together cost `time/reporting_seconds`.
 
-The report of a step comes before its validation passes, except the last one of the run, which shows their results. Until these exist
-the report is pending, as the passes are. The checkpoint made before them holds its training metrics, because they cannot be measured
-again by then.
+The report of a step precedes its validation passes, except the last one of the run, which includes their results. Until these exist, that
+report is pending, like the passes. The checkpoint saved before the passes contains its training metrics, which cannot be measured again.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.config.schema import Config
-from linnaeus.reporting.report_data import ReportData
-from linnaeus.reporting.reporter import Reporter
+from linnaeus.reporting.progress_report import ReportData, Reporter
 from linnaeus.reporting.rows import RowWriter
 from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds
 
@@ -26,13 +24,13 @@ log = logging.getLogger("linnaeus")
 
 
 class RunReports:
-    """On rank 0 it shows and writes reports; on other ranks it only counts passes and checkpoints."""
+    """Shows and writes reports on rank 0; other ranks only count validation passes and checkpoints."""
 
     def __init__(self, config: Config, path: Path | None, show: Callable[[str], None]) -> None:
-        """`path` of reports.jsonl; None on ranks other than 0. `show` prints lines for a person."""
+        """`path` of reports.jsonl, None on ranks other than 0. `show` prints the lines of a report."""
         self.file = RowWriter(path) if path is not None else None
         self.reporter = Reporter(config.logger.report_sections, show, self.file.log if self.file is not None else lambda step, row: None)
-        self.pending: dict[str, Any] | None = None  # training metrics of the last report while it waits for validation passes
+        self.pending: dict[str, Any] | None = None  # training metrics of the last report until its validation passes are done
         self.throughput = Throughput()
         self.passes = self.saves = 0  # validation passes and checkpoints made in this launch
         self._pass_steps: Sequence[int] = ()
@@ -47,7 +45,7 @@ class RunReports:
         return self.file.rows if self.file is not None else 0
 
     def resume(self, rows: int, pending: dict[str, Any] | None) -> None:
-        """Cut the file back to the `rows` that the checkpoint counted; `pending` is the report it was waiting with."""
+        """Cut the file back to the `rows` that the checkpoint counted. `pending` is its pending report."""
         self.pending = pending
         if self.file is not None:
             missing = -self.file.truncate(rows)
@@ -59,11 +57,11 @@ class RunReports:
         self._pass_steps, self._save_steps = passes, saves
 
     def defer(self, row: Mapping[str, Any]) -> None:
-        """Keep the report of this step until its validation passes are made; `row` holds the newest training metrics."""
+        """Make the report of this step pending until its validation passes are done. `row` has the newest training metrics."""
         self.pending = {name: value for name, value in row.items() if name.startswith("train/")}
 
     def rates(self, units: str | None) -> dict[str, float]:
-        """Return `recent/...`: the rates over the last reports."""
+        """Return the rates over the last reports as `recent/...`."""
         return {f"recent/{name}": value for name, value in self.throughput.rates(units).items()}
 
     def time_left(
@@ -76,10 +74,10 @@ class RunReports:
         save_intervals: Sequence[float] = (),
         validated: bool = False,
     ) -> dict[str, float]:
-        """Return `time/eta_seconds` and, within it, the seconds for validation and saving where they are known.
+        """Return `time/eta_seconds` and, included in it, `time/eta_validation_seconds` and `time/eta_saving_seconds` once one was timed.
 
-        `validating` and `saving`: seconds spent so far in this launch. `save_intervals`: seconds between checkpoints by the clock.
-        `validated`: the passes of this step are already made."""
+        `validating` and `saving` are the seconds spent on these so far in this launch, `save_intervals` the seconds between checkpoints
+        due by wall time. `validated` is True if the passes of this step are done."""
         seconds_per_step = clocks.get("recent/ms_per_step", clocks["time/ms_per_step"]) / 1000
         left = {"time/eta_seconds": max(0, last_step - step) * seconds_per_step}
         first = step + 1 if validated else step
@@ -99,7 +97,7 @@ class RunReports:
         self.reporter.report(data, keep)
 
     def restart(self, now: Reading) -> None:
-        """Measure the throughput from here on."""
+        """Measure the throughput from this reading on."""
         self.throughput.restart(now)
 
     def sync(self) -> None:

@@ -1,4 +1,4 @@
-"""summary.json: where a run stands, for a script; rewritten whole at each change of status."""
+"""summary.json: status and results of a run in machine-readable form, rewritten at each change of status."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def write_summary(
     wall_seconds: float | None = None,
     **more: Any,
 ) -> None:
-    """`final`: metrics such as `val/species/top1`; `best`: `{monitor: {value, global_step}}`. `wall_seconds` counts all starts.
-    NaN and infinities become null."""
+    """Write the summary to `path`. NaN and infinities become null.
+
+    `final`: metrics such as `val/species/top1`. `best`: `{monitor: {value, global_step}}`. `wall_seconds` is that of all launches."""
     assert status in STATUSES, status
     content = {
         "status": status,

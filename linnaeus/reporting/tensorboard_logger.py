@@ -10,18 +10,18 @@ from linnaeus.reporting.console import LOGGER
 
 
 class TensorBoardLogger:
-    """Event files in `directory/tensorboard`, opened at the first row. What earlier starts wrote beyond the step where a run goes
-    on is purged when it is displayed."""
+    """Event files in `directory/tensorboard`, opened at the first row. TensorBoard does not show rows that earlier launches wrote after the
+    step from which the run continues."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = Path(directory) / "tensorboard"
-        self._purge: int | None = None
+        self._purge_step: int | None = None
         self._writer: Any = None
         self._failed = False
 
-    def begin(self, global_step: int) -> None:
-        """The run goes on from `global_step`."""
-        self._purge = global_step + 1
+    def start(self, global_step: int) -> None:
+        """Continue from `global_step`."""
+        self._purge_step = global_step + 1
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str = "metrics", position: int = 0) -> None:
         if self._writer is None and not self._failed:
@@ -33,32 +33,32 @@ class TensorBoardLogger:
                 if isinstance(value, (int, float)) and key != "global_step":
                     self._writer.add_scalar(key, value, global_step)
         except OSError as error:
-            self._give_up(error)
+            self._disable(error)
 
     def _open(self) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self._directory), purge_step=self._purge, flush_secs=30)
+            self._writer = SummaryWriter(str(self._directory), purge_step=self._purge_step, flush_secs=30)
         except (ImportError, OSError) as error:
-            self._give_up(error)
+            self._disable(error)
 
-    def _give_up(self, error: Exception) -> None:
-        """Its thread ends with the first error of the disk: until the next start only metrics.jsonl has the rows."""
+    def _disable(self, error: Exception) -> None:
+        """Stop logging until the next launch: the writer's thread ends with its first disk error."""
         self._failed, self._writer = True, None
-        LOGGER.warning(f"logger.tensorboard: no event files from here on, training continues ({error})")
+        LOGGER.warning(f"logger.tensorboard: no more event files are written, training continues ({error})")
 
     def sync(self) -> None:
         try:
             if self._writer is not None:
                 self._writer.flush()
         except OSError as error:
-            self._give_up(error)
+            self._disable(error)
 
     def close(self) -> None:
         try:
             if self._writer is not None:
                 self._writer.close()
         except OSError as error:
-            self._give_up(error)
+            self._disable(error)
         self._writer = None

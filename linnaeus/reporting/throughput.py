@@ -1,7 +1,7 @@
-"""How fast a run goes now, and how long it will take: over the last reports of this launch, without its first update.
+"""The current speed of a run and the time that is left: means over the last reports of this launch, without its first update.
 
-The first update of a launch starts loader workers and compiles; validation and saving are timed apart. None of it is in the pace, so
-the time left is right soon after a start, and after each restart.
+The first update of a launch starts loader workers and compiles; validation and saving are timed separately. None of these are part of the
+speed, so the time left is accurate soon after each start.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-REPORTS = 10  # the pace is that of the last so many intervals between reports
+REPORTS = 10  # intervals between reports over which the speed is averaged
 
 
 class Reading(NamedTuple):
-    """Readings at one moment: seconds of training and, within them, of waiting for data in this launch; step, samples and the workload's
-    own units of the run."""
+    """Counters at one moment. Of this launch: seconds of training and, within them, of waiting for data. Of the run: step, samples, and
+    units of the workload such as tokens."""
 
     seconds: float
     waiting: float
@@ -26,24 +26,24 @@ class Reading(NamedTuple):
 
 
 class Throughput:
-    """Feed it a reading where a launch begins, after its first update, and at each report."""
+    """The speed over the last reports. `restart` at the start of a launch and after its first update; `update` at each report."""
 
     def __init__(self, reports: int = REPORTS) -> None:
         self._readings: deque[Reading] = deque(maxlen=reports + 1)
 
     def restart(self, reading: Reading) -> None:
-        """Count from here."""
+        """Measure from this reading on."""
         self._readings.clear()
         self._readings.append(reading)
 
-    def take(self, reading: Reading) -> None:
-        """The moment of a report. One without an update since the last reading changes nothing."""
+    def update(self, reading: Reading) -> None:
+        """Add the reading of a report. A reading at the step of the last one is ignored."""
         if not self._readings or reading.step > self._readings[-1].step:
             self._readings.append(reading)
 
     def rates(self, units: str | None = None) -> dict[str, float]:
-        """`steps_per_second`, `ms_per_step`, `samples_per_second`, `waiting_for_data` (0 to 1) and, where `units` are named, these per
-        second; empty while no update is timed."""
+        """Return `steps_per_second`, `ms_per_step`, `samples_per_second`, `waiting_for_data` (0 to 1) and, for named `units`,
+        `<units>_per_second`; {} before two readings."""
         if len(self._readings) < 2:
             return {}
         first, last = self._readings[0], self._readings[-1]
@@ -59,11 +59,12 @@ class Throughput:
         return rates
 
 
-def expected_seconds(happens: Sequence[int], step: int, spent: float, done: int) -> float | None:
-    """What events at the sorted steps `happens` (one entry each) will still take from `step` on, at the mean of the `done` ones
-    that took `spent` seconds. 0 where none is to come, None where none was done yet. One at `step` itself is still to come: a
-    report precedes it."""
-    left = len(happens) - bisect_left(happens, step)
+def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int) -> float | None:
+    """Return the seconds that the events at the sorted `steps` take from `step` on, that of `step` included.
+
+    Each is expected to take the mean of the `done` events, which took `spent` seconds. Return 0 without a remaining event, None before
+    the first event is done."""
+    left = len(steps) - bisect_left(steps, step)
     if not left:
         return 0.0
     return left * spent / done if done else None

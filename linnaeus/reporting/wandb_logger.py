@@ -1,18 +1,18 @@
-"""Weights & Biases, on rank 0 only, offline without an account; a logger that fails never fails the run, nor keeps it waiting.
+"""Weights & Biases, on rank 0 only, offline without an account. An error or a hang of W&B neither fails the run nor blocks it.
 
-W&B is a process of its own, which may die or, worse, live on and answer nothing (stopped, waiting for a disk), and its library then
-waits without limit. So all of W&B happens on one thread, fed by a queue: training puts rows in, and whoever waits for that thread
-does so for a bounded time, after which the process is killed.
+W&B is a separate process that can die or hang (stopped, waiting for a disk), and its library then waits without a limit. So one thread
+makes all calls of W&B. It reads rows from a queue; other threads wait for it for a limited time, after which the process is killed.
 
-One W&B run per run directory: its id is made at the first start and kept, and no row is sent twice (`sent.py`). A checkpoint counts
-no row that still waits in the queue: what a kill loses there, the resumed run replays. Offline, every start makes a folder of its own
-with the same id; `wandb sync` joins them.
+A run directory has one W&B run, whose id is saved at the first launch. No row is sent twice: `SentRows` records the rows that were sent.
+A checkpoint does not count rows that are still queued; a row lost in the queue is sent again by the resumed run. Offline, every launch
+writes a folder of its own with the same id; `wandb sync` merges them.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from linnaeus.reporting.console import LOGGER
-from linnaeus.reporting.sent_rows import SENT, SentRows
+from linnaeus.reporting.rows import count_rows
 
-STARTS_WITHIN = 100.0  # seconds; W&B itself gives up on its server after 90, and says why
-TAKES_WITHIN = 60.0  # a row is taken in milliseconds; nothing waits for one that is held up but the rows behind it
-MOST_WAITING = 1_000  # rows in the queue, which a checkpoint or the end can wait for: 3 ms each
-WAITS = 10.0  # of a checkpoint, the end, or a row when the queue is full: a run that is told to stop has 30 s under torchrun
-FINISHES_WITHIN = 100.0  # an upload at the end, of a process that has just answered; what is left, `wandb sync` sends
-DIES_WITHIN = 2.0  # a killed process, unless it hangs in a dead disk
+START_TIMEOUT = 100.0  # seconds; W&B itself stops trying to reach its server after 90 s and then names the reason
+SEND_TIMEOUT = 60.0  # a row takes milliseconds; only the rows behind a blocked one wait for it
+MAX_QUEUED = 1_000  # rows; a checkpoint and the end of the run wait for them, 3 ms each
+WAIT_TIMEOUT = 10.0  # of a checkpoint, the end, or a full queue; torchrun kills a run 30 s after a stop signal
+FINISH_TIMEOUT = 100.0  # the upload at the end, if the process still answers; `wandb sync` sends the rest
+KILL_TIMEOUT = 2.0  # until a killed process has ended, unless it hangs in a failed disk
 
 
 class Row(NamedTuple):
@@ -40,26 +40,26 @@ class Row(NamedTuple):
 
 
 class WandbLogger:
-    """`log` sends a row with `global_step` as the x axis of everything. `mode` is online or offline."""
+    """Sends rows to W&B, with `global_step` as the x axis of every chart. `mode` is online or offline."""
 
     def __init__(self, directory: Path, *, run_id: str, mode: str, project: str, name: str, config: Mapping[str, Any]) -> None:
-        self._changed = threading.Condition()  # guards all below, never held while W&B is called
+        self._condition = threading.Condition()  # guards all attributes below; not held during calls of W&B
         self._queue: deque[Row] = deque()
-        self._put = self._taken = 0
-        self._taking_since: float | None = None
-        self._started = self._answered = self._abandoned = self._over = False
+        self._queued = self._handled = 0  # rows so far
+        self._sending_since: float | None = None
+        self._started = self._responded = self._killed = self._stopped = False
         self._exit_code: int | None = None
         arguments = {"id": run_id, "mode": mode, "project": project, "name": name, "config": dict(config)}
         self._thread = threading.Thread(target=self._work, args=(Path(directory), arguments), name="wandb", daemon=True)
         self._thread.start()
-        try:  # waited for: a W&B that cannot start says so at the start, and no loader worker is forked in the middle of an import
-            if not self._wait(lambda: self._started, STARTS_WITHIN):
-                self._abandon(f"no answer within {STARTS_WITHIN:.0f} s")
-                self._leave()
-        except BaseException:  # told to stop meanwhile; nobody will call `close`
-            self._over = True
+        try:  # wait, so that a failed start is logged at the start and no loader worker is forked during an import
+            if not self._wait(lambda: self._started, START_TIMEOUT):
+                self._kill(f"no answer within {START_TIMEOUT:.0f} s")
+                self._end_thread()
+        except BaseException:  # the run is being stopped; `close` will not be called
+            self._stopped = True
             _kill_children_of(self._thread)
-            self._leave()
+            self._end_thread()
             raise
 
     # -- on the thread of W&B ----------------------------------------------------------------------------------------------
@@ -68,123 +68,123 @@ class WandbLogger:
         try:
             import wandb
 
-            with contextlib.closing(SentRows(directory, directory / "wandb" / SENT)) as sent:
+            with contextlib.closing(SentRows(directory)) as sent:
                 run = _init(wandb, directory, arguments)
-                atexit.register(self.close)  # runs before W&B's own, which would wait without limit if nobody had called `close`
+                atexit.register(self.close)  # runs before W&B's own exit handler, which waits without a limit
                 self._set("_started")
                 self._send_rows(run, sent)
-            if not self._over:
-                run.status()  # answered at once, however much is left to upload
-                self._set("_answered")
+            if not self._stopped:
+                run.status()  # returns at once, however much is left to upload
+                self._set("_responded")
                 run.finish(exit_code=self._exit_code or 0)
-        except Exception as error:  # what its library raises when the process fails is of many kinds
-            self._give_up(next(iter(str(error).splitlines()), type(error).__name__))
+        except Exception as error:  # when its process fails, W&B raises exceptions of many types
+            self._disable(next(iter(str(error).splitlines()), type(error).__name__))
         _tear_down()
 
     def _send_rows(self, run: Any, sent: SentRows) -> None:
         while (row := self._next()) is not None:
-            step = sent.take(row.stream, row.position)
-            if step is not None:  # W&B's own step counts rows over all starts: it must never go back
+            step = sent.record(row.stream, row.position)
+            if step is not None:  # W&B's own step must not decrease, so it counts the rows of all launches
                 run.log(row.items, step=step)
 
     def _next(self) -> Row | None:
-        """The next row; None when there will be no more."""
-        with self._changed:
-            self._taken, self._taking_since = self._put - len(self._queue), None
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._queue or self._over or self._exit_code is not None)
-            if self._over or not self._queue:
+        """Wait for the next row and return it; None after the last one."""
+        with self._condition:
+            self._handled, self._sending_since = self._queued - len(self._queue), None
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._queue or self._stopped or self._exit_code is not None)
+            if self._stopped or not self._queue:
                 return None
-            self._taking_since = time.monotonic()
+            self._sending_since = time.monotonic()
             return self._queue.popleft()
 
     def _set(self, name: str) -> None:
-        with self._changed:
+        with self._condition:
             setattr(self, name, True)
-            self._changed.notify_all()
+            self._condition.notify_all()
 
-    # -- on any other ------------------------------------------------------------------------------------------------------
+    # -- on other threads --------------------------------------------------------------------------------------------------
 
     @property
     def active(self) -> bool:
-        return self._started and not self._over
+        return self._started and not self._stopped
 
-    def begin(self, global_step: int) -> None:
-        """Positions, not steps, say what was sent."""
+    def start(self, global_step: int) -> None:
+        """Do nothing: positions, not steps, identify the rows that were sent."""
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None:
-        """Have the row sent that is number `position` of its stream, unless it was sent before."""
-        with self._changed:
-            if self._over:
+        """Queue the row with number `position` of its stream; it is sent unless an earlier launch has sent it."""
+        with self._condition:
+            if self._stopped:
                 return
             self._queue.append(Row(stream, position, {**row, "global_step": global_step}))
-            self._put += 1
-            self._changed.notify_all()
-            waiting, held = len(self._queue), self._held()
-        if held > TAKES_WITHIN or waiting > MOST_WAITING:
-            self._abandon_unless_it_moves()
+            self._queued += 1
+            self._condition.notify_all()
+            waiting, sending = len(self._queue), self._seconds_sending()
+        if sending > SEND_TIMEOUT or waiting > MAX_QUEUED:
+            self._kill_unless_it_proceeds()
 
     def sync(self) -> None:
-        """Before a checkpoint: the rows so far are with W&B, if it takes them. What it holds up now will be sent, or given up, later."""
-        target = self._put
-        self._wait(lambda: self._taken >= target, self._patience())
+        """Wait, for a limited time, until W&B has received all rows so far. Called before a checkpoint is committed."""
+        target = self._queued
+        self._wait(lambda: self._handled >= target, self._time_to_wait())
 
     def close(self, exit_code: int = 0) -> None:
-        """End the W&B process; rows still on their way are waited for, as long as it answers."""
-        with self._changed:
+        """Send the queued rows and end the W&B process; kill it if it does not answer."""
+        with self._condition:
             self._exit_code = exit_code
-            self._changed.notify_all()
-        if not self._abandoned and not self._wait(lambda: self._answered, self._patience()):
-            self._abandon(f"no answer within {WAITS:.0f} s")
-        if not self._abandoned:
-            self._thread.join(FINISHES_WITHIN)
+            self._condition.notify_all()
+        if not self._killed and not self._wait(lambda: self._responded, self._time_to_wait()):
+            self._kill(f"no answer within {WAIT_TIMEOUT:.0f} s")
+        if not self._killed:
+            self._thread.join(FINISH_TIMEOUT)
             if self._thread.is_alive():
-                self._abandon(f"not finished after {FINISHES_WITHIN:.0f} s")
-        self._leave()
+                self._kill(f"not finished after {FINISH_TIMEOUT:.0f} s")
+        self._end_thread()
         atexit.unregister(self.close)
 
-    def _wait(self, done: Callable[[], bool], within: float) -> bool:
-        """For `done`, or for the end of W&B; False when it takes too long."""
-        with self._changed:
-            return self._changed.wait_for(lambda: done() or self._over, within)
+    def _wait(self, done: Callable[[], bool], timeout: float) -> bool:
+        """Wait until `done` or until W&B is stopped; return False after `timeout` seconds."""
+        with self._condition:
+            return self._condition.wait_for(lambda: done() or self._stopped, timeout)
 
-    def _held(self) -> float:
-        """Seconds since the thread took a row that it is not through with."""
-        since = self._taking_since
+    def _seconds_sending(self) -> float:
+        """Return for how many seconds the thread has been sending its current row; 0 if it sends none."""
+        since = self._sending_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def _patience(self) -> float:
-        """What there is left to wait for a row that is held up: nothing when others have waited for it."""
-        return max(0.0, WAITS - self._held())
+    def _time_to_wait(self) -> float:
+        """Return the part of `WAIT_TIMEOUT` that the current row has not used yet."""
+        return max(0.0, WAIT_TIMEOUT - self._seconds_sending())
 
-    def _abandon_unless_it_moves(self) -> None:
-        """Rows that come faster than W&B takes them go at its pace. And it may have been this process that was stopped: then the
-        thread goes on now."""
-        taken = self._taken
-        if not self._wait(lambda: self._taken > taken, WAITS):
-            self._abandon(f"no answer for {self._held():.0f} s")
+    def _kill_unless_it_proceeds(self) -> None:
+        """Wait until the thread has finished its current row; kill W&B if it does not. With a full queue this slows training down to the
+        speed of W&B. If this whole process was suspended, the thread proceeds now."""
+        handled = self._handled
+        if not self._wait(lambda: self._handled > handled, WAIT_TIMEOUT):
+            self._kill(f"no answer for {self._seconds_sending():.0f} s")
 
-    def _abandon(self, reason: str) -> None:
-        """Give up on a process that does not answer: once it is dead, the thread's call fails and the thread ends."""
-        self._abandoned = True
-        self._give_up(reason)
+    def _kill(self, reason: str) -> None:
+        """Kill a W&B process that does not answer. The thread's call then fails and the thread ends."""
+        self._killed = True
+        self._disable(reason)
         _kill_children_of(self._thread)
 
-    def _give_up(self, reason: str) -> None:
-        with self._changed:
-            first, self._over = not self._over, True
+    def _disable(self, reason: str) -> None:
+        with self._condition:
+            first, self._stopped = not self._stopped, True
             self._queue.clear()
-            self._changed.notify_all()
+            self._condition.notify_all()
         if first:
-            LOGGER.warning(f"logger.wandb: no W&B from here on, training continues ({reason})")
+            LOGGER.warning(f"logger.wandb: W&B gets no more rows in this launch, training continues ({reason})")
 
-    def _leave(self) -> None:
-        """See to it that the interpreter's end does not wait for W&B, even if its process cannot be killed."""
-        self._over = True
-        self._thread.join(DIES_WITHIN)
+    def _end_thread(self) -> None:
+        """End the thread, so that the interpreter does not wait for W&B at its exit even if the process cannot be killed."""
+        self._stopped = True
+        self._thread.join(KILL_TIMEOUT)
         if self._thread.is_alive():
             threading.Thread(target=_tear_down, daemon=True).start()
-            self._thread.join(DIES_WITHIN)
+            self._thread.join(KILL_TIMEOUT)
 
 
 def _init(wandb: Any, directory: Path, arguments: dict[str, Any]) -> Any:
@@ -196,15 +196,52 @@ def _init(wandb: Any, directory: Path, arguments: dict[str, Any]) -> Any:
 
 
 def _tear_down() -> None:
-    """End the process of W&B and wait for it, which otherwise is done, without limit and not quietly, when the interpreter ends."""
-    with contextlib.suppress(BaseException):  # it also exits with the status of its process
+    """End the process of W&B and wait for it; otherwise the interpreter does so at its exit, without a limit and with output."""
+    with contextlib.suppress(BaseException):  # teardown may raise SystemExit with the status of the process
         import wandb
 
         wandb.teardown()
 
 
 def _kill_children_of(thread: threading.Thread) -> None:
-    """Linux knows which thread has started a process. The ones of W&B hold nothing that `metrics.jsonl` does not."""
+    """Kill the processes that `thread` has started, on Linux. Those of W&B hold no data that metrics.jsonl does not have."""
     with contextlib.suppress(OSError):
         for pid in Path(f"/proc/self/task/{thread.native_id}/children").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
+
+
+class SentRows:
+    """The number of rows of each stream that were sent in all launches of a run, saved as wandb/sent.json. Used by one thread.
+
+    The file is flushed before a row is sent, so a row that the resumed run logs again is not sent again."""
+
+    def __init__(self, run: Path) -> None:
+        path = run / "wandb" / "sent.json"
+        path.parent.mkdir(exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            text = path.read_bytes()
+            self._rows: dict[str, int] = _counts(text) if text else {}
+        except ValueError:  # incomplete; a row is written to its file before it is sent, so the files have at least the rows that were sent
+            self._rows = {name: rows for name in ("metrics", "timings") if (rows := count_rows(run / f"{name}.jsonl"))}
+            os.ftruncate(self._file, 0)
+
+    def record(self, stream: str, position: int) -> int | None:
+        """Record row number `position` of its stream as sent. Return the number of rows sent so far; None if it was sent before."""
+        if position <= self._rows.get(stream, 0):
+            return None
+        self._rows[stream] = position
+        os.pwrite(self._file, json.dumps(self._rows).encode(), 0)  # the text never gets shorter, so nothing of the old one remains
+        os.fsync(self._file)
+        return sum(self._rows.values())
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _counts(text: bytes) -> dict[str, int]:
+    """Return the numbers of rows by stream. Raise `ValueError` for other content."""
+    found: Any = json.loads(text)
+    if not isinstance(found, dict) or not all(type(rows) is int and rows >= 0 for rows in found.values()):
+        raise ValueError(f"{found!r} does not contain numbers of rows")
+    return found

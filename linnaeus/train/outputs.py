@@ -64,7 +64,7 @@ class Outputs:
             log.warning(line)
         self.reports.resume(saved.get("reports", 0), saved.get("pending_report"))
         if self.batches is not None:
-            self.batches.begin(step)
+            self.batches.truncate_after(step)
 
     def counters(self, wall_seconds: float) -> dict[str, Any]:
         """Return the number of rows written, the report that waits for a validation, and the wall time of all launches; `wall_seconds` is

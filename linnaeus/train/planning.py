@@ -63,7 +63,7 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
     check_monitors(config, resolved, workload)
     base_lr, note = scaled_lr(config.optimizer, config.trainer.global_batch_size)
     lr = build_scheduler(config.lr_scheduler, base_lr, *sizes, resolved.phases)
-    text = schedule_summary(resolved, config, context.world_size)
+    text = schedule_summary(resolved, context.world_size)
     return Plan(length, accumulation, resolved, OpsSchedule(resolved), lr, f"{text}\n{note}")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from linnaeus.reporting.peak_flops import peak_flops, utilisation
-from linnaeus.reporting.report_data import ReportData
+from linnaeus.reporting.progress_report import ReportData
 from linnaeus.reporting.throughput import Reading
 from linnaeus.train.state import Training
 
@@ -136,7 +136,7 @@ def report_progress(t: Training) -> None:
         pending, reports.pending = reports.pending, None
         clocks = timings(t)
         if reports.is_writer:
-            reports.throughput.take(reading(t))
+            reports.throughput.update(reading(t))
             clocks |= _recent(t) | memory_now(t.device)
             spent, intervals = (t.clock.validating, t.clock.saving), resolved.checkpoint.seconds
             clocks |= reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated=pending is not None)

@@ -16,7 +16,7 @@ import pytest
 from linnaeus import train
 from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.reporting.formatting import INDENT
-from linnaeus.reporting.reporter import Reporter
+from linnaeus.reporting.progress_report import Reporter
 from linnaeus.reporting.run_reports import RunReports
 from linnaeus.train import readings, validation
 from linnaeus.train.outputs import Outputs

@@ -80,7 +80,7 @@ def test_the_change_is_said_and_the_accumulation_follows(roots):
     name, _, changed = roots
     text = (changed / name / "run" / "train.log").read_text()
     assert "2 processes now, 1 when the checkpoint was written" in text and "1 processes now, 2 when" in text
-    assert "32 = 8 micro x 4 accumulated x 1 process" in text and "32 = 8 micro x 2 accumulated x 2 processes" in text
+    assert "32 = micro-batch 8 x 4 accumulation steps x 1 process" in text and "micro-batch 8 x 2 accumulation steps x 2 processes" in text
 
 
 def test_a_split_that_is_impossible_is_refused_in_one_line():

@@ -275,7 +275,7 @@ def test_the_plan_says_when_and_how_much(tmp_path):
     assert "1,216 weights of 2 matrices, 121 of them connected at the start" in (run / "train.log").read_text()
     shutil.rmtree(run)
     short = runs.run("vectors", tmp_path, *GROWING, "schedule.validate=[]", "schedule.early_stop.max_steps=8")
-    says = "  note: growth: the ramp ends at step 10, beyond the last step 8, and stops at 0.5"  # 6 is the last update that connects any
+    says = "  note: growth: the ramp ends at step 10, after the last step 8, and reaches 0.5"  # 6 is the last update that connects any
     assert says in (short / "schedule.txt").read_text().splitlines()
     assert runs.rows(short / "metrics.jsonl")[-1]["growth/density"] == 0.5
     assert json.loads((short / "summary.json").read_text())["global_step"] == 8

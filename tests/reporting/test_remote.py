@@ -99,7 +99,7 @@ def test_a_failing_init_warns_once_and_training_goes_on(tmp_path: Path, monkeypa
     logger = WandbLogger(tmp_path, mode="online", **ARGUMENTS)
     logger.log(1, {"x": 1.0}, stream="metrics", position=1)
     logger.close()
-    assert not logger.active and warnings == ["logger.wandb: no W&B from here on, training continues (no API key)"]
+    assert not logger.active and warnings == ["logger.wandb: W&B gets no more rows in this launch, training continues (no API key)"]
 
 
 @pytest.mark.parametrize("where", ["define_metric", "log", "status", "finish"])
@@ -118,7 +118,7 @@ def test_a_w_and_b_that_dies_ends_nothing(
     logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
     logger.log(1, {"loss": 0.5}, stream="metrics", position=1)
     logger.close()
-    assert not logger.active and warnings == ["logger.wandb: no W&B from here on, training continues (lost)"]
+    assert not logger.active and warnings == ["logger.wandb: W&B gets no more rows in this launch, training continues (lost)"]
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch, inits: list[dict[str, Any]]) -> Iterator[Any]:
     """Calls a function of W&B that from then on does not return; short limits."""
-    for name, limit in {"STARTS": 0.2, "TAKES": 0.1, "FINISHES": 0.2, "DIES": 0.1}.items():
-        monkeypatch.setattr(f"linnaeus.reporting.wandb_logger.{name}_WITHIN", limit)
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger.WAITS", 0.2)
+    for name, limit in {"START": 0.2, "SEND": 0.1, "FINISH": 0.2, "KILL": 0.1}.items():
+        monkeypatch.setattr(f"linnaeus.reporting.wandb_logger.{name}_TIMEOUT", limit)
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger.WAIT_TIMEOUT", 0.2)
     answers = threading.Event()
 
     def waits(*_: Any, **__: Any) -> None:
@@ -194,7 +194,7 @@ def test_a_row_that_was_not_sent_is_not_noted(tmp_path: Path, deaf: Any, warning
 def test_rows_that_come_too_fast_go_at_the_pace_of_w_and_b(
     tmp_path: Path, inits: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, warnings: list[str]
 ) -> None:
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger.MOST_WAITING", 5)
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger.MAX_QUEUED", 5)
     real = FakeRun.log
     monkeypatch.setattr(FakeRun, "log", lambda run, row, step: (time.sleep(0.002), real(run, row, step)))
     logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
@@ -227,7 +227,7 @@ import os, signal, sys, time
 from pathlib import Path
 import linnaeus.reporting.wandb_logger as module
 if __name__ == "__main__":
-    module.TAKES_WITHIN, module.WAITS = 1.0, 1.0
+    module.SEND_TIMEOUT, module.WAIT_TIMEOUT = 1.0, 1.0
     logger = module.WandbLogger(Path(sys.argv[1]), run_id="ab12cd34", mode="offline", project="tests", name="a run", config={})
     if not logger.active:
         sys.exit(3)
@@ -256,7 +256,7 @@ def test_the_process_of_w_and_b_is_stopped_or_killed(tmp_path: Path, how: tuple[
         pytest.skip("wandb cannot start here")
     text = found.stdout + found.stderr
     assert found.returncode == 0, text
-    assert text.count("no W&B from here on") == 1 and "Traceback" not in text, text
+    assert text.count("W&B gets no more rows") == 1 and "Traceback" not in text, text
     pid = next(line for line in found.stdout.splitlines() if line.isdecimal())
     assert not Path(f"/proc/{pid}").exists()
 
@@ -292,7 +292,7 @@ def test_tensorboard_has_the_rows_and_purges_what_is_replayed(tmp_path: Path) ->
         first.log(step, {"train/loss": float(step), "note": "text"}, stream="metrics", position=step)
     first.close()
     second = TensorBoardLogger(tmp_path)
-    second.begin(1)
+    second.start(1)
     second.log(2, {"train/loss": 20.0}, stream="metrics", position=2)
     second.close()
     events = accumulators.EventAccumulator(str(tmp_path / "tensorboard"))

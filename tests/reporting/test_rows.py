@@ -133,7 +133,7 @@ def test_rows_wait_while_the_disk_is_full(
         make_room(10**9)
         full.log(12, row(12))
         full.sync()
-        assert "are in" in lines_of(heard, logging.WARNING)[-1]
+        assert "are written to" in lines_of(heard, logging.WARNING)[-1]
     for step in range(13, 21):
         full.log(step, row(step))
     full.sync()
@@ -163,7 +163,7 @@ def test_killed_while_rows_wait_leaves_whole_rows(tmp_path: Path, monkeypatch: p
 
 
 def test_more_than_memory_should_hold_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MOST_WAITING", 1000)
+    monkeypatch.setattr(rows, "MAX_PENDING_BYTES", 1000)
     writer = RowWriter(tmp_path / "rows")
     with monkeypatch.context() as patch:
         refusing(patch, errno.EROFS)
@@ -305,10 +305,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self.got: list[tuple[str, int, int]] = []
-        self.begun: list[int] = []
+        self.starts: list[int] = []
 
-    def begin(self, global_step: int) -> None:
-        self.begun.append(global_step)
+    def start(self, global_step: int) -> None:
+        self.starts.append(global_step)
 
     def log(self, global_step: int, row: Any, *, stream: str, position: int) -> None:
         self.got.append((stream, position, global_step))
@@ -330,4 +330,4 @@ def test_a_replayed_row_has_the_position_it_had(tmp_path: Path) -> None:
     sinks.resume(state, 1)
     for step in (2, 2, 3):
         sinks.log(step, {})
-    assert second.begun == [1] and second.got == first.got[1:4] and first.got[-1] == ("timings", 1, 3)
+    assert second.starts == [1] and second.got == first.got[1:4] and first.got[-1] == ("timings", 1, 3)

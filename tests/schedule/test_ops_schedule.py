@@ -61,7 +61,7 @@ def test_the_summary_lists_exactly_what_fires(make_config: Callable, seed: int) 
         "report": ops.should_report,
         "log": ops.should_log_metrics,
     }
-    listed = events_in(schedule_summary(resolved, config, 1))
+    listed = events_in(schedule_summary(resolved))
     assert questions.keys() - listed.keys() == (set() if components else {"validate_mask_meta", "validate_partial_mask_meta"})
     for name, asks in questions.items():
         fired = [step for step in range(1, resolved.last_step + 1) if asks(step)]

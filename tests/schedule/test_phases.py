@@ -19,9 +19,8 @@ from linnaeus.config.schema_schedule import PhaseConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim import build_scheduler
 from linnaeus.reporting.changes import describe_changes
-from linnaeus.reporting.plan import schedule_summary
+from linnaeus.reporting.plan import schedule_summary, unreached
 from linnaeus.reporting.schedule_chart import schedule_picture
-from linnaeus.reporting.unreached import unreached
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.schedule.phases import Phases
 
@@ -187,7 +186,7 @@ def test_the_plan_shows_phases(make_config: Callable[..., Config], tmp_path: Pat
     assert "x 1.2 (basic_awareness) at step 0, towards x 1 at step 150, x 1 (persona_dimensions) at step 200" in text
     section = text.split("phases\n")[1].split("events\n")[0]
     assert "from step 0 to step 200, learning rate x 1.2: identity and basic patterns" in section
-    assert "from step 400 to step 700, whole at step 500, learning rate x 0.9, dimensions neural_symbolic 2" in section
+    assert "from step 400 to step 700, fade-in ends at step 500, learning rate x 0.9, dimensions neural_symbolic 2" in section
     schedule_picture(resolved, lambda step: 1e-3 * five().lr_multiplier(step), tmp_path / "schedule.svg")
     drawn = (tmp_path / "schedule.svg").read_text()
     assert drawn.count("<polygon") == 5 and "identity and basic patterns" in drawn and "adaptive_mastery" in drawn
@@ -215,8 +214,8 @@ def test_undrawn_sources_are_those_whose_share_is_nothing_in_every_update(seed: 
 def test_what_a_longer_run_moves(make_config: Callable[..., Config]) -> None:
     old, new = make_config({"length": "10epochs"}, phases=FIVE), make_config({"length": "20epochs"}, phases=FIVE)
     text = describe_changes(old, new, 80, (), 45)
-    assert "phase at step 45 (now)" in text and "hypergraph_patterns" in text and "from step 40 to step 70, whole at step 50" in text
-    assert "from step 80 to step 140, whole at step 100" in text and "basic_awareness" not in text, "that is over"
+    assert "phase at step 45 (now)" in text and "hypergraph_patterns" in text and "from step 40 to step 70, fade-in ends at step 50" in text
+    assert "from step 80 to step 140, fade-in ends at step 100" in text and "basic_awareness" not in text, "that is over"
     early = describe_changes(old, new, 80, (), 25)
     assert "from step 0 to step 40, learning rate x 1.2" in early and "from step 0 to step 20" not in early, "over in the old plan"
     rates = text.split("learning rate of the update\n")[1]

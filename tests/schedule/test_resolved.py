@@ -6,7 +6,7 @@ import pytest
 from linnaeus.config.schema_optimization import LinearGrowthConfig, StepConfig, WSDConfig
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.unreached import unreached
+from linnaeus.reporting.plan import unreached
 from linnaeus.schedule import resolve_all_schedule_params
 
 COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
@@ -110,7 +110,7 @@ def test_what_a_growth_reaches_is_that_of_its_last_update(make_config: Callable,
     """In 50 of 100 steps from 0.1 to 1.0: at step 45 or never, and not what the ramp comes to behind it."""
     growth = LinearGrowthConfig("linear", 0.1, 1.0, "0%", "90steps", [every], "random")
     notes = unreached(resolve_all_schedule_params(make_config(growth=growth, early_stop={"max_steps": 50}), 100, 10, COMPONENTS))
-    said = f"growth: the ramp ends at step 90, beyond the last step 50, and stops at {reached:g}"
+    said = f"growth: the ramp ends at step 90, after the last step 50, and reaches {reached:g}"
     assert said in notes
 
 

@@ -1,4 +1,4 @@
-"""report.html holds the run's numbers, loads nothing from anywhere, and is written for any amount of data."""
+"""report.html contains the numbers of the run, loads nothing from anywhere, and is written for any amount of data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from linnaeus.reporting import LogSinks, write_report, write_summary
-from linnaeus.reporting.charts import Series, line_chart, log_ticks, nice_ticks, short, smooth, thin
-from linnaeus.reporting.html_report import duration
+from linnaeus.reporting.charts import Chart, Scale, element, nice_ticks
+from linnaeus.reporting.curves import line_chart, smooth, thin
+from linnaeus.reporting.html_report import main
 from linnaeus.reporting.metric_tables import column_name, passes_and_tasks
 
 FINAL = {
@@ -69,7 +70,7 @@ class Checker(HTMLParser):
 def test_the_page_holds_the_data(run: Path) -> None:
     text = write_report(run, "beetles & moths", [("Ceilings", "<p id='mine'>0.83</p>")]).read_text()
     assert "<h1>beetles &amp; moths</h1>" in text and "<p id='mine'>0.83</p>" in text and 'id="sched"' in text
-    for shown in ("64.4 %", "97.3 %", "1.234", "1 min 15 s", "321", "-10.0", "+0.266", "without metadata", "best val/loss 1.2 at step 100"):
+    for shown in ("64.4 %", "97.3 %", "1.234", "1m15s", "321", "-10.0", "+0.266", "without metadata", "best val/loss 1.2 at step 100"):
         assert shown in text, shown
     found = re.findall(r'aria-label="([^"]*)" data-series="([^"]*)"', text)
     charts = {html.unescape(title): json.loads(html.unescape(data)) for title, data in found}
@@ -92,11 +93,11 @@ def test_the_page_is_well_formed_and_loads_nothing(run: Path) -> None:
 
 
 def test_missing_and_short_data(tmp_path: Path) -> None:
-    assert "No rows were logged yet." in write_report(tmp_path, "empty").read_text()
+    assert "No rows have been logged yet." in write_report(tmp_path, "empty").read_text()
     (tmp_path / "metrics.jsonl").write_text(
         '{"global_step": 1, "train/loss": null}\n{"global_step": 2, "train/loss": 1e999, "x": "text"}\n{"glo'
     )
-    assert "No rows were logged yet." in write_report(tmp_path, "nothing finite").read_text()
+    assert "No rows have been logged yet." in write_report(tmp_path, "nothing finite").read_text()
     (tmp_path / "metrics.jsonl").write_text('{"global_step": 1, "train/loss": 2.5, "val/loss": 2.5, "train/grad_norm": 0.0}\n')
     write_summary(tmp_path / "summary.json", "failed", 1)
     text = write_report(tmp_path, "one row").read_text()
@@ -110,15 +111,69 @@ def test_another_workload_without_tasks(tmp_path: Path) -> None:
     assert "mse" in text and "0.25" in text
 
 
+# -- the command ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_page_again_and_keeps_the_sections_of_the_workload(run: Path, capsys: pytest.CaptureFixture) -> None:
+    (run / "run.json").write_text('{"run_id": "ab12"}')
+    first = write_report(run, f"{run.parent.name} / {run.name}", [("Ceilings", "<p>0.83</p>")]).read_text()
+    assert main([str(run)]) == 0 and capsys.readouterr().out.strip() == str(run / "report.html")
+    assert (run / "report.html").read_text() == first
+    write_report(run, "x", [])
+    assert "Ceilings" not in (run / "report.html").read_text()
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted"])
+def test_the_command_shows_a_run_that_has_not_finished(run: Path, status: str) -> None:
+    (run / "run.json").write_text("{}")
+    write_summary(run / "summary.json", status, 120)
+    assert main([str(run)]) == 0
+    text = (run / "report.html").read_text()
+    assert f">{status}</span>" in text and "<b>120</b><span>updates" in text and "No validation has finished yet." in text
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [({}, "it has no run.json"), ({"run.json": "{"}, "is not valid JSON"), ({"run.json": "{}", "report.html": None}, "cannot be written")],
+)
+def test_an_error_of_the_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, files: dict, message: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).mkdir() if text is None else (tmp_path / name).write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path)])
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert ended.value.code == 2 and message in line and str(tmp_path) in line
+
+
+# -- charts --------------------------------------------------------------------------------------------------------------------
+
+
 def test_ticks_are_round_and_inside() -> None:
     assert nice_ticks(0, 4000, 6) == [0, 1000, 2000, 3000, 4000]
     assert nice_ticks(0.203, 0.911, 6) == [0.4, 0.6, 0.8]
-    for low, high in ((0.0, 1e-9), (5.0, 5.0), (-3.0, 1e7), (1e300, 1.1e300), (0.0, 0.0)):
-        ticks = nice_ticks(low, high, 5)
-        assert 1 <= len(ticks) <= 12 and ticks == sorted(set(ticks)), (low, high)
-    for low, high in ((0.3, 2.2), (1e-8, 1e4), (5.0, 5.0)):
-        assert len(log_ticks(low, high)) >= 2
-    assert [short(v) for v in (0.5, 1200, 25000, 3e6)] == ["0.5", "1200", "25k", "3M"]
+    for values in ((0.0, 1e-9), (5.0, 5.0), (-3.0, 1e7), (1e300, 1.1e300), (0.0, 0.0), (1.0, 1.0 + 2**-52)):
+        scale = Scale.around(values, 200, 0)
+        ticks = scale.ticks(5)
+        assert 1 <= len(set(ticks)) <= 12 and ticks == sorted(ticks), values
+        assert all(-1e-6 <= scale(tick) <= 200 + 1e-6 for tick in ticks)
+    for values in ((0.3, 2.2), (1e-8, 1e4), (5.0, 5.0), (5.2, 8.8)):
+        assert len(Scale.around(values, 200, 0, log=True).ticks(6)) >= 2
+
+
+def test_a_scale_places_values() -> None:
+    linear, logarithmic = Scale(0, 10, 100, 0), Scale(1, 100, 0, 100, log=True)
+    assert [linear(v) for v in (0, 5, 10)] == [100, 50, 0] and [logarithmic(v) for v in (1, 10, 100)] == pytest.approx([0, 50, 100])
+
+
+def test_labels_that_would_overlap_are_left_out() -> None:
+    chart = Chart(Scale(0, 100, 0, 200), Scale(0, 1, 100, 0))
+    chart.x_axis({0: "first", 1: "second", 60: "third"}, tick=4)
+    drawn = "".join(chart.parts)
+    assert "first" in drawn and "second" not in drawn and "third" in drawn and drawn.count("<line") == 3
+
+
+def test_elements_are_escaped() -> None:
+    assert element("text", "a", x=1.26, font_size="12", title='<"&') == '<text x="1.3" font-size="12" title="&lt;&quot;&amp;">a</text>'
 
 
 def test_thinning_keeps_spikes_and_ends() -> None:
@@ -132,11 +187,16 @@ def test_smoothing_does_not_lag() -> None:
     assert all(math.isclose(y, 2 * x, abs_tol=1e-9) for x, y in smooth(line))
 
 
-def test_charts_stay_in_their_frame() -> None:
-    drawn = line_chart("t", [Series("a", [(0.0, -5.0), (3.0, 17.0)]), Series("b", [(1.0, math.inf)])], short)
+@pytest.mark.parametrize("log", [False, True])
+def test_charts_stay_in_their_frame(log: bool) -> None:
+    drawn = line_chart(
+        "t", {"a": [(0.0, 5.0), (3.0, 17.0)], "b": [], "c": [(float(i), i + 1.0) for i in range(99)]}, smoothed=True, log=log
+    )
     numbers = [float(n) for path in re.findall(r' d="M([^"]*)"', drawn) for n in re.split("[L ]", path)]
-    assert numbers and all(0 <= n <= 560 for n in numbers) and '"name": "b"' not in html.unescape(drawn)
-    assert line_chart("t", [Series("a", [])], short) == ""
+    assert numbers and all(0 <= n <= 560 for n in numbers)
+    assert [line["name"] for line in json.loads(html.unescape(re.search('data-series="([^"]*)"', drawn)[1]))] == ["a", "c"]
+    assert drawn.count("faint") == 1 and drawn.count("<circle") == 2
+    assert line_chart("t", {"a": []}) == "" == line_chart("t", {"a": [(1.0, -1.0)]}, log=True)
 
 
 def test_names() -> None:
@@ -148,4 +208,3 @@ def test_names() -> None:
         "without metadata (EMA)",
     ]
     assert passes_and_tasks({"val_mask_meta/x/top1": 1, "val/x/top1": 1, "train/loss": 1}) == (["val", "val_mask_meta"], ["x"])
-    assert [duration(s) for s in (4.2, 75, 7384)] == ["4 s", "1 min 15 s", "2 h 03 min"]

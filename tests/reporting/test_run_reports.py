@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from linnaeus.checkpoint import CheckpointWriter
-from linnaeus.reporting.report_sections import SECTIONS
+from linnaeus.reporting.progress_report import SECTIONS
 from linnaeus.train import loop
 from tests import runs
 from tests.vectors.workload import VectorsWorkload
@@ -202,7 +202,7 @@ def test_a_constant_loss_of_2_is_reported_as_2(tmp_path: Path, micro_batch_size:
     for row in found[1:]:
         assert row["train/loss"] == row["train/first/loss"] == row["train/second/loss"] == 2.0
         assert row["train/smoothed_loss"] == pytest.approx(2.0, abs=1e-12)
-    assert all("loss 2.0000  smooth 2.0000" in line for line in lines(run)[1:])
+    assert all("loss 2.0000  smoothed 2.0000" in line for line in lines(run)[1:])
 
 
 def test_a_report_between_two_rows_changes_neither(tmp_path: Path) -> None:

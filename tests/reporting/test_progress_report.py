@@ -7,11 +7,9 @@ import pytest
 
 from linnaeus.config import CONF, compose
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.report_data import ReportData
-from linnaeus.reporting.report_sections import SECTIONS
-from linnaeus.reporting.reporter import Reporter
+from linnaeus.reporting.progress_report import SECTIONS, ReportData, Reporter
 
-STANDING = ReportData(
+DATA = ReportData(
     step=120,
     total_steps=1000,
     steps_per_epoch=100,
@@ -41,13 +39,13 @@ STANDING = ReportData(
 )  # fmt: skip
 READS = {
     "progress": [" 12.0%", "step   120/1,000", "epoch 2/10"],
-    "loss": ["loss 2.3457", "smooth 2.5000"],
+    "loss": ["loss 2.3457", "smoothed 2.5000"],
     "validation": ["val/loss 2.5000", "val_mask_meta/loss 3.2500", "val/part/score root 0.125, twig 0.5", "at step 100"],
     "tasks": ["genus 1.5 x 0.75", "species 3.25 x 1.25"],
-    "update": ["lr 3.00e-04", "grad 0.812"],
+    "update": ["lr 3.00e-04", "grad norm 0.812"],
     "time": ["elapsed 1m01s", "ETA 7m32s (validation 12s)"],
     "rates": ["25 steps/s", "40 ms/step", "800 samples/s", "819k tokens/s", "data wait 3%", "MFU 37.1%"],
-    "memory": ["host 812 MiB", "device 2.0 GiB, at most 3.0 GiB of 139.0 GiB"],
+    "memory": ["host 812 MiB", "device 2.0 GiB, peak 3.0 GiB of 139.0 GiB"],
     "samples": ["3,840 samples", "3,932,160 tokens", "batch 8 x 2 x 2 = 32"],
     "model": ["512,000 of 804,096 parameters active"],
     "growth": ["62.50% connected"],
@@ -65,41 +63,41 @@ ROW = {
 }  # fmt: skip
 
 
-def told(standing: ReportData, *sections: str) -> tuple[str, list[tuple[int, dict]]]:
+def reported(data: ReportData, *sections: str) -> tuple[str, list[tuple[int, dict]]]:
     lines: list[str] = []
     rows: list[tuple[int, dict]] = []
-    Reporter(sections or list(SECTIONS), lines.append, lambda step, row: rows.append((step, dict(row)))).report(standing, keep=True)
+    Reporter(sections or list(SECTIONS), lines.append, lambda step, row: rows.append((step, dict(row)))).report(data, keep=True)
     return "\n".join(lines), rows
 
 
 @pytest.mark.parametrize("name", list(SECTIONS))
 def test_a_section_reads(name: str) -> None:
-    assert [part.text for part in SECTIONS[name](STANDING) if part.text] == READS[name]
+    assert [part.text for part in SECTIONS[name](DATA) if part.text] == READS[name]
 
 
 def test_the_row_holds_what_the_configuration_determines_and_no_clock() -> None:
-    assert told(STANDING)[1] == [(120, ROW)]
-    assert told(replace(STANDING, clocks={}))[1] == [(120, ROW)]
+    assert reported(DATA)[1] == [(120, ROW)]
+    assert reported(replace(DATA, clocks={}))[1] == [(120, ROW)]
 
 
 def test_sections_come_in_the_order_they_are_named() -> None:
-    text, rows = told(STANDING, "model", "loss")
-    assert text == "512,000 of 804,096 parameters active  loss 2.3457  smooth 2.5000"
+    text, rows = reported(DATA, "model", "loss")
+    assert text == "512,000 of 804,096 parameters active  loss 2.3457  smoothed 2.5000"
     assert list(rows[0][1]) == ["model/parameters", "model/active_parameters", "train/loss", "train/smoothed_loss"]
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    text, rows = told(ReportData(7, 7, 7, parameters=3, active_parameters=3))
+    text, rows = reported(ReportData(7, 7, 7, parameters=3, active_parameters=3))
     assert text == "100.0%  step 7/7  epoch 1/1  0 samples  batch 1 x 1 x 1 = 1  3 parameters"
     assert not [name for name in rows[0][1] if name.startswith(("train", "val", "phase", "growth"))]
-    assert told(replace(STANDING, row={"train/loss": math.nan}), "loss")[0] == "loss nan"
-    unknown = replace(STANDING, clocks={"time/eta_seconds": 30.0})
-    assert told(unknown, "time")[0] == "ETA 30s + validation", "none was seen yet, so it is not in it"
+    assert reported(replace(DATA, row={"train/loss": math.nan}), "loss")[0] == "loss nan"
+    unknown = replace(DATA, clocks={"time/eta_seconds": 30.0})
+    assert reported(unknown, "time")[0] == "ETA 30s + validation", "none was seen yet, so it is not in it"
 
 
 def test_one_task_is_the_loss_and_skipped_updates_are_said() -> None:
-    assert told(replace(STANDING, tasks=("species",)), "tasks") == ("", [(120, {})])
-    assert told(replace(STANDING, row={"train/skipped_updates": 3}), "update")[0] == "3 skipped"
+    assert reported(replace(DATA, tasks=("species",)), "tasks") == ("", [(120, {})])
+    assert reported(replace(DATA, row={"train/skipped_updates": 3}), "update")[0] == "3 updates skipped"
 
 
 def test_every_section_can_be_chosen_and_all_are_by_default() -> None:

@@ -30,7 +30,7 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
 
 
 def unmoved(text: str) -> set[str]:
-    lines = [line.partition("as before: ")[2] for line in text.splitlines() if "as before: " in line]
+    lines = [line.partition("unchanged: ")[2] for line in text.splitlines() if "unchanged: " in line]
     return {name for line in lines for name in line.split(", ")}
 
 
@@ -45,8 +45,8 @@ def test_a_longer_run(make_config: Callable[..., Config]) -> None:
     new = make_config({"length": "20epochs"}, mixup_prob=ramp, checkpoint=["10%", "15min"])
     text = moved(old, new, 55)
     found = rows(text)
-    assert text.splitlines()[0] == 'changes from step 55 on, with trainer.length: "10epochs" -> "20epochs"'
-    assert found["total steps"] == ("100", "200") and found["epochs"] == ("10", "20") and found["done"] == ("55.0%", "27.5%")
+    assert text.splitlines()[0] == 'changes from step 55 with trainer.length: "10epochs" -> "20epochs"'
+    assert found["total steps"] == ("100", "200") and found["epochs"] == ("10", "20") and found["completed"] == ("55.0%", "27.5%")
     assert found["validate"] == ("3: 60, 80, 100", "4: 80, 120, 160, 200")
     assert found["validate_mask_meta"] == ("1: 100", "1: 200")
     assert found["checkpoint"] == ("5: 60, 70 ... 100; every 15min", "8: 60, 80 ... 200; every 15min")
@@ -68,7 +68,7 @@ def test_another_batch_moves_the_position(make_config: Callable[..., Config]) ->
     text = moved(make_config(), make_config({"global_batch_size": 16, "micro_batch_size": 16}), 33)
     found = rows(text)
     assert found["position"] == ("epoch 4, after 3 of 10 updates", "epoch 7, after 3 of 5 updates")
-    assert found["samples of an update"] == ("8", "16") and found["steps per epoch"] == ("10", "5")
+    assert found["global batch size"] == ("8", "16") and found["steps per epoch"] == ("10", "5")
 
 
 def test_another_number_of_samples(make_config: Callable[..., Config]) -> None:
@@ -86,19 +86,19 @@ def test_nothing_of_the_schedule(make_config: Callable[..., Config]) -> None:
 
 def test_a_run_that_is_past_its_new_end(make_config: Callable[..., Config]) -> None:
     text = moved(make_config(), make_config({"length": "3epochs"}), 30)
-    assert text.splitlines()[-1] == "step 30 is at or past the new end, step 30: no further update is made"
+    assert text.splitlines()[-1] == "step 30 is at or after the new last step 30: no further update is made"
     assert rows(text)["validate"] == ("4: 40, 60, 80, 100", "none") and rows(text)["at step 30 (now)"][1] == "ended"
-    assert "past the new end" not in moved(make_config(), make_config({"length": "3epochs"}), 29)
+    assert "new last step" not in moved(make_config(), make_config({"length": "3epochs"}), 29)
     stopped = moved(make_config(), make_config(early_stop={"max_steps": 20}), 20)
-    assert rows(stopped)["last step"] == ("100", "20") and "past the new end, step 20" in stopped
+    assert rows(stopped)["last step"] == ("100", "20") and "after the new last step 20" in stopped
 
 
 def test_other_rates(make_config: Callable[..., Config]) -> None:
     step = StepConfig("step", "0steps", ["60%"], 0.1)
     plateau = PlateauConfig("plateau", "0steps", "val/loss", "min", 0.5, 2, 0.0)
     found = rows(moved(make_config(scheduler=step), make_config(scheduler=plateau), 40))
-    assert found["at step 40 (now)"] == ("0.1", "0.1, times its reductions")
-    assert found["at step 75 (75%)"] == ("0.01", "0.1, times its reductions")
+    assert found["at step 40 (now)"] == ("0.1", "0.1, before plateau reductions")
+    assert found["at step 75 (75%)"] == ("0.01", "0.1, before plateau reductions")
 
 
 def test_components_that_the_data_no_longer_have(make_config: Callable[..., Config]) -> None:

@@ -2,7 +2,18 @@ import math
 
 import pytest
 
-from linnaeus.reporting.formatting import INDENT, WIDTH, format_duration, format_memory, format_rate, format_value, layout
+from linnaeus.reporting.formatting import (
+    INDENT,
+    WIDTH,
+    format_duration,
+    format_memory,
+    format_percent,
+    format_rate,
+    format_tick,
+    format_value,
+    layout,
+    shorten,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +35,12 @@ def test_rates(rate: float, text: str) -> None:
 def test_memory_and_values() -> None:
     assert [format_memory(m) for m in (812.4, 1024, 142_336)] == ["812 MiB", "1.0 GiB", "139.0 GiB"]
     assert [format_value(v) for v in (1234567, 0.123456, "as it is", math.nan)] == ["1,234,567", "0.1235", "as it is", "nan"]
+
+
+def test_ticks_shares_and_long_texts() -> None:
+    assert [format_tick(v) for v in (0.5, 1200, 25000, 3e6, -2e9)] == ["0.5", "1200", "25k", "3M", "-2G"]
+    assert [format_percent(v) for v in (0.5, 0.12345)] == ["50 %", "12.35 %"]
+    assert [shorten(text, 6) for text in ("sixsix", "seventh")] == ["sixsix", "seven…"]
 
 
 def test_a_report_of_few_parts_is_one_line() -> None:

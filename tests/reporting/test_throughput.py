@@ -6,26 +6,26 @@ from linnaeus.reporting.peak_flops import peak_flops, utilisation
 from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds
 
 
-def test_the_pace_is_that_of_the_last_reports() -> None:
-    pace = Throughput(reports=2)
+def test_the_speed_is_that_of_the_last_reports() -> None:
+    speed = Throughput(reports=2)
     for seconds, waiting, step in ((0, 0, 0), (100, 50, 10), (110, 51, 20), (130, 52, 30)):
-        pace.take(Reading(seconds, waiting, step, 8 * step))
-    found = pace.rates()
+        speed.update(Reading(seconds, waiting, step, 8 * step))
+    found = speed.rates()
     assert found == {"steps_per_second": 20 / 30, "ms_per_step": 1500.0, "samples_per_second": 160 / 30, "waiting_for_data": 2 / 30}
-    assert pace.rates("tokens") == {**found, "tokens_per_second": 0.0}
+    assert speed.rates("tokens") == {**found, "tokens_per_second": 0.0}
     for step, tokens in ((40, 700), (50, 1000)):  # samples that hold unlike numbers of them
-        pace.take(Reading(3 * step + 40, 52, step, 8 * step, tokens))
-    assert pace.rates("tokens")["tokens_per_second"] == 1000 / 60
+        speed.update(Reading(3 * step + 40, 52, step, 8 * step, tokens))
+    assert speed.rates("tokens")["tokens_per_second"] == 1000 / 60
 
 
-def test_no_update_no_pace() -> None:
-    pace = Throughput()
-    assert pace.rates() == {}
-    pace.restart(Reading(1.0, 0.0, 5, 40))
-    pace.take(Reading(3.0, 0.0, 5, 40))
-    assert pace.rates() == {}
-    pace.take(Reading(4.0, 0.0, 6, 48))
-    assert pace.rates()["ms_per_step"] == 3000.0, "from the mark where it began"
+def test_no_update_no_speed() -> None:
+    speed = Throughput()
+    assert speed.rates() == {}
+    speed.restart(Reading(1.0, 0.0, 5, 40))
+    speed.update(Reading(3.0, 0.0, 5, 40))
+    assert speed.rates() == {}
+    speed.update(Reading(4.0, 0.0, 6, 48))
+    assert speed.rates()["ms_per_step"] == 3000.0, "from the mark where it began"
 
 
 def test_time_to_come_of_events() -> None:
@@ -39,26 +39,26 @@ def test_time_to_come_of_events() -> None:
 @pytest.mark.parametrize("first", [0, 400])
 def test_the_estimate_is_within_a_tenth_of_the_truth_after_a_start_and_a_restart(first: int) -> None:
     """0.1 s an update, 20 s more for the first of a launch, 5 s for a validation each 100 of 1000: a launch from `first` on."""
-    total, happens, pace, training, wall = 1000, list(range(100, 1001, 100)), Throughput(), 0.0, 0.0
+    total, happens, speed, training, wall = 1000, list(range(100, 1001, 100)), Throughput(), 0.0, 0.0
     estimates: list[tuple[float, float]] = []
     done = 0
-    pace.restart(Reading(0.0, 0.0, first, 0))
+    speed.restart(Reading(0.0, 0.0, first, 0))
     for step in range(first + 1, total + 1):
         spent = 0.1 + (20.0 if step == first + 1 else 0.0)
         training, wall = training + spent, wall + spent
         if step == first + 1:
-            pace.restart(Reading(training, 0.0, step, 0))
+            speed.restart(Reading(training, 0.0, step, 0))
         if step % 10 == 0:
-            pace.take(Reading(training, 0.0, step, 0))
+            speed.update(Reading(training, 0.0, step, 0))
             validating = expected_seconds(happens, step, 5.0 * done, done)
             if validating is not None:
-                estimates.append((wall, (total - step) * pace.rates()["ms_per_step"] / 1000 + validating))
+                estimates.append((wall, (total - step) * speed.rates()["ms_per_step"] / 1000 + validating))
         if step in happens:
             wall, done = wall + 5.0, done + 1
     assert len(estimates) > 40
     for at, eta in estimates:
         assert eta == pytest.approx(wall - at, rel=0.1)
-    naive = training / (total - first)  # seconds of an update with the first one in it: what the pace is not
+    naive = training / (total - first)  # seconds of an update with the first one in it: what the speed is not
     assert naive > 1.15 * 0.1
 
 

@@ -1,0 +1,234 @@
+"""Progress reports: from the state of a run at one step to lines for a person and a row of reports.jsonl.
+
+A report is made of sections, which `logger.report_sections` lists in their order. A section is a function from a `ReportData` to parts: a
+name, a value and a text. A value that the configuration determines goes to reports.jsonl under its name. Times and rates are only shown;
+their rows are in timings.jsonl. A value that is not available has no part. To add a section, write its function and add it to
+`SECTIONS` and to the choices of `logger.report_sections`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from linnaeus.reporting.formatting import format_duration, format_memory, format_rate, format_value, layout
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """The state of a run at one step, as plain values.
+
+    All fields but `clocks` are determined by the configuration, the number of processes and `step`.
+
+    `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first one.
+    `units`: name and number of the units that the samples so far contain: `("tokens", 3_932_160)`.
+    `batch`: samples per micro-batch, micro-batches per update on one process, processes.
+    `validation`: the newest result of each pass (`val/loss`); `validated` is the step of the last pass, -1 before the first one.
+    `more`: rows of the curriculum, of growth and of the workload.
+    `clocks`: the `time/...` (means and sums of this launch; wall_seconds of all launches), `recent/...` (over the last reports) and
+    `memory/...` that are available.
+    """
+
+    step: int
+    total_steps: int
+    steps_per_epoch: int
+    tasks: tuple[str, ...] = ()
+    row: Mapping[str, float] = field(default_factory=dict)
+    samples: int = 0
+    units: tuple[str, int] | None = None
+    batch: tuple[int, int, int] = (1, 1, 1)
+    global_batch_size: int = 1
+    parameters: int = 0
+    active_parameters: int = 0
+    validated: int = -1
+    validation: Mapping[str, float] = field(default_factory=dict)
+    more: Mapping[str, float | int | str] = field(default_factory=dict)
+    clocks: Mapping[str, float] = field(default_factory=dict)
+
+
+class Part(NamedTuple):
+    """An empty `text` is not shown; a part with an empty `name` is not in the row."""
+
+    name: str
+    value: float | int | str = 0
+    text: str = ""
+
+
+def progress(s: ReportData) -> list[Part]:
+    """Return the percentage of the run, the step, and the epoch, which is 1-based in the text."""
+    width, epochs = len(f"{s.total_steps:,}"), -(-s.total_steps // s.steps_per_epoch)
+    percent, epoch = 100 * s.step / s.total_steps, min(epochs, s.step // s.steps_per_epoch + 1)
+    return [
+        Part("progress/percent", percent, f"{percent:5.1f}%"),
+        Part("progress/total_steps", s.total_steps, f"step {s.step:>{width},}/{s.total_steps:,}"),
+        Part("progress/epoch", s.step / s.steps_per_epoch, f"epoch {epoch}/{epochs}"),
+    ]
+
+
+def loss(s: ReportData) -> list[Part]:
+    """Return the mean loss since the last row of metrics and its exponential moving average."""
+    names = {"train/loss": "loss", "train/smoothed_loss": "smoothed"}
+    return [Part(name, s.row[name], f"{word} {s.row[name]:.4f}") for name, word in names.items() if name in s.row]
+
+
+def validation(s: ReportData) -> list[Part]:
+    """Return the newest loss of each pass and further results that the workload names. Names of four parts that differ in the third
+    (`val/part/<item>/score`) share one text."""
+    if not s.validation:
+        return []
+    parts, kinds = [], dict[str, list[str]]()
+    for name, value in s.validation.items():
+        text = f"{value:.4f}" if name.endswith("/loss") else format_value(value)
+        words = name.split("/")
+        if len(words) == 4:
+            kinds.setdefault(f"{words[0]}/{words[1]}/{words[3]}", []).append(f"{words[2]} {text}")
+        parts.append(Part(name, value, "" if len(words) == 4 else f"{name} {text}"))
+    parts += [Part("", text=f"{kind} {', '.join(items)}") for kind, items in kinds.items()]
+    return [*parts, Part("validation/step", s.validated, f"at step {s.validated:,}")]
+
+
+def tasks(s: ReportData) -> list[Part]:
+    """Return loss and weight of each task if there are several."""
+    parts = []
+    for task in s.tasks if len(s.tasks) > 1 else ():
+        found = {name: s.row[name] for name in (f"train/{task}/loss", f"train/{task}/weight") if name in s.row}
+        parts += [Part(name, value) for name, value in found.items()]
+        numbers = " x ".join(f"{value:.4g}" for value in found.values())
+        if found:
+            parts.append(Part("", text=f"{task} {numbers}"))
+    return parts
+
+
+def update(s: ReportData) -> list[Part]:
+    """Return learning rate, gradient norm before clipping, and number of updates skipped because of non-finite values."""
+    shown: dict[str, Callable[[float], str]] = {
+        "lr": lambda v: f"lr {v:.2e}",
+        "grad_norm": lambda v: f"grad norm {v:.3g}",
+        "skipped_updates": lambda v: f"{v:.0f} updates skipped" if v else "",
+    }
+    found = {f"train/{name}": show for name, show in shown.items() if f"train/{name}" in s.row}
+    return [Part(name, s.row[name], show(s.row[name])) for name, show in found.items()]
+
+
+def time(s: ReportData) -> list[Part]:
+    """Return the time elapsed, the time left, and the parts of the time left that validation and saving take."""
+    clocks = s.clocks
+    parts = [Part("", text=f"elapsed {format_duration(clocks['time/wall_seconds'])}")] if "time/wall_seconds" in clocks else []
+    if "time/eta_seconds" in clocks:
+        names = {"time/eta_validation_seconds": "validation", "time/eta_saving_seconds": "saving"}
+        included = [f"{word} {format_duration(clocks[name])}" for name, word in names.items() if clocks.get(name, 0) >= 0.5]
+        details = f" ({', '.join(included)})" if included else ""
+        not_included = "" if "time/eta_validation_seconds" in clocks else " + validation"  # before the first pass
+        parts.append(Part("", text=f"ETA {format_duration(clocks['time/eta_seconds'])}{details}{not_included}"))
+    return parts
+
+
+def rates(s: ReportData) -> list[Part]:
+    """Return the speed over the last reports, the share of time spent waiting for data, and the model FLOPs utilisation."""
+    unit = s.units[0] if s.units else ""
+    shown: dict[str, Callable[[float], str]] = {
+        "recent/steps_per_second": lambda v: f"{format_rate(v)} steps/s",
+        "recent/ms_per_step": lambda v: f"{v:.3g} ms/step",
+        "recent/samples_per_second": lambda v: f"{format_rate(v)} samples/s",
+        f"recent/{unit}_per_second": lambda v: f"{format_rate(v)} {unit}/s",
+        "recent/waiting_for_data": lambda v: f"data wait {100 * v:.0f}%",
+        "recent/mfu": lambda v: f"MFU {100 * v:.1f}%",
+    }
+    return [Part("", text=show(s.clocks[name])) for name, show in shown.items() if name in s.clocks]
+
+
+def memory(s: ReportData) -> list[Part]:
+    """Return the resident memory of this process and the memory of its device: allocated now, peak and total."""
+    parts = []
+    if "memory/host_now_MiB" in s.clocks:
+        parts.append(Part("", text=f"host {format_memory(s.clocks['memory/host_now_MiB'])}"))
+    if "memory/device_MiB" in s.clocks:
+        now, peak, total = (format_memory(s.clocks[f"memory/device{which}_MiB"]) for which in ("_now", "", "_total"))
+        parts.append(Part("", text=f"device {now}, peak {peak} of {total}"))
+    return parts
+
+
+def samples(s: ReportData) -> list[Part]:
+    """Return the samples seen and the global batch as micro-batch x accumulation steps x processes."""
+    parts = [Part("progress/samples_seen", s.samples, f"{s.samples:,} samples")]
+    if s.units is not None:
+        name, seen = s.units
+        parts.append(Part(f"progress/{name}_seen", seen, f"{seen:,} {name}"))
+    parts += [Part(f"batch/{name}", size) for name, size in zip(("micro_batch_size", "accumulation", "processes"), s.batch)]
+    factors = " x ".join(map(str, s.batch))
+    return [*parts, Part("batch/global_batch_size", s.global_batch_size, f"batch {factors} = {s.global_batch_size:,}")]
+
+
+def model(s: ReportData) -> list[Part]:
+    """Return the number of parameters and of active ones, which are trained and connected."""
+    total, active = s.parameters, s.active_parameters
+    text = f"{total:,} parameters" if active == total else f"{active:,} of {total:,} parameters active"
+    return [Part("model/parameters", total, text), Part("model/active_parameters", active)]
+
+
+def phase(s: ReportData) -> list[Part]:
+    """Return the phase of the curriculum with its description, and all other rows `phase/...`. Names of three parts that differ in the
+    third (`phase/mixture/<item>`) share one text."""
+    rows = {name: value for name, value in s.more.items() if name.partition("/")[0] == "phase"}
+    parts, kinds = [], dict[str, list[str]]()
+    for name, value in rows.items():
+        kind, _, item = name.removeprefix("phase/").rpartition("/")
+        text = f"{name.removeprefix('phase/')} {format_value(value)}"
+        if name == "phase" and rows.get("phase/description"):
+            text += f": {rows['phase/description']}"
+        if kind:
+            kinds.setdefault(kind, []).append(f"{item} {format_value(value)}")
+        parts.append(Part(name, value, "" if kind or name == "phase/description" else text))
+    return parts + [Part("", text=f"{kind} {', '.join(items)}") for kind, items in kinds.items()]
+
+
+def growth(s: ReportData) -> list[Part]:
+    """Return share and number of the connected weights."""
+    parts = []
+    if "growth/density" in s.more:
+        parts.append(Part("growth/density", s.more["growth/density"], f"{100 * float(s.more['growth/density']):.2f}% connected"))
+    if "growth/connected_now" in s.more:
+        parts.append(Part("growth/connected_now", s.more["growth/connected_now"]))
+    return parts
+
+
+def workload(s: ReportData) -> list[Part]:
+    """Return all other rows of the workload under their names."""
+    rows = {name: value for name, value in s.more.items() if name.partition("/")[0] not in ("phase", "growth")}
+    return [Part(name, value, f"{name} {format_value(value)}") for name, value in rows.items()]
+
+
+SECTIONS: dict[str, Callable[[ReportData], list[Part]]] = {
+    section.__name__: section
+    for section in (progress, loss, validation, tasks, update, time, rates, memory, samples, model, growth, phase, workload)
+}
+
+
+class Reporter:
+    """Shows reports and writes their rows. `count`: reports so far. `seconds`: time spent inside `timed()`, which callers put around all
+    work for a report."""
+
+    def __init__(self, sections: Sequence[str], show: Callable[[str], None], write: Callable[[int, Mapping[str, Any]], None]) -> None:
+        """`sections` are names of `SECTIONS`. `show(text)` prints the lines of a report; `write(step, row)` writes its row."""
+        self._sections = [SECTIONS[name] for name in sections]
+        self._show, self._write = show, write
+        self.seconds, self.count = 0.0, 0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += perf_counter() - start
+
+    def report(self, data: ReportData, keep: bool) -> None:
+        """Show a report; write its row if `keep`. Rows of reports due by the clock are not kept: they would differ from run to run."""
+        parts = [section(data) for section in self._sections]
+        self.count += 1
+        self._show(layout([part.text for part in section if part.text] for section in parts))
+        if keep:
+            self._write(data.step, {part.name: part.value for section in parts for part in section if part.name})

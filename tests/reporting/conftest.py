@@ -1,0 +1,5 @@
+"""The configuration of the tests of the schedule."""
+
+from tests.schedule.conftest import make_config
+
+__all__ = ["make_config"]

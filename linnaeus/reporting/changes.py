@@ -15,7 +15,7 @@ from linnaeus.config.schema import Config
 from linnaeus.durations import Duration, first_step_at
 from linnaeus.errors import ConfigError
 from linnaeus.reporting.plan import describe_phases, describe_ramp
-from linnaeus.schedule.events import Every, Ramp
+from linnaeus.schedule.events import Every
 from linnaeus.schedule.length import training_length
 from linnaeus.schedule.resolved import RAMPS, ResolvedSchedule, resolve_all_schedule_params
 

@@ -20,7 +20,7 @@ FONT = "Helvetica, Arial, DejaVu Sans, sans-serif"
 LETTER = 7.3  # pixels of an average letter of 12 px in the widest of these fonts
 
 
-def element(name: str, content: str = "", **attributes: float | str) -> str:
+def element(name: str, content: str = "", /, **attributes: float | str) -> str:
     """Return an SVG element. `content` is markup. In attribute names `_` stands for `-`, except at the end (`class_`); numbers are rounded
     to a tenth of a pixel."""
     texts = (v if isinstance(v, str) else f"{round(v, 1):g}" for v in attributes.values())
@@ -88,7 +88,7 @@ class Chart:
         self.x, self.y = x, y
         self.parts: list[str] = []
 
-    def add(self, name: str, content: str = "", **attributes: float | str) -> None:
+    def add(self, name: str, content: str = "", /, **attributes: float | str) -> None:
         self.parts.append(element(name, content, **attributes))
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", colour: str = GREY, **attributes: float | str) -> None:

@@ -138,8 +138,8 @@ class _Picture:
         for percent in (25, 50, 75):
             step = first_step_at(percent * r.total_steps / 100)
             marks[step] = f"{marks[step]}, {percent}%" if step in marks else f"{percent}%"
-        for step in marks:
-            steps.line(self.x(step), TOP, self.x(step), bottom - 16, GREY, stroke_dasharray="2 4")
+        for mark in marks:
+            steps.line(self.x(mark), TOP, self.x(mark), bottom - 16, GREY, stroke_dasharray="2 4")
         steps.x_axis(marks, above=4)
         if r.last_step < r.total_steps:
             x = self.x(r.last_step)

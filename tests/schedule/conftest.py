@@ -42,13 +42,13 @@ def build(
     if gradnorm:
         weighting = GradNormConfig("gradnorm", {}, list(conflict), *gradnorm, 1.5, 0.025, "shared")
     return Config(
-        seed=0, plan=False, plugins=[], run=RunConfig(None, "test", "outputs", "auto", [], None, [], []), workload=WorkloadConfig("taxonomy"),
+        seed=0, plan=False, run=RunConfig(None, "test", "outputs", "auto", [], None, [], []), workload=WorkloadConfig("taxonomy"),
         data=DataConfig("biota", last_batch, 8, 0.0), model=None, head=None, loss=None, augment=None, weighting=weighting,
         optimizer=SGDConfig("sgd", 0.1, "none", 8, 0.0, False, [], 0.9, False),
         lr_scheduler=scheduler or CosineConfig("cosine", "0steps", 0.0),
         schedule=replace(SCHEDULE, early_stop=replace(EARLY_STOP, **(early_stop or {})), **schedule),
         trainer=replace(TRAINER, **(trainer or {})), logger=LoggerConfig("plain", "disabled", "x", False, False, ["progress"], None),
-        debug=DebugConfig(False, False), growth=growth or GrowthConfig("none"), launch=None, sweep=None,
+        debug=DebugConfig(False, False), growth=growth or GrowthConfig("none"), launch=None, sweep=None, plugins=[],
     )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ class Ours:
         self.training = train.build_training(config, context, self.workload, self.plan, self.directory.path)
         self.model = self.training.model
         self.directory.start(**train.run_record(context, self.workload))
-        self.training.output = train.open_outputs(config, context, self.directory, self.training)
+        self.training.output = train.open_outputs(config, context, self.directory, self.workload, self.plan.length.total_steps)
         train.restore(self.training)
 
     def __call__(self, epoch: int) -> float:

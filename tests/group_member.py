@@ -1,6 +1,6 @@
-"""One process of a group that runs jobs in sequence; started by `tests.runs.run_group`.
+"""One process of a group, which runs jobs in sequence. `tests.runs.run_group` starts it.
 
-A run leaves none of the threads that work for a group: one that is alive when the interpreter ends may abort the process.
+After each run no thread of the group may be alive: one that is alive when the interpreter exits can abort the process.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from unittest import mock
 
 from tests.runs import run_job
 
-TASKS = Path("/proc/self/task")  # of Linux: one folder per thread
+TASKS = Path("/proc/self/task")  # on Linux: one folder per thread
 
 
 def group_threads() -> list[str]:
-    """Names of the threads of this process that belong to gloo or to the launcher's store."""
+    """Return the names of the threads of this process that belong to gloo or to the launcher's store."""
     names = []
     for task in TASKS.iterdir() if TASKS.is_dir() else ():
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the thread has ended
             names.append((task / "comm").read_text().strip())
     return [name for name in names if name.startswith(("gloo", "pt_gloo", "pt_tcpstore"))]
 
 
 if __name__ == "__main__":
     faulthandler.enable()
-    for one in json.loads(Path(sys.argv[1]).read_text()):
-        os.environ["MASTER_PORT"] = str(one["port"])
-        with mock.patch("os.fsync", lambda descriptor: None):  # the disk is not what these tests are about
-            run_job(one)
-        assert group_threads() == [], "a run has left threads of its group behind"
+    for job in json.loads(Path(sys.argv[1]).read_text()):
+        os.environ["MASTER_PORT"] = str(job["port"])
+        with mock.patch("os.fsync", lambda descriptor: None):  # these tests do not test the disk
+            run_job(job)
+        assert group_threads() == [], "a run has left threads of its group"

@@ -486,8 +486,8 @@ def test_the_state_of_a_process_in_another_container_is_unknown() -> None:
     """Containers on one machine share the boot id, but not the process ids."""
     here = identity()
     for pid in (os.getpid(), 2**22 + 1):
-        assert alive_here({**here, "pid": pid, "space": here["space"] + 1}) is None
-    without_namespace = {key: value for key, value in here.items() if key != "space"}
+        assert alive_here({**here, "pid": pid, "pid_namespace": here["pid_namespace"] + 1}) is None
+    without_namespace = {key: value for key, value in here.items() if key != "pid_namespace"}
     assert alive_here(without_namespace) is True and alive_here({**without_namespace, "pid": 2**22 + 1}) is False
 
 

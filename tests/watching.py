@@ -1,5 +1,5 @@
-"""What a test looks at, or breaks, inside a run: context managers named by the jobs of `tests.runs`, so that they also work in the
-processes of a group. Each is given the folder to write to."""
+"""Context managers that record or break something inside a run. A job of `tests.runs` names them, so that they also apply in the
+processes of a group. The argument `folder` is where they write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from linnaeus.train import loop
 
 @contextlib.contextmanager
 def first_gradients(folder: Path) -> Iterator[None]:
-    """`gradients.pt`: of every parameter, in order, as the first update sees them."""
+    """Write gradients.pt: the gradients of all parameters, in order, at the first update."""
     original = Update.__call__
 
     def update(self: Update) -> Any:
@@ -34,20 +34,20 @@ def first_gradients(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_denominators(folder: Path) -> Iterator[None]:
-    """Breaks law 3 as most trainers do: each micro-batch is normalised by its own labels, and the window by its micro-batches."""
-    original = loop.run_micro_batch
+    """Break law 3 as most trainers do: divide the loss of each micro-batch by its own labels, and the window by its micro-batches."""
+    original = loop.forward_backward
 
-    def run_micro_batch(t: Any, batch: Any, shares: Any) -> None:
+    def forward_backward(t: Any, batch: Any, scales: Any) -> None:
         own = t.workload.valid_counts(batch).clamp(min=1.0)
         original(t, batch, 1 / own / t.sampler.accumulation)
 
-    with mock.patch.object(loop, "run_micro_batch", run_micro_batch):
+    with mock.patch.object(loop, "forward_backward", forward_backward):
         yield
 
 
 @contextlib.contextmanager
 def inf_on_one_rank(folder: Path) -> Iterator[None]:
-    """The loss of the last process is infinite in the third update; `rank<r>.pt`: what each process holds after each update."""
+    """Make the loss of the last process infinite in the third update. Write rank<r>.pt: the state of each process after each update."""
     original, history = loop.train_one_step, []
 
     def train_one_step(t: Any, window: Any) -> None:
@@ -66,7 +66,7 @@ def inf_on_one_rank(folder: Path) -> Iterator[None]:
             }
         )
 
-    # a first scale at which nothing overflows by itself
+    # an initial scale without overflow
     with mock.patch.object(loop, "train_one_step", train_one_step), mock.patch.object(GradScaler, "INITIAL", 2.0**8):
         yield
     torch.save(history, folder / f"rank{get_rank_safely()}.pt")
@@ -74,7 +74,7 @@ def inf_on_one_rank(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def collectives(folder: Path) -> Iterator[None]:
-    """`calls-rank<r>.txt`: the collectives of each process in order; all must make the same ones."""
+    """Write calls-rank<r>.txt: the collectives of each process in order, which must be equal."""
     from linnaeus.distributed import DistributedContext
 
     calls: list[str] = []
@@ -92,14 +92,14 @@ def collectives(folder: Path) -> Iterator[None]:
 
 
 def one_rank_is_stopped(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """The last process, and no other, gets SIGTERM while it computes the fifth update."""
+    """Send SIGTERM to the last process during the fifth update."""
     last = get_rank_safely() == get_world_size() - 1
     return stopped_at(5) if last else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def stopped_at(step: int) -> Iterator[None]:
-    """This process gets SIGTERM while it computes the update that makes `step`."""
+    """Send SIGTERM to this process during the update that ends at `step`."""
     import os
     import signal
 
@@ -116,7 +116,7 @@ def stopped_at(step: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted(owner: Any, name: str) -> Iterator[list[Any]]:
-    """The arguments of each call of `owner.name` inside."""
+    """Yield a list of the arguments of each call of `owner.name` in the block."""
     original, calls = getattr(owner, name), []
 
     def counting(*args: Any, **kwargs: Any) -> Any:
@@ -129,7 +129,7 @@ def counted(owner: Any, name: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def signalled_in_validation(round_: int, only_last_rank: bool = False) -> Iterator[None]:
-    """This process gets SIGTERM at the start of the `round_`-th (from 1) round of validation batches of the run."""
+    """Send SIGTERM to this process at the start of round `round_` (from 1) of the validation batches of the run."""
     import os
     import signal
 
@@ -137,49 +137,51 @@ def signalled_in_validation(round_: int, only_last_rank: bool = False) -> Iterat
 
     original, rounds = RankSync.start_round, []
 
-    def exchange(self: RankSync, unreadable: bool) -> bool:
+    def start_round(self: RankSync, unreadable: bool) -> bool:
         rounds.append(1)
         if len(rounds) == round_ and (not only_last_rank or get_rank_safely() == get_world_size() - 1):
             os.kill(os.getpid(), signal.SIGTERM)
         return original(self, unreadable)
 
-    with mock.patch.object(RankSync, "start_round", exchange):
+    with mock.patch.object(RankSync, "start_round", start_round):
         yield
 
 
 def last_rank_signalled_in_validation(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Send SIGTERM to the last process in the third round of validation batches."""
     return signalled_in_validation(3, only_last_rank=True)
 
 
 @contextlib.contextmanager
 def unread_by_last_rank(folder: Path, training: bool = True) -> Iterator[None]:
-    """The last process, and no other, cannot read its data in the sixth update (or in validation)."""
+    """Make the data unreadable for the last process in the sixth update, or in validation."""
     from tests.vectors.workload import Vectors
 
     original = Vectors.__getitems__
 
-    def gone(self: Any, indices: Any) -> Any:
+    def fail(self: Any, indices: Any) -> Any:
         late = indices[0].global_step == 5 if training else indices[0].position >= 4
         if self.training == training and late and get_rank_safely() == get_world_size() - 1:
             raise OSError("the file server is away")
         return original(self, indices)
 
-    with mock.patch.object(Vectors, "__getitems__", gone):
+    with mock.patch.object(Vectors, "__getitems__", fail):
         yield
 
 
 def unread_in_validation_by_last_rank(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Make the data unreadable for the last process in validation."""
     return unread_by_last_rank(folder, training=False)
 
 
 @contextlib.contextmanager
 def last_rank_fails(folder: Path) -> Iterator[None]:
-    """The last process raises in the fifth update."""
+    """Raise an error in the last process in the fifth update."""
     original = loop.train_one_step
 
     def train_one_step(t: Any, window: Any) -> None:
         if t.progress.global_step == 4 and get_rank_safely() == get_world_size() - 1:
-            raise ArithmeticError("a mistake of this process alone")
+            raise ArithmeticError("an error of this process alone")
         original(t, window)
 
     with mock.patch.object(loop, "train_one_step", train_one_step):
@@ -188,7 +190,7 @@ def last_rank_fails(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def last_rank_hangs(folder: Path) -> Iterator[None]:
-    """The last process never ends its fifth update, though it lives."""
+    """Let the last process sleep in its fifth update."""
     import time
 
     original = loop.train_one_step
@@ -203,13 +205,13 @@ def last_rank_hangs(folder: Path) -> Iterator[None]:
 
 
 def all_stopped_at_seven(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Every process gets SIGTERM in the seventh update of the run."""
+    """Send SIGTERM to every process in the seventh update of the run."""
     return stopped_at(7)
 
 
 @contextlib.contextmanager
 def masks_of_each_rank(folder: Path) -> Iterator[None]:
-    """`masks-rank<r>.pt`: the masks of growing connections of this process after each update."""
+    """Write masks-rank<r>.pt: the masks of growing connections of this process after each update."""
     original, history = loop.train_one_step, []
 
     def train_one_step(t: Any, window: Any) -> None:

@@ -1,5 +1,4 @@
-"""Process ranks: the group and its collectives, flags that all ranks agree on, the watchdog, stop signals, DDP. The only room that
-knows about process ranks."""
+"""Process ranks: the group and its collectives, flags that all ranks agree on, the watchdog, stop signals and DDP."""
 
 from linnaeus.distributed.context import DistributedContext, get_rank_safely, get_world_size, launched
 from linnaeus.distributed.processes import die_with_launcher, die_with_parent

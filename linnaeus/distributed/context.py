@@ -1,9 +1,9 @@
-"""The only place that knows about process ranks.
+"""`DistributedContext`: rank, device and collectives of this process.
 
-`DistributedContext` is a singleton. Unlaunched it is one process and every collective is the identity; under torchrun it
-joins a group with nccl for CUDA tensors and gloo for host ones, so that counts and flags are agreed without touching the device.
-The launcher's key-value store is reached before the group exists: what rank 0 reads from the command line is told through it, and
-`distributed/watchdog.py` watches over it whether the others live.
+The context is a singleton. Without a launcher there is one process and every collective returns its argument. Under torchrun the
+process joins a group with nccl for CUDA tensors and gloo for host tensors: counts and flags are reduced without the device.
+The launcher's key-value store is available before the group: rank 0 broadcasts the configuration over it, and the watchdog
+(`watchdog.py`) exchanges statuses over it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from typing import Any, TypeVar
 from linnaeus.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
-RENDEZVOUS = timedelta(minutes=30)  # for the other nodes to arrive, before any setting is known
-REACHED = timedelta(seconds=20)  # for the store of a launcher that made it before it started us: else it has died since
+RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # for the other nodes to start; the configuration is not read yet
+AGENT_STORE_TIMEOUT = timedelta(seconds=20)  # for a store that the launcher made before it started this process
 
 
 def launched() -> bool:
-    """Whether torchrun (or the like) started this process as one of a group."""
+    """Return True if torchrun or another launcher started this process as part of a group."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def get_rank_safely() -> int:
-    """This process's rank; 0 before initialisation outside a launcher."""
+    """Return the rank of this process from the launcher's environment; 0 without a launcher."""
     return int(os.environ.get("RANK", "0"))
 
 
 def get_world_size() -> int:
-    """Processes in the group; 1 outside a launcher."""
+    """Return the number of processes from the launcher's environment; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class DistributedContext:
-    """Rank, device and collectives of this process. Every construction returns the same object."""
+    """Rank, device and collectives of this process. A singleton: every call of the constructor returns the same object."""
 
     _instance: DistributedContext | None = None
 
@@ -63,28 +63,30 @@ class DistributedContext:
 
     @property
     def store(self) -> Any:
-        """The launcher's key-value store, under names of this attempt (torchrun may restart a group). Only where `launched()`."""
+        """Return the launcher's key-value store. Requires `launched()`. Its keys have a prefix for this attempt: torchrun may restart a
+        group."""
         if self._store is None:
             import torch.distributed as dist
 
-            there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            within = REACHED if there else RENDEZVOUS
-            self._store, *_ = next(dist.rendezvous("env://", get_rank_safely(), get_world_size(), timeout=within))
-            self._store.set_timeout(RENDEZVOUS)
-        return _of_this_attempt(self._store)
+            made_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            timeout = AGENT_STORE_TIMEOUT if made_by_agent else RENDEZVOUS_TIMEOUT
+            self._store, *_ = next(dist.rendezvous("env://", get_rank_safely(), get_world_size(), timeout=timeout))
+            self._store.set_timeout(RENDEZVOUS_TIMEOUT)
+        return _with_attempt_prefix(self._store)
 
-    def from_master(self, name: str, make: Callable[[], Any]) -> Any:
-        """What `make` returns on rank 0 (JSON can hold it), on every process; before the group is joined. A `ConfigError` of
-        rank 0 is everybody's. Unlaunched, or alone, simply `make()`."""
+    def from_master(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Call `compute` on rank 0 only and return its value, which must be JSON, on every process. Works before the group is joined.
+
+        name: the key in the store. Raise the `ConfigError` of rank 0 on every process."""
         if get_world_size() == 1:
-            return make()
+            return compute()
         if get_rank_safely() != 0:
-            told = json.loads(self.store.get(name))
-            if "error" in told:
-                raise ConfigError(told["error"])
-            return told["value"]
+            received = json.loads(self.store.get(name))
+            if "error" in received:
+                raise ConfigError(received["error"])
+            return received["value"]
         try:
-            value = make()
+            value = compute()
         except ConfigError as error:
             self.store.set(name, json.dumps({"error": str(error)}))
             raise
@@ -99,21 +101,23 @@ class DistributedContext:
         device: str = "auto",
         timeout: float = 600.0,
     ) -> DistributedContext:
-        """Join the group (by default: when launched as one of several) and pick the device. `device` is auto, cpu or cuda;
-        `timeout` (seconds) is how long a collective waits for the others.
+        """Join the group and choose the device. Return the context.
 
-        Raises `ConfigError` when cuda is asked for and there is none."""
+        is_distributed: join a group; by default if `launched()`. world_size, rank: by default from the launcher's environment.
+        device: auto, cpu or cuda. timeout: seconds a collective waits for the other processes.
+
+        Raise `ConfigError` if `device` is cuda and torch does not find a CUDA device for this process."""
         import torch
 
         self.world_size = get_world_size() if world_size is None else world_size
         self.rank = get_rank_safely() if rank is None else rank
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         if device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("trainer.device=cuda, but torch sees no CUDA device here; use cpu or auto")
+            raise ConfigError("trainer.device is cuda, but torch does not find a CUDA device; use cpu or auto")
         cuda = device != "cpu" and torch.cuda.is_available()
         if cuda and self.local_rank >= torch.cuda.device_count():
             raise ConfigError(
-                f"local rank {self.local_rank} has no GPU of its own: {torch.cuda.device_count()} seen; start fewer processes"
+                f"local rank {self.local_rank} does not have a GPU: this node has {torch.cuda.device_count()}; start fewer processes"
             )
         self.device = torch.device("cuda", self.local_rank) if cuda else torch.device("cpu")
         if cuda:
@@ -127,10 +131,10 @@ class DistributedContext:
     def _join(self, cuda: bool, timeout: timedelta) -> None:
         import torch.distributed as dist
 
-        # default arguments of this module are the group there is when it is first imported (by DDP), and would keep it to the very end
+        # Import it before the group exists: its default arguments would hold the group until the interpreter exits. DDP imports it later.
         import torch.distributed.nn.functional  # noqa: F401
 
-        self.store  # noqa: B018 (reached)
+        self.store  # noqa: B018 (connects)
         dist.init_process_group(
             backend="cpu:gloo,cuda:nccl" if cuda else "gloo",
             store=self._store,
@@ -143,14 +147,16 @@ class DistributedContext:
 
     @property
     def is_master(self) -> bool:
+        """True on rank 0."""
         return self.rank == 0
 
     @property
     def is_distributed(self) -> bool:
+        """True in a group, which may have one process."""
         return self._joined
 
     def on_rank(self, rank: int) -> Callable[[F], F]:
-        """Decorator: run on one rank only; the others get None. Never around a collective."""
+        """Return a decorator that calls a function on one rank only and returns None on the others. Not for functions with collectives."""
 
         def decorate(function: F) -> F:
             @functools.wraps(function)
@@ -162,7 +168,7 @@ class DistributedContext:
         return decorate
 
     def master_only(self, function: F) -> F:
-        """Decorator: run on rank 0 only."""
+        """Decorate a function to be called on rank 0 only; the other ranks return None."""
         return self.on_rank(0)(function)
 
     def all_reduce(self, tensor: Any, op: str = "sum") -> Any:
@@ -174,7 +180,7 @@ class DistributedContext:
         return tensor
 
     def start_all_reduce(self, tensor: Any) -> Callable[[], Any]:
-        """Begin to sum `tensor` over the processes, in place; the returned function waits until it is done."""
+        """Start to sum `tensor` over the processes, in place. Return a function that waits for the result."""
         if not self._joined:
             return lambda: None
         import torch.distributed as dist
@@ -182,7 +188,7 @@ class DistributedContext:
         return dist.all_reduce(tensor, async_op=True).wait
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Every process's `value` (a picklable object), in rank order."""
+        """Return the `value` (a picklable object) of every process, in rank order."""
         if not self._joined:
             return [value]
         import torch.distributed as dist
@@ -192,7 +198,7 @@ class DistributedContext:
         return gathered
 
     def broadcast_object(self, value: Any, source: int = 0) -> Any:
-        """The `value` of process `source`, on every process."""
+        """Return the `value` (a picklable object) of process `source` on every process."""
         if not self._joined:
             return value
         import torch.distributed as dist
@@ -202,7 +208,7 @@ class DistributedContext:
         return box[0]
 
     def broadcast(self, tensor: Any, source: int = 0) -> Any:
-        """Overwrite `tensor` on every process with that of process `source`."""
+        """Overwrite `tensor` with the one of process `source`, in place, and return it."""
         if self._joined:
             import torch.distributed as dist
 
@@ -210,21 +216,23 @@ class DistributedContext:
         return tensor
 
     def barrier(self) -> None:
+        """Wait until every process has called this."""
         if self._joined:
             import torch.distributed as dist
 
             dist.barrier()
 
-    def shutdown(self, in_order: bool = True) -> None:
-        """Leave the group and forget the singleton's state, so that another run may follow in this process. Unless the others leave
-        too (`in_order`), nothing that is queued on a GPU is waited for: it may wait for them.
+    def shutdown(self, wait: bool = True) -> None:
+        """Leave the group and reset the singleton, so that another run can start in this process.
 
-        The threads of gloo and of the store end with the last reference to them, and what a run leaves in cycles may hold some: one that
-        lets go of a tensor while the interpreter ends would abort the process."""
+        wait: wait for collectives queued on a GPU. False after a failure: they may wait for a process that has ended.
+
+        Collect garbage, because reference cycles may hold threads of gloo or of the store: a thread that frees a tensor while the
+        interpreter exits aborts the process."""
         if self._joined:
             import torch.distributed as dist
 
-            if in_order or self.device.type == "cpu":
+            if wait or self.device.type == "cpu":
                 dist.destroy_process_group()
             else:
                 dist.distributed_c10d._abort_process_group()
@@ -234,7 +242,7 @@ class DistributedContext:
             gc.collect()
 
 
-def _of_this_attempt(store: Any) -> Any:
+def _with_attempt_prefix(store: Any) -> Any:
     import torch.distributed as dist
 
     return dist.PrefixStore(f"linnaeus/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/", store)

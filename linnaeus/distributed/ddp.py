@@ -1,4 +1,4 @@
-"""DDP around the bare model, with gradients reduced in rank order on request."""
+"""Wrap the model for DDP, on request with gradients added in rank order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linnaeus.distributed.context import DistributedContext
 
 log = logging.getLogger("linnaeus")
 
-# its name from torch 2.14 on, and before
+# the argument was renamed in torch 2.14
 _SYNC_BUFFERS = next(
     name for name in ("forward_sync_buffers", "broadcast_buffers") if name in inspect.signature(DistributedDataParallel.__init__).parameters
 )
@@ -25,24 +25,24 @@ _SYNC_BUFFERS = next(
 def wrap_ddp(
     model: nn.Module, context: DistributedContext, changing_buffers: Collection[str], deterministic: bool
 ) -> tuple[Callable[..., Any], Callable[[], Any]]:
-    """Return the callable the loop runs forward and its `no_sync`: the model itself in a single process, else wrapped for DDP.
+    """Return the callable that the loop runs forward and its `no_sync`. In a single process the callable is the model itself.
 
-    `changing_buffers`: names of the buffers that forward passes change, which DDP sends at each forward. `deterministic`: reduce the
+    changing_buffers: names of the buffers that forward passes change; DDP broadcasts them at each forward. deterministic: add
     gradients in rank order."""
     if context.world_size == 1:
         return model, contextlib.nullcontext
-    tables = [name for name, _ in model.named_buffers() if name not in changing_buffers]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, tables)  # or it would send them at each forward
+    constant = [name for name, _ in model.named_buffers() if name not in changing_buffers]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constant)  # otherwise broadcast at each forward
     ddp = DistributedDataParallel(
         model,
         device_ids=[context.local_rank] if context.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
-        # nothing but batch statistics changes in training, and it costs a collective a step
+        # costs a collective per step, so only for models with batch statistics
         **cast(dict[str, Any], {_SYNC_BUFFERS: bool(changing_buffers)}),
     )
     if context.world_size > 2 and not deterministic and context.is_master:
         log.warning(
-            "%d processes: a resumed run agrees to float rounding; bit for bit takes trainer.deterministic=true", context.world_size
+            "%d processes: a resumed run agrees to float rounding; set trainer.deterministic=true for equal bits", context.world_size
         )
     if deterministic:
         ddp.register_comm_hook(None, mean_in_rank_order)
@@ -50,19 +50,21 @@ def wrap_ddp(
 
 
 def mean_in_rank_order(state: None, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings
-    """DDP communication hook (GradBucket -> Future[Tensor]): gather every rank's bucket and add them in rank order. An all-reduce
-    may add in an order that depends on the size of the buckets, which DDP changes after the first step; this costs W times the
-    traffic."""
+    """Gather the gradients of every rank and return their mean, added in rank order: a DDP communication hook, GradBucket ->
+    Future[Tensor].
+
+    The order of additions in an all-reduce depends on the bucket sizes, which DDP changes after the first step. The hook costs W times
+    the traffic at W ranks."""
     import torch.distributed as dist
 
-    mine = bucket.buffer()
-    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    gathered = dist.all_gather(parts, mine, async_op=True).get_future()
+    own = bucket.buffer()
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    gathered = dist.all_gather(parts, own, async_op=True).get_future()
 
     def add(_: Any) -> Tensor:
         total = parts[0]
         for part in parts[1:]:
             total += part
-        return mine.copy_(total).div_(len(parts))
+        return own.copy_(total).div_(len(parts))
 
     return gathered.then(add)

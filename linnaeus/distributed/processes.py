@@ -1,4 +1,4 @@
-"""Operating-system processes: who this one is, whether another one is alive, and ending with the parent."""
+"""Operating-system processes: identity, liveness, running time, and ending with the parent."""
 
 from __future__ import annotations
 
@@ -7,32 +7,91 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+POLL_INTERVAL = 1.0  # seconds between two readings of a `RunningClock`
+SUSPENDED_AFTER = 3.0  # seconds without a reading after which the process counts as suspended
+
 
 def die_with_launcher() -> None:
-    """`die_with_parent` for a process that a launcher started. torchrun may be gone already: then the first process of the system has
-    us, which is torchrun itself only in a container of its own."""
+    """Call `die_with_parent` in a process started by a launcher; exit with status 1 if the launcher has already ended.
+
+    The parent of an orphan is process 1, which is torchrun itself only in a container."""
     parent = os.getppid()
     if parent == 1 and "TORCHELASTIC_RUN_ID" in os.environ and os.path.exists("/proc/1/cmdline"):
         with open("/proc/1/cmdline", "rb") as file:
             first = file.read()
         if b"torch" not in first and b"launch" not in first:
-            print("error: the launcher of this process is gone", file=sys.stderr, flush=True)
+            print("error: the launcher of this process has ended", file=sys.stderr, flush=True)
             os._exit(1)
     die_with_parent(parent)
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process when `parent`, the one that started it, is gone, as far as the system can do that. Under torchrun every
-    rank has a session of its own, so killing the agent or its group would leave ranks training on."""
+    """Have Linux send SIGKILL to this process when the process `parent` ends; do nothing on other systems.
+
+    Under torchrun every rank has a session of its own: killing the agent or its process group leaves the ranks training."""
     if sys.platform != "linux":
         return
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before we asked
+    if os.getppid() != parent:  # it ended before prctl
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def identity() -> dict[str, Any]:
+    """Return host, boot id, pid namespace, pid and start time of this process, for the lock file and the watchdog."""
+    pid = os.getpid()
+    namespace = _pid_namespace()
+    return {"host": socket.gethostname(), "boot": _boot_id(), "pid_namespace": namespace, "pid": pid, "start": _start_time(pid)}
+
+
+def alive_here(owner: dict[str, Any]) -> bool | None:
+    """Return True if the process with the identity `owner` is alive, and None if it cannot be checked from this host or container.
+
+    The boot id identifies the machine: it stays the same when a host is renamed and changes when it is restarted."""
+    boot = _boot_id()
+    if owner["boot"] != boot:
+        return False if owner["host"] == socket.gethostname() else None
+    if not boot and owner["host"] != socket.gethostname():
+        return None
+    namespace = _pid_namespace()
+    if owner.get("pid_namespace", namespace) != namespace:
+        return None
+    start = _start_time(owner["pid"])
+    return start is not None and start == owner["start"]
+
+
+def is_local(owner: dict[str, Any], own: dict[str, Any]) -> bool:
+    """Return True if `alive_here` can check the process `owner` from the process `own`. Compares boot ids: hosts may share a name."""
+    return owner["boot"] == own["boot"] and owner["pid_namespace"] == own["pid_namespace"]
+
+
+def process_state(pid: int) -> str | None:
+    """Return the state letter of a process on Linux (R, S, D, T, Z, ...); None if it does not exist or on other systems."""
+    fields = _stat_fields(pid)
+    return fields[0] if fields else None
+
+
+class RunningClock:
+    """A monotonic clock that excludes time in which this process was suspended (SIGSTOP, `scontrol suspend`, a paused container).
+
+    Read it at least every `POLL_INTERVAL` seconds, from any thread. A gap above `SUSPENDED_AFTER` seconds counts as one interval."""
+
+    def __init__(self) -> None:
+        self._lock, self._last_reading, self._suspended = threading.Lock(), time.monotonic(), 0.0
+
+    def now(self) -> float:
+        """Return the seconds of running time since an arbitrary start."""
+        with self._lock:
+            now = time.monotonic()
+            gap, self._last_reading = now - self._last_reading, now
+            if gap > SUSPENDED_AFTER:
+                self._suspended += gap - POLL_INTERVAL  # not the whole gap: the clock advances on a machine that is always late
+            return now - self._suspended
 
 
 def _boot_id() -> str:
@@ -42,40 +101,24 @@ def _boot_id() -> str:
         return ""
 
 
-def _start_time(pid: int) -> str | None:
-    """Clock ticks since boot at which a process started: tells a process from a later one with the same pid. None: no such
-    process, or a zombie, which runs no more."""
+def _stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the command name; empty if the process does not exist."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+        return []
 
 
-def _process_space() -> int:
-    """What tells containers on one machine apart, whose processes have numbers of their own; 0 where the system does not say."""
+def _start_time(pid: int) -> str | None:
+    """Return the start time of a process in clock ticks since boot, which distinguishes it from a later process with the same pid.
+    None: the process does not exist or is a zombie."""
+    fields = _stat_fields(pid)
+    return fields[19] if fields and fields[0] not in "ZX" else None
+
+
+def _pid_namespace() -> int:
+    """Return the id of the pid namespace, which distinguishes containers on one machine; 0 where the system does not have any."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return 0
-
-
-def identity() -> dict[str, Any]:
-    """Who this process is, for the lock file."""
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "boot": _boot_id(), "space": _process_space(), "pid": pid, "start": _start_time(pid)}
-
-
-def alive_here(owner: dict[str, Any]) -> bool | None:
-    """Whether the owner of a note lives; None when only its own machine or container can tell. The boot is the machine: a host that got
-    another name meanwhile has the same one, and a restarted host has another."""
-    boot = _boot_id()
-    if owner["boot"] != boot:
-        return False if owner["host"] == socket.gethostname() else None
-    if not boot and owner["host"] != socket.gethostname():
-        return None
-    space = _process_space()
-    if owner.get("space", space) != space:  # an earlier version did not note it
-        return None
-    start = _start_time(owner["pid"])
-    return start is not None and start == owner["start"]

@@ -1,7 +1,7 @@
-"""Who asked this process to stop: SIGTERM, SIGINT, SIGUSR1, or `trainer.max_time`.
+"""Requests to stop: SIGTERM, SIGINT, SIGUSR1 and `trainer.max_time`.
 
-A handler only notes the request; the step boundary (with the others, `agreement.py`) saves and ends with status 75. Before training
-begins there is nothing to save, and the process leaves at once.
+A signal handler only records the request. At the next step end all ranks agree on it (`synchronisation.py`), save and exit with
+status 75. Before training there is nothing to save, and the process exits at once.
 """
 
 from __future__ import annotations
@@ -15,48 +15,54 @@ from typing import Any
 
 from linnaeus.durations import Duration
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-SAME_REQUEST = 2.0  # seconds: a scheduler signals every process of a job, and so does the launcher it signalled
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+SAME_REQUEST = 2.0  # seconds in which signals count as one request: the scheduler and the launcher both signal every process
 
 
 class StoppedBeforeTraining(BaseException):
-    """A request to stop came while the run was still being set up. Not an error, and nothing may swallow it."""
+    """A request to stop while the run was being set up. A `BaseException`, so that no handler of errors catches it."""
 
 
 class StopRequest:
-    """`signal` names the first signal that came; `out_of_time()` whether `max_time` (a duration by the clock) has passed since this
-    was made."""
+    """A request to stop by a signal or by a time limit.
+
+    signal: the name of the first stop signal received; None so far. max_time: a duration in wall time such as "3h", counted from the
+    construction of this object."""
 
     def __init__(self, max_time: str | None = None) -> None:
         self.signal: str | None = None
         self.max_time = max_time
-        self._ends = time.monotonic() + Duration.parse(max_time, "trainer.max_time").seconds if max_time else None
-        self._first = 0.0
-        self._waits = False
+        self._deadline = time.monotonic() + Duration.parse(max_time, "trainer.max_time").seconds if max_time else None
+        self._received_at = 0.0
+        self._deferred = False
 
     def out_of_time(self) -> bool:
-        return self._ends is not None and time.monotonic() >= self._ends
+        """Return True if `max_time` has passed."""
+        return self._deadline is not None and time.monotonic() >= self._deadline
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Until the block ends the signals are requests. A second one leaves at once, unsaved."""
+        """Handle stop signals as requests inside the block.
 
-        def ask(number: int, _: Any) -> None:
+        A second signal, more than `SAME_REQUEST` seconds after the first, exits at once without saving. Before `defer_to_step_end` a
+        signal raises `StoppedBeforeTraining`."""
+
+        def handle(number: int, _: Any) -> None:
             if self.signal is not None:
-                if time.monotonic() - self._first > SAME_REQUEST:
+                if time.monotonic() - self._received_at > SAME_REQUEST:
                     os._exit(128 + number)
                 return
-            self.signal, self._first = signal.Signals(number).name, time.monotonic()
-            if not self._waits:
+            self.signal, self._received_at = signal.Signals(number).name, time.monotonic()
+            if not self._deferred:
                 raise StoppedBeforeTraining(self.signal)
 
-        previous = {s: signal.signal(s, ask) for s in STOPPING}
+        previous = {s: signal.signal(s, handle) for s in STOP_SIGNALS}
         try:
             yield
         finally:
             for s, handler in previous.items():
                 signal.signal(s, handler)
 
-    def wait_for_step_end(self) -> None:
-        """From here on a request is noted, and acted upon at the next step boundary."""
-        self._waits = True
+    def defer_to_step_end(self) -> None:
+        """Only record signals from now on. The next step end acts on them."""
+        self._deferred = True

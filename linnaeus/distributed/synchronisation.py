@@ -1,7 +1,7 @@
-"""Flags that every process rank learns at the same step: a request to stop, unreadable data, a checkpoint due by rank 0's clock.
+"""Flags that all process ranks agree on at the same step: a request to stop, unreadable data, a checkpoint due by rank 0's clock.
 
-In training the flags travel with the label counts that every update all-reduces anyway. In a validation pass, where ranks run
-different numbers of batches, each round of batches has a reduction of its own. It is read one round later, so no rank waits for it.
+In training the flags are part of the message with the label counts, which every update all-reduces. In a validation pass, where ranks
+run different numbers of batches, each round of batches has its own reduction. It is read one round later, so no rank waits for it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ STOPS = frozenset((SIGNAL, MAX_TIME, UNREADABLE))
 
 
 class RankSync:
-    """`agreed`: the flags of any rank at the last exchange, the same on every rank."""
+    """The flags of all ranks. agreed: the flags that any rank has raised at the last exchange, the same on every rank."""
 
     def __init__(self, context: DistributedContext, stop: StopRequest, watchdog: Watchdog, save_due: Callable[[], bool]) -> None:
-        """`save_due()` says on rank 0 whether a checkpoint is due by the clock."""
+        """`save_due()` returns True on rank 0 if a checkpoint is due by the clock."""
         self.context, self.stop, self.watchdog, self.save_due = context, stop, watchdog, save_due
         self.agreed: frozenset[str] = frozenset()
         self._message = torch.zeros(len(FLAGS))
@@ -41,56 +41,58 @@ class RankSync:
     def save_agreed(self) -> bool:
         return SAVE in self.agreed
 
-    def stop_asked(self) -> bool:
-        """Return True if all ranks agreed to stop, or if the only process is asked to stop now."""
+    def stop_requested(self) -> bool:
+        """Return True if the ranks have agreed to stop. A single process also checks for a request now, without an exchange."""
         return self.stop_agreed or (self.context.world_size == 1 and (self.stop.signal is not None or self.stop.out_of_time()))
 
     # -- in training -----------------------------------------------------------------------------------------------------
 
     def reduce_counts(self, counts: Tensor, unreadable: bool = False) -> Tensor:
-        """Return `counts`, float64 [T] on the host, summed over the ranks; sets `agreed`. `unreadable`: this rank could not read its
-        window, and its counts are zero."""
+        """Return `counts`, float64 [T] on the host, summed over the ranks, and set `agreed`.
+
+        unreadable: this rank could not read its window; its counts are zero."""
         flags = self._own_flags(unreadable)
         if not self.context.is_distributed:
-            self.agreed = _raised(flags)
+            self.agreed = _flag_names(flags)
             return counts
         message = torch.cat([counts, counts.new_tensor(flags)])
-        self.watchdog.pulse += 1  # a rank that waits in the collective is ahead of the others
+        self.watchdog.heartbeats += 1  # a rank that waits in the collective is ahead of the others
         self.context.all_reduce(message)
-        self.agreed = _raised(message[-len(FLAGS) :].tolist())
+        self.agreed = _flag_names(message[-len(FLAGS) :].tolist())
         return message[: -len(FLAGS)]
 
     # -- in a validation pass --------------------------------------------------------------------------------------------
 
     def start_round(self, unreadable: bool) -> bool:
-        """Start the reduction of a round of batches. Return True if the pass must end now: the same answer on every rank, one round
-        after a rank raised a flag (at once in a single process)."""
+        """Start the reduction of a round of batches. Return True, on every rank alike, if the pass must end now: one round after a rank
+        has raised a flag, at once in a single process."""
         stop = self.finish_round()
         self._message = torch.tensor([*self._own_flags(unreadable)[:3], False], dtype=torch.float32)
         self._wait = self.context.start_all_reduce(self._message)
         return stop if self.context.is_distributed else self.finish_round()
 
     def finish_round(self) -> bool:
-        """Read the reduction that is under way. Return True if the pass must end."""
+        """Wait for the reduction that `start_round` has started. Return True if the pass must end."""
         self._wait()
         self._wait = lambda: None
-        self.agreed = _raised(self._message.tolist())
+        self.agreed = _flag_names(self._message.tolist())
         return self.stop_agreed
 
     def start_pass(self) -> None:
-        """Forget the last round of an earlier pass."""
+        """Clear the flags of an earlier pass."""
         self._message = torch.zeros(len(FLAGS))
 
     # -- the reason ------------------------------------------------------------------------------------------------------
 
     def interruption_reason(self, error: OSError | None = None) -> str:
-        """Return why the run is interrupted, for a person. `error` is this rank's reading error. A collective: call it on every rank
-        after all have agreed to stop."""
+        """Return the reason of the interruption as text. A collective: call it on every rank after all have agreed to stop.
+
+        error: the error of this rank when it read its data."""
         where = f" by process rank {self.context.rank}" if self.context.world_size > 1 else ""
         unread = f"the data cannot be read{where}: {' '.join(str(error).split())}" if error is not None else None
         limit = f"trainer.max_time={self.stop.max_time} is over" if self.stop.out_of_time() else None
         reasons = self.context.all_gather((unread, self.stop.signal or limit))
-        texts = [unread for unread, _ in reasons if unread] + [asked for _, asked in reasons if asked]
+        texts = [unread for unread, _ in reasons if unread] + [request for _, request in reasons if request]
         return texts[0] if texts else "a request to stop"
 
     def _own_flags(self, unreadable: bool) -> list[bool]:
@@ -99,5 +101,5 @@ class RankSync:
         return [self.stop.signal is not None, self.stop.out_of_time(), unreadable, save]
 
 
-def _raised(flags: Sequence[float]) -> frozenset[str]:
+def _flag_names(flags: Sequence[float]) -> frozenset[str]:
     return frozenset(name for name, flag in zip(FLAGS, flags, strict=True) if flag)

@@ -1,10 +1,14 @@
-"""Signs of life: when a process of the group dies or hangs, the run ends soon and says which one, where, and at what step.
+"""The watchdog: when a process of the group dies or hangs, end the run soon and name the process, its activity and its step.
 
-Every process notes over the launcher's store, once a second, who it is, what it is doing and how far it is; rank 0 reads all notes,
-the others rank 0's. A process that is gone from this host is known at once (its launcher ends the rest), one that has been silent for
-`LOST` seconds is given up, and a group in which nothing moves for `trainer.timeout` is stuck. An exception that ends a process is noted
-as its last words, so that the others, who only see a broken connection, can name the cause. Time in which this process did not run
-(a suspended job) is nobody's silence, nor is that in which the launcher, who holds the store, is stopped.
+Two threads run in every process of a group. One exchanges statuses over the launcher's store (`peer_status.py`) and detects:
+
+    a process that is dead on this host                 after LAUNCHER_GRACE seconds: its launcher usually ends the others first
+    a process that has sent no status                   after LOST_AFTER seconds
+    a group in which no rank makes progress             after `trainer.timeout`
+    an exception that another process has published     after LAUNCHER_GRACE seconds
+
+The other thread detects a store that does not answer. Time in which this process was suspended does not count, and neither does time
+in which the launcher, which holds the store, is suspended.
 """
 
 from __future__ import annotations
@@ -17,263 +21,191 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from linnaeus.distributed import DistributedContext
-from linnaeus.distributed.awake import Awake
-from linnaeus.distributed.processes import alive_here, identity
+from linnaeus.distributed.peer_status import ENDING, PeerMonitor, Status, process_name
+from linnaeus.distributed.processes import RunningClock, alive_here, identity, is_local, process_state
 from linnaeus.errors import RunFailed
 
 T = TypeVar("T")
-BEAT = 1.0  # seconds between two notes
-LOST = 30.0  # seconds of silence after which a process is given up; a thread that holds the interpreter may be silent for some
-SILENT = 15.0  # the same once the link to it is broken
-GRACE = 5.0  # seconds for the launcher to end a group of which a process is gone
-BROKEN_LINK = ("gloo", "nccl", "socket", "connection", "store")  # words of errors that say only that another process is gone
+STATUS_INTERVAL = 1.0  # seconds between two statuses
+LOST_AFTER = 30.0  # seconds of silence after which a process is lost; a thread that holds the interpreter lock delays statuses
+LOST_AFTER_DISCONNECT = 15.0  # the same once the connection to it is broken
+LAUNCHER_GRACE = 5.0  # seconds for the launcher to end a group after a process has died
+CONNECTION_WORDS = ("gloo", "nccl", "socket", "connection", "store")  # in the text of errors that only report a broken connection
 
 
 class ProcessLost(RunFailed):
-    """Another process of the group failed, died or hangs; one line that names it."""
+    """Another process of the group failed, died or hangs. The message names it in one line."""
 
 
 class Watchdog:
-    """`doing`, `step` and `pulse` are set by the loop: what this process is at, its `global_step`, and a count that grows as long
-    as it gets on. Without a group nothing runs."""
+    """Watch over the processes of a group. Without a group no thread is started.
+
+    The loop sets these: activity, what this process does; step, its `global_step`; heartbeats, a count that grows while it makes
+    progress. `trainer.startup_timeout` applies while `long_timeout` is True: the first update compiles, allocates and fills caches.
+    """
 
     def __init__(self, context: DistributedContext, timeout: float, startup_timeout: float) -> None:
+        """`timeout` and `startup_timeout` are in seconds."""
         self.context, self.timeout, self.startup_timeout = context, timeout, startup_timeout
-        self.doing, self.step, self.pulse = "starting", 0, 0
-        self.patient = True  # the first update compiles, allocates and reads caches: `startup_timeout` holds until it is done
-        self._me, self._parent = identity(), os.getppid()
-        self.notes: dict[int, dict[str, Any]] = {}  # the newest of each process watched
-        self.clock = Awake()
+        self.activity, self.step, self.heartbeats = "starting", 0, 0
+        self.long_timeout = True
+        self.statuses: dict[int, Status] = {}  # rank -> newest status
+        self.clock = RunningClock()
+        self._identity, self._parent = identity(), os.getppid()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    # -- on the main thread ----------------------------------------------------------------------------------------------
+    # -- called in the main thread ---------------------------------------------------------------------------------------
 
-    def start(self, give_up: Callable[[str, int], None]) -> None:
-        """Begin to note and to watch; `give_up(line, step)` is called, in another thread, before the process is ended."""
+    def start(self, on_abort: Callable[[str, int], None]) -> None:
+        """Start the threads. `on_abort(line, step)` is called in one of them before the process is ended."""
         if self.context.is_distributed:
-            self._give_up = give_up
+            self._on_abort = on_abort
             self._store = self.context.store.clone()
-            self._store.set_timeout(timedelta(seconds=LOST))
-            self._note()  # before anything can happen to this process
-            self._answered = self.clock.now()
-            self._threads = [threading.Thread(target=act, name="watchdog", daemon=True) for act in (self._watch, self._guard)]
+            self._store.set_timeout(timedelta(seconds=LOST_AFTER))
+            self._publish_status()  # here, so that a process that dies during the start is found too
+            self._last_answer = self.clock.now()
+            self._threads = [threading.Thread(target=f, name="watchdog", daemon=True) for f in (self._watch_peers, self._watch_store)]
             for thread in self._threads:
                 thread.start()
 
     def stop(self) -> None:
-        """The run is over: silence means nothing from now on."""
-        self.doing = "ending"
+        """Stop the threads at the end of the run."""
+        self.activity = ENDING
         self._stop.set()
         for thread in self._threads:
-            thread.join(timeout=5.0)  # it may be waiting for a store that is gone
+            thread.join(timeout=5.0)  # it may be waiting for a store that does not answer
         self._threads = []
 
-    def first_update_is_done(self) -> None:
-        """From here on a wait is a hang. (The collectives' own limit stays: this watch is earlier and knows more.)"""
-        self.patient = False
+    def first_update_done(self) -> None:
+        """Apply `trainer.timeout` from now on. The collectives keep their own, longer limit."""
+        self.long_timeout = False
 
-    def be_patient(self) -> None:
-        """The report at the end is rank 0's alone and may take its time."""
-        self.patient = True
+    def allow_long_timeout(self) -> None:
+        """Apply `trainer.startup_timeout` from now on: rank 0 alone writes the final report."""
+        self.long_timeout = True
 
-    def last_words(self, error: BaseException) -> None:
-        """Tell the others why this process ends, unless it ends because another did."""
-        if self._threads and not is_broken_link(error):
-            _within(5.0, lambda: self._store.set(f"last/{self.context.rank}", f"{type(error).__name__}: {error}"))
+    def publish_error(self, error: BaseException) -> None:
+        """Send the exception that ends this process to the others, unless it only reports a broken connection to one of them."""
+        if self._threads and not is_connection_error(error):
+            _run_within(5.0, lambda: self._store.set(f"error/{self.context.rank}", f"{type(error).__name__}: {error}"))
 
-    def explain(self) -> str | None:
-        """After a broken link: the process that broke it; None when nobody is found to have. Waits less than launchers do before they
-        kill what they asked to end (30 s)."""
+    def find_cause(self) -> str | None:
+        """After a connection error return a line about the process that caused it; None if no process is found.
+
+        Takes at most 19 s: launchers kill the processes of a group about 30 s after they have asked them to end."""
         if not self._threads:
             return None
-        return _within(SILENT + 4 * BEAT, self._find_cause, self._store_lost)
+        return _run_within(LOST_AFTER_DISCONNECT + 4 * STATUS_INTERVAL, self._poll_for_cause, self._store_lost)
 
-    def _find_cause(self) -> str | None:
-        ends = time.monotonic() + SILENT + 2 * BEAT
-        watch = Watch(self)
-        while time.monotonic() < ends:
+    def _poll_for_cause(self) -> str | None:
+        deadline = time.monotonic() + LOST_AFTER_DISCONNECT + 2 * STATUS_INTERVAL
+        monitor = self._monitor()
+        while time.monotonic() < deadline:
             try:
-                found = watch.last_words() or watch.lost(watch.read(), 0.0, SILENT)
+                found = monitor.find_error() or monitor.find_lost(monitor.read(), 0.0, LOST_AFTER_DISCONNECT)
             except RuntimeError:
                 return self._store_lost()
             if found:
                 return found
-            time.sleep(BEAT / 5)
+            time.sleep(STATUS_INTERVAL / 5)
         return None
 
     # -- in the threads --------------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        watch, said = Watch(self), 0.0
-        while not self._stop.wait(BEAT):
+    def _watch_peers(self) -> None:
+        """Exchange statuses and end this process when another one is lost, stuck or has failed."""
+        monitor, seconds_since_error = self._monitor(), 0.0
+        while not self._stop.wait(STATUS_INTERVAL):
             try:
-                self._note()
-                notes = watch.read()
-                if self.clock.now() - self._answered > LOST / 2:
-                    watch.hear_again()  # the others could note no more than this process could read
-                lost = watch.lost(notes, GRACE, LOST) or watch.stuck()
-                words = watch.last_words()
-            except RuntimeError:  # the store is gone; perhaps because the run is over on rank 0, and soon here
+                self._publish_status()
+                statuses = monitor.read()
+                if self.clock.now() - self._last_answer > LOST_AFTER / 2:
+                    monitor.restart_silence()  # while the store did not answer, the others could not write to it either
+                lost = monitor.find_lost(statuses, LAUNCHER_GRACE, LOST_AFTER) or monitor.find_stuck(self._stuck_after())
+                error = monitor.find_error()
+            except RuntimeError:  # the store is lost, perhaps because rank 0 has finished first; `_watch_store` decides
                 continue
-            self._answered = self.clock.now()
-            said += BEAT if words else 0.0
-            if lost or said > GRACE:  # who said it was given time to bring the others down by itself
-                self._end(lost or str(words))
-        if self.doing == "ending":
-            self._say_goodbye()
+            self._last_answer = self.clock.now()
+            seconds_since_error += STATUS_INTERVAL if error else 0.0
+            if lost or seconds_since_error > LAUNCHER_GRACE:  # the failed process usually ends this one by the broken connection
+                self._abort(lost or str(error))
+        if self.activity == ENDING:
+            with contextlib.suppress(RuntimeError):  # rank 0 held the store and has ended
+                self._publish_status()
 
-    def _guard(self) -> None:
-        """Needs no store: one that does not answer may block the other thread."""
-        stopped = self._answered  # when the launcher was last seen to be
-        while not self._stop.wait(BEAT):
-            if os.getppid() != self._parent:  # where the system does not end us with the launcher
+    def _watch_store(self) -> None:
+        """End this process when the store has not answered for `LOST_AFTER` seconds. Makes no call to the store, which could block."""
+        suspended = self._last_answer  # the last time the launcher was found suspended
+        while not self._stop.wait(STATUS_INTERVAL):
+            if os.getppid() != self._parent:  # for systems on which `die_with_parent` has no effect
                 os._exit(1)
             now = self.clock.now()
-            if self._launcher_is_stopped() and now - self._answered < self.timeout:
-                stopped = now  # training needs no store: perhaps it is continued
-            elif now - max(self._answered, stopped) > LOST:
-                self._end(self._store_lost())
+            if self._launcher_is_suspended() and now - self._last_answer < self.timeout:
+                suspended = now  # training does not need the store: the launcher may be continued
+            elif now - max(self._last_answer, suspended) > LOST_AFTER:
+                self._abort(self._store_lost())
 
-    def _end(self, line: str) -> None:
-        if self._stop.is_set() or self.doing == "ending":
+    def _abort(self, line: str) -> None:
+        """Print `line`, call `on_abort` and end this process with status 1. Neither may block: stderr or the disk may hang or be full."""
+        if self._stop.is_set() or self.activity == ENDING:
             return
-        try:  # the disk may be what hangs, or is full; stderr may be on it, or a pipe that nobody reads
-            _within(2.0, lambda: print(f"error: {line}", file=sys.stderr, flush=True))
-            _within(10.0, lambda: self._give_up(line, self.step))
+        try:
+            _run_within(2.0, lambda: print(f"error: {line}", file=sys.stderr, flush=True))
+            _run_within(10.0, lambda: self._on_abort(line, self.step))
         finally:
             os._exit(1)
 
+    def _monitor(self) -> PeerMonitor:
+        return PeerMonitor(self.context.rank, self.context.world_size, self._store, self.clock, self.statuses, self._status)
+
+    def _stuck_after(self) -> float:
+        saving = self.activity == "saving"  # a slow disk
+        return self.startup_timeout if self.long_timeout or saving else self.timeout
+
+    def _status(self) -> Status:
+        return {**self._identity, "activity": self.activity, "step": self.step, "heartbeats": self.heartbeats}
+
+    def _publish_status(self) -> None:
+        self._store.set(f"status/{self.context.rank}", json.dumps({**self._status(), "time": time.time()}))
+
     def _store_lost(self) -> str:
-        """The launcher of process rank 0 holds the store: gone are both, or the way to their host."""
-        line, note = "the launcher's store cannot be reached: the first node has failed", self.notes.get(0)
-        if self._launcher_is_stopped():
-            return f"the launcher of this node (process {self._parent}), which holds the store, is stopped: it was not continued in time"
+        """Return a line about the loss of the store. The launcher of the first node holds it: the launcher, the node or the network has
+        failed."""
+        line, status = "the launcher's store cannot be reached: the first node has failed", self.statuses.get(0)
+        if self._launcher_is_suspended():
+            return f"the launcher of this node (process {self._parent}), which holds the store, is suspended and was not continued in time"
         if self.context.rank == 0:
             return "the launcher's store, which is on this node, does not answer"
-        if note and self._is_here(note) and alive_here(note):
-            return f"the launcher's store does not answer, and {_who(0, note)} lives, at step {note['step']} ({note['doing']})"
-        return f"{line}, with {_who(0, note)} at step {note['step']} ({note['doing']})" if note else line
+        if status and is_local(status, self._identity) and alive_here(status):
+            where = f"at step {status['step']} ({status['activity']})"
+            return f"the launcher's store does not answer, but {process_name(0, status)} is alive, {where}"
+        return f"{line}, with {process_name(0, status)} at step {status['step']} ({status['activity']})" if status else line
 
-    def _launcher_is_stopped(self) -> bool:
-        """Whether this node's launcher holds the store and has been told to stand still (SIGSTOP, Ctrl-Z)."""
-        return os.environ.get("GROUP_RANK") == "0" and _state(self._parent) in ("T", "t")
-
-    def _is_here(self, note: dict[str, Any]) -> bool:
-        """Whether it is of a process that can be seen from this one; hosts may share a name."""
-        return note["boot"] == self._me["boot"] and note["space"] == self._me["space"]
-
-    def _note(self) -> None:
-        note = {**self._me, "doing": self.doing, "step": self.step, "pulse": self.pulse, "patient": self.patient, "beat": time.time()}
-        self._store.set(f"note/{self.context.rank}", json.dumps(note))
-
-    def _say_goodbye(self) -> None:
-        try:
-            self._note()
-        except RuntimeError:
-            return  # rank 0 held the store and has left
+    def _launcher_is_suspended(self) -> bool:
+        """Return True if the launcher of this process holds the store and is suspended (SIGSTOP, Ctrl-Z)."""
+        return os.environ.get("GROUP_RANK") == "0" and process_state(self._parent) in ("T", "t")
 
 
-class Watch:
-    """What one process sees of the others. Times are of this process's clock, `Awake`."""
-
-    def __init__(self, watchdog: Watchdog) -> None:
-        self.v, self.store = watchdog, watchdog._store
-        world, rank = watchdog.context.world_size, watchdog.context.rank
-        self.others = [r for r in range(world) if r != rank] if rank == 0 else [0]
-        self.notes, self._now = watchdog.notes, watchdog.clock.now
-        self._moved, self._pulses = self._now(), -1
-        self.hear_again()
-
-    def hear_again(self) -> None:
-        """Silence counts from now on."""
-        self._heard = dict.fromkeys(self.others, self._now())
-
-    def read(self) -> dict[int, dict[str, Any]]:
-        """The newest note of each process watched, as far as there is one."""
-        for rank in self.others:
-            if not self.store.check([f"note/{rank}"]):
-                continue
-            note = json.loads(self.store.get(f"note/{rank}"))
-            if note != self.notes.get(rank):
-                self.notes[rank], self._heard[rank] = note, self._now()
-        return self.notes
-
-    def lost(self, notes: dict[int, dict[str, Any]], grace: float, silence: float) -> str | None:
-        """The first process that is gone, by what its host says (given `grace` seconds for its launcher to act), or that has been
-        silent for `silence` of them. One that never spoke may still be starting."""
-        for rank, note in notes.items():
-            if note["doing"] == "ending":
-                continue
-            gone, quiet = self.v._is_here(note) and alive_here(note) is False, self._now() - self._heard[rank]
-            if quiet > (grace if gone else silence):
-                end = "died" if gone else f"has given no sign of life for {quiet:.0f} s; it was"
-                step = max(note["step"], self.v.step)  # all are at the same one, and its note may be a beat old
-                return f"{_who(rank, note)} {end} at step {step} ({note['doing']})"
-        return None
-
-    def last_words(self) -> str | None:
-        """The exception that ended another process."""
-        for rank in range(self.v.context.world_size):
-            if rank != self.v.context.rank and self.store.check([f"last/{rank}"]):
-                words = " ".join(self.store.get(f"last/{rank}").decode().split())[:300]
-                self.read()
-                note = self.notes.get(rank)
-                return f"{_who(rank, note)} failed at step {note['step']}: {words}" if note else f"process rank {rank} failed: {words}"
-        return None
-
-    def stuck(self) -> str | None:
-        """Rank 0: nothing has moved anywhere for too long; names the process that is furthest behind."""
-        if self.v.context.rank != 0:
-            return None
-        mine = {"doing": self.v.doing, "step": self.v.step, "pulse": self.v.pulse, **self.v._me}
-        notes = {0: mine, **self.notes}
-        pulses = sum(note["pulse"] for note in notes.values())
-        if pulses != self._pulses:
-            self._pulses, self._moved = pulses, self._now()
-        patient = self.v.patient or self.v.doing == "saving"  # a slow disk is no hang
-        limit = self.v.startup_timeout if patient else self.v.timeout
-        quiet = self._now() - self._moved
-        if quiet <= limit:
-            return None
-        least = min(note["pulse"] for note in notes.values())
-        behind = [f"{_who(rank, note)} at step {note['step']} ({note['doing']})" for rank, note in notes.items() if note["pulse"] == least]
-        more = f" and {len(behind) - 4} others" if len(behind) > 4 else ""
-        return f"nothing has moved for {quiet:.0f} s (trainer.timeout); furthest behind: {', '.join(behind[:4])}{more}"
+def is_connection_error(error: BaseException) -> bool:
+    """Return True if `error` only reports that another process cannot be reached."""
+    text = str(error).lower()
+    from_torch = type(error).__module__.startswith("torch.distributed") or type(error).__name__.startswith("Dist")
+    return isinstance(error, RuntimeError) and (from_torch or any(word in text for word in CONNECTION_WORDS))
 
 
-def _state(pid: int) -> str | None:
-    """The letter the system has for what a process does, where it tells."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
-
-
-def _within(seconds: float, act: Callable[[], T], otherwise: Callable[[], T | None] = lambda: None) -> T | None:
-    """What `act` returns, or `otherwise` when it takes longer or fails for the store, or a disk."""
-    done: list[T] = []
+def _run_within(seconds: float, function: Callable[[], T], otherwise: Callable[[], T | None] = lambda: None) -> T | None:
+    """Return `function()`, or `otherwise()` if it takes longer than `seconds` or fails because of the store, a disk or a closed file."""
+    results: list[T] = []
 
     def run() -> None:
         with contextlib.suppress(RuntimeError, OSError, ValueError):  # ValueError: a closed file
-            done.append(act())
+            results.append(function())
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
-    return done[0] if done else otherwise()
-
-
-def _who(rank: int, note: dict[str, Any]) -> str:
-    return f"process rank {rank} on {note['host']} (pid {note['pid']})"
-
-
-def is_broken_link(error: BaseException) -> bool:
-    """Whether an error says only that another process cannot be reached."""
-    text = str(error).lower()
-    named = type(error).__module__.startswith("torch.distributed") or type(error).__name__.startswith("Dist")
-    return isinstance(error, RuntimeError) and (named or any(word in text for word in BROKEN_LINK))
+    return results[0] if results else otherwise()

@@ -1,4 +1,4 @@
-"""The stages of a run and the validation passes it can make."""
+"""Stages of a run and its validation passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TrainingStage(StrEnum):
-    """Training, or one of the validation passes. Checkpoints and logs hold the value."""
+    """Training or a kind of validation pass. Checkpoints and logs contain the value."""
 
     TRAINING = "training"
     VALIDATION_NORMAL = "validation_normal"
@@ -17,12 +17,13 @@ class TrainingStage(StrEnum):
 
     @property
     def is_validation(self) -> bool:
+        """True for every stage but training."""
         return self is not TrainingStage.TRAINING
 
 
 class ValidationPass(NamedTuple):
-    """One way of validating. `key` prefixes its metrics (`val`, `val_mask_meta`, `val_mask_SPATIAL`); `masked` are the metadata
-    components that are masked for every sample."""
+    """A validation pass. key: the prefix of its metrics (`val`, `val_mask_meta`, `val_mask_SPATIAL`). masked: metadata components that
+    are masked for every sample."""
 
     key: str
     stage: TrainingStage
@@ -31,7 +32,7 @@ class ValidationPass(NamedTuple):
 
 
 def validation_passes(combinations: Sequence[tuple[str, ...]], components: tuple[str, ...]) -> list[ValidationPass]:
-    """Return every pass a run can make: normal, all of `components` masked, and each of `combinations` masked, by its index."""
+    """Return the passes a run can make: normal, all `components` masked, and each of `combinations` masked, numbered from 0."""
     passes = [ValidationPass("val", TrainingStage.VALIDATION_NORMAL)]
     if components:
         passes.append(ValidationPass("val_mask_meta", TrainingStage.VALIDATION_MASK_META, None, components))

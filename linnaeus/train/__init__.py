@@ -1,17 +1,12 @@
-"""Training: build the parts, restore them, run the epochs, end each step, validate, finish. `loop.py` is the loop."""
+"""Training: build the parts, restore them, run the epochs, end each step, validate, finish. Start to read at `loop.py`."""
 
-from linnaeus.train.build import (
-    apply_process_settings,
-    build_training,
-    find_run_directory,
-    join_group,
-    open_outputs,
-    run_record,
-)
+from linnaeus.train.build import build_training
 from linnaeus.train.finish import close, final_validations, finish, record_failure
 from linnaeus.train.loop import train_one_epoch
+from linnaeus.train.outputs import open_outputs
 from linnaeus.train.planning import resolve_schedule
 from linnaeus.train.restore import check_named_checkpoint, find_initial_weights, finish_pending_validations, restore
+from linnaeus.train.start import apply_process_settings, find_run_directory, join_group, run_record
 from linnaeus.train.state import INTERRUPTED
 from linnaeus.train.validation import validate_one_pass, validate_with_partial_mask
 

@@ -1,4 +1,4 @@
-"""The end of a run: the last validations, the summary, the report, and a clear record when it fails."""
+"""The end of a run: final validations, summary, report, and the record of a failure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from linnaeus.distributed.signals import StoppedBeforeTraining
-from linnaeus.distributed.watchdog import ProcessLost, is_broken_link
+from linnaeus.distributed.watchdog import ProcessLost, is_connection_error
 from linnaeus.errors import RunFailed
 from linnaeus.train import readings, saving
 from linnaeus.train.outputs import log_write_errors
@@ -17,7 +17,7 @@ log = logging.getLogger("linnaeus")
 
 
 def final_validations(t: Training) -> None:
-    """Run the passes that belong to the end of the run, after an early stop. The last step of the schedule has them already."""
+    """Run the final passes of a run that was stopped early. After the last step of the schedule they have already run."""
     schedule_final_validations(t)
     if t.progress.has_pending_validations():
         saving.save(t)
@@ -27,10 +27,11 @@ def final_validations(t: Training) -> None:
 
 
 def finish(t: Training) -> str:
-    """Wait for the last checkpoint, write the summary and the report, print the result. Return the status of summary.json. Raise
-    `CheckpointNotWritten` on every rank when the end of the run could not be saved."""
-    t.watchdog.doing = "finishing"
-    t.watchdog.be_patient()
+    """Wait for the last checkpoint, write summary.json and report.html, log the result. Return the status of summary.json.
+
+    Raise `CheckpointNotWritten` on every rank if the last checkpoint could not be written, `RunFailed` if summary.json could not."""
+    t.watchdog.activity = "finishing"
+    t.watchdog.allow_long_timeout()
     saving.settle(t)
     if t.run.interrupted:
         status = INTERRUPTED
@@ -47,13 +48,15 @@ def finish(t: Training) -> str:
     try:
         write_summary(t, status, **t.run.record)
     except OSError as error:
-        raise RunFailed(f"summary.json could not be written ({error.strerror}); all else is saved, the same command writes it") from None
+        raise RunFailed(
+            f"summary.json could not be written ({error.strerror}); the rest is saved, and the same command writes it"
+        ) from None
     if t.context.is_master and status != INTERRUPTED:
         final = t.tracker.final
         for line in t.workload.summary(final):
             log.info(line)
         t.output.write_report(t.workload.report_sections(final))
-    t.context.barrier()  # some launchers end the others when a process leaves: not before rank 0 has written its last file
+    t.context.barrier()  # some launchers kill the group when a process exits: wait until rank 0 has written its last file
     return status
 
 
@@ -74,7 +77,7 @@ def write_summary(t: Training, status: str, **values: Any) -> None:
 
 
 def write_lost_results(t: Training) -> None:
-    """Write the results of the last step again where a finished run has lost the files. They are in its checkpoint."""
+    """Write the validation results of the last step again, from its checkpoint, if the run directory has lost the files."""
     step, results = t.progress.global_step, t.tracker.last
     if t.output.directory.missing and t.tracker.last_step == step:
         weights = saving.weights_hash(t)
@@ -85,7 +88,7 @@ def write_lost_results(t: Training) -> None:
 
 
 def close(t: Training) -> None:
-    """Stop loader workers and the watchdog, and close files."""
+    """Stop the watchdog and the loader workers, and close all files."""
     t.watchdog.stop()
     for loader in (t.train_loader, t.validation_loader):
         iterator = getattr(loader, "_iterator", None)
@@ -96,8 +99,9 @@ def close(t: Training) -> None:
 
 
 def record_failure(t: Training, error: BaseException) -> None:
-    """Write `failed` to summary.json with the reason in one line, or `interrupted` for a request to stop. Raise `ProcessLost` when
-    `error` only says that another process has gone."""
+    """Write `failed` and the reason to summary.json, or `interrupted` for a request to stop.
+
+    Raise `ProcessLost` if `error` only reports a broken connection and the process that caused it is found."""
     if not hasattr(t, "output"):
         return
     summary = t.output.directory.path / "summary.json"
@@ -105,18 +109,18 @@ def record_failure(t: Training, error: BaseException) -> None:
         with log_write_errors(summary):
             record_end(t, INTERRUPTED, stop_reason=INTERRUPTED, interrupted_by=str(error))
         return
-    t.watchdog.last_words(error)
-    cause = t.watchdog.explain() if is_broken_link(error) else None
+    t.watchdog.publish_error(error)
+    cause = t.watchdog.find_cause() if is_connection_error(error) else None
     reason = cause or " ".join(f"{type(error).__name__}: {error}".split())[:500]
     with log_write_errors(summary):
         record_end(t, "failed", error=reason)
     if cause is not None:
-        log.error(cause)  # to train.log: the exception goes to the console of a process that its launcher may be ending
+        log.error(cause)  # to train.log: the launcher may kill this process before the exception is printed
         raise ProcessLost(f"{cause}. The same command continues from the last checkpoint") from None
 
 
 def record_end(t: Training, status: str, **values: str) -> None:
-    """Write the end to summary.json; an end before anything was restored keeps the numbers that are there."""
+    """Write `status` to summary.json. Before the run is restored keep the numbers that the file contains."""
     if t.output.resumed:
         write_summary(t, status, **values)
     elif t.context.is_master:

@@ -1,8 +1,8 @@
-"""`train_one_epoch`: the loop, top to bottom.
+"""`train_one_epoch`: the loop, to be read from top to bottom.
 
-Per window (the micro-batches of one update on this process): count the valid labels of the whole global batch, run each
-micro-batch forward and backward, measure what the task weights go by, update, move the one counter, and at that boundary log, save,
-validate and stop. Nothing between two boundaries waits for the device.
+A window is the list of micro-batches of one optimizer update on one process. For each window: count the valid labels of the whole
+global batch, run forward and backward for each micro-batch, measure what the task weights depend on, update, advance the one counter.
+At the step end log, save, validate and stop (`step_end.py`). Between two step ends nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ Window = list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # (host batch, devic
 
 
 def train_one_epoch(training: Training, epoch: int) -> None:
-    """Run the updates of `epoch` from where `progress.global_step` stands. Return early when the run is interrupted or stopped."""
+    """Run the updates of `epoch` (0-based) from `progress.global_step` on. Return early if the run is interrupted or stopped."""
     t = training
     t.progress.start_training_epoch(epoch)
     t.sampler.set_epoch(epoch, t.progress.position_in_epoch)
     set_training(t.model)
     prefetcher = DevicePrefetcher(t.train_loader, t.device)
-    before = t.progress.global_step
+    first_step = t.progress.global_step
     for window in windows(prefetcher, t.sampler.accumulation):
-        t.watchdog.doing = "training"
+        t.watchdog.activity = "training"
         train_one_step(t, window)
         t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
         end_step(t)
         if not t.run.running:
             return
-        t.watchdog.doing = "waiting for data"
-    if t.progress.global_step == before:
+        t.watchdog.activity = "waiting for data"
+    if t.progress.global_step == first_step:
         raise RuntimeError(f"epoch {epoch + 1}: the loader yielded no window although {len(t.sampler.steps())} updates were planned")
     t.checker.validate_epoch_steps(epoch, t.progress.global_step - epoch * t.sampler.steps_per_epoch)
     t.progress.end_epoch()
 
 
 def windows(batches: Iterable[Any], accumulation: int) -> Iterator[Window | OSError]:
-    """Consecutive groups of `accumulation` micro-batches; an incomplete one at the end would be no update and is left out. A read
-    that failed for good ends them with its error."""
+    """Yield groups of `accumulation` consecutive micro-batches; drop an incomplete group at the end. A read error that persists is
+    yielded as the last item."""
     window: Window = []
     try:
         for pair in batches:
@@ -68,82 +68,83 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
         t.sync.reduce_counts(torch.zeros(len(t.workload.tasks), dtype=torch.float64), unreadable=True)
         t.run.interrupt(t.sync.interruption_reason(window))
         return
-    hosts = [host for host, _ in window]
-    for host in hosts:
+    host_batches = [host for host, _ in window]
+    for host in host_batches:
         t.workload.check_batch(host)
-    valid = t.sync.reduce_counts(functools.reduce(torch.add, [t.workload.valid_counts(host) for host in hosts]))
+    valid = t.sync.reduce_counts(functools.reduce(torch.add, [t.workload.valid_counts(host) for host in host_batches]))
     if t.sync.data_unreadable:
         t.run.interrupt(t.sync.interruption_reason())
         return
     if t.output.batches is not None:
-        t.output.batches.window(t.progress.global_step + 1, hosts)
-    update_from(t, window, valid)
-    t.watchdog.step, t.watchdog.pulse = t.progress.global_step, t.watchdog.pulse + 1
-    t.watchdog.first_update_is_done()
+        t.output.batches.window(t.progress.global_step + 1, host_batches)
+    update_on_window(t, window, valid)
+    t.watchdog.step, t.watchdog.heartbeats = t.progress.global_step, t.watchdog.heartbeats + 1
+    t.watchdog.first_update_done()
 
 
-def update_from(t: Training, window: Window, valid: Tensor) -> None:
-    """Forward, backward and update; `valid` [T]: labels per task in the whole global batch."""
+def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
+    """Run forward and backward for each micro-batch, then the optimizer update. `valid` [T]: valid labels per task in the global
+    batch, on the host."""
     step = t.progress.global_step
     weights = t.weighting.weights
-    shares = torch.tensor([t.context.world_size / (count or 1.0) for count in valid.tolist()], dtype=weights.dtype)
-    # non_blocking: a blocking copy to a GPU waits for all that is queued there, the last update included.
-    shares = shares.to(weights.device, non_blocking=True)
+    scales = torch.tensor([t.context.world_size / (count or 1.0) for count in valid.tolist()], dtype=weights.dtype)
+    # non_blocking: a blocking copy to a GPU waits for everything queued there, including the last update
+    scales = scales.to(weights.device, non_blocking=True)
     t.weighting_meter.start(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.should_measure_conflict(step + 1))
     t.optimizers.zero_grad()
     t.update.start(step + 1)
     for number, (_, batch) in enumerate(window):
-        key_forward(t, step, number)
+        seed_micro_batch(t, step, number)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
-            run_micro_batch(t, batch, shares)
+            forward_backward(t, batch, scales)
     t.optimizers.set_lr(t.lr.at(step))
     saving.wait_for_copy(t)
     t.update()
-    t.weighting_meter.finish(sums_after(t, window, step) if t.weighting_meter.requires_losses_after() else None)
+    t.weighting_meter.finish(loss_sums_after_update(t, window, step) if t.weighting_meter.requires_losses_after() else None)
     t.tracker.add_update(valid)
     samples = t.sampler.samples_in(step)
-    t.progress.update_window(samples, len(window), units_in(t, samples, valid))
+    t.progress.update_window(samples, len(window), count_units(t, samples, valid))
 
 
-def units_in(t: Training, samples: int, valid: Tensor) -> int:
-    """What a global batch of so many samples holds of the workload's units, `valid` [T] on the host being its labels: as many as the
-    task of that name has, since a sample may be padded."""
-    if t.workload.units is None:
-        return 0
-    name, each = t.workload.units
-    return int(valid[t.workload.tasks.index(name)]) if name in t.workload.tasks else each * samples
-
-
-def key_forward(t: Training, step: int, number: int) -> None:
-    """Dropout and drop-path of a micro-batch follow from its place in the global batch."""
+def seed_micro_batch(t: Training, step: int, number: int) -> None:
+    """Seed dropout and drop-path by (seed, step, index of the micro-batch in the global batch)."""
     seed_forward(t.config.seed, step, number * t.context.world_size + t.context.rank, t.device.type)
 
 
-def run_micro_batch(t: Training, batch: dict[str, Tensor], shares: Tensor) -> None:
-    """Forward and backward of one micro-batch: sum_t w_t / N_t * (sum of the task's losses), N_t over the global batch; `shares` [T]
-    are the processes (DDP takes their mean) over N_t."""
+def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> None:
+    """Run forward and backward of one micro-batch. The loss is sum_t w_t / N_t * (sum of the task's losses), N_t the valid labels of
+    the global batch. `scales` [T] is W / N_t for W processes, because DDP averages over them."""
     batch = t.workload.prepare(batch)
     with t.precision.autocast():
         outputs = t.runner(batch)
     sums = t.workload.loss_sums(outputs, batch)
     t.weighting_meter.measure(sums, outputs, t.precision.loss_scale)
-    t.precision.backward(sums, t.weighting.weights * shares)
+    t.precision.backward(sums, t.weighting.weights * scales)
     t.tracker.add_micro_batch(sums, outputs, batch)
 
 
 @torch.no_grad()
-def sums_after(t: Training, window: Window, step: int) -> Tensor:
-    """float64 [T]: this process's loss sums of the window that update `step` has just been made of, with its dropout; what a forward
-    changes in the model (batch statistics) is put back."""
-    statistics = list(changing_buffers(t.model).values())
-    before = [buffer.clone() for buffer in statistics]
+def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
+    """Return this process's loss sums, float64 [T], of the window of update `step` with the updated weights and the same dropout.
+    Restore the buffers that a forward changes (batch statistics)."""
+    buffers = list(changing_buffers(t.model).values())
+    saved = [buffer.clone() for buffer in buffers]
     total = torch.zeros_like(t.weighting.weights, dtype=torch.float64)
     for number, (_, batch) in enumerate(window):
-        key_forward(t, step, number)
+        seed_micro_batch(t, step, number)
         batch = t.workload.prepare(batch)
         with t.precision.autocast():
             outputs = t.model(batch)
         total += t.workload.loss_sums(outputs, batch)
-    for buffer, kept in zip(statistics, before, strict=True):
-        buffer.copy_(kept)
+    for buffer, value in zip(buffers, saved, strict=True):
+        buffer.copy_(value)
     return total
+
+
+def count_units(t: Training, samples: int, valid: Tensor) -> int:
+    """Return the workload's units (tokens) in a global batch of `samples`: the valid labels of the task with the same name, which
+    excludes padding, otherwise units per sample times samples."""
+    if t.workload.units is None:
+        return 0
+    name, per_sample = t.workload.units
+    return int(valid[t.workload.tasks.index(name)]) if name in t.workload.tasks else per_sample * samples

@@ -1,14 +1,17 @@
-"""`Outputs`: the files and loggers of one run. It receives values and knows nothing of the parts of the training.
+"""`Outputs`: the files and loggers of one run. Its methods take values, not parts of the training.
 
-Ranks other than 0 take part in what must be broadcast and write nothing.
+Rank 0 writes. Other ranks construct the same object for its broadcasts and write nothing but their batch records.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import math
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,16 +19,19 @@ from typing import Any
 from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
-from linnaeus.errors import RunFailed
+from linnaeus.errors import ConfigError, RunFailed
 from linnaeus.files import write_atomic
-from linnaeus.reporting import LogSinks, ProgressDisplay, write_report, write_summary
+from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file, write_report, write_summary
 from linnaeus.reporting.batch_record import BatchRecord
 from linnaeus.reporting.run_reports import RunReports
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.finished_run import read_summary
 from linnaeus.rundir.validation_results import ValidationResults
+from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
+
+SHARED_DISK_DELAY = 30.0  # seconds in which a shared disk must show a file that another host has written
 
 
 class CheckpointNotWritten(RunFailed):
@@ -33,7 +39,11 @@ class CheckpointNotWritten(RunFailed):
 
 
 class Outputs:
-    """Rows, reports, checkpoints and validation results of one run."""
+    """Rows, reports, checkpoints and validation results of one run.
+
+    seconds_before: wall time of earlier launches. last_row: the newest value of every metric. saved_step: step of the newest checkpoint
+    of this launch, -1 without one. resumed: True once rows, results and checkpoints are cut back to the step where the run continues.
+    """
 
     def __init__(
         self, config: Config, context: DistributedContext, directory: RunDirectory, sinks: LogSinks, display: ProgressDisplay
@@ -44,20 +54,21 @@ class Outputs:
         self.writer: CheckpointWriter | None = None
         if context.is_master:
             self.writer = CheckpointWriter(directory.checkpoints, keep.keep_last, keep.keep_best, keep.best_mode)
-        self.seconds_before = 0.0  # wall time of earlier launches
+        self.seconds_before = 0.0
         self.last_row: dict[str, Any] = {}
         self.saved_step = -1
-        self.resumed = False  # True once rows, results and checkpoints are cut back to where the run continues
+        self.resumed = False
         self.results = ValidationResults(directory.validation)
         self.batches: BatchRecord | None = None  # with debug.batch_hashes
         self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display.line)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
-        """Cut rows, results and later checkpoints back to `step`. `saved` is `counters()` as the checkpoint holds it; None in a new run
-        and when the checkpoint is of another run."""
+        """Remove rows after `step` and rename later checkpoints.
+
+        saved: `counters()` from the checkpoint; None for a new run and for a checkpoint of another run."""
         saved = saved if saved is not None else {"rows": {}, "seconds": 0.0}
         self.seconds_before, self.resumed = saved["seconds"], True
-        if self.writer is not None:  # before the rows are cut: a kill in between must not leave a checkpoint that counts more
+        if self.writer is not None:  # first: a kill before the rows are cut must not leave a checkpoint that counts more rows
             for name in self.writer.resume(step):
                 log.warning("checkpoint %s is newer than step %d and was renamed", name, step)
         for line in self.sinks.resume(saved["rows"], step):
@@ -67,8 +78,9 @@ class Outputs:
             self.batches.truncate_after(step)
 
     def counters(self, wall_seconds: float) -> dict[str, Any]:
-        """Return the number of rows written, the report that waits for a validation, and the wall time of all launches; `wall_seconds` is
-        that of this one."""
+        """Return for a checkpoint: the number of rows and reports written, the pending report, and the wall time of all launches.
+
+        wall_seconds: wall time of this launch."""
         return {
             "rows": self.sinks.state_dict(),
             "reports": self.reports.rows,
@@ -84,30 +96,32 @@ class Outputs:
     # -- validation results ----------------------------------------------------------------------------------------------
 
     def validation_result(self, step: int, key: str, weights: str) -> dict[str, float] | None:
-        """Return the result of a pass that was finished before with these weights, the same on every rank; None if it has to run."""
+        """Return, on every rank, the result of a pass that has already run with these weights; None if it has to run.
+
+        weights: `saving.weights_hash`."""
         return self.context.broadcast_object(self.results.read(step, key, weights) if self.context.is_master else None)
 
     def write_validation(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
-        """Write the result of a pass at once. If the disk refuses, it stays in memory, and no checkpoint that depends on it is committed
-        before it is written."""
+        """Write the result of a pass. If the write fails, the result stays in memory and is written before the next checkpoint is
+        committed."""
         if self.context.is_master:
             self.reports.passes += 1
             with log_write_errors(self.results.path(step, key)):
                 self.results.write(step, key, metrics, weights)
 
     def show_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log a line for a finished pass: its losses and first accuracies. A loss that is not finite is a warning."""
+        """Log a line with the losses and top-1 accuracies of a finished pass, and a warning if a loss is not finite."""
         if not self.context.is_master:
             return
         shown = [name for name in metrics if name.endswith(("/loss", "/top1")) and (name.count("/") == 1 or name.endswith("/top1"))]
         text = "  ".join(f"{name} {metrics[name]:.4f}" for name in shown or list(metrics)[:4])
         log.info("step %d  %s", step, text)
-        lost = [name for name in shown if name.endswith("/loss") and not math.isfinite(metrics[name])]
-        if lost:
-            log.warning("%s at step %d is not finite: the weights are not finite, or no sample has a label", lost[0], step)
+        not_finite = [name for name in shown if name.endswith("/loss") and not math.isfinite(metrics[name])]
+        if not_finite:
+            log.warning("%s at step %d is not finite: the weights are not finite, or no sample has a label", not_finite[0], step)
 
     def dump_metrics(self, step: int, state: Mapping[str, Any]) -> None:
-        """Print and write `MetricsTracker.dump_metrics_state()`."""
+        """Log `MetricsTracker.dump_metrics_state()` and write it to debug/metrics-step-N.json."""
         if self.context.is_master:
             text = json.dumps(state, indent=1)
             path = self.directory.path / "debug" / f"metrics-step-{step:08d}.json"
@@ -119,13 +133,13 @@ class Outputs:
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
     def before_write(self) -> None:
-        """Flush everything a checkpoint counts. Called in the writer's thread."""
+        """Flush the rows, reports and results that a checkpoint counts. Called in the writer's thread."""
         self.results.flush()
         self.sinks.sync()
         self.reports.sync()
 
     def wait_for_writer(self) -> str | None:
-        """Wait until the last checkpoint is written. Return why it failed, None if it did not."""
+        """Wait until the last checkpoint is written. Return the reason if that failed, otherwise None."""
         if self.writer is None:
             return None
         self.writer.wait()
@@ -146,20 +160,21 @@ class Outputs:
             write_summary(self.directory.path / "summary.json", status, global_step, **values)
 
     def fail(self, reason: str, global_step: int) -> None:
-        """Record a failure from another thread, which is about to end the process and runs no collective."""
+        """Record a failure from a thread of the watchdog, which ends the process next. Makes no collective call."""
         if self.context.is_master:
-            with log_write_errors(self.directory.path / "summary.json"):  # first: the console may be a pipe that nobody reads
+            with log_write_errors(self.directory.path / "summary.json"):  # before the log: the console may block
                 self.mark("failed", max(global_step, self.saved_step, 0), error=reason)
             log.error(reason)
 
     def mark(self, status: str, global_step: int | None = None, **values: Any) -> None:
-        """Change the status in summary.json and keep its other values: for an end before anything was restored."""
-        known = read_summary(self.directory.path)
-        kept = {name: value for name, value in known.items() if name not in ("status", "global_step", "error", "interrupted_by")}
-        step = known.get("global_step", 0) if global_step is None else global_step
+        """Change the status in summary.json and keep its other values, for a run that ends before it has restored its state."""
+        previous = read_summary(self.directory.path)
+        kept = {name: value for name, value in previous.items() if name not in ("status", "global_step", "error", "interrupted_by")}
+        step = previous.get("global_step", 0) if global_step is None else global_step
         write_summary(self.directory.path / "summary.json", status, step, **(kept | values))
 
     def close(self) -> None:
+        """Close all files and loggers."""
         if self.writer is not None:
             self.writer.close()
         self.sinks.close()
@@ -170,8 +185,67 @@ class Outputs:
 
 @contextlib.contextmanager
 def log_write_errors(path: Path) -> Iterator[None]:
-    """Log an error for a file that a full or missing disk refuses; it does not end the run. (Checkpoints and rows are retried.)"""
+    """Log an `OSError` of the block, for a file that may be missing without ending the run. Checkpoints and rows are retried instead."""
     try:
         yield
     except OSError as error:
         log.error("%s could not be written (%s)", path, error.strerror or error)
+
+
+# -- construction --------------------------------------------------------------------------------------------------------------
+
+
+def open_outputs(config: Config, context: DistributedContext, directory: RunDirectory, workload: Workload, total_steps: int) -> Outputs:
+    """Return the outputs of the run, with its files open. Call it once the run directory is locked.
+
+    Raise `ConfigError` if a process does not find the run directory."""
+    check_shared_disk(directory.path, context)
+    if context.is_master:
+        attach_log_file(directory.path / "train.log")
+        for line in directory.start_messages():
+            log.info(line)
+        workload.save_dataset_record(directory.path)
+    sinks = LogSinks(directory.path if context.is_master else None, build_loggers(config, directory) if context.is_master else [])
+    display = ProgressDisplay(total_steps, config.logger.console, context.is_master)
+    outputs = Outputs(config, context, directory, sinks, display)
+    if config.debug.batch_hashes:
+        outputs.batches = BatchRecord(directory.path, workload.sample_names, context.rank, context.world_size)
+    return outputs
+
+
+def build_loggers(config: Config, directory: RunDirectory) -> list[Any]:
+    """Return the loggers besides JSONL that `logger` turns on: W&B, TensorBoard."""
+    loggers: list[Any] = []
+    if config.logger.wandb != "disabled":
+        from linnaeus.reporting.wandb_logger import WandbLogger
+
+        loggers.append(
+            WandbLogger(
+                directory.path,
+                run_id=directory.run_id,
+                mode=config.logger.wandb,
+                project=config.logger.wandb_project,
+                name=f"{config.run.experiment}/{directory.path.name}",
+                config=dataclasses.asdict(config),
+            )
+        )
+    if config.logger.tensorboard:
+        from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
+
+        loggers.append(TensorBoardLogger(directory.path))
+    return loggers
+
+
+def check_shared_disk(directory: Path, context: DistributedContext) -> None:
+    """Raise `ConfigError` on all processes if one of them does not find the run directory of rank 0: all ranks read checkpoints. Wait
+    up to `SHARED_DISK_DELAY` seconds for a network disk to show it."""
+    deadline = time.monotonic() + SHARED_DISK_DELAY
+    while not (found := (directory / "config.yaml").exists()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    hosts: list[tuple[bool, str]] = context.all_gather((found, socket.gethostname()))
+    missing = next((rank for rank, (rank_found, _) in enumerate(hosts) if not rank_found), None)
+    if missing is not None:
+        raise ConfigError(
+            f"run.root: process rank 0 on {hosts[0][1]} has made {directory}, but process rank {missing} on {hosts[missing][1]} does "
+            "not find it; choose a folder on a disk that all nodes share"
+        )

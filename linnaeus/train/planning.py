@@ -28,7 +28,7 @@ from linnaeus.workloads.base import Workload
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known exactly before the first batch."""
+    """The length and the schedule of a run, exact before the first batch. text: the content of schedule.txt."""
 
     length: TrainingLength
     accumulation: int
@@ -38,7 +38,7 @@ class Plan:
     text: str
 
     def save(self, directory: Path, context: DistributedContext) -> None:
-        """`schedule.txt` and `schedule.svg`, from rank 0."""
+        """Write schedule.txt and schedule.svg on rank 0. Raise `ConfigError` if the directory cannot be made."""
         context.master_only(self._write)(directory)
 
     def _write(self, directory: Path) -> None:
@@ -51,11 +51,11 @@ class Plan:
 
 
 def resolve_schedule(config: Config, workload: Workload, context: DistributedContext) -> Plan:
-    """Turn every duration into steps. Raises `ConfigError` for what cannot be split or scheduled."""
+    """Turn every duration into steps. Raise `ConfigError` if the global batch cannot be split or an entry of the schedule cannot be met."""
     length = training_length(config, workload.train_size)
     accumulation = accumulation_steps(config, context.world_size)
     if workload.pairs_samples and config.trainer.micro_batch_size % 2:
-        raise ConfigError(f"trainer.micro_batch_size={config.trainer.micro_batch_size} would tear mixed pairs apart; make it even")
+        raise ConfigError(f"trainer.micro_batch_size={config.trainer.micro_batch_size} would split mixed pairs; it must be even")
     sizes = (length.total_steps, length.steps_per_epoch)
     resolved = resolve_all_schedule_params(config, *sizes, workload.components, len(workload.tasks), workload.schedule_probabilities)
     if resolved.phases is not None:
@@ -68,22 +68,22 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
 
 
 def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workload) -> None:
-    """Raises `ConfigError` for a monitored metric that no validation of this run measures, or not of the weights validated."""
+    """Raise `ConfigError` if a monitored metric is not measured by a validation pass of this run, or not for the validated weights."""
     averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
-    known = metric_names(resolved, workload, averaged)
+    measured = metric_names(resolved, workload, averaged)
     for key, metric in monitored(config).items():
-        if metric in known:
+        if metric in measured:
             continue
         if metric.startswith("val_ema") != averaged:
             right = metric.replace("val_ema", "val", 1) if not averaged else metric.replace("val", "val_ema", 1)
             raise ConfigError(f"{key} is {metric}, but {'averaged' if averaged else 'raw'} weights are validated here; set it to {right}")
-        close = difflib.get_close_matches(metric, known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
+        close = difflib.get_close_matches(metric, measured, 1)
+        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(measured[:12])}{', ...' if len(measured) > 12 else ''}"
         raise ConfigError(f"{key} is {metric}, which no validation of this run measures; {hint}")
 
 
 def monitored(config: Config) -> dict[str, str]:
-    """Config key -> validation metric, of everything that watches one."""
+    """Return {config key: validation metric} of everything that monitors a metric."""
     monitors = {"schedule.best_monitor": config.schedule.best_monitor} if config.schedule.validate else {}
     stop = config.schedule.early_stop
     if stop.patience is not None or stop.metric_bound is not None:
@@ -94,7 +94,7 @@ def monitored(config: Config) -> dict[str, str]:
 
 
 def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool) -> list[str]:
-    """What the validation passes of this run will measure, learnt from the result of a pass over nothing."""
+    """Return the names of the metrics that the validation passes of this run measure, from the result of a pass over no samples."""
     metrics = workload.metrics(training=False, device=torch.device("cpu"))
     names = metrics.compute(torch.zeros(metrics.width, dtype=torch.float64), metrics.counts)
     keys = ["val"] if resolved.validate.ever_due else []

@@ -24,14 +24,15 @@ log = logging.getLogger("linnaeus")
 
 
 def training_row(t: Training, peek: bool = False) -> dict[str, float]:
-    """Return the means since the last row and the state of the optimizer. Reads the device. With `peek` the means keep accumulating,
-    for a report between two rows."""
+    """Return the means since the last row, gradient norm, learning rate and task weights. Costs a device sync.
+
+    peek: do not reset the means, for a report between two rows."""
     rate = t.lr.at(t.progress.global_step - 1)
     return t.step_logger.row(rate, t.update.grad_norm, t.weighting.weights, t.update.skipped_updates, peek)
 
 
 def metrics_row(t: Training) -> dict[str, float]:
-    """Return the whole row of this step for every sink. Reads the device."""
+    """Return the complete row of this step. Costs a device sync."""
     row = training_row(t) | {
         "progress/epoch": t.progress.global_step / t.sampler.steps_per_epoch,
         "progress/fraction": t.progress.get_progress_fraction(),
@@ -46,8 +47,8 @@ def metrics_row(t: Training) -> dict[str, float]:
 
 
 def curriculum_numbers(t: Training) -> dict[str, float]:
-    """Return `phase/lr_multiplier`, `phase/mixture/<source>` and `phase/dimension/<name>` of the last update (the first one at step 0);
-    empty without phases."""
+    """Return `phase/lr_multiplier`, `phase/mixture/<source>` and `phase/dimension/<name>` of the last update, at step 0 of the first
+    update. Empty without phases."""
     if t.ops.resolved.phases is None:
         return {}
     step = max(0, t.progress.global_step - 1)
@@ -89,12 +90,12 @@ def timings(t: Training) -> dict[str, float]:
 
 
 def reading(t: Training) -> Reading:
-    """Return what throughput is measured from."""
+    """Return the counters and clocks from which throughput is computed."""
     return Reading(t.clock.training(), t.clock.waiting, t.progress.global_step, t.progress.samples_seen, t.progress.units_seen)
 
 
 def memory_now(device: torch.device) -> dict[str, float]:
-    """Return MiB resident in this process (on Linux), allocated by tensors on the device, and in total on the device."""
+    """Return the MiB resident in this process (on Linux), allocated by tensors on the device, and of the device in total."""
     found = {}
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
@@ -108,6 +109,7 @@ def memory_now(device: torch.device) -> dict[str, float]:
 
 
 def _peak_host_mib() -> float:
+    """Return the largest resident size of this process so far in MiB."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -117,7 +119,7 @@ def _peak_host_mib() -> float:
 
 
 def start_reports(t: Training) -> None:
-    """Tell the reports what is planned, and report 0 % of a new run. Call it once the run is restored."""
+    """Set the planned steps of the reports, and report 0 % of a new run. Call it once the run is restored."""
     reports = t.output.reports
     if not reports.is_writer:
         return
@@ -130,7 +132,7 @@ def start_reports(t: Training) -> None:
 
 
 def report_progress(t: Training) -> None:
-    """Show and write the report of this step, from the newest row or from the pending report, and the clocks behind it."""
+    """Show and write the report of this step, from the deferred report or the newest row, and log the timings."""
     reports, step, resolved = t.output.reports, t.progress.global_step, t.ops.resolved
     with reports.reporter.timed():
         pending, reports.pending = reports.pending, None
@@ -146,7 +148,7 @@ def report_progress(t: Training) -> None:
 
 
 def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> ReportData:
-    """Return everything a report may show at this moment."""
+    """Return the data of a report at this step."""
     more, trainer, units = _more_rows(t), t.config.trainer, t.workload.units
     trained = sum(p.numel() for p in t.model.parameters() if p.requires_grad)
     return ReportData(
@@ -169,6 +171,7 @@ def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> R
 
 
 def _recent(t: Training) -> dict[str, float]:
+    """Return throughput and MFU since the previous report."""
     rates = t.output.reports.rates(t.workload.units[0] if t.workload.units is not None else None)
     flops, peak = t.model.flops_per_sample(), device_peak(t)
     if rates and flops is not None and peak is not None:
@@ -177,10 +180,10 @@ def _recent(t: Training) -> dict[str, float]:
 
 
 def device_peak(t: Training) -> float | None:
-    """Return the peak FLOP/s of a device at the run's precision; None if unknown."""
-    given, precision = t.config.logger.peak_tflops, t.config.trainer.precision
-    if given is not None:
-        return given * 1e12
+    """Return the peak FLOP/s of the device at the precision of the run; None if unknown."""
+    configured, precision = t.config.logger.peak_tflops, t.config.trainer.precision
+    if configured is not None:
+        return configured * 1e12
     if t.device.type != "cuda" or (precision == "float32" and torch.backends.cuda.matmul.allow_tf32):
         return None
     return peak_flops(torch.cuda.get_device_name(t.device), precision)
@@ -188,11 +191,11 @@ def device_peak(t: Training) -> float | None:
 
 def _warn_of_unused_peak(t: Training) -> None:
     if t.config.logger.peak_tflops is not None and t.model.flops_per_sample() is None:
-        log.warning("logger.peak_tflops has no effect: this model does not define flops_per_sample, so there is no MFU")
+        log.warning("logger.peak_tflops has no effect: the model does not define flops_per_sample(), from which MFU is computed")
 
 
 def _more_rows(t: Training) -> dict[str, Any]:
-    """Return rows of parts that only some runs have: the curriculum, the workload's own, growth."""
+    """Return the report rows of the curriculum, the workload and growth."""
     phase = t.ops.get_phase(max(0, t.progress.global_step - 1))
     rows: dict[str, Any] = {}
     if phase is not None:
@@ -202,13 +205,13 @@ def _more_rows(t: Training) -> dict[str, Any]:
 
 
 def _validation(t: Training) -> dict[str, float]:
-    """Return the newest loss of each validation pass, and the metrics that the workload wants shown beside it."""
-    wanted = {"loss", *t.workload.report_metrics}
-    return {name: value for name, value in t.tracker.final.items() if name.partition("/")[2] in wanted}
+    """Return the newest loss of each validation pass, and the metrics in `Workload.report_metrics`."""
+    shown = {"loss", *t.workload.report_metrics}
+    return {name: value for name, value in t.tracker.final.items() if name.partition("/")[2] in shown}
 
 
 def _planned_steps(t: Training) -> tuple[list[int], list[int]]:
-    """Return the steps of all validation passes, and of all checkpoints: one before and one after the passes of a step."""
+    """Return the steps of all validation passes and of all checkpoints. The passes of a step have a checkpoint before and after them."""
     r = t.ops.resolved
     plain = [step for every in (r.validate, r.validate_mask_meta) for step in every.steps()]
     partial = [step for step in r.validate_partial_mask_meta.steps() for _ in t.ops.partial_validations_due(step)]

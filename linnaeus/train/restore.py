@@ -1,4 +1,4 @@
-"""The start of a launch: restore the newest checkpoint, warm-start a new run from given weights, finish pending validations."""
+"""Restore the newest checkpoint, warm-start a new run from given weights, finish pending validations."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ log = logging.getLogger("linnaeus")
 
 
 def restore(t: Training, weights: InitialWeights | None = None) -> None:
-    """Load the newest checkpoint that verifies into every part; without one leave the parts at their start, with the initial `weights`
-    if given. Then cut rows and results back to that point, and log what an allowed change of the configuration moves.
+    """Load the newest checkpoint that verifies into every part. Without a checkpoint start the run, from the initial `weights` if given.
+    Then remove later rows and results, and log what an allowed change of the configuration moves.
 
-    Raise `ConfigError` when the checkpoint belongs to other data or another model."""
+    Raise `ConfigError` if the checkpoint belongs to other data or another model."""
     point = find_point(t)
     for path, reason in point.skipped:
         log.warning("checkpoint %s was skipped: %s", path, reason)
@@ -43,8 +43,8 @@ def restore(t: Training, weights: InitialWeights | None = None) -> None:
 
 
 def find_point(t: Training) -> ResumePoint:
-    """Return where the run continues, the same on every rank. Raise `ConfigError` on all ranks when one cannot read what rank 0 has
-    verified."""
+    """Return the checkpoint from which the run continues, the same on every rank. Raise `ConfigError` on all ranks if one of them
+    cannot read the checkpoint that rank 0 has verified."""
     point, refusal = ResumePoint(None), ""
     try:
         point = find_resume_point(
@@ -56,7 +56,7 @@ def find_point(t: Training) -> ResumePoint:
     except (CheckpointDamaged, OSError) as error:
         if t.context.is_master:
             raise
-        refusal = f"process rank {t.context.rank} on {socket.gethostname()} cannot read what rank 0 can: {error}"
+        refusal = f"process rank {t.context.rank} on {socket.gethostname()} cannot read a checkpoint that rank 0 can read: {error}"
     refusals = [text for text in t.context.all_gather(refusal) if text]
     if refusals:
         raise ConfigError(f"{refusals[0]}; keep run.root on a disk that all nodes share")
@@ -85,8 +85,8 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
 
 
 def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
-    """Cut rows, results and later checkpoints back to the checkpoint, or to the start."""
-    own = found is not None and found.state["run_id"] == t.output.directory.run_id  # not another run's, continued here
+    """Remove rows and results after the checkpoint and rename later checkpoints; without a checkpoint, all of them."""
+    own = found is not None and found.state["run_id"] == t.output.directory.run_id  # False for run.resume=PATH of another run
     t.output.resume(found.step if found is not None else 0, found.state["outputs"] if found is not None and own else None)
     start_reports(t)
     if t.context.is_master:
@@ -94,39 +94,40 @@ def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
 
 
 def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
-    """Raise `ConfigError`, one line, for a checkpoint of other data, another model or other parts. Change nothing."""
+    """Raise `ConfigError` if a checkpoint has other data, another model or other parts than this run. Change nothing."""
     if found.state["data_fingerprint"] != t.workload.fingerprint and "data" not in t.config.run.allow:
-        raise ConfigError(f"{found.path} was trained on other data than {t.config.data.name} gives now; see run.allow=[data]")
+        name = t.config.data.name
+        raise ConfigError(f"{found.path} was trained on data other than the current data.name={name}; use run.allow=[data] to accept it")
     own, saved = t.model.state_dict(), found.model_state
-    unlike = sorted(own.keys() ^ saved.keys()) + [name for name in own if name in saved and own[name].shape != saved[name].shape]
-    if unlike:
+    different = sorted(own.keys() ^ saved.keys()) + [name for name in own if name in saved and own[name].shape != saved[name].shape]
+    if different:
         raise ConfigError(
-            f"{found.path} is of another model: {len(unlike)} weights differ in name or shape, such as {unlike[0]}; check `model`"
+            f"{found.path} is of another model: {len(different)} weights differ in name or shape, such as {different[0]}; check `model`"
         )
     missing = [name for name in t.stateful() if name not in found.training_state]
     if missing:
-        raise ConfigError(f"{found.path} holds no state of {missing[0]}; it was written by another configuration")
+        raise ConfigError(f"{found.path} does not contain a state of {missing[0]}; it was written by another configuration")
 
 
 def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:
-    """Return why the run had stopped early, if that still holds. It does not for an interruption, another run's checkpoint, or limits that
-    have changed."""
+    """Return the reason of an early stop in state.json; None after an interruption, for another run's checkpoint, and if the limits of
+    `schedule.early_stop` have changed."""
     same = state["run_id"] == t.output.directory.run_id and state["early_stop"] == dataclasses.asdict(t.config.schedule.early_stop)
     return state["stop_reason"] if same and state["stop_reason"] != INTERRUPTED else None
 
 
 def check_named_checkpoint(t: Training, directory: RunDirectory) -> None:
-    """Raise `ConfigError` for a checkpoint named by `run.resume=PATH` that does not fit, before anything is written."""
+    """Raise `ConfigError` if the checkpoint of `run.resume=PATH` does not fit. Call it before anything is written."""
     choice = t.config.run.resume
     if choice not in ("auto", "never"):
-        together: dict[str, Any] = {"is_master": t.context.is_master, "broadcast_object": t.context.broadcast_object}
-        found = find_resume_point(choice, directory.checkpoints, read_only=True, **together).checkpoint
+        ranks: dict[str, Any] = {"is_master": t.context.is_master, "broadcast_object": t.context.broadcast_object}
+        found = find_resume_point(choice, directory.checkpoints, read_only=True, **ranks).checkpoint
         if found is not None:
             check_compatible(t, found)
 
 
 def finish_pending_validations(t: Training) -> None:
-    """Run the passes that were written down but not run before the process ended."""
+    """Run the passes that the checkpoint contains as pending."""
     if t.progress.has_pending_validations():
         log.info("finishing %d pending validation passes of step %d", len(t.progress.pending_validations), t.progress.global_step)
         run_pending_validations(t)
@@ -135,7 +136,7 @@ def finish_pending_validations(t: Training) -> None:
 
 
 def log_changes(t: Training) -> None:
-    """Log what an allowed change of the configuration moves, and keep the table as launches/<n>/moved.txt."""
+    """Log which steps an allowed change of the configuration moves, and write the table to launches/<n>/moved.txt."""
     directory = t.output.directory
     if t.context.is_master and directory.altered:
         sizes = t.workload.train_size, t.workload.components
@@ -149,34 +150,35 @@ def log_changes(t: Training) -> None:
 
 
 def find_initial_weights(t: Training, directory: RunDirectory) -> InitialWeights | None:
-    """Return the weights of `run.init_from` for a run without a checkpoint of its own, read by every rank; None if there is nothing to
-    load. Call it before anything is written. Raise `ConfigError` on every rank for a file that one of them cannot read, that is not the
-    same everywhere, or that does not fit the model."""
+    """Return the weights of `run.init_from`, read by every rank; None without this key or if the run has a checkpoint of its own. Call it
+    before anything is written.
+
+    Raise `ConfigError` on every rank if one of them cannot read the file, if it differs between ranks, or if it does not fit the model."""
     path = t.config.run.init_from
     if path is None:
         return None
-    own = lambda: bool(list_checkpoints(directory.checkpoints))
-    if t.context.broadcast_object(read_or_refuse(own) if t.context.is_master else None):
+    has_checkpoint = lambda: bool(list_checkpoints(directory.checkpoints))
+    if t.context.broadcast_object(read_or_refuse(has_checkpoint) if t.context.is_master else None):
         return None
     return _read_on_all_ranks(t, path)
 
 
 def warm_start(t: Training, weights: InitialWeights | None) -> None:
-    """Load the weights of `run.init_from` into the model and its average, for a run without a checkpoint (its first start, or all its
-    checkpoints were lost). The report goes to the log and, in full, to launches/<n>/init_from.txt."""
+    """Load the weights of `run.init_from` into the model and its average. For a run without a checkpoint: a new one, or one that has lost
+    its checkpoints. Log a report and write it in full to launches/<n>/init_from.txt."""
     path = t.config.run.init_from
     if path is None:
         return
-    if weights is None:  # there were checkpoints, and none of them verified
+    if weights is None:  # there are checkpoints, but none of them verifies
         weights = _read_on_all_ranks(t, path)
         first = t.context.broadcast_object(t.output.directory.record.get("initial_weights"))
         if first not in (None, weights.digest):
-            raise ConfigError(f"run.init_from: {path} contains other weights than at the first start; no checkpoint of this run verifies")
+            raise ConfigError(f"run.init_from: {path} has other weights than at the start of the run, and no checkpoint of it verifies")
     report = match_weights(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
     load_matched(weights, report, t.model)
-    lost = t.growth.mask_weights() if t.growth is not None else 0
-    if lost:
-        report.notes.append(f"growth: {lost:,} of these numbers are not connected at the start and begin at 0 (growth.start)")
+    masked = t.growth.mask_weights() if t.growth is not None else 0
+    if masked:
+        report.notes.append(f"growth: {masked:,} of these weights are not connected at the start and are set to 0 (growth.start)")
     if t.ema is not None:
         t.ema.load_averaged(t.model.state_dict())
     for line in report.lines():
@@ -185,6 +187,7 @@ def warm_start(t: Training, weights: InitialWeights | None) -> None:
 
 
 def _read_on_all_ranks(t: Training, path: str) -> InitialWeights:
+    """Return the weights in `path`. Raise the same `ConfigError` on every rank if a rank cannot use them or if the ranks differ."""
     weights, refusal = None, ""
     try:
         weights = t.workload.adapt_initial_weights(read_initial_weights(path), t.model)
@@ -196,6 +199,6 @@ def _read_on_all_ranks(t: Training, path: str) -> InitialWeights:
     if first:
         raise ConfigError(first)
     if len({digest for _, digest in outcomes}) > 1:
-        raise ConfigError(f"run.init_from: {path} is not the same file for every process; name a checkpoint that no longer changes")
+        raise ConfigError(f"run.init_from: {path} is not the same file for every process; use a checkpoint that no longer changes")
     assert weights is not None
     return weights

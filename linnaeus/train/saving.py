@@ -1,4 +1,4 @@
-"""Saving a run: the state of every part goes to the checkpoint writer, which writes while training goes on."""
+"""Saving: collect the state of every part and pass it to the checkpoint writer, which writes in parallel to training."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from linnaeus.train.state import Training
 
 
 def save(t: Training) -> None:
-    """Save a checkpoint of this step from a copy in host memory. Its rows are on the disk before it is committed."""
-    activity, t.watchdog.doing = t.watchdog.doing, "saving"
+    """Copy the state of this step to host memory and start to write a checkpoint from it. Rows are on the disk before it is
+    committed."""
+    activity, t.watchdog.activity = t.watchdog.activity, "saving"
     step, output = t.progress.global_step, t.output
-    with t.clock.charge("saving"):
+    with t.clock.measure("saving"):
         t.broadcast_buffers()
         if output.batches is not None:
             output.batches.sync()
@@ -34,16 +35,16 @@ def save(t: Training) -> None:
                 before_write=output.before_write,
                 deferred=parts.get("optimizers"),
             )
-    output.saved_step, t.watchdog.doing = step, activity
+    output.saved_step, t.watchdog.activity = step, activity
 
 
 def readable_state(t: Training) -> dict[str, Any]:
-    """Return state.json: values a person may want to read, and those the outputs continue from."""
+    """Return the content of state.json: plain values for a person to read, and the counters of the outputs."""
     step = t.progress.global_step
-    scored = t.tracker.last_step == step
+    validated = t.tracker.last_step == step
     return {
         "global_step": step,
-        "score": t.tracker.last.get(t.config.schedule.best_monitor) if scored else None,
+        "score": t.tracker.last.get(t.config.schedule.best_monitor) if validated else None,
         "stop_reason": t.run.record["stop_reason"],
         "early_stop": dataclasses.asdict(t.config.schedule.early_stop),
         "progress": t.progress.state_dict(),
@@ -57,17 +58,17 @@ def readable_state(t: Training) -> dict[str, Any]:
 
 
 def wait_for_copy(t: Training) -> None:
-    """Wait until the optimizers' state, which the next update changes, is in the copy of the newest checkpoint."""
+    """Wait until the newest checkpoint has copied the state of the optimizers, which the next update changes."""
     writer = t.output.writer
     if writer is not None and not writer.is_copied:
-        with t.clock.charge("saving"):
+        with t.clock.measure("saving"):
             writer.wait_until_copied()
 
 
 def settle(t: Training) -> None:
-    """Wait until the last checkpoint is on the disk; save once more if it could not be written. Raise `CheckpointNotWritten` on every
-    rank if that fails too."""
-    with t.clock.charge("saving"):
+    """Wait until the last checkpoint is on the disk, and save again if it could not be written. Raise `CheckpointNotWritten` on every
+    rank if the second attempt fails too."""
+    with t.clock.measure("saving"):
         failure = t.context.broadcast_object(t.output.wait_for_writer())
         if failure is not None:
             save(t)
@@ -79,12 +80,12 @@ def settle(t: Training) -> None:
 
 
 def weights_hash(t: Training) -> str:
-    """Return the BLAKE2b hash of the weights that are validated, on rank 0; "-" on other ranks, which write no results."""
+    """Return the BLAKE2b hash of the weights that are validated; "-" on ranks other than 0, which do not write results."""
     if not t.context.is_master:
         return "-"
     digest = hashlib.blake2b(digest_size=16)
-    averaged = t.ema if t.config.trainer.ema_validate else None
-    for name, tensor in (averaged.averaged() if averaged is not None else t.model.state_dict()).items():
+    ema = t.ema if t.config.trainer.ema_validate else None
+    for name, tensor in (ema.averaged() if ema is not None else t.model.state_dict()).items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

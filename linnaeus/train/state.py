@@ -1,7 +1,7 @@
-"""`Training`: everything a run consists of while it trains, in one visible place; `RunState`: whether it goes on.
+"""`Training`: all parts of a run. `RunState`: running, interrupted or stopped. `Clock`: the wall time of a launch.
 
-The parts know nothing of `Training`: the functions of this room read the parts and pass values from one to the next. The loop knows
-no workload (law 8): it reaches data, model and losses through `workloads.base.Workload`.
+Only functions of this package take a `Training`. They read values from its parts and pass them to other parts. No code here depends
+on a particular workload (law 8): data, model and losses are reached through `workloads.base.Workload`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ RUNNING, INTERRUPTED, STOPPED = "running", "interrupted", "stopped"
 
 @dataclass
 class RunState:
-    """`status`: running; interrupted by a signal, the time limit or unreadable data, so that the same command continues; or stopped
-    early by a limit of the configuration. `reason` says which, in words."""
+    """The state of the run and its reason.
+
+    status: "running"; "interrupted" by a signal, the time limit or unreadable data, so that the same command continues; "stopped"
+    early by a limit of the configuration. reason: a text for the log; None while running."""
 
     status: str = RUNNING
     reason: str | None = None
@@ -57,17 +59,17 @@ class RunState:
         return self.status == STOPPED
 
     def interrupt(self, reason: str) -> None:
-        """Interrupt the run, also one that has stopped: its last validation was cut off."""
+        """Interrupt the run. A stopped run can be interrupted too, during its last validation."""
         self.status, self.reason = INTERRUPTED, reason
 
     def stop(self, reason: str | None) -> None:
-        """Stop a running run early; None and later reasons change nothing."""
+        """Stop the run early if it is running and `reason` is not None."""
         if reason is not None and self.running:
             self.status, self.reason = STOPPED, reason
 
     @property
     def record(self) -> dict[str, str | None]:
-        """`stop_reason` and `interrupted_by` of summary.json and state.json."""
+        """The entries `stop_reason` and `interrupted_by` of summary.json; state.json contains the first."""
         return {
             "stop_reason": INTERRUPTED if self.interrupted else self.reason,
             "interrupted_by": self.reason if self.interrupted else None,
@@ -76,42 +78,44 @@ class RunState:
 
 @dataclass
 class Clock:
-    """Where the wall time of this launch went, in seconds; validation and saving are not part of training."""
+    """The wall time of this launch in seconds, divided into training, validation and saving."""
 
     started: float = field(default_factory=time.perf_counter)
     validating: float = 0.0
     saving: float = 0.0
-    waiting: float = 0.0  # for the loader, part of training
+    waiting: float = 0.0  # for the loader; counts as training
 
     @contextlib.contextmanager
-    def charge(self, account: str) -> Iterator[None]:
+    def measure(self, activity: str) -> Iterator[None]:
         """Add the time of the block to `validating` or `saving`."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            setattr(self, account, getattr(self, account) + time.perf_counter() - start)
+            setattr(self, activity, getattr(self, activity) + time.perf_counter() - start)
 
     def wall(self) -> float:
+        """Return the seconds since the start of the launch."""
         return time.perf_counter() - self.started
 
     def training(self) -> float:
+        """Return the seconds that were not spent on validation or saving."""
         return self.wall() - self.validating - self.saving
 
 
 @dataclass
 class Training:
-    """The parts of a run. `stateful` lists what a checkpoint holds; the rest is rebuilt from the configuration."""
+    """The parts of a run. A checkpoint contains the parts that `stateful` returns; the others are rebuilt from the configuration."""
 
     config: Config
     context: DistributedContext
     workload: Workload
-    model: Model  # the bare model, whose names are the names in checkpoints
-    runner: Callable[..., Any]  # the same, wrapped for DDP
-    no_sync: Callable[[], Any]  # around forward and backward of all but a window's last micro-batch
+    model: Model  # unwrapped; checkpoints use its parameter names
+    runner: Callable[..., Any]  # the model wrapped for DDP
+    no_sync: Callable[[], Any]  # for forward and backward of all but the last micro-batch of a window
     sampler: PositionSampler
     train_loader: Any
-    passes: list[ValidationPass]  # every validation pass this run can make
+    passes: list[ValidationPass]  # all validation passes that this run can make
     optimizers: Optimizers
     lr: LRSchedule
     precision: Precision
@@ -119,7 +123,7 @@ class Training:
     ema: EMA | None
     weighting: TaskWeighting
     conflict: GradientConflict
-    weighting_meter: WeightingMeter  # measures for `weighting` and `conflict`
+    weighting_meter: WeightingMeter  # measures losses and gradients for `weighting` and `conflict`
     progress: TrainingProgress
     ops: OpsSchedule
     checker: TrainingConsistencyChecker
@@ -129,15 +133,15 @@ class Training:
     stop: StopRequest
     watchdog: Watchdog
     sync: RankSync
-    growth: Growth | None = None  # of connections; None: all weights are connected
+    growth: Growth | None = None  # None: all weights are connected
     run: RunState = field(default_factory=RunState)
     clock: Clock = field(default_factory=Clock)
-    validation_loader: Any = None  # made at the first validation, then kept
+    validation_loader: Any = None  # built at the first validation
     first_step: int = 0  # `global_step`, `samples_seen` and `units_seen` at the start of this launch
     first_sample: int = 0
     first_unit: int = 0
 
-    output: Outputs = field(init=False)  # opened once the run directory is locked
+    output: Outputs = field(init=False)  # set once the run directory is locked
 
     @property
     def device(self) -> torch.device:
@@ -145,13 +149,15 @@ class Training:
 
     @property
     def pin_memory(self) -> bool:
+        """True if loaders pin memory: `trainer.pin_memory` on a CUDA device."""
         return self.config.trainer.pin_memory and self.device.type == "cuda"
 
     def unfinished(self) -> bool:
+        """Return True if the run is neither interrupted nor stopped and has steps left."""
         return self.run.running and self.progress.global_step < self.progress.expected_total_steps
 
     def stateful(self) -> dict[str, Any]:
-        """Return every part with a state that is common to all ranks; each has state_dict / load_state_dict of plain types."""
+        """Return the parts whose state is the same on all ranks, by name. Each has `state_dict` and `load_state_dict` of plain types."""
         parts: dict[str, Any] = {
             "progress": self.progress,
             "optimizers": self.optimizers,
@@ -166,8 +172,8 @@ class Training:
         return parts | {name: part for name, part in optional.items() if part is not None}
 
     def broadcast_buffers(self) -> None:
-        """Copy rank 0's batch statistics and their averages to every rank. They differ between ranks; rank 0's are validated and
-        saved."""
+        """Copy batch statistics and their averages from rank 0 to every rank. They differ between ranks; those of rank 0 are validated
+        and saved."""
         if not self.context.is_distributed:
             return
         averages = self.ema.averaged() if self.ema is not None else {}

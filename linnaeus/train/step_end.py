@@ -1,8 +1,8 @@
-"""The end of a step: the only place that logs, saves, validates, agrees on flags or stops.
+"""The step end: the only place that logs, saves, validates or stops.
 
-The order is fixed, and a resume relies on it: training row, report, pending validations written down and saved, passes run and their
-results taken once, checkpoint, stop. At the last step the report waits until the results are taken. Everything due is a function of
-`global_step`, so it happens again alike after a resume.
+A resume depends on the order: training row, pending validations scheduled, report, checkpoint, validation passes and their results,
+checkpoint, stop. The report of the last step comes after its validation passes. What is due is a function of `global_step`, so a
+resumed run does the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ log = logging.getLogger("linnaeus")
 
 
 def end_step(t: Training) -> None:
-    """Do what is due at the step just reached. Afterwards `t.run.running` says whether training continues."""
-    if t.sync.data_unreadable:  # no update was made: all that was due at this step has been done
+    """Do what is due at the step just reached. Training continues if `t.run.running` is True afterwards."""
+    if t.sync.data_unreadable:  # no update was made, and what was due at this step is done
         interrupt_for_unreadable_data(t)
         return
     step = t.progress.global_step
-    if step == t.first_step + 1:  # from here on updates are as fast as they will be
+    if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
         t.output.reports.restart(readings.reading(t))
     t.output.display.update(step)
     if t.ops.should_log_metrics(step):
@@ -39,14 +39,14 @@ def end_step(t: Training) -> None:
     if t.ops.should_save_checkpoint(step, t.sync.save_agreed) or pending or not t.run.running:
         check_skipped_updates(t)
         saving.save(t)
-    if pending and not t.run.interrupted:  # interrupted: the passes are in the checkpoint as pending and run after the restart
+    if pending and not t.run.interrupted:  # interrupted: the checkpoint contains the pending passes
         run_pending_validations(t)
-        if not t.run.interrupted:  # interrupted in a pass: the checkpoint before it counts
+        if not t.run.interrupted:  # interrupted in a pass: the run resumes from the checkpoint before it
             saving.save(t)
 
 
 def log_metrics(t: Training) -> None:
-    """Write the row of this step, and stop where a limit on what it shows is reached."""
+    """Write the row of this step, and stop the run if the learning rate or the gradient norm has reached a limit."""
     step, row = t.progress.global_step, readings.metrics_row(t)
     t.output.row(step, row)
     t.run.stop(t.ops.should_stop_early(step, learning_rate=row["train/lr"], grad_norm=row["train/grad_norm"]))
@@ -54,9 +54,9 @@ def log_metrics(t: Training) -> None:
 
 
 def report(t: Training) -> None:
-    """Report the progress of the run; at the last step only once its validation passes are made."""
+    """Report the progress of the run. At the last step defer the report until its validation passes are done."""
     step = t.progress.global_step
-    if t.ops.resolved.report.due(step) and t.tracker.updates:  # a report due by rank 0's clock shows the newest row instead
+    if t.ops.resolved.report.due(step) and t.tracker.updates:  # a report due by rank 0's clock shows the newest row
         with t.output.reports.reporter.timed():
             t.output.last_row |= readings.training_row(t, peek=True)
     if step == t.ops.resolved.last_step and t.progress.has_pending_validations():
@@ -69,26 +69,25 @@ def check_stop(t: Training) -> None:
     """Interrupt the run for a signal or the time limit; stop it for a limit of the schedule."""
     if not t.run.running:
         return
-    if t.sync.stop_asked():
+    if t.sync.stop_requested():
         t.run.interrupt(t.sync.interruption_reason())
     else:
         t.run.stop(t.ops.should_stop_early(t.progress.global_step))
 
 
 def check_skipped_updates(t: Training) -> None:
-    """Raise `FloatingPointError` after too many updates in a row that were not finite. Reads the device: at log boundaries, and before a
-    checkpoint or validation of a run that no longer moves."""
+    """Raise `FloatingPointError` after too many non-finite updates in a row. Costs a device sync: call it at rows and checkpoints only."""
     in_a_row, step = int(t.update.skipped_in_a_row), t.progress.global_step
     if in_a_row >= min(t.config.trainer.max_skipped_in_a_row, t.progress.expected_total_steps):
         raise FloatingPointError(
             f"the last {in_a_row} updates up to step {step} were skipped as non-finite (trainer.max_skipped_in_a_row): "
-            "lower optimizer.lr or trainer.max_grad_norm, or look for bad data in the batches there"
+            "lower optimizer.lr or trainer.max_grad_norm, or check the data of these batches"
         )
 
 
 def interrupt_for_unreadable_data(t: Training) -> None:
-    """Save what has been trained and interrupt the run: the file may be readable later, and the same command continues."""
+    """Save a checkpoint unless this step has one. The run is interrupted: the same command continues once the data can be read."""
     if t.context.is_master:
-        log.error("stopping, %s", t.run.reason)
+        log.error("stopping: %s", t.run.reason)
     if t.output.saved_step != t.progress.global_step:
         saving.save(t)

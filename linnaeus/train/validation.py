@@ -1,8 +1,8 @@
-"""Validation passes: the same number to the last digit on any number of processes.
+"""Validation passes: the same results to the last digit on any number of processes.
 
-Whole batches are dealt out, batch b to process b mod W. The float64 sums of each batch go into a slot of its own; slots are
-all-reduced (every slot has one writer, so nothing is rounded) and added in batch order. The model runs unwrapped, after its
-buffers were broadcast from rank 0, so processes with different numbers of batches cannot hang.
+Process b mod W runs batch b. The float64 sums of each batch are stored in their own slot; slots are all-reduced, which does not round
+because one process writes each slot, and added in batch order. The model runs without the DDP wrapper, after rank 0 has broadcast its
+buffers, so processes may run different numbers of batches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")
 
-
 STAGES = {  # event of the schedule -> stage
     "validate": TrainingStage.VALIDATION_NORMAL,
     "validate_mask_meta": TrainingStage.VALIDATION_MASK_META,
@@ -33,7 +32,7 @@ STAGES = {  # event of the schedule -> stage
 
 
 def schedule_due_validations(t: Training) -> None:
-    """Schedule the passes that are due at this step."""
+    """Add the passes that are due at this step to the pending ones."""
     step, ops = t.progress.global_step, t.ops
     if ops.should_validate(step):
         t.progress.schedule_validation(TrainingStage.VALIDATION_NORMAL)
@@ -45,49 +44,50 @@ def schedule_due_validations(t: Training) -> None:
 
 
 def schedule_final_validations(t: Training) -> None:
-    """Schedule the passes that belong to the last step of the run, for a run that stops before the schedule expected it."""
+    """Add the passes of the last step to the pending ones, for a run that stops early."""
     for name, index in t.ops.passes_at_end():
         t.progress.schedule_validation(STAGES[name], index)
 
 
 def find_pass(t: Training, stage: TrainingStage, index: int | None) -> ValidationPass:
-    """Raises `ConfigError` for a pass that was owed under another configuration."""
-    for which in t.passes:
-        if which.stage == stage and which.partial_index == index:
-            return which
-    raise ConfigError(f"schedule.partial_combinations has no entry {index} any more, but its validation is still owed; put it back")
+    """Return the pass of a pending validation. Raise `ConfigError` if an allowed change of the configuration has removed it."""
+    for candidate in t.passes:
+        if candidate.stage == stage and candidate.partial_index == index:
+            return candidate
+    raise ConfigError(f"schedule.partial_combinations does not have an entry {index}, but its validation is pending; restore the entry")
 
 
 def run_pending_validations(t: Training) -> None:
-    """Run each pending pass that has no result yet, write its result at once, and take the results of the step once all exist. A
-    request to stop ends a pass early (the run is interrupted then): it and the later ones stay pending. After the passes comes the
-    report that waited for them."""
+    """Run each pending pass that does not have a result, and write its result. Once all passes are complete, apply their results and
+    write the deferred report.
+
+    A request to stop ends a pass early and interrupts the run: this pass and the later ones stay pending."""
     step = t.progress.global_step
     results: dict[str, float] = {}
     t.broadcast_buffers()
     weights = saving.weights_hash(t)
     for stage, index in list(t.progress.pending_validations):
-        which = find_pass(t, stage, index)
-        found = t.output.validation_result(step, which.key, weights)
+        pass_ = find_pass(t, stage, index)
+        found = t.output.validation_result(step, pass_.key, weights)
         if found is None:
-            t.watchdog.doing = which.key
-            with t.clock.charge("validating"):
+            t.watchdog.activity = pass_.key
+            with t.clock.measure("validating"):
                 t.progress.start_validation(stage, index)
-                found = validate_with_partial_mask(t, which) if which.masked else validate_one_pass(t, which)
+                found = validate_with_partial_mask(t, pass_) if pass_.masked else validate_one_pass(t, pass_)
             if found is None:
                 return
-            t.output.write_validation(step, which.key, found, weights)
+            t.output.write_validation(step, pass_.key, found, weights)
         t.progress.complete_validation(stage, index)
         t.output.row(step, found)
         t.output.show_validation(step, found)
         results |= found
-    take_results(t, results)
+    apply_results(t, results)
     if t.output.reports.pending is not None:
         readings.report_progress(t)
 
 
-def take_results(t: Training, results: dict[str, float]) -> None:
-    """Best, plateau and early stopping see the results of a step exactly once."""
+def apply_results(t: Training, results: dict[str, float]) -> None:
+    """Update best metrics, the plateau schedule and early stopping with the results of a step. Called exactly once per step."""
     schedule = t.config.schedule
     t.tracker.update_validation(t.progress.global_step, results, schedule.best_monitor, schedule.best_mode)
     t.lr.observe(results)
@@ -99,51 +99,52 @@ def take_results(t: Training, results: dict[str, float]) -> None:
         t.output.dump_metrics(t.progress.global_step, t.tracker.dump_metrics_state())
 
 
-def validate_with_partial_mask(t: Training, which: ValidationPass) -> dict[str, float] | None:
-    """A pass with the metadata components `which.masked` masked for every sample."""
-    return validate_one_pass(t, which)
+def validate_with_partial_mask(t: Training, pass_: ValidationPass) -> dict[str, float] | None:
+    """Return the metrics of a pass with the metadata components `pass_.masked` masked for every sample; None if it was interrupted."""
+    return validate_one_pass(t, pass_)
 
 
-def validate_one_pass(t: Training, which: ValidationPass) -> dict[str, float] | None:
-    """Metrics of the whole validation set under one pass, keys prefixed with its name (`val_ema/...` for averaged weights); None
-    when it was cut off."""
+def validate_one_pass(t: Training, pass_: ValidationPass) -> dict[str, float] | None:
+    """Return the metrics of the whole validation set in one pass; None if it was interrupted. Names are prefixed with the key of the
+    pass (`val/...`, or `val_ema/...` for averaged weights)."""
     batch = t.config.data.validation_batch
-    mine = validation_batches(len(t.workload.validation_set), batch, t.context.rank, t.context.world_size)
+    own_batches = validation_batches(len(t.workload.validation_set), batch, t.context.rank, t.context.world_size)
     if t.validation_loader is None:
         t.validation_loader = build_loaders(
-            t.workload.validation_set, mine, t.config.trainer.num_workers, t.config.trainer.prefetch, t.pin_memory
+            t.workload.validation_set, own_batches, t.config.trainer.num_workers, t.config.trainer.prefetch, t.pin_memory
         )
     ema = t.ema if t.config.trainer.ema_validate else None
     t.broadcast_buffers()
     training_mode = t.model.training
     t.model.eval()
     with torch.inference_mode(), ema.swapped_in(t.model) if ema is not None else contextlib.nullcontext():
-        metrics = _run_batches(t, mine, which.masked)
+        metrics = _run_batches(t, own_batches, pass_.masked)
     set_training(t.model, training_mode)
     if metrics is None:
         return None
-    prefix = which.key.replace("val", "val_ema", 1) if ema is not None else which.key
+    prefix = pass_.key.replace("val", "val_ema", 1) if ema is not None else pass_.key
     return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
-def _run_batches(t: Training, mine: list[Any], masked: tuple[str, ...]) -> dict[str, float] | None:
+def _run_batches(t: Training, own_batches: list[Any], masked: tuple[str, ...]) -> dict[str, float] | None:
+    """Run this rank's batches and reduce the sums over the ranks. Return the metrics; None if the pass was interrupted."""
     metrics = t.workload.metrics(training=False, device=t.device)
     batch_size = t.config.data.validation_batch
     number_of_batches = -(-len(t.workload.validation_set) // batch_size)
     slots = torch.zeros(number_of_batches, metrics.width, dtype=torch.float64, device=t.device)
-    batches = zip(mine, DevicePrefetcher(t.validation_loader, t.device))
+    batches = zip(own_batches, DevicePrefetcher(t.validation_loader, t.device))
     t.sync.start_pass()
-    trouble: OSError | None = None
+    error: OSError | None = None
     for _ in range(-(-number_of_batches // t.context.world_size)):
         try:
-            item = next(batches, None) if trouble is None else None
-        except OSError as error:
-            item, trouble = None, error
-        if t.sync.start_round(trouble is not None):
-            _interrupt(t, trouble)
+            item = next(batches, None) if error is None else None
+        except OSError as read_error:
+            item, error = None, read_error
+        if t.sync.start_round(error is not None):
+            _interrupt(t, error)
             return None
-        t.watchdog.pulse += 1
-        if item is None:  # the last round has no batch for everybody
+        t.watchdog.heartbeats += 1
+        if item is None:  # the last round may have fewer batches than ranks
             continue
         indices, (host, batch) = item
         t.workload.check_batch(host)
@@ -153,27 +154,28 @@ def _run_batches(t: Training, mine: list[Any], masked: tuple[str, ...]) -> dict[
         slots[indices[0].position // batch_size] = metrics.sums(outputs, batch)
         metrics.count(outputs, batch)
     if t.sync.finish_round():
-        _interrupt(t, trouble)
+        _interrupt(t, error)
         return None
     slots = t.context.all_reduce(slots).cpu()
     counts = {name: t.context.all_reduce(count) for name, count in metrics.counts.items()}
     total = torch.zeros(metrics.width, dtype=torch.float64)
-    for slot in slots:  # in order, one by one: torch's own sum may split its work by the number of threads
+    for slot in slots:  # one by one: the order of additions in torch's sum depends on the number of threads
         total += slot
     results = metrics.compute(total, counts)
     return results | metrics.compute_at_end(counts) if may_be_last(t) else results
 
 
 def may_be_last(t: Training) -> bool:
-    """Whether no validation need follow: at the end, or where the results of this one may bring it. The same again after a resume, for
-    a step is validated from the state it was saved in."""
+    """Return True if this validation can be the last one: at the end of the run, or if its results can stop the run.
+
+    The same after a resume, because the checkpoint before the passes contains the state this depends on."""
     stop, patience = t.config.schedule.early_stop, t.early_stopping
     at_end = not t.run.running or t.progress.global_step >= t.ops.resolved.last_step
     return at_end or stop.metric_bound is not None or (patience is not None and patience.counter + 1 >= patience.patience)
 
 
 def _interrupt(t: Training, error: OSError | None) -> None:
-    """End the pass early, on every rank alike. The checkpoint made before it holds the pass as pending."""
+    """Interrupt the run in a pass, on every rank alike. The checkpoint before the pass contains it as pending."""
     t.run.interrupt(t.sync.interruption_reason(error))
     if t.sync.data_unreadable and t.context.is_master:
-        log.error("stopping, %s", t.run.reason)
+        log.error("stopping: %s", t.run.reason)

@@ -1,4 +1,4 @@
-"""Research programs plugged into the loop; the engine knows them only through `workloads.base`."""
+"""Research programs on the training loop. The loop uses them only through `workloads.base`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from linnaeus.config.load import workload_module
 from linnaeus.config.schema import Config
 
-if TYPE_CHECKING:  # the schemas of a workload are read by --help, which does without torch
+if TYPE_CHECKING:  # --help imports the schemas of a workload without torch
     from linnaeus.workloads.base import Workload
 
 
 def build_workload(config: Config) -> Workload:
-    """The workload `config.workload.name` asks for."""
-    return importlib.import_module(workload_module(config.workload.name)).build_workload(config)
+    """Return the workload of `config.workload.name`. Raise `TypeError` if it is not a `Workload` or misspells an optional member."""
+    from linnaeus.workloads.base import as_workload
+
+    return as_workload(importlib.import_module(workload_module(config.workload.name)).build_workload(config))

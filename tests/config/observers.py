@@ -26,7 +26,7 @@ from linnaeus.config import compose, typed_config
 from linnaeus.distributed import DistributedContext
 from linnaeus.rundir import RunDirectory, run_path
 from linnaeus.train.build import build_train_loader
-from linnaeus.train.loop import update_from, windows
+from linnaeus.train.loop import update_on_window, windows
 from linnaeus.workloads import build_workload
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "conf"
@@ -112,7 +112,7 @@ def updates(config: Any, steps: int = 3) -> str:
     t.sampler.set_epoch(0, 0)
     t.model.train()
     for _, window in zip(range(steps), windows(((batch, batch) for batch in t.train_loader), t.sampler.accumulation)):
-        update_from(t, window, t.sync.reduce_counts(sum(t.workload.valid_counts(host) for host, _ in window)))
+        update_on_window(t, window, t.sync.reduce_counts(sum(t.workload.valid_counts(host) for host, _ in window)))
     return digest(t.model.state_dict()) + str(t.weighting.weights.tolist())
 
 
@@ -176,7 +176,7 @@ def second_start(config: Any) -> str:
 
 def source(config: Any) -> tuple:
     """What a manifest became."""
-    found = build_workload(config).source
+    found = build_workload(config).data_source
     metadata = [np.nan_to_num(getattr(found.metadata, f.name), nan=-9).tolist() for f in dataclasses.fields(found.metadata)]
     return found.tree.names, found.labels.tolist(), found.split.tolist(), metadata, found.ids.tolist(), found.notes, str(found.group)
 

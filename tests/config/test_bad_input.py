@@ -85,7 +85,7 @@ REFUSED = {
     "trainer.global_batch_size=0": "it must be at least 1",
     "trainer.global_batch_size=10": "use trainer.global_batch_size=8 or 12, or trainer.micro_batch_size=2",
     "trainer.global_batch_size=80 data.last_batch=drop": "is larger than the 40 training samples",
-    "trainer.micro_batch_size=1 schedule.mixup_prob.end=0.5": "make it even",
+    "trainer.micro_batch_size=1 schedule.mixup_prob.end=0.5": "it must be even",
     # paths and data
     "data=manifest": "data.path is required",
     "data=manifest data.path=/no/such.csv": "data.path: '/no/such.csv' does not exist",

@@ -114,8 +114,8 @@ def test_killed_in_a_validation_pass(uninterrupted, tmp_path, call, after):
 @pytest.mark.parametrize(
     "owner, name, call, after",
     [
-        (validation, "take_results", 1, False),  # all results are there, nobody has taken them
-        (validation, "take_results", 2, True),  # taken, but the checkpoint that says so is not written
+        (validation, "apply_results", 1, False),  # all results are there, nobody has taken them
+        (validation, "apply_results", 2, True),  # taken, but the checkpoint that says so is not written
         (writer, "save_checkpoint", 3, False),
         (writer, "save_checkpoint", 3, True),  # committed, nothing pruned yet
         (outputs.Outputs, "resume", 1, True),

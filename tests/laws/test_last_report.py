@@ -74,8 +74,8 @@ KILLS: dict[str, tuple[Any, str, int, bool]] = {  # two checkpoints and one pass
     "after the pass": (validation, "_run_batches", 3, True),
     "its result is written": (Outputs, "write_validation", 3, True),
     "its row is written": (Outputs, "show_validation", 3, False),
-    "before the results are taken": (validation, "take_results", 3, False),
-    "taken": (validation, "take_results", 3, True),
+    "before the results are taken": (validation, "apply_results", 3, False),
+    "taken": (validation, "apply_results", 3, True),
     "before the report": (readings, "report_progress", STEPS, False),
     "the report is written, its clocks are not": (Reporter, "report", STEPS + 1, True),
     "after the report": (readings, "report_progress", STEPS, True),
@@ -100,7 +100,7 @@ def test_killed_at_the_end(whole: dict[str, Path], tmp_path: Path, when: str) ->
     "name, kills",
     [
         (ROW_AT, [KILLS["before the pass"]]),
-        (ROW_AT, [KILLS["after the report"], (validation, "take_results", 1, False), (readings, "report_progress", 1, True)]),
+        (ROW_AT, [KILLS["after the report"], (validation, "apply_results", 1, False), (readings, "report_progress", 1, True)]),
         (
             SEVERAL,
             [(validation, "_run_batches", 2, False), (Outputs, "write_validation", 2, True), (readings, "report_progress", 1, False)],

@@ -56,7 +56,7 @@ def test_workers_and_micro_batches_change_no_sample(whole, tmp_path):
 
 def test_a_killed_run_goes_on_bit_for_bit(whole, tmp_path):
     config = runs.configuration("biota", tmp_path, *BALANCED)
-    with runs.killed(loop, "update_from", 6):
+    with runs.killed(loop, "update_on_window", 6):
         runs.start(config)
     assert runs.start(config) == 0
     assert runs.differences(whole, runs.run_path(config)) == []
@@ -76,7 +76,7 @@ def test_the_second_stage_trains_fresh_heads_alone_and_survives_a_kill(whole, tm
         assert torch.equal(newest.ema_state[name], first.model_state[name]) is not heads, name
         assert not (heads and torch.equal(tensor, fresh[name])), name
     killed = runs.configuration("biota", tmp_path / "killed", *second)
-    with runs.killed(loop, "update_from", 6):
+    with runs.killed(loop, "update_on_window", 6):
         runs.start(killed)
     assert runs.start(killed) == 0
     assert runs.differences(done, runs.run_path(killed)) == []

@@ -7,9 +7,9 @@ from unittest import mock
 
 import pytest
 
+from linnaeus import train
 from linnaeus.checkpoint.writer import CheckpointWriter
 from linnaeus.schedule import OpsSchedule
-from linnaeus.train import build as build_module
 from linnaeus.train import readings, resolve_schedule
 from linnaeus.weighting import GradientConflict, GradNorm
 from tests import runs, watching
@@ -58,17 +58,17 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
         original_report(t)
 
     training: list = []
-    original_open = build_module.open_outputs
+    original_restore = train.restore
 
-    def opened(config, context, directory, t):
+    def restored(t, weights):
         training.append(t)
-        return original_open(config, context, directory, t)
+        original_restore(t, weights)
 
     with (
         mock.patch.object(GradNorm, "finish", finish),
         mock.patch.object(GradientConflict, "update", update),
         mock.patch.object(readings, "report_progress", report),
-        mock.patch("linnaeus.train.open_outputs", opened),
+        mock.patch("linnaeus.train.restore", restored),
         watching.counted(CheckpointWriter, "save") as saves,
     ):
         run = runs.run(workload, root, *settings)
@@ -142,12 +142,12 @@ def broken_from(step: int):
     """The loss is not a number from the update after `step` on."""
     from linnaeus.train import loop
 
-    original = loop.run_micro_batch
+    original = loop.forward_backward
 
-    def run_micro_batch(t, batch, shares):
+    def forward_backward(t, batch, shares):
         original(t, batch, shares * (float("nan") if t.progress.global_step >= step else 1.0))
 
-    return mock.patch.object(loop, "run_micro_batch", run_micro_batch)
+    return mock.patch.object(loop, "forward_backward", forward_backward)
 
 
 def test_too_many_skipped_updates_in_a_row_stop_the_run_with_a_clear_line(tmp_path):

@@ -134,7 +134,7 @@ def test_negative_control_a_part_left_out_of_the_checkpoint_is_noticed(tmp_path)
         )
         with leave_out, watching.stopped_at(1):
             assert runs.start(config) == 75
-        with pytest.raises(ConfigError, match=f"no state of {part}"):
+        with pytest.raises(ConfigError, match=f"does not contain a state of {part}"):
             runs.start(config)
 
 

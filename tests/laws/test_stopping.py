@@ -1,4 +1,4 @@
-"""Signals, the time limit and data that cannot be read: everybody stops at the same step, saved, and nothing is done twice."""
+"""Signals, the time limit and unreadable data: all ranks save and stop at the same step, and no work is repeated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def summary(run: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The runs nobody stopped."""
+    """Return the runs that were not stopped."""
     root = tmp_path_factory.mktemp("whole")
     return {
         "biota": runs.run("biota", root / "biota", *VALIDATING, *MASKED),
@@ -36,8 +36,8 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("round_", [1, 4, 7, 9, 36, 37, 40, 105])
-def test_a_signal_in_any_round_of_any_pass_cuts_it_off(whole, tmp_path, round_):
-    """13 samples in batches of 2 are 7 rounds a pass, five passes at steps 4, 8 and 10. Passes with a result are not run again."""
+def test_a_signal_in_any_round_of_any_pass_interrupts_it(whole, tmp_path, round_):
+    """13 samples in batches of 2 are 7 rounds per pass; five passes run at steps 4, 8 and 10. Passes with a result are not run again."""
     config = runs.configuration("biota", tmp_path, *VALIDATING, *MASKED)
     with watching.signalled_in_validation(round_):
         assert runs.start(config) == 75
@@ -52,7 +52,7 @@ def test_a_signal_in_any_round_of_any_pass_cuts_it_off(whole, tmp_path, round_):
 
 
 def test_two_processes_stop_in_a_pass_or_for_data_that_one_of_them_cannot_read(tmp_path):
-    """All in one group: each way to stop is followed by the same command, and ends as the run nobody stopped."""
+    """In one group: after each way to stop, the same command ends with the results of the run that was not stopped."""
     ways = ["last_rank_signalled_in_validation", "unread_by_last_rank", "unread_in_validation_by_last_rank"]
     jobs = [runs.job("vectors", tmp_path / "whole", *VALIDATING)]
     for way in ways:
@@ -78,7 +78,7 @@ def test_data_that_cannot_be_read_in_validation(whole, tmp_path):
     assert runs.differences(whole["vectors"], runs.run_path(config)) == []
 
 
-def test_the_time_limit_saves_and_stops_each_start_anew(whole, tmp_path, monkeypatch):
+def test_the_time_limit_saves_and_stops_every_launch(whole, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("linnaeus.distributed.signals.time.monotonic", lambda: now[0])
     original = validation.schedule_due_validations
@@ -97,26 +97,26 @@ def test_the_time_limit_saves_and_stops_each_start_anew(whole, tmp_path, monkeyp
     assert runs.differences(whole["vectors"], runs.run_path(config)) == []
 
 
-def test_the_time_limit_is_a_time_of_the_clock():
+def test_the_time_limit_is_a_wall_time():
     with pytest.raises(ConfigError, match=r"trainer\.max_time is 10%; it takes a time of the clock"):
         runs.configuration("vectors", Path("x"), "trainer.max_time=10%")
 
 
-def test_before_training_a_signal_ends_the_process_at_once_and_afterwards_it_waits():
+def test_before_training_a_signal_ends_the_process_at_once_and_later_at_a_step_end():
     stop = StopRequest()
     with pytest.raises(StoppedBeforeTraining), stop.listening():
         os.kill(os.getpid(), signal.SIGUSR1)
     assert stop.signal == "SIGUSR1"
     stop = StopRequest()
     with stop.listening():
-        stop.wait_for_boundaries()
+        stop.defer_to_step_end()
         os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)  # of the same request: a scheduler signals launcher and ranks alike
+        os.kill(os.getpid(), signal.SIGINT)  # the same request: a scheduler signals launcher and ranks
     assert stop.signal == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_a_signal_while_the_run_is_set_up_leaves_status_75_and_the_next_start_begins(whole, tmp_path):
+def test_a_signal_before_training_gives_status_75_and_the_same_command_starts_the_run(whole, tmp_path):
     config = runs.configuration("vectors", tmp_path, *VALIDATING)
     with watching.mock.patch("linnaeus.train.restore", lambda t, weights: os.kill(os.getpid(), signal.SIGTERM)):
         assert runs.start(config) == 75
@@ -125,12 +125,12 @@ def test_a_signal_while_the_run_is_set_up_leaves_status_75_and_the_next_start_be
     assert runs.differences(whole["vectors"], runs.run_path(config)) == []
 
 
-def test_a_second_signal_leaves_at_once():
+def test_a_second_signal_exits_at_once():
     script = (
         "import time; from linnaeus.distributed.signals import StopRequest\n"
         "stop = StopRequest()\n"
         "with stop.listening():\n"
-        "    stop.wait_for_boundaries(); print('ready', flush=True)\n"
+        "    stop.defer_to_step_end(); print('ready', flush=True)\n"
         "    end = time.monotonic() + 60\n"
         "    while time.monotonic() < end: time.sleep(0.05)\n"
     )

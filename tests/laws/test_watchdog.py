@@ -1,4 +1,4 @@
-"""A process that fails, dies or hangs takes the run down soon, and the others say which one, where and at what step."""
+"""A process that fails, dies or hangs ends the run soon, and the others name it with its host and step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from linnaeus.distributed import DistributedContext
-from linnaeus.distributed.watchdog import is_broken_link
+from linnaeus.distributed.watchdog import is_connection_error
 from linnaeus.errors import ConfigError
 from tests import runs
 
 LONG = ["trainer.length=1000000steps", "schedule.log=[50steps]", "schedule.report=[]", "schedule.checkpoint=[]"]
 SCRIPT = (
     "import sys; from linnaeus.distributed import watchdog\n"
-    "watchdog.BEAT = 0.25; watchdog.LOST = watchdog.SILENT = 4.0; watchdog.GRACE = {grace}\n"
+    "watchdog.STATUS_INTERVAL = 0.25; watchdog.LOST_AFTER = watchdog.LOST_AFTER_DISCONNECT = 4.0\n"
+    "watchdog.LAUNCHER_GRACE = {grace}\n"
     "from tests import watching; from pathlib import Path; import contextlib, main\n"
     "with getattr(watching, {watch!r})(Path()) if {watch!r} else contextlib.nullcontext():\n"
     "    sys.exit(main.main())\n"
@@ -29,11 +30,11 @@ SCRIPT = (
 
 
 def group(root: Path, *more: str, watch: str = "", grace: float = 1.0) -> list[subprocess.Popen]:
-    """Two processes of one run without a launcher, which would end the second when the first is gone."""
+    """Start two processes of one run without a launcher, which would end the second after the first."""
     port = runs.free_port()
     command = [sys.executable, "-c", SCRIPT.format(watch=watch, grace=grace), "--config-dir", str(runs.VECTORS)]
     command += runs.overrides("vectors", root, *LONG, *more)
-    members = []
+    processes = []
     for rank in range(2):
         variables = {
             "RANK": rank,
@@ -44,79 +45,79 @@ def group(root: Path, *more: str, watch: str = "", grace: float = 1.0) -> list[s
             "OMP_NUM_THREADS": 1,
         }
         environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-        members.append(
+        processes.append(
             subprocess.Popen(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
-    return members
+    return processes
 
 
 def training(root: Path) -> Path:
-    """The run directory, once some updates have been made."""
+    """Return the run directory once some updates have been made."""
     run, end = root / "vectors" / "run", time.monotonic() + 60
     while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").stat().st_size == 0:
-        assert time.monotonic() < end, "it never began"
+        assert time.monotonic() < end, "no update was made"
         time.sleep(0.05)
-    time.sleep(0.5)  # a note or two
+    time.sleep(0.5)  # for one or two statuses
     return run
 
 
 def ends(process: subprocess.Popen, within: float) -> str:
-    """What it printed, once it has ended with status 1."""
+    """Return what a process printed. It must end with status 1 `within` seconds."""
     text, _ = process.communicate(timeout=within)
     assert process.returncode == 1, text
     return text
 
 
 @pytest.fixture
-def members():
-    """Whatever is still alive at the end is ended."""
-    held: list[subprocess.Popen] = []
-    yield held
-    for member in held:
-        member.kill()
-        member.wait()
+def processes():
+    """A list whose processes are killed at the end of the test."""
+    started: list[subprocess.Popen] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-@pytest.mark.parametrize("number, text", [(signal.SIGKILL, "died at step"), (signal.SIGSTOP, "has given no sign of life for")])
-def test_a_process_that_dies_or_stands_still_is_named(tmp_path, members, number, text):
-    members += group(tmp_path)
+@pytest.mark.parametrize("number, text", [(signal.SIGKILL, "died at step"), (signal.SIGSTOP, "has sent no status for")])
+def test_a_process_that_dies_or_stands_still_is_named(tmp_path, processes, number, text):
+    processes += group(tmp_path)
     run = training(tmp_path)
-    members[1].send_signal(number)
+    processes[1].send_signal(number)
     if number == signal.SIGKILL:
-        members[1].wait()
-    printed = ends(members[0], within=30)
+        processes[1].wait()
+    printed = ends(processes[0], within=30)
     error = json.loads((run / "summary.json").read_text())["error"]
-    assert f"process rank 1 on {socket.gethostname()} (pid {members[1].pid})" in error and text in error
+    assert f"process rank 1 on {socket.gethostname()} (pid {processes[1].pid})" in error and text in error
     assert error in printed and error in (run / "train.log").read_text()
     assert int(error.split("step ")[1].split()[0]) > 0
 
 
-def test_when_rank_0_dies_the_others_end_and_say_so(tmp_path, members):
-    members += group(tmp_path)
+def test_when_rank_0_dies_the_others_end_and_name_it(tmp_path, processes):
+    processes += group(tmp_path)
     training(tmp_path)
-    members[0].kill()
-    members[0].wait()
-    printed = ends(members[1], within=30)
+    processes[0].kill()
+    processes[0].wait()
+    printed = ends(processes[1], within=30)
     assert "process rank 0 on" in printed or "the first node has failed" in printed
 
 
-def test_the_cause_is_what_the_other_process_said_last(tmp_path, members):
-    members += group(tmp_path, watch="last_rank_fails")
-    printed = ends(members[0], within=60)
+def test_the_cause_is_the_error_that_the_other_process_has_published(tmp_path, processes):
+    processes += group(tmp_path, watch="last_rank_fails")
+    printed = ends(processes[0], within=60)
     error = json.loads((tmp_path / "vectors" / "run" / "summary.json").read_text())["error"]
-    assert "process rank 1" in error and "failed" in error and "ArithmeticError: a mistake of this process alone" in error
+    assert "process rank 1" in error and "failed" in error and "ArithmeticError: an error of this process alone" in error
     assert "Traceback" not in printed
-    assert "Traceback" in ends(members[1], within=20)  # its own console has the whole of it
+    assert "Traceback" in ends(processes[1], within=20)  # the failed process prints it itself
 
 
-def test_a_group_in_which_nothing_moves_is_ended_with_the_one_that_hangs_named(tmp_path, members):
-    members += group(tmp_path, "trainer.timeout=3s", "trainer.startup_timeout=60s", watch="last_rank_hangs")
-    printed = ends(members[0], within=60)
-    assert "nothing has moved for" in printed and "furthest behind: process rank 1 on" in printed
+def test_a_group_without_progress_is_ended_and_the_process_that_hangs_is_named(tmp_path, processes):
+    processes += group(tmp_path, "trainer.timeout=3s", "trainer.startup_timeout=60s", watch="last_rank_hangs")
+    printed = ends(processes[0], within=60)
+    assert "no process has made progress for" in printed and "furthest behind: process rank 1 on" in printed
     assert "process rank 0" not in printed and "at step 4 (training)" in printed
 
 
-def test_rank_0_composes_the_configuration_and_a_mistake_is_everybodys(monkeypatch):
+def test_rank_0_composes_the_configuration_and_every_rank_raises_its_error(monkeypatch):
     class Store(dict):
         def set(self, name, value):
             self[name] = value
@@ -124,25 +125,25 @@ def test_rank_0_composes_the_configuration_and_a_mistake_is_everybodys(monkeypat
         def get(self, name):
             return self[name]
 
-    store, said = Store(), []
+    store, calls = Store(), []
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(DistributedContext, "store", store)
 
     def refuse():
-        said.append(1)
+        calls.append(1)
         raise ConfigError("seed is -1; it must be at least 0")
 
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
         with pytest.raises(ConfigError, match="seed is -1"):
             DistributedContext().from_master("config", refuse)
-    assert said == [1]
+    assert calls == [1]
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
         assert DistributedContext().from_master("config", lambda: {"of": os.environ["RANK"]}) == {"of": "0"}
 
 
-def test_a_process_that_understands_the_configuration_otherwise_is_refused(monkeypatch):
+def test_a_process_that_reads_the_configuration_differently_is_refused(monkeypatch):
     from linnaeus.config import shared
     from linnaeus.config.load import compose_tree
 
@@ -153,6 +154,6 @@ def test_a_process_that_understands_the_configuration_otherwise_is_refused(monke
         shared.shared_config(lambda: tree)
 
 
-def test_an_error_of_the_link_is_told_from_others():
-    assert is_broken_link(RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242"))
-    assert not is_broken_link(ValueError("Connection closed by peer")) and not is_broken_link(RuntimeError("shape mismatch"))
+def test_connection_errors_are_recognised():
+    assert is_connection_error(RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242"))
+    assert not is_connection_error(ValueError("Connection closed by peer")) and not is_connection_error(RuntimeError("shape mismatch"))

@@ -19,7 +19,7 @@ def checker_of(actual: int, length: str = "4epochs", size: int = 800) -> Trainin
     return checker
 
 
-def test_as_planned_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_warning_when_the_loader_is_as_planned(caplog: pytest.LogCaptureFixture) -> None:
     checker = checker_of(100)
     assert all(checker.validate_epoch_steps(epoch, 100) for epoch in range(4))
     assert caplog.records == [] and checker.drift(250) == 0.0
@@ -35,7 +35,7 @@ def test_a_short_loader_gives_one_warning_with_both_numbers(caplog: pytest.LogCa
     assert "90 updates" in text and "100 were planned" in text and "-10.0 %" in text and "behind" in text and "\n" not in text
 
 
-def test_a_loader_found_short_or_long_only_when_it_has_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_epoch_with_a_wrong_number_of_updates_gives_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     checker = checker_of(100)
     assert checker.validate_epoch_steps(0, 100) and not checker.validate_epoch_steps(1, 112) and not checker.validate_epoch_steps(2, 90)
     assert [
@@ -63,17 +63,17 @@ def test_expected_fractions_are_the_fraction_points_of_progress() -> None:
         assert checker.calculate_expected_fractions() == crossed
 
 
-def test_drift_is_the_share_of_the_run_by_which_data_lead_the_schedule() -> None:
+def test_drift_is_progress_in_data_minus_progress_in_schedule() -> None:
     checker = checker_of(90)
     assert checker.drift(0) == 0.0
-    assert checker.drift(180) == pytest.approx(2 / 4 - 180 / 400)  # two passes over the data, 45 % of the steps
+    assert checker.drift(180) == pytest.approx(2 / 4 - 180 / 400)  # two passes over the data at 45 % of the steps
     assert checker.drift(180, epochs_done=1.8) == pytest.approx(0.0)
     assert checker_of(110).drift(220) == pytest.approx(-0.05)
-    found_late = checker_of(100)
-    found_late.validate_epoch_steps(0, 90)
-    assert found_late.drift(180) == pytest.approx(0.05)
+    corrected = checker_of(100)
+    corrected.validate_epoch_steps(0, 90)
+    assert corrected.drift(180) == pytest.approx(0.05)
 
 
-def test_it_must_be_told_the_first_epoch() -> None:
+def test_initialize_with_first_epoch_must_be_called_first() -> None:
     with pytest.raises(AssertionError, match="initialize_with_first_epoch"):
         TrainingConsistencyChecker(config(), 1, 1).validate_epoch_steps(0, 100)

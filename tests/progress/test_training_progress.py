@@ -26,7 +26,7 @@ def test_global_step_moves_at_the_optimizer_step_only() -> None:
     assert (progress.step, progress.global_step, progress.samples_seen) == (3, 1, 24)
 
 
-def test_a_window_counts_once_with_its_own_samples() -> None:
+def test_a_window_is_one_step_with_its_number_of_samples() -> None:
     progress = TrainingProgress(config("10epochs"), world_size=2, accumulation_steps=3)
     progress.update_window(24, 3, 240)
     progress.update_window(5, 3, 41)  # a partial last batch
@@ -53,7 +53,7 @@ def test_a_fraction_point_is_the_one_step_that_crosses_it(total: int, fraction: 
     for _ in range(total):
         before = progress.get_progress_fraction()
         progress.update_step(1, False)
-        answers = {progress.is_fraction_point(fraction) for _ in range(3)}  # any number of callers
+        answers = {progress.is_fraction_point(fraction) for _ in range(3)}  # the same for any number of callers
         assert answers == {before + 1e-9 < fraction <= progress.get_progress_fraction() + 1e-9}
         hits += [progress.global_step] * answers.pop()
     assert len(hits) == 1
@@ -94,11 +94,11 @@ def test_a_resume_in_the_middle_of_an_epoch() -> None:
     assert progress.next_epoch == 1
     progress.start_training_epoch(progress.next_epoch)
     assert progress.position_in_epoch == 7
-    with pytest.raises(AssertionError, match="epoch 0 has passed"):
+    with pytest.raises(AssertionError, match="epoch 0 is over"):
         progress.start_training_epoch(0)
 
 
-def test_validations_owed_survive_a_kill_at_any_point() -> None:
+def test_pending_validations_survive_a_kill_at_any_point() -> None:
     progress = progress_of(30)
     progress.global_step = 5
     for stage, index in [(NORMAL, None), (MASK, None), (PARTIAL, 0), (PARTIAL, 1)]:
@@ -106,7 +106,7 @@ def test_validations_owed_survive_a_kill_at_any_point() -> None:
     done = []
     while progress.has_pending_validations():
         saved = json.loads(json.dumps(progress.state_dict()))
-        progress.start_validation(*progress.pending_validations[0])  # killed here: the pass is still owed
+        progress.start_validation(*progress.pending_validations[0])  # killed here: the pass is pending after the resume
         progress = progress_of(30)
         progress.load_state_dict(saved)
         assert progress.state_dict() == saved
@@ -119,22 +119,22 @@ def test_validations_owed_survive_a_kill_at_any_point() -> None:
     assert done == progress.completed_validations == [(NORMAL, None), (MASK, None), (PARTIAL, 0), (PARTIAL, 1)]
 
 
-def test_a_pass_is_owed_once_per_step() -> None:
+def test_a_pass_is_scheduled_once_per_step() -> None:
     progress = progress_of(30)
     progress.global_step = 5
     for _ in range(2):
         progress.schedule_validation(NORMAL)
     assert progress.pending_validations == [(NORMAL, None)]
-    progress.complete_validation(NORMAL)  # its result was there already
+    progress.complete_validation(NORMAL)  # a second call has no effect
     progress.complete_validation(NORMAL)
-    progress.schedule_validation(NORMAL)  # done at this step
+    progress.schedule_validation(NORMAL)  # completed at this step
     assert not progress.has_pending_validations()
     progress.global_step = 6
     progress.schedule_validation(NORMAL)
     assert progress.pending_validations == [(NORMAL, None)] and progress.completed_validations == []
 
 
-def test_partial_validation_indices_are_those_still_owed() -> None:
+def test_partial_validation_indices_are_the_pending_ones() -> None:
     progress = progress_of(30)
     for index in (2, 0):
         progress.schedule_validation(PARTIAL, index)
@@ -143,7 +143,7 @@ def test_partial_validation_indices_are_those_still_owed() -> None:
     assert progress.partial_validation_indices == [0]
 
 
-def test_orders_that_make_no_sense_are_refused() -> None:
+def test_invalid_calls_are_refused() -> None:
     progress = progress_of(30)
     for wrong in (
         lambda: progress.start_validation(NORMAL),
@@ -155,10 +155,10 @@ def test_orders_that_make_no_sense_are_refused() -> None:
         with pytest.raises(AssertionError):
             wrong()
     progress.schedule_validation(NORMAL)
-    with pytest.raises(AssertionError, match="still owes"):
+    with pytest.raises(AssertionError, match="has pending validations"):
         progress.start_training_epoch(0)
     progress.global_step = 1
-    with pytest.raises(AssertionError, match="still owes"):
+    with pytest.raises(AssertionError, match="has pending validations"):
         progress.schedule_validation(MASK)
 
 
@@ -170,7 +170,7 @@ def test_state_holds_plain_values_and_a_longer_run_keeps_its_length() -> None:
     longer = progress_of(60)
     longer.load_state_dict(state)
     assert longer.expected_total_steps == 60 and longer.global_step == 1 and longer.units_seen == 11
-    del state["units_seen"]  # as in checkpoints of before there were any
+    del state["units_seen"]  # as in older checkpoints
     longer.load_state_dict(state)
     assert longer.units_seen == 0
     unknown = TrainingProgress()
@@ -179,7 +179,7 @@ def test_state_holds_plain_values_and_a_longer_run_keeps_its_length() -> None:
 
 
 def test_counting_is_cheap() -> None:
-    """About 0.1 us here; a step of the smallest model takes 800. The bar leaves room for a busy machine."""
+    """A call takes about 0.1 us, and a step of the smallest model 800 us. The limit leaves room for a busy machine."""
     progress = progress_of(10**9)
     best = min(timeit.repeat(lambda: progress.update_window(8, 2), number=2000, repeat=5)) / 2000
     assert best < 10e-6

@@ -1,4 +1,4 @@
-"""`trainer.freeze`: parts that keep their bits, whatever the optimizer, the average and batch statistics do."""
+"""`trainer.freeze`: frozen parts keep their bits under every optimizer, with weight decay, averages and batch statistics."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ def model() -> nn.Module:
     return nn.ModuleDict({"trunk": nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)), "head": nn.Linear(3, 2)})
 
 
-def began_with(root) -> dict[str, torch.Tensor]:
-    """The weights of a run before its first update."""
+def initial_weights(root) -> dict[str, torch.Tensor]:
+    """Return the weights of a run before its first update."""
     from linnaeus.workloads import build_workload
 
     return build_workload(runs.configuration("vectors", root, *FROZEN)).build_model().state_dict()
 
 
-def moved(root, *more: str) -> tuple[set[str], set[str]]:
-    """Names whose weights, and whose averages, are not what the run began with."""
-    newest, start = runs.newest(runs.run("vectors", root, *FROZEN, *more)), began_with(root)
+def changed(root, *more: str) -> tuple[set[str], set[str]]:
+    """Return the names of the weights, and of the averages, that differ from the initial weights after a run."""
+    newest, start = runs.newest(runs.run("vectors", root, *FROZEN, *more)), initial_weights(root)
     return tuple({name for name in start if not torch.equal(state[name], start[name])} for state in (newest.model_state, newest.ema_state))
 
 
 @pytest.mark.parametrize("optimizer", ("adamw", "sgd"))
-def test_what_is_frozen_keeps_its_bits_and_the_rest_learns(optimizer, tmp_path):
+def test_frozen_weights_keep_their_bits_and_the_others_are_trained(optimizer, tmp_path):
     heads = {"heads.weight", "heads.bias"}
-    assert moved(tmp_path, f"optimizer={optimizer}", "optimizer.lr=0.01") == (heads, heads)
+    assert changed(tmp_path, f"optimizer={optimizer}", "optimizer.lr=0.01") == (heads, heads)
 
 
-def test_without_freezing_everything_moves_batch_statistics_too(tmp_path):
-    """The negative control: decay and statistics alone would have moved the rest."""
-    raw, averaged = moved(tmp_path, "trainer.freeze=[]")
-    assert raw == averaged == set(began_with(tmp_path))
+def test_without_freezing_all_weights_and_batch_statistics_change(tmp_path):
+    """Negative control: decay and batch statistics alone would change the frozen parts."""
+    raw, averaged = changed(tmp_path, "trainer.freeze=[]")
+    assert raw == averaged == set(initial_weights(tmp_path))
 
 
 @pytest.mark.parametrize("call", (2, 11))
-def test_a_killed_run_with_frozen_parts_goes_on_bit_for_bit(call, tmp_path):
+def test_a_killed_run_with_frozen_parts_resumes_bit_for_bit(call, tmp_path):
     from linnaeus.train import loop
 
     whole = runs.run("vectors", tmp_path / "whole", *FROZEN, "schedule.checkpoint=[3steps]")
     config = runs.configuration("vectors", tmp_path / "killed", *FROZEN, "schedule.checkpoint=[3steps]")
-    with runs.killed(loop, "update_from", call):
+    with runs.killed(loop, "update_on_window", call):
         runs.start(config)
     assert runs.start(config) == 0
     assert runs.differences(whole, runs.run_path(config)) == []
 
 
 def test_two_processes_make_the_updates_of_one(tmp_path):
-    """DDP waits for no gradient that never comes; batch statistics that stand still do not split a batch."""
+    """DDP does not wait for gradients of frozen parts, and frozen batch statistics keep law 3."""
     exact = [*FROZEN, "trainer.precision=float64", "model.dropout=0"]
     one = runs.newest(runs.run("vectors", tmp_path / "one", *exact))
     runs.run_group(2, [runs.job("vectors", tmp_path / "two", *exact)], tmp_path)
@@ -66,7 +66,7 @@ def test_two_processes_make_the_updates_of_one(tmp_path):
         assert torch.allclose(tensor, two.model_state[name], rtol=0, atol=1e-10), name
 
 
-def test_no_gradient_is_computed_and_frozen_parts_compute_as_in_validation():
+def test_frozen_parts_have_no_gradient_and_stay_in_evaluation_mode():
     net = model()
     lines = freeze(net, ["trunk."])
     assert lines == ["frozen: trunk.; 8 of 26 parameters are trained"]
@@ -80,33 +80,33 @@ def test_no_gradient_is_computed_and_frozen_parts_compute_as_in_validation():
     assert not net["head"].training
 
 
-def test_batch_statistics_that_stand_still_are_none():
+def test_frozen_layers_do_not_count_as_batch_statistics():
     net = model()
     assert batch_statistics(net) == ["trunk.1"]
     freeze(net, ["trunk"])
     assert batch_statistics(net) == []
 
 
-def test_a_part_that_is_frozen_by_halves_trains():
+def test_a_partly_frozen_module_stays_in_training_mode():
     net = model()
     freeze(net, ["trunk.1.weight"])
     assert frozen_parts(net) == []
     assert not net["trunk"][1].weight.requires_grad and net["trunk"][1].bias.requires_grad
 
 
-def test_names_are_whole_words():
+def test_a_prefix_ends_at_a_dot():
     net = nn.ModuleDict({"head": nn.Linear(2, 2), "head_2": nn.Linear(2, 2)})
     freeze(net, ["head"])
     assert [name for name, p in net.named_parameters() if p.requires_grad] == ["head_2.weight", "head_2.bias"]
 
 
 @pytest.mark.parametrize(
-    "begins, said",
+    "prefixes, message",
     [(["nose"], "no weight begins with nose; they begin with trunk, head"), (["trunk", "head"], "leaves nothing to train")],
 )
-def test_mistakes_are_named(begins, said):
-    with pytest.raises(ConfigError, match=said):
-        freeze(model(), begins)
+def test_mistakes_are_named(prefixes, message):
+    with pytest.raises(ConfigError, match=message):
+        freeze(model(), prefixes)
 
 
 @pytest.mark.parametrize("place", ("shared", "features", "trunk"))
@@ -114,5 +114,5 @@ def test_gradnorm_cannot_measure_at_a_frozen_layer(place, tmp_path):
     gradnorm = ["weighting=gradnorm", f"weighting.place={place}", "weighting.every=[1steps]"]
     with pytest.raises(ConfigError, match="name=gradnorm measures at the last shared layer, which is frozen; use weighting=fixed"):
         runs.run("vectors", tmp_path / "a", *gradnorm, "trainer.freeze=[trunk,shared]")
-    if place == "shared":  # all that the other workload's model names
+    if place == "shared":  # freezing the trunk alone is allowed
         runs.run("vectors", tmp_path / "b", *gradnorm, "trainer.freeze=[trunk]", "trainer.length=2steps")

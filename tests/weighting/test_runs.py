@@ -177,15 +177,15 @@ def test_negative_control_a_compiled_backward_that_gives_its_memory_away_cannot_
 def test_looking_at_the_losses_again_changes_no_buffer_and_has_the_same_dropout(tmp_path):
     """Until the weights move, a run with FAMO is the run without it; and losses after no update are those before."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    original = loop.sums_after
+    original = loop.loss_sums_after_update
 
-    def sums_after(t, window, step):
+    def loss_sums_after_update(t, window, step):
         found = original(t, window, step)
         seen.append((t.weighting_meter._sums.clone(), found))
         return found
 
     famo = ["weighting=famo", "weighting.warmup=6steps", "trainer.length=6steps", "weighting.conflict=[]"]
-    with mock.patch.object(loop, "sums_after", sums_after):
+    with mock.patch.object(loop, "loss_sums_after_update", loss_sums_after_update):
         measured = trained(tmp_path / "famo", *famo)
         plain = trained(tmp_path / "plain", *famo[2:])
         assert runs.unequal(plain, measured) == [], "it was looked at after the last update"

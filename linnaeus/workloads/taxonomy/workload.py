@@ -43,38 +43,38 @@ class TaxonomyWorkload(Workload):
     def __init__(self, config: Config) -> None:
         self.config = config
         source = importlib.import_module(f"linnaeus.workloads.taxonomy.{config.data.name}")
-        self.source = source.build_source(config.data)
+        self.data_source = source.build_source(config.data)
         self.ceilings = getattr(source, "ceilings", None)
-        self.tasks = self.source.tree.ranks
+        self.tasks = self.data_source.tree.ranks
         self.inputs = tuple(config.data.components)  # of the network
-        known = encode(self.source.metadata, self.inputs)[1].any()
+        known = encode(self.data_source.metadata, self.inputs)[1].any()
         self.components = self.inputs if known else ()  # that validation passes can mask
-        self.fingerprint = self.source.fingerprint
+        self.fingerprint = self.data_source.fingerprint
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
-        self.train_rows = np.flatnonzero(self.source.split == TRAIN)
+        self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
         self.train_size = len(self.train_rows)
-        self.validation_rows = np.flatnonzero(self.source.split == VALIDATION)
+        self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
-        labels = self.source.labels[self.train_rows]
-        self.nulls = NullPolicy.of(config, self.source.tree)
+        labels = self.data_source.labels[self.train_rows]
+        self.nulls = NullPolicy.of(config, self.data_source.tree)
         learnt = None if self.nulls is None else self.nulls.learnt(labels)
-        self.counts = LabelCounts.of(self.source.tree, labels, learnable=learnt)
-        self.notes = self.source.notes
-        counts = LabelCounts.of(self.source.tree, labels, label_mass(config, self.source, self.train_rows), learnt)
-        self.loss = TaxonomyLoss(config.loss, self.source.tree, counts, self.nulls is not None, dtype)
+        self.counts = LabelCounts.of(self.data_source.tree, labels, learnable=learnt)
+        self.notes = self.data_source.notes
+        counts = LabelCounts.of(self.data_source.tree, labels, label_mass(config, self.data_source, self.train_rows), learnt)
+        self.loss = TaxonomyLoss(config.loss, self.data_source.tree, counts, self.nulls is not None, dtype)
         self.preparation = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """`directory` is the run's: photographs an earlier launch could not decode are named there and not read again."""
-        self.quarantine = Quarantine(directory, self.source, self.config.data.max_bad_fraction)
+        self.quarantine = Quarantine(directory, self.data_source, self.config.data.max_bad_fraction)
         bad = self.quarantine.samples
-        self.train_set = TaxonomyDataset(self.source, self.train_rows, self.config, schedule, True, bad)
-        self.validation_set = TaxonomyDataset(self.source, self.validation_rows, self.config, schedule, False, bad)
+        self.train_set = TaxonomyDataset(self.data_source, self.train_rows, self.config, schedule, True, bad)
+        self.validation_set = TaxonomyDataset(self.data_source, self.validation_rows, self.config, schedule, False, bad)
         nulls = () if self.nulls is None else self.nulls.notes(self.tasks, [int(rank[-1]) for rank in self.counts.ranks])
-        self.notes = (*self.source.notes, *self.train_set.notes, *nulls)
+        self.notes = (*self.data_source.notes, *self.train_set.notes, *nulls)
 
     def build_model(self) -> nn.Module:
-        return build_classifier(self.config, self.source.tree, self.inputs)
+        return build_classifier(self.config, self.data_source.tree, self.inputs)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         return self.preparation(batch, masked)
@@ -99,19 +99,21 @@ class TaxonomyWorkload(Workload):
 
     def metrics(self, training: bool, device: torch.device) -> Metrics:
         if training:
-            return TrainingMetrics(self.source.tree, device, self.components)
-        groups = None if self.source.group is None else self.source.group[self.validation_rows]
+            return TrainingMetrics(self.data_source.tree, device, self.components)
+        groups = None if self.data_source.group is None else self.data_source.group[self.validation_rows]
         classes = [rank[:-1] for rank in self.counts.ranks]
         consistent = self.config.head.name != "linear"
-        return TaxonomyMetrics(self.source.tree, device, classes, groups, len(self.validation_rows), consistent, self.nulls is not None)
+        return TaxonomyMetrics(
+            self.data_source.tree, device, classes, groups, len(self.validation_rows), consistent, self.nulls is not None
+        )
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Stable names of training samples by dataset index."""
-        return self.source.ids[self.train_rows[list(samples)]].tolist()
+        return self.data_source.ids[self.train_rows[list(samples)]].tolist()
 
     def save_dataset_record(self, directory: Path) -> None:
         resampling = self.train_set.resampling()
-        process_and_save_dataset_metadata(self.source, directory, None if resampling is None else resampling.draws)
+        process_and_save_dataset_metadata(self.data_source, directory, None if resampling is None else resampling.draws)
         self.quarantine.record_unreadable()
 
     def best_possible(self) -> dict[str, float]:

@@ -223,7 +223,7 @@ KILLS = {
     ],
     "in a growth, behind a validation, in a row": [
         (Growth, "connect", 16, True),
-        (validation, "take_results", 1, True),
+        (validation, "apply_results", 1, True),
         (outputs.Outputs, "row", 12, True),
     ],
 }

@@ -154,7 +154,7 @@ def test_a_run_that_was_killed_in_its_last_validation_has_the_same(tmp_path):
     config = runs.configuration("biota", tmp_path / "cut", *PATIENT)
     with watching.signalled_in_validation(7 + 7 + 3):  # of 7 rounds a pass: in the third
         assert runs.start(config) == 75
-    with runs.killed(validation, "take_results", 1):
+    with runs.killed(validation, "apply_results", 1):
         runs.start(config)
     assert runs.start(config) == 0
     assert runs.differences(whole, runs.run_path(config)) == []

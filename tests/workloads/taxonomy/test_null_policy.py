@@ -56,7 +56,7 @@ def test_a_sample_that_cannot_be_used_stays_without_labels(tmp_path):
 @pytest.mark.parametrize("head", ["linear", "conditional", "hierarchical_softmax", "marginal"])
 def test_the_head_has_the_class_and_predictions_do_not(tmp_path, head):
     built = workload(tmp_path, *PHASE_IN, f"head={head}", "data.train_samples=200")
-    sizes = built.source.tree.sizes
+    sizes = built.data_source.tree.sizes
     batch = built.prepare(built.validation_set.__getitems__([SampleIndex(0, i, i, 0) for i in range(60)]))
     scores = built.build_model()(batch)["scores"]
     assert [log_p.shape[1] for log_p in scores.log_probs()] == [size + 1 for size in sizes]
@@ -98,4 +98,4 @@ def test_null_labels_that_cannot_be_learnt_are_nothing_to_learn():
 def test_validation_keeps_its_nulls(tmp_path):
     built = workload(tmp_path, *PHASE_IN)
     found = built.validation_set.__getitems__([SampleIndex(0, i, i, 0) for i in range(60)])["label"]
-    assert (found < torch.tensor(built.source.tree.sizes)).all() and (found < 0).any()
+    assert (found < torch.tensor(built.data_source.tree.sizes)).all() and (found < 0).any()

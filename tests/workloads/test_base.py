@@ -1,0 +1,126 @@
+"""The contract of a workload and its model: a misspelt optional member is an error, because the loop would not find it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from linnaeus import workloads
+from linnaeus.workloads.base import Model, Workload, as_model, as_workload
+from tests import runs
+
+
+class Small(Workload):
+    """A workload with the members that do not have a default."""
+
+    tasks = ("y",)
+
+    def build_datasets(self, schedule: Any, directory: Any) -> None: ...
+
+    def build_model(self) -> Any: ...
+
+    def valid_counts(self, batch: Any) -> Any: ...
+
+    def loss_sums(self, outputs: Any, batch: Any) -> Any: ...
+
+    def metrics(self, training: bool, device: torch.device) -> Any: ...
+
+
+class Net(Model):
+    def shared_parameters(self) -> list[nn.Parameter]:
+        return []
+
+
+def extended(base: type, **members: Any) -> Any:
+    """Return an instance of a subclass of `base` with these members."""
+    return type("Own", (base,), members)()
+
+
+@pytest.mark.parametrize(
+    "member, meant",
+    {
+        "report_metric": "report_metrics",
+        "unit": "units",
+        "component": "components",
+        "pair_samples": "pairs_samples",
+        "totalloss": "total_loss",
+        "report_row": "report_rows",
+    }.items(),
+)
+def test_a_misspelt_member_of_a_workload_is_an_error(member: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"Own.{member} is not a member of Workload; did you mean {meant}?")):
+        as_workload(extended(Small, **{member: ("tokens", 8)}))
+
+
+def test_an_attribute_of_the_instance_is_checked_too() -> None:
+    workload = Small()
+    workload.unit = ("tokens", 8)  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"did you mean units\?"):
+        as_workload(workload)
+
+
+def test_a_subclass_of_a_subclass_is_checked_too() -> None:
+    class Base(Small):
+        units = ("tokens", 8)
+
+    with pytest.raises(TypeError, match=r"did you mean units\?"):
+        as_workload(extended(Base, unit=("words", 8)))
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"report_metrics": ("r2",), "units": ("tokens", 8), "summary": lambda self, final: []},
+        {"vocabulary": 7, "config": None, "quarantine": None, "_unit": 3},
+        {"task": "y"},  # resembles a member without a default, which cannot be forgotten without an error
+    ],
+)
+def test_other_members_of_a_workload_are_allowed(members: dict[str, Any]) -> None:
+    workload = extended(Small, **members)
+    assert as_workload(workload) is workload
+
+
+@pytest.mark.parametrize(
+    "member, meant", {"trunk_parameter": "trunk_parameters", "no_decays": "no_decay", "flops_per_samples": "flops_per_sample"}.items()
+)
+def test_a_misspelt_member_of_a_model_is_an_error(member: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"Own.{member} is not a member of Model; did you mean {meant}?")):
+        as_model(extended(Net, **{member: lambda self: []}))
+
+
+def test_other_members_of_a_model_are_allowed() -> None:
+    network = extended(Net, trunk_parameters=lambda self: [], encode=lambda self, batch: batch, width=8)
+    network.trunk = nn.Linear(2, 2)
+    assert as_model(network) is network
+
+
+def test_other_classes_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"Linear must extend linnaeus\.workloads\.base\.Model"):
+        as_model(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"object must extend linnaeus\.workloads\.base\.Workload"):
+        as_workload(object())
+
+
+def test_an_abstract_member_must_be_defined() -> None:
+    class Incomplete(Workload):
+        tasks = ("y",)
+
+    with pytest.raises(TypeError, match="abstract"):
+        Incomplete()  # type: ignore[abstract]
+
+
+def test_build_workload_checks_the_members(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = runs.configuration("vectors", tmp_path)
+    module = ModuleType("misspelt")
+    monkeypatch.setitem(sys.modules, "misspelt", module)
+    monkeypatch.setattr(workloads, "workload_module", lambda name: "misspelt")
+    monkeypatch.setattr(module, "build_workload", lambda config: extended(Small, report_metric=("r2",)), raising=False)
+    with pytest.raises(TypeError, match=r"did you mean report_metrics\?"):
+        workloads.build_workload(config)

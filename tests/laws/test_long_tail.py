@@ -27,7 +27,7 @@ def samples(run) -> list[list[str]]:
 
 def orders_of(run, root) -> np.ndarray:
     """int64 [epochs, orders]: how often each taxonomic order was drawn."""
-    source = build_workload(runs.configuration("biota", root)).source
+    source = build_workload(runs.configuration("biota", root)).data_source
     of = dict(zip(source.ids.tolist(), source.labels[:, 0].tolist()))
     drawn: dict[int, list[int]] = {}
     for row in runs.rows(run / "batches-rank0.jsonl"):

@@ -32,7 +32,7 @@ def labels(built, step):
 
 def test_nulls_are_phased_in_or_learnt_always_as_a_class_of_their_own(tmp_path):
     ignoring, phasing = workload(tmp_path), workload(tmp_path, *PHASE_IN)
-    sizes = np.array(phasing.source.tree.sizes)
+    sizes = np.array(phasing.data_source.tree.sizes)
     plain = labels(ignoring, 0)
     nulls = plain < 0
     assert nulls.sum() > 20

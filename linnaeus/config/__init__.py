@@ -1,4 +1,4 @@
-"""Typed configuration: schema, composition, checks, help. Nothing in here imports torch."""
+"""Typed configuration: schema, composition, checks, help. Nothing here imports torch."""
 
 from linnaeus.config.load import CONF, compose, typed_config
 from linnaeus.config.messages import user_errors

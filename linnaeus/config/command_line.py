@@ -1,7 +1,7 @@
-"""What is typed after `python main.py`, checked before Hydra sees it.
+"""The command line of `python main.py`, checked before it reaches Hydra.
 
-Hydra takes the last of two overrides of one key without a word, answers an unknown option with its usage, and sweeps once per
-process under torchrun. Here each is one line.
+Hydra silently takes the last of two overrides of one key, prints its usage for an unknown option, and sweeps once per process under
+torchrun. Here each of these is an error of one line.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _HYDRA = re.compile(r"\s*[+~]{0,2}hydra[./](?!searchpath)")
 
 
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hydra's options and `overrides`. Raises `ConfigError` for an option that does not exist or takes another value, for
-    conflicting options, and for a key that is given twice."""
+    """Return Hydra's options and `overrides`. Raise `ConfigError` for an unknown option, a wrong value, conflicting options, and a key that
+    is given twice."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
@@ -31,11 +31,11 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} exclude each other; give one")
     if parsed.resolve and parsed.cfg is None:
-        raise ConfigError("--resolve shows nothing by itself; add --cfg job")
+        raise ConfigError("--resolve has no effect without --cfg; add --cfg job")
     _refuse_hydras_own(parsed)
     nameless = next((text for text in parsed.overrides if text.lstrip().startswith("=")), None)
     if nameless:
-        raise ConfigError(f"{nameless!r} is no setting; give it as key=value")
+        raise ConfigError(f"{nameless!r} is not a setting; give it as key=value")
     check_given_once(parsed.overrides)
     sweep = next((text for text in parsed.overrides if _SWEEP.match(text)), None)
     if sweep and not (parsed.multirun or parsed.help or parsed.cfg or parsed.info):  # which only show what it would be
@@ -44,7 +44,7 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def for_hydra(arguments: Sequence[str], parsed: argparse.Namespace) -> list[str]:
-    """The same arguments as Hydra's own application takes them: options first, and what it shows is what a run would have."""
+    """Return the arguments for Hydra's own application: options first, then overrides that show the configuration of a run."""
     from linnaeus.config.load import compose_for_hydra
 
     options = list(arguments)
@@ -55,7 +55,7 @@ def for_hydra(arguments: Sequence[str], parsed: argparse.Namespace) -> list[str]
 
 
 def _refuse_hydras_own(parsed: argparse.Namespace) -> None:
-    """Configurations are composed without Hydra's application: what steers that one would have no effect."""
+    """Raise `ConfigError` for options of Hydra's own application, which have no effect here."""
     options = {"--config-name": parsed.config_name, "--config-path": parsed.config_path, "--package": parsed.package}
     options["--experimental-rerun"] = parsed.experimental_rerun
     shows = parsed.cfg or parsed.info or parsed.hydra_help
@@ -64,7 +64,7 @@ def _refuse_hydras_own(parsed: argparse.Namespace) -> None:
             raise ConfigError(f"{option} {value} has no effect here; choose with experiment=NAME, and add folders with --config-dir")
     for text in parsed.overrides if not shows else ():
         if _HYDRA.match(text) and not parsed.multirun:
-            raise ConfigError(f"{text} has no effect here: Hydra only composes; a run is placed by run.root and run.name")
+            raise ConfigError(f"{text} has no effect here: Hydra only composes; run.root and run.name set the run directory")
 
 
 def _refuse(message: str) -> NoReturn:
@@ -72,7 +72,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def check_given_once(overrides: Sequence[str]) -> None:
-    """Raises `ConfigError` for a key with two values, of which Hydra would silently take the last."""
+    """Raise `ConfigError` for a key with two values; Hydra would silently take the last."""
     seen: dict[str, str] = {}
     for text in overrides:
         match = KEY.match(text)
@@ -83,7 +83,9 @@ def check_given_once(overrides: Sequence[str]) -> None:
 
 
 def refuse_sweep_under_launcher(parsed: argparse.Namespace, environment: Mapping[str, str]) -> None:
-    """Each process of a launcher would run the whole sweep, all in the same directories."""
+    """Raise `ConfigError` for a sweep under torchrun: each process would run the whole sweep in the same directories."""
     if parsed.multirun and "RANK" in environment and "WORLD_SIZE" in environment:
         wanted = " ".join(parsed.overrides)
-        raise ConfigError(f"a sweep cannot run under torchrun, every process would run all of it; type `python main.py -m {wanted}`")
+        raise ConfigError(
+            f"a sweep cannot run under torchrun, because every process would run all of it; type `python main.py -m {wanted}`"
+        )

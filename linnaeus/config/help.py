@@ -15,8 +15,8 @@ from linnaeus.config.schema import FROM, FROM_MEANING, Config
 
 
 def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
-    """(key, type, value, meaning) of every key of a composed config, depth first, `run.from` at the head of its group; the keys of a
-    mapping's entries after it, of NAME where there is no entry."""
+    """Yield (key, type, value, meaning) of every key of a composed config, depth first. `run.from` comes first in its group; the keys of a
+    mapping's entries follow the mapping, those of NAME if it has no entry."""
     for row in _walk(config, ""):
         if row[0] == "run.name":
             yield FROM, "str or null", "null", FROM_MEANING
@@ -42,7 +42,7 @@ def _walk(node: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _of_an_entry(cls: type, prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    """The keys that an entry of a mapping may have, at their defaults."""
+    """Yield the keys that an entry of a mapping may have, with their defaults."""
     for field in dataclasses.fields(cls):
         needed = field.default_factory is dataclasses.MISSING
         value = "?" if needed else _shown(typing.cast(Any, field.default_factory)())

@@ -1,7 +1,7 @@
-"""From YAML and overrides to the typed `Config`: every key known, every value of its type and within its limits.
+"""Compose YAML files and overrides, and check them: unknown keys, types, limits.
 
-`compose_tree` runs Hydra's composition without its application; `typed_config` turns its plain mapping into the dataclasses of
-`schema`, with one line per mistake that names the key and what would be right; `compose` does both.
+`compose_tree` runs Hydra's composition without its application. `typed_config` turns the plain mapping into the dataclasses of `schema`
+and raises one line per mistake that names the key and the fix. `compose` does both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONF = (Path(__file__).parents[1] / "conf").resolve()  # a link to conf/ at the 
 
 
 def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Config:
-    """The typed config of `compose_tree`."""
+    """Return the typed config of `compose_tree`."""
     return typed_config(compose_tree(overrides, config_dir, missing_ok))
 
 
@@ -47,23 +47,23 @@ def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = 
 
 
 def compose_for_hydra(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
-    """Overrides with which Hydra's own application shows what `compose_tree` composes of these."""
+    """Return overrides with which Hydra's own application (--cfg, --info) shows what `compose_tree` returns for `overrides`."""
     _check_folder(config_dir)
     return same_for_hydra(*_composed(overrides, config_dir), overrides)
 
 
 def keys_left_out(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
-    """The keys of an experiment's file that choices among these overrides have no use for."""
+    """Return the keys of the experiment file that do not apply to the groups chosen by `overrides`."""
     return left_out(*_composed(overrides, config_dir), overrides)
 
 
 def _check_folder(config_dir: Path | str | None) -> None:
     if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir: {config_dir} is not there; give a folder with groups of configuration, as conf/ has")
+        raise ConfigError(f"--config-dir: {config_dir} does not exist; give a folder of config groups like conf/")
 
 
 def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[DictConfig, dict[str, dict[str, type]]]:
-    """(what Hydra makes of `conf/` and the overrides; the choices of each group that its workload has)."""
+    """Return Hydra's composition, and group -> choice -> class for its workload."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
@@ -77,7 +77,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
 
 
 def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:
-    """group -> its YAML files, of `conf/` and of the folder that joins it."""
+    """Return group -> YAML files, of `conf/` and of `config_dir`."""
     found: dict[str, list[Path]] = {}
     for root in (CONF, Path(config_dir)) if config_dir else (CONF,):
         for folder in sorted(path for path in root.iterdir() if path.is_dir()):
@@ -86,17 +86,17 @@ def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:
 
 
 def variants_of(workload: str) -> dict[str, dict[str, type]]:
-    """group -> name -> dataclass, for the program's groups and those of the workload."""
+    """Return group -> name -> dataclass: the program's groups, the workload's, and parts that plugins registered."""
     try:
         module = importlib.import_module(workload_module(workload) + ".config")
     except ModuleNotFoundError as error:
-        raise ConfigError(f"workload.name: no workload {workload!r} ({error})") from None
+        raise ConfigError(f"workload.name is {workload!r}, which cannot be imported ({error})") from None
     known, added = {**VARIANTS, **module.SCHEMAS}, config_classes()
     return {group: {**classes, **added.get(group, {})} for group, classes in known.items()}
 
 
 def typed_config(tree: Any) -> Config:
-    """The typed config of a plain mapping. Raises `ConfigError` for an unknown, missing, mistyped or out-of-range key."""
+    """Return the typed config of a plain mapping. Raise `ConfigError` for an unknown, missing, mistyped or out-of-range key."""
     import_plugins(tree.get("plugins") or [])
     workload = (tree.get("workload") or {}).get("name")
     if not isinstance(workload, str):
@@ -104,28 +104,28 @@ def typed_config(tree: Any) -> Config:
     variants = variants_of(workload)
     for group in WORKLOAD_GROUPS:
         if group not in variants and tree.get(group) is not None:
-            raise ConfigError(f"{group}: the {workload} workload has no such group; set {group}=null")
+            raise ConfigError(f"{group}: the {workload} workload does not have this group; set {group}=null")
     config = settled(_build(Config, tree, "", variants))
-    check_beginning(config.run)
+    check_start(config.run)
     check_sections(config.logger.report_sections)
     return config
 
 
 def check_sections(names: Sequence[str]) -> None:
-    """Raises `ConfigError` for a report of nothing, or of something twice."""
+    """Raise `ConfigError` for an empty list of report sections or a repeated one."""
     if not names:
-        raise ConfigError("logger.report_sections is [], which leaves nothing to report; schedule.report=[] is for no reports")
+        raise ConfigError("logger.report_sections is []; name at least one section, or set schedule.report=[] for no reports")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"logger.report_sections names {twice} twice; name it once")
 
 
-def check_beginning(run: RunConfig) -> None:
-    """Raises `ConfigError` for two beginnings of one run, and for an allowance without effect."""
+def check_start(run: RunConfig) -> None:
+    """Raise `ConfigError` for a run with two starting points, and for an init option without effect."""
     if run.init_from is not None and run.resume not in ("auto", "never"):
         raise ConfigError(
-            f"run.init_from={run.init_from} and run.resume={run.resume} are two beginnings: the first takes the weights alone into a "
-            "new run, the second continues with everything; give one"
+            f"run.init_from={run.init_from} and run.resume={run.resume} exclude each other: the first loads only weights into a new run, "
+            "the second continues a run; give one"
         )
     for key, names in (("run.init_allow", run.init_allow), ("run.init_skip", run.init_skip)):
         if names and run.init_from is None:
@@ -133,8 +133,8 @@ def check_beginning(run: RunConfig) -> None:
 
 
 def settled(config: Config) -> Config:
-    """The config with what follows from its other values: names of monitored metrics, their directions, the experiment's name."""
-    config = follow_the_average(config)
+    """Return the config with derived values filled in: names and directions of monitored metrics, the experiment's name."""
+    config = name_averaged_metrics(config)
     schedule, stop = config.schedule, config.schedule.early_stop
     workload = config.workload.name
     stop = dataclasses.replace(stop, mode=direction(stop.mode, stop.monitor, workload, "schedule.early_stop.mode"))
@@ -147,9 +147,9 @@ def settled(config: Config) -> Config:
     return dataclasses.replace(config, schedule=schedule, lr_scheduler=scheduler, run=run)
 
 
-def follow_the_average(config: Config) -> Config:
-    """The config with monitored metrics named after the weights that are validated: `val/loss` is `val_ema/loss` where a moving
-    average is kept and validated. Anything else that names the wrong weights is refused later, with all metrics known."""
+def name_averaged_metrics(config: Config) -> Config:
+    """Return the config with `val/...` replaced by `val_ema/...` in monitored metrics if averaged weights are validated. Other names of the
+    wrong weights are refused later, when all metrics are known."""
     if config.trainer.ema_decay is None or not config.trainer.ema_validate:
         return config
 
@@ -164,7 +164,7 @@ def follow_the_average(config: Config) -> Config:
 
 
 def schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str, type]]) -> type | None:
-    """The dataclass that a key's value must fit, None for a plain value."""
+    """Return the dataclass of a key's value, None for a plain value."""
     if key in variants:
         name = tree.get("name") if isinstance(tree, dict) else None
         if name not in variants[key]:
@@ -175,7 +175,7 @@ def schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str
 
 
 def entry_schema(annotation: Any) -> type | None:
-    """The dataclass of a mapping's entries, as in `dict[str, PhaseConfig] | None`; None for a mapping of plain values and all else."""
+    """Return the dataclass of a mapping's entries, as in `dict[str, PhaseConfig] | None`; None for anything else."""
     for one in (annotation, *typing.get_args(annotation)):
         if typing.get_origin(one) is dict and dataclasses.is_dataclass(entry := typing.get_args(one)[1]):
             return cast(type, entry)
@@ -184,7 +184,7 @@ def entry_schema(annotation: Any) -> type | None:
 
 def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type]]) -> Any:
     if not isinstance(tree, dict):
-        raise ConfigError(f"{prefix or 'config'} is {tree!r}; it takes a group of keys")
+        raise ConfigError(f"{prefix or 'config'} is {tree!r}; it must be a mapping of keys")
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name in tree:
@@ -207,14 +207,14 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
 
 
 def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: dict[str, dict[str, type]]) -> str:
-    """What may have been meant: a key of another choice of the group, or one that is written alike."""
+    """Return a hint for an unknown key: the choice of the group that has it, or a similar key."""
     if (prefix, name) == ("run", "from"):
-        return "run.from is given on the command line, not in a file"
+        return "run.from must be given on the command line, not in a file"
     owners = [v for v, cls in variants.get(prefix, {}).items() if name in {f.name for f in dataclasses.fields(cls)}]
     if owners and not set(fields) <= set(tree):  # as the file of another choice leaves it, of which but the name was changed
-        return f"it belongs to {prefix}={' or '.join(owners)}, and {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"
+        return f"it belongs to {prefix}={' or '.join(owners)}, but {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"
     if owners:
-        return f"{prefix}={tree['name']} has none; leave it out, or choose {' or '.join(f'{prefix}={owner}' for owner in owners)}"
+        return f"{prefix}={tree['name']} does not have it; leave it out, or choose {' or '.join(f'{prefix}={owner}' for owner in owners)}"
     close = difflib.get_close_matches(name, fields, 1)
     return f"did you mean {_join(prefix, close[0])}?" if close else f"known there: {', '.join(fields)}"
 
@@ -230,7 +230,7 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     value = _coerce(key, value, annotation)
     for one in value if isinstance(value, list) and meta["choices"] else [value]:
         if meta["choices"] and one not in meta["choices"]:
-            raise ConfigError(f"{key} is {one!r}; it takes one of {', '.join(meta['choices'])}")
+            raise ConfigError(f"{key} is {one!r}; it must be one of {', '.join(meta['choices'])}")
     for name, one in value.items() if isinstance(value, dict) else [("", value)]:
         _check_limits(f"{key}.{name}" if name else key, one, meta)
     if meta["duration"] and value is not None:
@@ -239,7 +239,7 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
             if meta["duration"] == "update" and duration.is_time:
                 raise ConfigError(f"{key} is {text}; a time cannot be converted to steps, use steps, epochs or %")
             if meta["duration"] == "clock" and (not duration.is_time or duration.amount == 0):
-                raise ConfigError(f"{key} is {text}; it takes a time of the clock: 90s, 30min or 23h")
+                raise ConfigError(f"{key} is {text}; it must be a wall time: 90s, 30min or 23h")
     return value
 
 
@@ -247,7 +247,7 @@ def _check_limits(key: str, value: Any, meta: Any) -> None:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return
     if not math.isfinite(value):
-        raise ConfigError(f"{key} is {value}; it takes a finite number")
+        raise ConfigError(f"{key} is {value}; it must be finite")
     if meta["low"] is not None and value < meta["low"]:
         raise ConfigError(f"{key} is {value}; it must be at least {meta['low']}")
     if meta["high"] is not None and value > meta["high"]:
@@ -259,8 +259,8 @@ def _check_limits(key: str, value: Any, meta: Any) -> None:
 
 
 def _coerce(key: str, value: Any, annotation: Any) -> Any:
-    """`value` as its annotation has it; only int -> float and a lone text -> list of one are converted, and null takes a mapping's entry
-    away, or all of them."""
+    """Return `value` as its annotation requires. Only int -> float and a single text -> list of one are converted; null removes an entry of
+    a mapping, or all entries."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in args:
@@ -270,11 +270,11 @@ def _coerce(key: str, value: Any, annotation: Any) -> Any:
         if isinstance(value, (str, int, float)) and not isinstance(value, bool) and args[0] is str:
             value = [value]
         if not isinstance(value, list):
-            raise ConfigError(f"{key} is {value!r}; it takes a list")
+            raise ConfigError(f"{key} is {value!r}; it must be a list")
         return [_coerce(f"{key}[{i}]", v, args[0]) for i, v in enumerate(value)]
     if origin is dict:
         if not isinstance(value, dict) and value is not None:
-            raise ConfigError(f"{key} is {value!r}; it takes a mapping")
+            raise ConfigError(f"{key} is {value!r}; it must be a mapping")
         return {str(k): _coerce(f"{key}.{k}", v, args[1]) for k, v in (value or {}).items() if v is not None}
     if annotation is Any:
         return value
@@ -283,6 +283,6 @@ def _coerce(key: str, value: Any, annotation: Any) -> Any:
     if annotation is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, annotation) or (isinstance(value, bool) and annotation is not bool):
-        wanted = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false"}[annotation.__name__]
-        raise ConfigError(f"{key} is {value!r}; it takes {wanted}")
+        wanted = {"str": "a text", "int": "an integer", "float": "a number", "bool": "true or false"}[annotation.__name__]
+        raise ConfigError(f"{key} is {value!r}; it must be {wanted}")
     return value

@@ -1,4 +1,4 @@
-"""A user's mistake: one line that names what is wrong and what would be right, and exit status 2."""
+"""Errors as one line on stderr, with the exit status: ours, Hydra's, OmegaConf's and YAML's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LET_RANK_0_SPEAK = 3.0  # seconds; by then the launcher has stopped the others, 
 
 @contextlib.contextmanager
 def user_errors(status: int) -> Iterator[None]:
-    """Turn the mistakes of a user, ours and those Hydra finds, into one line on stderr and `SystemExit(status)`."""
+    """Turn errors of the user, found by us or by Hydra, into one line on stderr and `SystemExit(status)`."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -41,7 +41,7 @@ def user_errors(status: int) -> Iterator[None]:
 
 
 def _raised_in_hydra(error: ValueError) -> bool:
-    """Some of its refusals are plain ValueErrors."""
+    """Return True for a ValueError raised inside Hydra, which raises some of its errors as plain ValueErrors."""
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
@@ -58,7 +58,7 @@ def report(line: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """The message of Hydra, OmegaConf or the YAML reader without its line breaks, and with what would be right where we know."""
+    """Return the message of Hydra, OmegaConf or the YAML reader as one line, with the fix where it is known."""
     text = str(error).strip() or str(error.__cause__)
     override = getattr(error, "override", None)
     if isinstance(override, str):
@@ -74,13 +74,13 @@ def _unreadable(override: str) -> str:
     override = override.lstrip("+")
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
-        return f"{override!r} is no setting; give it as key=value"
+        return f"{override!r} is not a setting; give it as key=value"
     return f"{override!r} cannot be read; close its brackets, or quote a text with special characters: {key}='\"{value}\"'"
 
 
 def _unknown_key(found: re.Match[str]) -> str:
     if found[1] == "run.from":
-        return "run.from is no key of Hydra's composition, which --cfg and --info show: the configuration is in the file that it names"
+        return "run.from is not part of Hydra's composition, which --cfg and --info show; the configuration is in the file that it names"
     return f"unknown key {found[1]}; {nearest_key(found[1])}"
 
 
@@ -91,17 +91,17 @@ def _unknown_choice(found: re.Match[str]) -> str:
     return f"there is no {group}={name}; {f'did you mean {close[0]}? There are' if close else 'choose one of'} {', '.join(choices)}"
 
 
-# (pattern in the message, what we say instead); the first that is found.
+# (pattern in the message, our message instead); the first match counts.
 _EXPLAINED = (
     (r"Could not (?:override|delete from config\.|append override|delete|load) '([^']+)'", _unknown_key),
-    (r"Could not append to config\. An item is already at '([^']+)'", lambda m: f"+{m[1]}: the key is there already; leave the + out"),
+    (r"Could not append to config\. An item is already at '([^']+)'", lambda m: f"+{m[1]}: the key exists already; leave the + out"),
     (r"Could not find '([^']+)'\s+Available options in '[^']*':\s+(.*?)\s*Config search path", _unknown_choice),
     (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
     (
         r"Ambiguous value for argument '\+*([^'=]+)=",
         lambda m: f"{m[1]} has several values, which is a sweep: add -m for one, or brackets for a list",
     ),
-    (r"Interpolation key '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} refers to ${{{m[1]}}}, which is no key"),
+    (r"Interpolation key '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} refers to ${{{m[1]}}}, which is not a key"),
     (r"Environment variable '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} needs the environment variable {m[1]}; set it"),
     (
         r"Config group override must be .* Got",
@@ -111,7 +111,7 @@ _EXPLAINED = (
 
 
 def nearest_key(key: str) -> str:
-    """A hint: the known key or group most like `key` in the default configuration."""
+    """Return a hint: the key or group of the default configuration that is most similar to `key`."""
     from linnaeus.config.help import describe
     from linnaeus.config.load import compose
 
@@ -137,7 +137,7 @@ def nearest_key(key: str) -> str:
 
 
 def choices_with(key: str) -> list[str]:
-    """`group=choice` of each choice, in the workloads of `conf/`, that has the key."""
+    """Return `group=choice` of each choice that has the key, over the workloads of `conf/`."""
     from linnaeus.config.load import group_files, variants_of
 
     group, _, name = key.partition(".")

@@ -1,10 +1,10 @@
-"""Where what is typed goes before what the files of `conf/` say, and Hydra alone would merge the two or stumble over them.
+"""Precedence of the command line over the files of `conf/`, where Hydra alone would merge the two or fail.
 
-A mapping whose names are the user's own (`data.sources`, `schedule.phases`, `weighting.weights`) and that is given in braces is what is
-in the braces: nothing stays of what an experiment has there. `schedule.phases.late.lr=2` changes or adds that one value.
+A mapping with names of the user's own (`data.sources`, `schedule.phases`, `weighting.weights`) that is given in braces replaces the
+experiment's mapping. `schedule.phases.late.lr=2` changes or adds one value.
 
-A group that is chosen otherwise than in the experiment (`lr_scheduler=constant`) does without the keys that the experiment sets for its
-own choice and this one does not have. They are left out and named; a key that was typed is never left out.
+If the command line chooses another option of a group than the experiment (`lr_scheduler=constant`), the experiment's keys for its own
+option that the new one does not have are left out and logged. A key from the command line is never left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEEP = re.compile(r"\s*(?!hydra\.)([\w-]+\.[\w-]+)\.([\w-]+\.|[^=]*=(?!\s*null\
 
 
 def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
-    """The same settings, marked `++` where Hydra would refuse to add a key that may be right."""
+    """Return the overrides, marked `++` where Hydra would refuse to add a key that may be valid."""
     return [f"++{text.lstrip()}" if _BRACES.match(text) or _may_add(text) else text for text in overrides]
 
 
@@ -45,7 +45,7 @@ def _may_add(text: str) -> bool:
 
 
 def apply_typed(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> None:
-    """Put right, in place, what Hydra has composed with `overrides`; `variants`: group -> name -> dataclass."""
+    """Apply the precedence rules to Hydra's composition, in place. `variants`: group -> name -> dataclass."""
     whole = given_whole(config, variants, overrides)
     if whole:
         empty(config, whole)
@@ -60,7 +60,7 @@ def apply_typed(config: DictConfig, variants: Variants, overrides: Sequence[str]
 
 
 def same_for_hydra(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> list[str]:
-    """Overrides with which Hydra by itself composes what `apply_typed` makes of `config`."""
+    """Return overrides with which Hydra alone composes the result of `apply_typed`."""
     emptied = [f"++{key}=null" for key in given_whole(config, variants, overrides)]
     taken = [text for key in left_out(config, variants, overrides) for text in (f"++{key}=0", f"~{key}")]  # ~ of a null is refused
     return [*emptied, *as_hydra_takes(overrides), *taken]
@@ -68,12 +68,12 @@ def same_for_hydra(config: DictConfig, variants: Variants, overrides: Sequence[s
 
 @functools.cache
 def note(line: str) -> None:
-    """Once in a process: a sweep composes each of its trials."""
+    """Log a line once per process: a sweep composes each of its trials."""
     log.warning(line)
 
 
 def typed(overrides: Sequence[str]) -> dict[str, str]:
-    """key or group -> what was typed behind its `=`."""
+    """Return key or group -> the text after its `=`."""
     found = [(match[2], text[match.end() :].strip()) for text in overrides if (match := KEY.match(text))]
     return dict(found)
 
@@ -82,8 +82,8 @@ def typed(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def given_whole(config: Mapping[str, Any], variants: Variants, overrides: Sequence[str]) -> list[str]:
-    """The mappings with names of the user's own that settings in braces give, `schedule.phases.late.data` of
-    `schedule.phases.late={data: {...}}` too."""
+    """Return the mappings with names of the user's own that overrides give in braces, `schedule.phases.late.data` of
+    `schedule.phases.late={data: {...}}` included."""
     braces = parsed([text for text in overrides if _BRACES.match(text)])
     return [
         key
@@ -109,7 +109,7 @@ def empty(config: DictConfig, mappings: Sequence[str]) -> None:
 
 
 def apply_values(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Set every value that was typed, in order; a second time where Hydra has done so, which changes nothing but what was emptied."""
+    """Set every value of the overrides, in order. Values that Hydra has set already stay the same, except in emptied mappings."""
     from omegaconf import OmegaConf
 
     for override in parsed(overrides):
@@ -119,7 +119,7 @@ def apply_values(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def parsed(overrides: Sequence[str]) -> list[Override]:
-    """Settings in Hydra's grammar."""
+    """Return overrides parsed by Hydra's grammar."""
     if not overrides:
         return []
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -128,12 +128,12 @@ def parsed(overrides: Sequence[str]) -> list[Override]:
 
 
 def is_entry(config: Mapping[str, Any], variants: Variants, key: str) -> bool:
-    """Whether a key names an entry of a mapping with names of the user's own."""
+    """Return True if a key names an entry of a mapping with names of the user's own."""
     return _of_entries(_annotation(config, variants, key.rpartition(".")[0])) is not None
 
 
 def _annotation(config: Mapping[str, Any], variants: Variants, key: str) -> Any:
-    """What the schema says of a key; None where it has none."""
+    """Return the annotation of a key in the schema, None if it does not have one."""
     group, *names = key.split(".")
     found = _class_of(config, variants, group) if group in variants else typing.get_type_hints(Config).get(group)
     for name in names:
@@ -142,7 +142,7 @@ def _annotation(config: Mapping[str, Any], variants: Variants, key: str) -> Any:
 
 
 def _of_entries(annotation: Any) -> Any:
-    """The type of a mapping's entries, as in `dict[str, PhaseConfig] | None`; None where it is no mapping."""
+    """Return the type of a mapping's entries, as in `dict[str, PhaseConfig] | None`; None if it is not a mapping."""
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     either = typing.get_args(annotation) if is_union else (annotation,)
     return next((typing.get_args(one)[1] for one in either if typing.get_origin(one) is dict), None)
@@ -152,7 +152,7 @@ def _of_entries(annotation: Any) -> Any:
 
 
 def left_out(config: Mapping[str, Any], variants: Variants, overrides: Sequence[str]) -> list[str]:
-    """Keys of other choices in groups whose choice was typed, but for keys that were typed themselves."""
+    """Return keys of other choices, in groups chosen on the command line, that were not given on the command line themselves."""
     given = typed(overrides)
     chosen = [group for group, choice in given.items() if group in variants and not choice.startswith("{")]
     keys = [f"{group}.{name}" for group in chosen for name in _of_other_choices(config, variants, group)]
@@ -169,7 +169,7 @@ def _of_other_choices(config: Mapping[str, Any], variants: Variants, group: str)
 
 
 def _class_of(config: Mapping[str, Any], variants: Variants, group: str) -> type | None:
-    """The dataclass of a group's choice; None where there is no such choice."""
+    """Return the dataclass of a group's choice, None if it does not exist."""
     node = config.get(group)
     return variants[group].get(node["name"]) if isinstance(node, Mapping) and "name" in node else None
 

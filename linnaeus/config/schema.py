@@ -1,6 +1,6 @@
-"""The configuration as typed, frozen dataclasses: what the program sees once YAML and overrides have been composed.
+"""The configuration as typed, frozen dataclasses, after YAML files and overrides are composed.
 
-No field has a default here: the values are in `conf/`. A workload brings the classes of its own groups (`data`, `model`,
+Fields have no defaults: the values are in `conf/`. A workload brings the classes of its own groups (`data`, `model`,
 `head`, `loss`, `augment`, `validation`); every class of `data` extends `DataConfig`.
 """
 
@@ -37,50 +37,52 @@ from linnaeus.config.setting import setting
 
 @dataclass(frozen=True)
 class RunConfig:
-    name: str | None = setting("directory of the run under outputs/<experiment>/; null: a short hash of the keys that alter the updates")
-    experiment: str | None = setting("name of the experiment, the folder under `root`; null: the name of the data")
-    root: str = setting("where run directories are made")
-    resume: str = setting("auto: continue what is in the run directory; never: refuse if there is a run; or the path of a checkpoint")
-    allow: list[str] = setting("config keys that may differ from the run being resumed although they alter its updates")
+    name: str | None = setting("run directory under <root>/<experiment>/; null: a short hash of the keys that alter the updates")
+    experiment: str | None = setting("name of the experiment, a folder under `root`; null: the name of the data")
+    root: str = setting("folder of all run directories")
+    resume: str = setting(
+        "auto: continue from the run directory; never: refuse if it holds a run; or the path of a checkpoint to continue from"
+    )
+    allow: list[str] = setting("config keys that may change on resume although they alter the updates")
     init_from: str | None = setting(
-        "weights a new run begins with: a run directory, a checkpoint, a safetensors or torch file; null: freshly initialised"
+        "initial weights of a new run (warm start): a run directory, a checkpoint, a safetensors or torch file; null: random initialisation"
     )
     init_allow: list[str] = setting(
-        "beginnings of weight names ([head.]) that may stay freshly initialised or unused where `init_from` does not fit"
+        "prefixes of weight names ([head.]) that may be missing or left over in `init_from`; missing ones keep their random initialisation"
     )
-    init_skip: list[str] = setting("beginnings of weight names ([head.]) that stay freshly initialised though `init_from` has them")
+    init_skip: list[str] = setting("prefixes of weight names ([head.]) that keep their random initialisation even if `init_from` has them")
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    global_batch_size: int = setting("samples of one optimizer update, over all processes and accumulation steps", low=1)
+    global_batch_size: int = setting("samples per optimizer update, over all processes and accumulation steps", low=1)
     micro_batch_size: int = setting(
-        "samples one process runs forward at once; accumulation is global_batch_size / (micro_batch_size x processes)", low=1
+        "samples per forward of one process; accumulation steps = global_batch_size / (micro_batch_size x processes)", low=1
     )
-    length: str = setting("length of the training: `20epochs` or `5000steps`", duration="update")
-    device: str = setting("auto takes CUDA when there is one", choices=("auto", "cpu", "cuda"))
+    length: str = setting("length of the run: `20epochs` or `5000steps`", duration="update")
+    device: str = setting("auto: CUDA if available, else the CPU", choices=("auto", "cpu", "cuda"))
     precision: str = setting(
         "float32, float64, or autocast to bf16 / fp16 (fp16 scales the loss)", choices=("float32", "float64", "bf16", "fp16")
     )
-    freeze: list[str] = setting(
-        "beginnings of weight names ([trunk., norm.]) that are not trained: no gradient, no decay; such parts compute as in validation"
-    )
-    max_grad_norm: float | None = setting("largest norm of the gradient, after unscaling; null: no clipping", above=0)
-    ema_decay: float | None = setting("decay of an exponential moving average of the weights; null: none", low=0, below=1)
-    ema_validate: bool = setting("validate the averaged weights (rows named val_ema/...) instead of the raw ones")
-    compile: bool = setting("torch.compile the model")
+    freeze: list[str] = setting("prefixes of weight names ([trunk., norm.]) that are not trained; these parts run in eval mode")
+    max_grad_norm: float | None = setting("gradient clipping: maximum norm of the unscaled gradient; null: no clipping", above=0)
+    ema_decay: float | None = setting("decay of the exponential moving average of the weights; null: no average", low=0, below=1)
+    ema_validate: bool = setting("validate the averaged weights (rows named val_ema/...) instead of the raw weights")
+    compile: bool = setting("compile the model with torch.compile")
     channels_last: bool = setting("channels_last memory format for 4-d tensors")
-    deterministic: bool = setting("deterministic kernels, and gradients reduced in rank order")
-    threads: int | None = setting("CPU threads per process; null: leave torch's choice", low=1)
+    deterministic: bool = setting("use deterministic kernels and reduce gradients in rank order")
+    threads: int | None = setting("CPU threads per process; null: torch's default", low=1)
     max_time: str | None = setting(
-        "save and stop (status 75) after this much time of the clock, counted from each start: `23h`; null: never", duration="clock"
+        "save and stop with exit status 75 after this wall time since the start, such as `23h`; null: never", duration="clock"
     )
     startup_timeout: str = setting("how long processes wait for each other until the first update is done", duration="clock")
-    timeout: str = setting("how long they do from then on, until the run ends with the process that hangs named", duration="clock")
-    max_skipped_in_a_row: int = setting("stop after this many updates in a row were skipped as non-finite", low=1)
-    num_workers: int = setting("loader workers per process; 0 loads in the training process, enough for small cached images", low=0)
-    prefetch: int = setting("batches each worker prepares ahead", low=1)
-    pin_memory: bool = setting("stage batches in pinned memory for the copy to the GPU")
+    timeout: str = setting(
+        "how long processes wait for each other afterwards; then the run ends and names the process that hangs", duration="clock"
+    )
+    max_skipped_in_a_row: int = setting("stop after this many consecutive updates were skipped as non-finite", low=1)
+    num_workers: int = setting("loader workers per process; 0: load in the training process, enough for small cached images", low=0)
+    prefetch: int = setting("batches that each worker prepares in advance", low=1)
+    pin_memory: bool = setting("copy batches through pinned memory to the GPU")
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,14 @@ class LoggerConfig:
     tensorboard: bool = setting("write TensorBoard event files")
     report: bool = setting("write report.html at the end")
     report_sections: list[str] = setting(
-        "what a progress report tells, in this order; schedule.report says when",
+        "sections of a progress report, in this order; schedule.report sets when it is printed",
         choices=(
             *("progress", "loss", "validation", "tasks", "update", "time", "rates", "memory"),
             *("samples", "model", "growth", "phase", "workload"),
         ),
     )
     peak_tflops: float | None = setting(
-        "what one device can do at trainer.precision, TFLOP/s, for the MFU in reports; null: the maker's figure where it is known", above=0
+        "peak TFLOP/s of one device at trainer.precision, for the MFU in reports; null: the manufacturer's figure where known", above=0
     )
 
 
@@ -110,42 +112,45 @@ class DebugConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What every workload's `data` has."""
+    """The keys that `data` has in every workload."""
 
-    name: str = setting("which source of data")
-    last_batch: str = setting("keep: the last update of an epoch takes what is left; drop: it is left out", choices=("keep", "drop"))
-    validation_batch: int = setting("samples of a validation batch", low=1)
-    max_bad_fraction: float = setting("share of samples that may be unreadable before the run stops", low=0, high=1)
+    name: str = setting("name of the data source")
+    last_batch: str = setting(
+        "keep: the last update of an epoch uses the remaining samples; drop: they are left out", choices=("keep", "drop")
+    )
+    validation_batch: int = setting("samples per validation batch", low=1)
+    max_bad_fraction: float = setting("maximum share of unreadable samples; above it the run stops", low=0, high=1)
 
 
 @dataclass(frozen=True)
 class WorkloadConfig:
-    name: str = setting("the research program: a package of linnaeus.workloads, or a dotted module")
+    name: str = setting("workload: a package of linnaeus.workloads, or a dotted module of your own")
 
 
 @dataclass(frozen=True)
 class Config:
-    """The whole. `data`, `model`, `head`, `loss` and `augment` hold classes of the workload; null where it has no such group."""
+    """The whole configuration. `data`, `model`, `head`, `loss` and `augment` hold classes of the workload, null for a group it does
+    not have."""
 
-    seed: int = setting("everything random is a function of this and a position", low=0)
+    seed: int = setting("seed of everything random", low=0)
     plugins: list[str] = setting("packages of your own to import first; they register parts (docs/extending.md)")
-    plan: bool = setting("build all that a run needs, print the schedule and stop before training")
-    run: RunConfig = setting("the run directory and how it is continued")
-    workload: WorkloadConfig = setting("the research program")
-    data: Any = setting("what is learnt from")
-    model: Any = setting("the network")
-    head: Any = setting("what turns features into predictions")
-    loss: Any = setting("the loss of one task")
-    augment: Any = setting("what is done to training samples")
-    weighting: WeightingConfig = setting("how the tasks are weighted against each other")
-    optimizer: OptimizerConfig = setting("the optimizer")
-    lr_scheduler: SchedulerConfig = setting("the learning rate over time")
-    schedule: ScheduleConfig = setting("what happens when")
-    growth: GrowthConfig = setting("weights that are missing at first and connected while the model trains")
-    trainer: TrainerConfig = setting("how an update is computed")
-    logger: LoggerConfig = setting("where the numbers go")
-    debug: DebugConfig = setting("what else is written down")
-    launch: LaunchConfig = setting("what starts a run, or each trial of a sweep")
+    plan: bool = setting("build everything, print the schedule and stop before training")
+    run: RunConfig = setting("run directory, resuming and warm start")
+    workload: WorkloadConfig = setting("research program")
+    data: Any = setting("training and validation data")
+    model: Any = setting("network")
+    head: Any = setting("output layers")
+    loss: Any = setting("loss of one task")
+    augment: Any = setting("augmentation of training samples")
+    weighting: WeightingConfig = setting("weighting of the tasks against each other")
+    optimizer: OptimizerConfig = setting("optimizer")
+    lr_scheduler: SchedulerConfig = setting("learning-rate schedule")
+    schedule: ScheduleConfig = setting("when things happen")
+    growth: GrowthConfig = setting("growth of connections during training")
+    trainer: TrainerConfig = setting("how an update is computed, and resources")
+    logger: LoggerConfig = setting("console, loggers and reports")
+    debug: DebugConfig = setting("debugging aids")
+    launch: LaunchConfig = setting("launcher of runs")
     sweep: SweepConfig = setting("several runs in one command")
 
 

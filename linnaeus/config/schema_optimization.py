@@ -1,4 +1,4 @@
-"""The classes of `optimizer`, `lr_scheduler`, `weighting` and `growth`: how the weights move. See `schema`."""
+"""The configuration classes of the groups `optimizer`, `lr_scheduler`, `weighting` and `growth`. See `schema`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from linnaeus.config.setting import Durations, setting
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    name: str = setting("which optimizer")
-    lr: float = setting("learning rate, at `lr_reference_batch` samples an update", above=0)
-    lr_scaling: str = setting("how `lr` grows with the global batch", choices=("none", "linear", "sqrt"))
-    lr_reference_batch: int = setting("the global batch `lr` is meant for", low=1)
-    weight_decay: float = setting("decoupled weight decay of the matrices (norms, biases and tokens have none)", low=0)
-    fused: bool = setting("one fused kernel per update where torch has one")
+    name: str = setting("name of the optimizer")
+    lr: float = setting("learning rate at a global batch size of `lr_reference_batch`", above=0)
+    lr_scaling: str = setting("scaling of `lr` with the global batch size", choices=("none", "linear", "sqrt"))
+    lr_reference_batch: int = setting("global batch size that `lr` was chosen for", low=1)
+    weight_decay: float = setting("decoupled weight decay; norms, biases and tokens are not decayed", low=0)
+    fused: bool = setting("use torch's fused kernel where there is one")
     param_groups: list[dict[str, Any]] = setting(
-        "parameter groups: [{filter: ..., lr_scale: ..., weight_decay: ...}], the first that matches takes the parameter"
+        "parameter groups [{filter: ..., lr_scale: ..., weight_decay: ...}]; a parameter belongs to the first group that matches"
     )
 
 
@@ -25,28 +25,28 @@ class OptimizerConfig:
 class AdamWConfig(OptimizerConfig):
     beta1: float = setting("decay of the first moment", low=0, below=1)
     beta2: float = setting("decay of the second moment", low=0, below=1)
-    eps: float = setting("added to the root of the second moment", above=0)
+    eps: float = setting("constant added to the square root of the second moment", above=0)
 
 
 @dataclass(frozen=True)
 class SGDConfig(OptimizerConfig):
     momentum: float = setting("momentum", low=0, below=1)
-    nesterov: bool = setting("Nesterov's form of momentum")
+    nesterov: bool = setting("use Nesterov momentum")
 
 
 @dataclass(frozen=True)
 class MuonConfig(OptimizerConfig):
     momentum: float = setting("momentum of the orthogonalised update of 2-d hidden weights", low=0, below=1)
-    adamw_lr_scale: float = setting("learning rate of the AdamW that takes every other parameter, relative to lr", above=0)
-    beta1: float = setting("decay of AdamW's first moment", low=0, below=1)
-    beta2: float = setting("decay of AdamW's second moment", low=0, below=1)
-    eps: float = setting("AdamW's eps", above=0)
+    adamw_lr_scale: float = setting("learning rate of AdamW for all other parameters, relative to `lr`", above=0)
+    beta1: float = setting("AdamW: decay of the first moment", low=0, below=1)
+    beta2: float = setting("AdamW: decay of the second moment", low=0, below=1)
+    eps: float = setting("AdamW: constant added to the square root of the second moment", above=0)
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    name: str = setting("shape of the learning rate", choices=("cosine", "linear", "step", "wsd", "constant", "plateau"))
-    warmup: str = setting("linear warm-up from 0; `0steps` for none", duration="update")
+    name: str = setting("shape of the learning-rate schedule", choices=("cosine", "linear", "step", "wsd", "constant", "plateau"))
+    warmup: str = setting("length of the linear warm-up; `0steps`: no warm-up", duration="update")
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class LinearConfig(SchedulerConfig):
 
 @dataclass(frozen=True)
 class StepConfig(SchedulerConfig):
-    milestones: Durations = setting("moments at which the learning rate is multiplied by `factor`", duration="update")
-    factor: float = setting("what it is multiplied by", above=0, high=1)
+    milestones: Durations = setting("times at which the learning rate is multiplied by `factor`", duration="update")
+    factor: float = setting("factor of the learning rate at each milestone", above=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -79,28 +79,32 @@ class ConstantConfig(SchedulerConfig):
 
 @dataclass(frozen=True)
 class PlateauConfig(SchedulerConfig):
-    monitor: str = setting("validation metric to watch, such as val/loss")
-    mode: str = setting("whether smaller or larger is better; auto: by the metric's name", choices=("auto", "min", "max"))
-    factor: float = setting("what the learning rate is multiplied by on a plateau", above=0, high=1)
-    patience: int = setting("validations without improvement before that", low=0)
+    monitor: str = setting("validation metric to monitor, such as val/loss")
+    mode: str = setting(
+        "min: smaller is better; max: larger is better; auto: the direction that the metric states", choices=("auto", "min", "max")
+    )
+    factor: float = setting("factor of the learning rate on a plateau", above=0, high=1)
+    patience: int = setting("validations without improvement before the learning rate is reduced", low=0)
     min_delta: float = setting("smallest change that counts as an improvement", low=0)
 
 
 @dataclass(frozen=True)
 class WeightingConfig:
-    name: str = setting("how the losses of the tasks are weighted", choices=("fixed", "gradnorm", "uncertainty", "dwa", "famo", "surgery"))
-    weights: dict[str, float] = setting("weight per task to begin with; a task not named has 1; scaled to sum to the number of tasks")
+    name: str = setting(
+        "method of weighting the losses of the tasks", choices=("fixed", "gradnorm", "uncertainty", "dwa", "famo", "surgery")
+    )
+    weights: dict[str, float] = setting("initial weight per task, 1 for a task that is not named; scaled to sum to the number of tasks")
     conflict: Durations = setting(
-        "when the cosines between the tasks' gradients at the last shared layer are measured, for the rows of metrics", duration="update"
+        "when the cosines between the tasks' gradients are measured at the last shared layer, for the rows of metrics", duration="update"
     )
 
 
 @dataclass(frozen=True)
 class MovingWeightsConfig(WeightingConfig):
-    """What every weighting has that moves its weights now and then."""
+    """The keys of every weighting that updates its weights at intervals."""
 
-    every: Durations = setting("when the weights are updated; for dwa the interval its mean losses are of", duration="update")
-    warmup: str = setting("no update of the weights before this", duration="update")
+    every: Durations = setting("when the task weights are updated; dwa averages the losses over this interval", duration="update")
+    warmup: str = setting("task weights are not updated before this", duration="update")
 
 
 @dataclass(frozen=True)
@@ -108,52 +112,53 @@ class GradNormConfig(MovingWeightsConfig):
     alpha: float = setting("strength of the restoring force towards equal training rates", low=0)
     lr: float = setting("step size of the task weights", above=0)
     place: str = setting(
-        "where gradients are measured: at the last shared layer, the features the heads read, or exactly, over all shared parameters",
+        "parameters or features where gradients are measured: the last shared layer, the input of the heads, or all shared parameters",
         choices=("shared", "features", "trunk"),
     )
 
 
 @dataclass(frozen=True)
 class UncertaintyConfig(MovingWeightsConfig):
-    lr: float = setting("step size of the tasks' log variances, which settle within a few times 2 / lr updates of them", above=0)
+    lr: float = setting("step size of the log variances; they converge within a few times 2 / lr updates", above=0)
 
 
 @dataclass(frozen=True)
 class DWAConfig(MovingWeightsConfig):
-    temperature: float = setting("softness of the weights; a large one makes them equal", above=0)
+    temperature: float = setting("temperature of the softmax over the tasks; a large value makes the weights equal", above=0)
 
 
 @dataclass(frozen=True)
 class FAMOConfig(MovingWeightsConfig):
     lr: float = setting("step size of Adam on the logits of the task weights", above=0)
-    decay: float = setting("pull of the logits back to 0", low=0)
+    decay: float = setting("decay of the logits towards 0", low=0)
 
 
 @dataclass(frozen=True)
 class SurgeryConfig(WeightingConfig):
-    method: str = setting("how conflicting gradients are combined", choices=("pcgrad", "upgrad"))
+    method: str = setting("method of combining conflicting gradients", choices=("pcgrad", "upgrad"))
     place: str = setting(
-        "where gradients are measured: at the last shared layer, or exactly, over all shared parameters", choices=("shared", "trunk")
+        "parameters where gradients are measured: the last shared layer, or all shared parameters", choices=("shared", "trunk")
     )
 
 
 @dataclass(frozen=True)
 class GrowthConfig:
     name: str = setting(
-        "none: every weight is there from the start; linear: the share of connected weights grows linearly", choices=("none", "linear")
+        "none: all weights are connected from the start; linear: the share of connected weights grows linearly", choices=("none", "linear")
     )
 
 
 @dataclass(frozen=True)
 class LinearGrowthConfig(GrowthConfig):
-    start: float = setting("share of the weights that are connected at the start, of every matrix alike", above=0, below=1)
-    end: float = setting("share that is connected once the growth is over", above=0, high=1)
-    begin: str = setting("when the growth begins", duration="update")
-    until: str = setting("when it ends", duration="update")
+    start: float = setting("share of each matrix's weights that is connected at the start", above=0, below=1)
+    end: float = setting("share that is connected at the end of the growth", above=0, high=1)
+    begin: str = setting("when the growth starts", duration="update")
+    until: str = setting("when the growth ends", duration="update")
     every: Durations = setting(
-        "when weights are connected between these two, besides at the end; []: never, for a density that stays", duration="update"
+        "when weights are connected between `begin` and `until`, and always at `until`; []: never, the density stays constant",
+        duration="update",
     )
     by: str = setting(
-        "which weights come next: those with the largest gradient in the update that connects them, or by a random order",
+        "order of connecting: the weights with the largest gradient in that update, or a random order",
         choices=("gradient", "random"),
     )

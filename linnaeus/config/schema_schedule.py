@@ -19,63 +19,69 @@ class RampConfig:
 
 @dataclass(frozen=True)
 class PhaseConfig:
-    """An entry of `schedule.phases`; what it leaves out has the default here."""
+    """An entry of `schedule.phases`. Keys that it leaves out have the default given here."""
 
-    start: str = setting("when the phase begins", duration="update")
-    end: str = setting("when it is over; until then it fades into a phase that has begun before", duration="update")
-    description: str = setting("what it is for, in reports", default="")
-    lr: float = setting("what the learning rate is multiplied by", above=0, default=1.0)
+    start: str = setting("start of the phase", duration="update")
+    end: str = setting("end of the phase; where phases overlap, they are cross-faded", duration="update")
+    description: str = setting("text shown in reports", default="")
+    lr: float = setting("multiplier of the learning rate", above=0, default=1.0)
     data: dict[str, float] = setting(
-        "weight of each source of the data that samples are drawn from, {news: 2, prose: 1}; empty: all, by their size", low=0, default={}
+        "weight of each source that samples are drawn from, {news: 2, prose: 1}; empty: all sources in proportion to their size",
+        low=0,
+        default={},
     )
     dimensions: dict[str, float] = setting(
-        "weight of dimensions of the model, scaled to sum to 1; one that is not named weighs 1", low=0, default={}
+        "weights of dimensions of the model, scaled to sum to 1; a dimension that is not named has weight 1", low=0, default={}
     )
 
 
 @dataclass(frozen=True)
 class EarlyStopConfig:
-    monitor: str = setting("validation metric to watch, such as val/loss")
-    mode: str = setting("whether smaller or larger is better; auto: by the metric's name", choices=("auto", "min", "max"))
+    monitor: str = setting("validation metric to monitor, such as val/loss")
+    mode: str = setting(
+        "min: smaller is better; max: larger is better; auto: the direction that the metric states", choices=("auto", "min", "max")
+    )
     patience: int | None = setting("validations without improvement before training stops; null: never", low=1)
     min_delta: float = setting("smallest change that counts as an improvement", low=0)
-    metric_bound: float | None = setting("stop once the monitored metric is at least this good; null: never")
+    metric_bound: float | None = setting("stop once the metric reaches this value; null: never")
     min_lr: float | None = setting("stop once the learning rate is below this, after warm-up; null: never", above=0)
     max_grad_norm: float | None = setting(
         "stop once the gradient norm (before clipping) exceeds this at a log boundary; null: never", above=0
     )
-    max_steps: int | None = setting("stop at this global step whatever the length says; null: never", low=1)
+    max_steps: int | None = setting("stop at this global step even if the run is longer; null: never", low=1)
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
     log: Durations = setting("when a row of training metrics is written", duration="update")
-    report: Durations = setting("when a progress report is printed; besides at 0 % and at the last step, unless []", duration="any")
+    report: Durations = setting("when a progress report is printed, in addition to 0 % and the last step; []: no reports", duration="any")
     validate: Durations = setting("when the normal validation pass runs", duration="update")
     validate_mask_meta: Durations = setting("when validation with all metadata masked runs", duration="update")
     validate_partial_mask_meta: Durations = setting("when validation with each listed combination masked runs", duration="update")
     partial_combinations: list[list[str]] = setting(
-        "the combinations of metadata components to mask in partial passes: [[SPATIAL], [SPATIAL, TEMPORAL]]"
+        "combinations of metadata components to mask in partial passes: [[SPATIAL], [SPATIAL, TEMPORAL]]"
     )
-    validate_at_end: bool = setting("run the passes that have a cadence once more at the last step if they are not due there")
-    all_combinations_at_end: bool = setting("at the end validate every combination of masked components")
+    validate_at_end: bool = setting("run the scheduled passes at the last step too")
+    all_combinations_at_end: bool = setting("at the end, validate with every combination of masked components")
     checkpoint: Durations = setting("when a checkpoint is written", duration="any")
     checkpoint_at_end: bool = setting("write a checkpoint at the last step")
-    keep_last: int = setting("how many of the newest checkpoints are kept", low=1)
-    keep_best: int = setting("how many of the best checkpoints are kept besides", low=0)
-    best_monitor: str = setting("validation metric that says which is best")
-    best_mode: str = setting("whether smaller or larger is better; auto: by the metric's name", choices=("auto", "min", "max"))
+    keep_last: int = setting("number of newest checkpoints to keep", low=1)
+    keep_best: int = setting("number of best checkpoints to keep in addition", low=0)
+    best_monitor: str = setting("validation metric that selects the best checkpoint")
+    best_mode: str = setting(
+        "min: smaller is better; max: larger is better; auto: the direction that the metric states", choices=("auto", "min", "max")
+    )
     meta_mask_prob: RampConfig = setting("probability that all metadata of a training sample are masked")
-    partial_meta_mask_prob: RampConfig = setting("probability that one listed combination of a sample's metadata is masked")
-    partial_mask_whitelist: list[list[str]] = setting("combinations partial masking may draw; empty: every proper subset")
-    partial_mask_weights: list[float] = setting("their weights; empty: equal")
+    partial_meta_mask_prob: RampConfig = setting("probability that one combination of a sample's metadata components is masked")
+    partial_mask_whitelist: list[list[str]] = setting("combinations that partial masking draws from; empty: every proper subset")
+    partial_mask_weights: list[float] = setting("weights of these combinations; empty: equal")
     null_mask_prob: RampConfig = setting("probability that a null label is left out of the loss; below 1 needs head.nulls=phase_in")
     mixup_prob: RampConfig = setting("probability that a pair of samples is mixed")
     mixup_group_level: list[dict[str, str]] = setting(
-        "taxonomic rank whose members are paired, from each moment on: [{from: 0%, level: genus}]; takes effect at epoch starts"
+        "taxonomic rank within which samples are paired, from a time on: [{from: 0%, level: genus}]; takes effect at the next epoch start"
     )
     phases: dict[str, PhaseConfig] | None = setting(
-        "a curriculum, in order of start: {first: {start: 0%, end: 40%, lr: 1.2}, second: {start: 30%, end: 100%}}; two that overlap are "
-        "cross-faded; null or {}: none"
+        "curriculum, ordered by start: {first: {start: 0%, end: 40%, lr: 1.2}, second: {start: 30%, end: 100%}}; overlapping phases are "
+        "cross-faded; null or {}: no curriculum"
     )
-    early_stop: EarlyStopConfig = setting("when training stops before its length")
+    early_stop: EarlyStopConfig = setting("conditions for stopping before the end")

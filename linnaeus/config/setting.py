@@ -1,8 +1,7 @@
-"""One setting of the configuration: its meaning and its limits, kept beside its type.
+"""`setting`: a field of a configuration class with its meaning and limits.
 
-Values live in `conf/*.yaml`; types, meanings and limits live in frozen dataclasses whose fields are made with `setting`. Only the
-entries of a mapping that the user names himself (`schedule.phases`) have no line in `conf/`: there `default` says what a key has that
-an entry leaves out.
+Values are in `conf/*.yaml`; types, meanings and limits are in frozen dataclasses. Only entries of a mapping that the user names
+(`schedule.phases`) are not in `conf/`: `default` is the value of a key that such an entry leaves out.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ def setting(
     duration: str = "",
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """A dataclass field, required but for a `default`. `low`/`high` are inclusive limits, `above` and `below` exclusive ones, of each
-    value of a mapping too; `duration` names what a duration string may be measured in: "update" (steps, epochs, %), "any" (minutes as
-    well) or "clock" (minutes only)."""
+    """Return a dataclass field, required unless `default` is given. `low` and `high` are inclusive limits, `above` and `below` exclusive
+    ones; in a mapping they apply to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (wall time too) or
+    "clock" (wall time only)."""
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)

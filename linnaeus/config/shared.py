@@ -1,4 +1,4 @@
-"""One configuration for all processes: rank 0 composes it and tells it, every process checks that it understood the same."""
+"""One configuration for all ranks: rank 0 composes it, the others receive it, and every rank checks its hash."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from linnaeus.errors import ConfigError
 
 
 def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
-    """The typed config of the tree that `compose` returns on rank 0, where alone it is called. Raises `ConfigError`, rank 0's on
-    every process, or this process's when it makes another configuration of the same tree."""
+    """Return the typed config of the tree that `compose` returns; it is called on rank 0 only. Raise `ConfigError`: rank 0's on every
+    rank, or this rank's own if it derives another configuration from the same tree."""
+    checked: list[Config] = []  # on rank 0, so that every value is checked once
 
     def composed() -> dict[str, Any]:
         tree = compose()
-        return {"tree": tree, "hash": config_hash(typed_config(tree))}
+        checked.append(typed_config(tree))
+        return {"tree": tree, "hash": config_hash(checked[0])}
 
-    told = DistributedContext().from_master("config", composed)
-    config = typed_config(told["tree"])
-    if config_hash(config) != told["hash"]:
+    received = DistributedContext().from_master("config", composed)
+    config = checked[0] if checked else typed_config(received["tree"])
+    if config_hash(config) != received["hash"]:
         raise ConfigError(
-            f"process rank {get_rank_safely()} on {socket.gethostname()} reads the configuration of rank 0 otherwise; "
+            f"process rank {get_rank_safely()} on {socket.gethostname()} derives another configuration from that of rank 0; "
             "install the same version of the program on every node"
         )
     return config
 
 
 def config_hash(config: Config) -> str:
-    """Of every value, for processes to compare."""
+    """Return a hash of every value, for ranks to compare."""
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()

@@ -98,7 +98,7 @@ def test_the_time_limit_saves_and_stops_every_launch(whole, tmp_path, monkeypatc
 
 
 def test_the_time_limit_is_a_wall_time():
-    with pytest.raises(ConfigError, match=r"trainer\.max_time is 10%; it takes a time of the clock"):
+    with pytest.raises(ConfigError, match=r"trainer\.max_time is 10%; it must be a wall time"):
         runs.configuration("vectors", Path("x"), "trainer.max_time=10%")
 
 

@@ -107,7 +107,7 @@ def test_every_section_can_be_chosen_and_all_are_by_default() -> None:
 
 @pytest.mark.parametrize(
     "sections, says",
-    [("[loss,los]", "'los'; it takes one of progress, loss,"), ("[]", "schedule.report=[]"), ("[loss,time,loss]", "names loss twice")],
+    [("[loss,los]", "'los'; it must be one of progress, loss,"), ("[]", "schedule.report=[]"), ("[loss,time,loss]", "names loss twice")],
 )
 def test_a_wrong_choice_is_one_line(sections: str, says: str) -> None:
     with pytest.raises(ConfigError, match=r"logger\.report_sections") as error:

@@ -254,8 +254,8 @@ WRONG = {
     "{a:{start:0%,end:100%,data:{x:-1}}}": "schedule.phases.a.data.x is -1.0; it must be at least 0",
     "{a:{start:0%,end:100%,data:{x:.inf}}}": "schedule.phases.a.data.x is",
     "{a:{start:0%,end:100%,data:{x:0}}}": "schedule.phases.a.data={'x': 0.0}: all weights are 0",
-    "{a:{start:0%,end:100%,dimensions:[x]}}": "schedule.phases.a.dimensions is ['x']; it takes a mapping",
-    "{a:50%}": "schedule.phases.a is '50%'; it takes a group of keys",
+    "{a:{start:0%,end:100%,dimensions:[x]}}": "schedule.phases.a.dimensions is ['x']; it must be a mapping",
+    "{a:50%}": "schedule.phases.a is '50%'; it must be a mapping of keys",
 }
 
 

@@ -75,7 +75,7 @@ REFUSED = {
     "sweep=optuna sweep.trials=null seed=0,1": "sweep.trials is null; sweep=optuna needs a number",
     "sweep.mode=max seed=0,1": "no effect without sweep.metric",
     "sweep.name=a/b seed=0,1": "no name for a directory",
-    "sweep.params={seed:[0,1]}": "sweep.params.seed is [0, 1]; it takes a text",
+    "sweep.params={seed:[0,1]}": "sweep.params.seed is [0, 1]; it must be a text",
     "schedule.best_monitor=val/loss,val/species/top1 seed=0,1": "cannot be compared by both",
 }
 

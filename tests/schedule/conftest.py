@@ -42,7 +42,8 @@ def build(
     if gradnorm:
         weighting = GradNormConfig("gradnorm", {}, list(conflict), *gradnorm, 1.5, 0.025, "shared")
     return Config(
-        seed=0, plugins=[], plan=False, run=RunConfig(None, "test", "outputs", "auto", [], None, [], []), workload=WorkloadConfig("taxonomy"),
+        seed=0, plugins=[], plan=False, run=RunConfig(None, "test", "outputs", "auto", [], None, [], []),
+        workload=WorkloadConfig("taxonomy"),
         data=DataConfig("biota", last_batch, 8, 0.0), model=None, head=None, loss=None, augment=None, weighting=weighting,
         optimizer=SGDConfig("sgd", 0.1, "none", 8, 0.0, False, [], 0.9, False),
         lr_scheduler=scheduler or CosineConfig("cosine", "0steps", 0.0),

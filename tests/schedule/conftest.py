@@ -49,7 +49,7 @@ def build(
         lr_scheduler=scheduler or CosineConfig("cosine", "0steps", 0.0),
         schedule=replace(SCHEDULE, early_stop=replace(EARLY_STOP, **(early_stop or {})), **schedule),
         trainer=replace(TRAINER, **(trainer or {})), logger=LoggerConfig("plain", "disabled", "x", False, False, ["progress"], None),
-        debug=DebugConfig(False, False), growth=growth or GrowthConfig("none"), launch=None, sweep=None, plugins=[],
+        debug=DebugConfig(False, False), growth=growth or GrowthConfig("none"), launch=None, sweep=None,
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from linnaeus.config.schema_optimization import (
     SGDConfig,
     StepConfig,
     SurgeryConfig,
+    TimmOptimizerConfig,
     UncertaintyConfig,
     WeightingConfig,
     WSDConfig,
@@ -160,7 +161,7 @@ FROM_MEANING = "repeat a run from its saved config.yaml or its directory, with t
 
 # group -> value of its `name` -> class, for the groups that belong to the program itself.
 VARIANTS: dict[str, dict[str, type]] = {
-    "optimizer": {"adamw": AdamWConfig, "sgd": SGDConfig, "muon": MuonConfig},
+    "optimizer": {"adamw": AdamWConfig, "sgd": SGDConfig, "muon": MuonConfig, "timm": TimmOptimizerConfig},
     "lr_scheduler": {
         "cosine": CosineConfig,
         "linear": LinearConfig,

@@ -44,6 +44,12 @@ class MuonConfig(OptimizerConfig):
 
 
 @dataclass(frozen=True)
+class TimmOptimizerConfig(OptimizerConfig):
+    opt: str = setting("name of a timm optimizer, such as lamb or lion")
+    options: dict[str, Any] = setting("further arguments of that optimizer, such as {betas: [0.9, 0.98]}")
+
+
+@dataclass(frozen=True)
 class SchedulerConfig:
     name: str = setting("shape of the learning-rate schedule", choices=("cosine", "linear", "step", "wsd", "constant", "plateau"))
     warmup: str = setting("length of the linear warm-up; `0steps`: no warm-up", duration="update")

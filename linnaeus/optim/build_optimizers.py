@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig
+from linnaeus.config.registry import registered
+from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig, TimmOptimizerConfig
 from linnaeus.errors import ConfigError
+from linnaeus.optim.foreign import ForeignOptimizer, timm_optimizer
 from linnaeus.optim.fused import BaseOptimizer, FusedAdamW, FusedSGD, TorchOptimizer
 from linnaeus.optim.optimizers import Optimizers
 from linnaeus.optim.param_groups import Parameter, ParamGroup, parameter_groups
@@ -28,7 +30,12 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module, device: torch.dev
     Raises ConfigError for groups that are malformed or without effect, and for Muon on a model without hidden matrices."""
     groups = parameter_groups(model, config.param_groups, config.weight_decay)
     fused = config.fused and device.type in FUSED_DEVICES
-    if isinstance(config, MuonConfig):
+    part = registered("optimizer", config.name)
+    if part is not None:
+        members: list[BaseOptimizer] = [ForeignOptimizer(config.name, groups, lambda torch_groups: part.build(config, torch_groups))]
+    elif isinstance(config, TimmOptimizerConfig):
+        members = [ForeignOptimizer(config.name, groups, lambda torch_groups: timm_optimizer(config, torch_groups))]
+    elif isinstance(config, MuonConfig):
         members = _muon(config, groups, getattr(model, "no_decay", ()), fused)
     elif isinstance(config, SGDConfig):
         members = [_sgd(config, groups, fused)]

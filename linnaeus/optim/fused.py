@@ -9,13 +9,14 @@ the clipping in one pass. `TorchOptimizer` gives any `torch.optim` optimizer the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from linnaeus.errors import ConfigError
 from linnaeus.optim.param_groups import ParamGroup
 
 State = dict[str, dict[str, Tensor]]  # parameter name -> what is kept for it
@@ -40,6 +41,24 @@ class BaseOptimizer:
 
     def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         raise NotImplementedError
+
+    def check(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise `ConfigError` if the state in `saved` is of another optimizer or of parameters of another shape."""
+        for name, kept in self.state.items():
+            if set(kept) != set(saved[name]):
+                raise ConfigError(
+                    f"optimizer: the saved state of {name} holds {sorted(saved[name])}, not {sorted(kept)}; resume with the same optimizer"
+                )
+            for word, tensor in kept.items():
+                if tensor.shape != saved[name][word].shape:
+                    shapes = f"{tuple(saved[name][word].shape)}, not {tuple(tensor.shape)}"
+                    raise ConfigError(f"optimizer: the saved {word} of {name} has shape {shapes}; resume with the same model")
+
+    def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Copy the state of this optimizer's parameters out of `saved`."""
+        for name, kept in self.state.items():
+            for word, tensor in kept.items():
+                tensor.copy_(saved[name][word])
 
 
 class FusedAdamW(BaseOptimizer):

@@ -191,10 +191,9 @@ def build_growth(config: GrowthConfig, model: Any, optimizers: Optimizers, ops: 
         raise ConfigError(f"growth={config.name}: all weights that may be missing are frozen (trainer.freeze); use growth=none")
     for name, place in places.items():
         member, _ = optimizers.optimizer_of(place)
-        if member.kind == "muon":
+        if member.kind not in ("adamw", "sgd"):
             raise ConfigError(
-                f"growth={config.name}: Muon moves a matrix such as {name} as a whole, also where nothing is connected yet; use "
-                "optimizer=adamw or optimizer=sgd"
+                f"growth={config.name}: {member.kind} may move entries of {name} that are not connected; use optimizer=adamw or sgd"
             )
     trained = sum(parameter.numel() for parameter in parameters.values() if parameter.requires_grad)
     unmasked = trained - sum(parameters[name].numel() for name in places)

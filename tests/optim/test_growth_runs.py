@@ -255,7 +255,7 @@ def test_two_processes_grow_as_one_does(results, name):
         ("vectors", ["growth.every=[]"], "growth.every=[]: nothing would ever be connected"),
         ("vectors", ["growth.every=[5min]"], "growth.every is 5min; a time cannot be converted to steps"),
         ("vectors", ["growth.start=0.0001"], "growth.start=0.0001 leaves trunk.0.weight without any of its 192 weights"),
-        ("vectors", ["optimizer=muon"], "Muon moves a matrix such as trunk.0.weight as a whole"),
+        ("vectors", ["optimizer=muon"], "muon may move entries of trunk.0.weight"),
         ("biota", [], "growth=linear: this model names no weights that may be missing"),
     ],
 )

@@ -179,7 +179,7 @@ def refusal(net: torch.nn.Module, name: str, counts: dict[int, int]) -> str:
 
 def test_what_cannot_grow_is_refused_in_one_line():
     assert "names no weights that may be missing" in refusal(Unmaskable(), "adamw", COUNTS)
-    assert "Muon moves a matrix such as hidden.weight as a whole" in refusal(Net(torch.float32), "muon", COUNTS)
+    assert "muon may move entries of hidden.weight" in refusal(Net(torch.float32), "muon", COUNTS)
     assert "leaves hidden.weight without any of its 1200 weights" in refusal(Net(torch.float32), "sgd", {0: 0})
     frozen = Net(torch.float32)
     frozen.hidden.weight.requires_grad_(False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import importlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
 from linnaeus.metrics.streaming import Metrics
@@ -28,11 +29,22 @@ from linnaeus.workloads.taxonomy.masking import ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.nulls import NullPolicy
-from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 from linnaeus.workloads.taxonomy.results import accuracy_table
 
 log = logging.getLogger("linnaeus")
+
+Ceilings = Callable[[Any], dict[str, float]]
+
+
+def build_data_source(config: Config) -> tuple[Source, Ceilings | None]:
+    """Return the source of `config.data`, and the function of its best possible accuracies where they are known."""
+    part = registered("data", config.data.name)
+    if part is not None:
+        return part.build(config.data), None
+    module = importlib.import_module(f"linnaeus.workloads.taxonomy.{config.data.name}")
+    return module.build_source(config.data), getattr(module, "ceilings", None)
 
 
 class TaxonomyWorkload(Workload):
@@ -42,9 +54,7 @@ class TaxonomyWorkload(Workload):
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        source = importlib.import_module(f"linnaeus.workloads.taxonomy.{config.data.name}")
-        self.data_source = source.build_source(config.data)
-        self.ceilings = getattr(source, "ceilings", None)
+        self.data_source, self.ceilings = build_data_source(config)
         self.tasks = self.data_source.tree.ranks
         self.inputs = tuple(config.data.components)  # of the network
         known = encode(self.data_source.metadata, self.inputs)[1].any()

@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from linnaeus import randomness
+from linnaeus.config.registry import registered
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment import colour, draws, geometry
 from linnaeus.workloads.taxonomy.config import AugmentConfig
@@ -43,6 +44,9 @@ class AugmentationPipelineFactory:
         self.config, self.image_size = config, image_size
 
     def build(self, training: bool) -> Pipeline:
+        part = registered("augment", self.config.name) if training else None
+        if part is not None:
+            return part.build(self.config, self.image_size)
         if training:
             return TrainingPipeline(self.config, self.image_size)
         return ValidationPipeline(self.image_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from linnaeus.config.registry import registered
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
 from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead, HierarchicalSoftmaxHead
 from linnaeus.workloads.taxonomy.heads.head import Head, LinearHead, LinearScores, Priors, Scores, linear_scores
@@ -19,6 +20,9 @@ HEADS: dict[str, type[LinearHead | ConditionalHead | MarginalHead]] = {
 
 def build_head(config: HeadConfig, width: int, tree: TaxonomyTree) -> Head:
     """Return the configured head for features of `width`."""
+    part = registered("head", config.name)
+    if part is not None:
+        return part.build(config, width, tree)
     null = config.nulls != "ignore"
     if isinstance(config, HierarchicalSoftmaxConfig):
         return HierarchicalSoftmaxHead(width, tree, null, routing=config.routing, temperature=config.temperature)

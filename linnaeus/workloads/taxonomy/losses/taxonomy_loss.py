@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linnaeus.config.registry import registered
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig, MarginalConfig
@@ -53,7 +54,9 @@ class TaxonomyLoss:
         tables = self._tables_on(batch["label"].device)
         scores = self._adjusted_scores(outputs, tables)
         parts = tables.labels(batch)
-        if tables.smoothed is not None:
+        if tables.custom is not None:
+            losses = _custom_loss_sums(tables.custom, scores, parts)
+        elif tables.smoothed is not None:
             losses = _smoothed_loss_sums(tables.smoothed, scores, parts, self.nulls)
         else:
             losses = _label_loss_sums(scores, parts, tables.factors, self.conditional)
@@ -149,6 +152,8 @@ class _LossTables(nn.Module):
         super().__init__()
         self.labels = LabelWeights(_label_weights(config, tree, counts, nulls), isinstance(config, MarginalConfig))
         self.smoothed = smoothed_losses(config, tree)
+        part = registered("loss", config.name)
+        self.custom: nn.Module | None = None if part is None else part.build(config, tree, counts)
         height = np.arange(len(tree.ranks))[::-1]
         alpha = config.alpha if isinstance(config, ConditionalConfig) else 0.0
         self.register_buffer("factors", torch.from_numpy(np.exp(-alpha * height)), persistent=False)
@@ -168,6 +173,12 @@ def _label_loss_sums(scores: Scores, parts: list[tuple[Tensor, Tensor]], factors
     found = [(weight.unbind(1), scores.label_log_probs(label)[conditional]) for label, weight in parts]
     sums = [sum(-(weight[r] * log_p[r]).sum() for weight, log_p in found) for r in range(len(factors))]
     return [factor * one for factor, one in zip(factors, sums, strict=True)] if conditional else cast(list[Tensor], sums)
+
+
+def _custom_loss_sums(loss: nn.Module, scores: Scores, parts: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Return per rank, [], the sum of weight x loss, where `loss(scores, label)` returns a list of [B] per rank for labels int64 [B, R]."""
+    found = [(weight.unbind(1), loss(scores, label)) for label, weight in parts]
+    return [cast(Tensor, sum((weight[r] * losses[r]).sum() for weight, losses in found)) for r in range(len(found[0][0]))]
 
 
 def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple[Tensor, Tensor]], nulls: bool) -> list[Tensor]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnaeus.config.registry import registered_parts
 from linnaeus.data.samples import Batch
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.taxonomy.metrics.accuracy import Accuracy, ClassAccuracy, NullAccuracy, PathAccuracy
@@ -67,6 +68,7 @@ class TaxonomyMetrics(Metrics):
             Calibration(self.tables, device),
             HierarchicalRisk(self.tables, device),
             *([NullAccuracy(self.tables, device)] if nulls else []),
+            *(part.build(tree, device) for part in registered_parts("metric").values()),
         ]
         self.counters: list[BatchCounter] = [*self.parts, SampleRecord(self.tables, device, size)]
         self.risk, self.groups = RiskCoverage(), groups

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.taxonomy.config import MformerConfig
@@ -27,6 +28,9 @@ def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[st
 
 
 def _build_trunk(config: Config, tree: TaxonomyTree, components: Sequence[str]) -> Trunk:
+    part = registered("model", config.model.name)
+    if part is not None:
+        return part.build(config.model, config.data.image_size, len(tree.ranks), components)
     if isinstance(config.model, MformerConfig):
         from linnaeus.workloads.taxonomy.models.mformer import Mformer
 

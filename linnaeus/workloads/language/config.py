@@ -58,10 +58,10 @@ class TextConfig(LanguageDataConfig):
 class TokensConfig(LanguageDataConfig):
     path: str = setting("a folder with train.bin and val.bin (uint16, no header) and, for characters, meta.pkl")
     tokenizer_file: str | None = setting(
-        "GPT-2's tokenizer.json, or the folder of its vocab.json and merges.txt, if there is no meta.pkl; needed for bits per byte and to "
+        "GPT-2's tokenizer.json, or the folder of its vocab.json and merges.txt, without meta.pkl; needed for bits per byte and to "
         "generate text; null: none"
     )
-    vocabulary: int | None = setting("number of tokens, if there is no meta.pkl and no tokenizer_file; null: GPT-2's 50257", low=2)
+    vocabulary: int | None = setting("number of tokens, without meta.pkl and tokenizer_file; null: GPT-2's 50257", low=2)
 
 
 @dataclass(frozen=True)

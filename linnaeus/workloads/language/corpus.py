@@ -59,8 +59,8 @@ class Corpus:
 
 
 def scan_texts(config: TextConfig) -> Corpus:
-    """Read the files that `config` selects. Raise `ConfigError` if there is no text, or if more files than `data.max_bad_fraction`
-    cannot be decoded."""
+    """Read the files that `config` selects. Raise `ConfigError` if they do not contain text, or if more of them than
+    `data.max_bad_fraction` cannot be decoded."""
     _check_encoding(config.encoding)
     if config.separator == "":
         raise ConfigError("data.separator is empty; set the text between two documents, or null if each file is one document")

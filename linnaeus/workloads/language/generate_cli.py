@@ -123,7 +123,7 @@ def _prompts(options: argparse.Namespace) -> list[str]:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Return the tokens of a prompt. An empty prompt starts a document: it becomes the end marker, or a line break if there is none."""
+    """Return the tokens of a prompt. An empty prompt starts a document: it becomes the end marker, or a line break without one."""
     if not prompt and tokenizer.end is not None:
         return [tokenizer.end]
     if not prompt and "\n" not in getattr(tokenizer, "alphabet", "\n"):

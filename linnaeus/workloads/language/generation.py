@@ -7,7 +7,7 @@ where causal attention does not read, and each new token overwrites the padding.
 continued as it would be alone. (Its logits in a batch and alone agree to rounding: matrix products of another shape add in another order.)
 
 **Draws.** The n-th new token of a prompt is drawn with one number, a function of (seed, the prompt, its number among equal prompts in the
-batch, n). There is no generator state, so nothing global changes and prompts may be batched in any way.
+batch, n). Generators with state are not used, so nothing global changes and prompts may be batched in any way.
 
 **Beyond the block.** A model has `block` positions. A full row drops its oldest `slide` tokens, and the rest is read again from position
 0. `window_start` gives the first token that is read, as a function of the sequence's length alone. With `slide=1` every token has a

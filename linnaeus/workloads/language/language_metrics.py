@@ -26,8 +26,8 @@ Outputs = Mapping[str, Tensor]
 
 
 class LanguageMetrics(Metrics):
-    """The metrics of training rows or of one validation pass. In training the loop sums the losses itself, and there is no `top1`: the
-    argmax over 50,257 logits costs 1 % of a step."""
+    """The metrics of training rows or of one validation pass. In training the loop sums the losses itself, and `top1` is not
+    computed: the argmax over 50,257 logits costs 1 % of a step."""
 
     def __init__(
         self,

@@ -75,7 +75,7 @@ def check_tokens(path: str, tokens: str) -> list[str]:
 
 
 def _run_of(path: Path) -> Path | None:
-    """Return the directory of the language run that is `path` or contains it; None: there is none."""
+    """Return the directory of the language run that is `path` or contains it; None if not found."""
     for folder in (path, *path.resolve().parents[:3]):
         try:
             facts = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
@@ -110,7 +110,7 @@ def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, path: str
 
 
 def _read_published_config(path: Path) -> dict[str, Any]:
-    """Return the config.json of published weights; {} if there is none. Raise `ConfigError` for a function that the model here cannot
+    """Return the config.json of published weights; {} if the file does not exist. Raise `ConfigError` for a function that the model here cannot
     compute."""
     file = (path if path.is_dir() else path.parent) / PUBLISHED
     try:

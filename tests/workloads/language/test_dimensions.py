@@ -1,4 +1,4 @@
-"""Dimensions of a model: one that weighs nothing is not there, scores are losses without, weights come with the batch or from the end."""
+"""Dimensions of a model: the effect of their weights, ablation scores, and the weights that a run saves for generation."""
 
 import json
 
@@ -19,18 +19,18 @@ D = len(NAMES)
 
 
 def batch_of(rows, seed=0, first=0):
-    """A validation batch in which some targets are none."""
+    """Return a validation batch with some missing targets."""
     tokens = some_tokens(rows, BLOCK + 1, seed)
     target = tokens[:, 1:].clone()
     target[-1, BLOCK // 3 :] = -1
     return {"input": tokens[:, :-1], "target": target, "sample": torch.arange(first, first + rows)}
 
 
-# -- the function ----------------------------------------------------------------------------------------------------------------
+# -- the model -------------------------------------------------------------------------------------------------------------------
 
 
-def lacking(model, name, bias):
-    """The same model without one of its dimensions."""
+def without_dimension(model, name, bias):
+    """Return the same model without one of its dimensions, and the indices of the others."""
     kept = [i for i, other in enumerate(model.dimensions) if other != name]
     names, narrow = [model.dimensions[i] for i in kept], model.blocks[0].dimensions.up.in_features // len(model.dimensions)
     smaller = build_gpt(config(dimensions=names, adapter_width=narrow, bias=bias), 0, VOCABULARY, BLOCK).double()
@@ -49,18 +49,18 @@ def lacking(model, name, bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_dimension_of_weight_zero_is_a_model_without_it(name, bias):
+def test_weight_zero_equals_a_model_without_the_dimension(name, bias):
     model = shaken(dimensions=NAMES, bias=bias).double()
-    smaller, kept = lacking(model, name, bias)
+    smaller, kept = without_dimension(model, name, bias)
     tokens, weights = some_tokens(), some_weights(dtype=torch.float64)
     others = {"input": tokens, "dimensions": weights[:, kept]}
     without = {"input": tokens, "dimensions": weights * torch.tensor([other != name for other in NAMES])}
     difference = lambda one, other: (model(one)["logits"] - smaller(other)["logits"]).abs().max()
     assert difference(without, others) < 1e-12
-    assert difference({"input": tokens, "dimensions": weights}, others) > 1e-3, "the negative control"
+    assert difference({"input": tokens, "dimensions": weights}, others) > 1e-3, "negative control"
 
 
-def test_what_weighs_nothing_learns_nothing():
+def test_a_dimension_of_weight_zero_gets_no_gradient():
     model, weights = shaken(dimensions=NAMES), some_weights()
     weights[:, 2] = 0
     model({**batch_of(3), "dimensions": weights})["losses"].sum().backward()
@@ -70,7 +70,7 @@ def test_what_weighs_nothing_learns_nothing():
         assert (moved > 0).tolist() == [[True, True, False, True, True]] * 3
 
 
-def test_each_sample_has_weights_of_its_own():
+def test_each_sample_has_its_own_weights():
     model, tokens, weights = shaken(dimensions=NAMES), some_tokens(), some_weights()
     together = model({"input": tokens, "dimensions": weights})["logits"]
     for row in range(3):
@@ -80,7 +80,7 @@ def test_each_sample_has_weights_of_its_own():
     assert torch.equal(swapped[1], together[1]) and not torch.allclose(swapped[0], together[0], atol=1e-2)
 
 
-def test_without_weights_those_that_were_set_are_taken():
+def test_a_batch_without_weights_uses_those_that_were_set():
     final = [0.5, 0.0, 0.25, 0.25, 0.0]
     model = build_gpt(config(dimensions=NAMES), 0, VOCABULARY, BLOCK)
     model.set_dimension_weights(final)
@@ -96,7 +96,7 @@ def test_without_weights_those_that_were_set_are_taken():
 
 
 @pytest.mark.parametrize("layers, having", [(1, [0]), (3, [0, 1, 2]), (4, [1, 2, 3]), (8, [2, 3, 4, 5, 6, 7])])
-def test_all_blocks_but_the_lowest_quarter_have_them(layers, having):
+def test_all_blocks_but_the_lowest_quarter_have_dimensions(layers, having):
     model = build_gpt(config(dimensions=NAMES, layers=layers), 0, VOCABULARY, BLOCK)
     assert [i for i, block in enumerate(model.blocks) if block.dimensions is not None] == having
 
@@ -105,7 +105,7 @@ def test_all_blocks_but_the_lowest_quarter_have_them(layers, having):
 
 
 def scores_of(model, batches):
-    """As a validation pass makes them."""
+    """Return the metrics of a validation pass."""
     metrics = LanguageMetrics(False, None, torch.device("cpu"), model.dimensions)
     total = torch.zeros(metrics.width, dtype=torch.float64)
     with torch.inference_mode():
@@ -117,7 +117,7 @@ def scores_of(model, batches):
 
 
 def slow_scores(model, batches):
-    """One window at a time: with all weights, then with that of its dimension set to 0, from the scores themselves."""
+    """Return the scores, computed one window at a time from the logits: with all weights, then with one weight set to 0."""
     lost, tokens = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0)
     for batch in batches:
         for row, sample in enumerate(batch["sample"].tolist()):
@@ -136,13 +136,13 @@ def slow_scores(model, batches):
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_scores_are_ablated_losses(positions):
+def test_a_score_is_the_loss_without_the_dimension_minus_the_loss(positions):
     model = shaken(dimensions=NAMES, positions=positions).double()
     model.set_dimension_weights([0.4, 0.3, 0.1, 0.2, 0.0])
     batches = [batch_of(7, 1), batch_of(6, 2, first=7), batch_of(1, 3, first=13)]
     found, wanted = scores_of(model, batches), slow_scores(model, batches)
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-11)
-    assert found[f"dimension/{NAMES[-1]}/score"] == 0.0, "what weighs nothing is not missed, to the last bit"
+    assert found[f"dimension/{NAMES[-1]}/score"] == 0.0, "exactly 0 for a dimension of weight 0"
     assert min(abs(found[f"dimension/{name}/score"]) for name in NAMES[:-1]) > 1e-4
     assert found["loss"] == pytest.approx(np.mean(list(losses_of(model, batches))), rel=1e-12)
 
@@ -153,13 +153,13 @@ def losses_of(model, batches):
             yield from model({"input": batch["input"], "target": batch["target"]})["losses"][batch["target"] >= 0].tolist()
 
 
-def test_a_dimension_that_no_window_was_run_without_has_no_score():
+def test_a_dimension_that_no_window_ablates_has_no_score():
     found = scores_of(shaken(dimensions=NAMES), [batch_of(2)])
     scores = [found[f"dimension/{name}/score"] for name in NAMES]
     assert np.isnan(scores).tolist() == [False, False, True, True, True]
 
 
-def test_losses_without_a_dimension_do_not_see_the_future():
+def test_ablated_losses_are_causal():
     model = shaken(dimensions=NAMES).eval()
     batch = batch_of(4)
     other = batch | {"input": changed_from(batch["input"], 9)}
@@ -168,7 +168,7 @@ def test_losses_without_a_dimension_do_not_see_the_future():
     assert torch.equal(a[:, :9], b[:, :9]) and not torch.equal(a[:, 9:], b[:, 9:])
 
 
-def test_training_runs_no_window_twice():
+def test_training_computes_no_ablated_losses():
     model = shaken(dimensions=NAMES)
     assert set(model(batch_of(2))) == {"losses", "loss_sum"}
     metrics = LanguageMetrics(True, None, torch.device("cpu"), NAMES)
@@ -180,14 +180,14 @@ def test_training_runs_no_window_twice():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run whose last phase has one dimension in focus."""
+    """A run with one phase that triples the weight of one dimension."""
     phase = "schedule.phases={only: {start: 0%, end: 100%, dimensions: {calm: 3}}}"
     more = ["model.dimensions=[calm,wide]", "model.width=24", "trainer.length=4steps", phase]
     return runs.run("language", tmp_path_factory.mktemp("dimensions"), *more)
 
 
 @pytest.fixture
-def say(run, capsys):
+def generated(run, capsys):
     def command(*options):
         assert generate_cli.main([str(run), "--tokens", "30", "--prompt", "abc", *options]) == 0
         return capsys.readouterr().out
@@ -195,13 +195,13 @@ def say(run, capsys):
     return command
 
 
-def test_a_run_keeps_the_weights_it_ends_with(run):
+def test_a_run_saves_its_last_dimension_weights(run):
     assert json.loads((run / "dimensions.json").read_text()) == {"calm": 0.75, "wide": 0.25}
     assert load_trained_model(str(run)).model.dimension_weights.tolist() == [0.75, 0.25]
 
 
-def test_the_weights_it_ends_with_are_those_of_the_last_update(tmp_path):
-    """The run of 8 steps stops after 6, half-way from one phase to the other: in the update that begins at step 5."""
+def test_the_saved_weights_are_those_of_the_last_update(tmp_path):
+    """The run of 8 steps stops after 6. Its last update, at step 5, is in the middle of a cross-fade."""
     phases = "schedule.phases={one: {start: 0%, end: 100%, dimensions: {calm: 3}}, two: {start: 25%, end: 100%}}"
     more = ["model.dimensions=[calm,wide]", "model.width=24", "trainer.length=8steps", "schedule.early_stop.max_steps=6", phases]
     run = runs.run("language", tmp_path, *more)
@@ -212,19 +212,19 @@ def test_the_weights_it_ends_with_are_those_of_the_last_update(tmp_path):
     assert load_trained_model(str(run)).model.dimension_weights.tolist() == pytest.approx(list(kept.values()))
 
 
-def test_dimensions_that_validation_cannot_score_are_named(tmp_path):
+def test_dimensions_that_validation_cannot_score_are_logged(tmp_path):
     few = ["model.dimensions=[calm,wide,deep]", "model.width=24", "trainer.length=2steps", "data.block=40"]
     log = (runs.run("language", tmp_path, *few) / "train.log").read_text()
     assert "dimension deep: validation has too few windows, 2, to score it" in log and "dimension wide" not in log
 
 
-def test_text_is_asked_for_with_weights_of_its_own(say):
-    assert say() == say("--dimension", "calm=3") == say("--dimension", "calm=6", "--dimension", "wide=2")
-    assert say("--dimension", "calm=0", "--temperature", "0.2") != say("--dimension", "wide=0", "--temperature", "0.2")
+def test_the_dimension_option_changes_the_text(generated):
+    assert generated() == generated("--dimension", "calm=3") == generated("--dimension", "calm=6", "--dimension", "wide=2")
+    assert generated("--dimension", "calm=0", "--temperature", "0.2") != generated("--dimension", "wide=0", "--temperature", "0.2")
 
 
 @pytest.mark.parametrize(
-    "given, says",
+    "given, message",
     [
         (["odd=1"], "odd is not a dimension of this model; it has calm, wide"),
         (["calm"], "calm: the weight must be a number of at least 0"),
@@ -233,15 +233,15 @@ def test_text_is_asked_for_with_weights_of_its_own(say):
         (["calm=0", "wide=0"], "all weights are 0"),
     ],
 )
-def test_weights_that_cannot_be(given, says):
-    with pytest.raises(ConfigError, match=says) as caught:
+def test_invalid_dimension_options_are_refused(given, message):
+    with pytest.raises(ConfigError, match=message) as caught:
         generate_cli.dimension_weights(["calm", "wide"], given)
     assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match="it has none"):
         generate_cli.dimension_weights([], ["calm=1"])
 
 
-def test_a_run_that_lost_its_weights_says_so(run):
+def test_a_run_without_its_dimension_weights_is_refused(run):
     (run / "dimensions.json").rename(run / "away.json")
     with pytest.raises(ConfigError, match=r"dimensions\.json does not have the weights of the dimensions"):
         load_trained_model(str(run))

@@ -1,4 +1,4 @@
-"""The command: text of a run, the same each time, and one line for every mistake."""
+"""`linnaeus generate`: reproducible text from a run, and one line for every mistake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def say(run, capsys):
+def generated(run, capsys):
     def command(*options, at=run):
         assert generate_cli.main([str(at), *options]) == 0
         return capsys.readouterr().out
@@ -55,48 +55,51 @@ def refused(run, capsys):
     return command
 
 
-def test_what_it_says_was_learnt(say):
-    text = say("--prompt", "the cat sat", "--tokens", "60", "--temperature", "0")
+def test_generated_text_has_the_words_of_the_training_text(generated):
+    text = generated("--prompt", "the cat sat", "--tokens", "60", "--temperature", "0")
     assert text.startswith("the cat sat ") and len(text) == len("the cat sat") + 60 + 1
-    assert {word for word in text.split()[:-1]} <= set(TEXT.split()), "its words are words"
+    assert {word for word in text.split()[:-1]} <= set(TEXT.split()), "only words of the text"
 
 
-def test_the_same_command_says_the_same(say):
-    assert say("--tokens", "40") == say("--tokens", "40") != say("--tokens", "40", "--seed", "1")
+def test_the_same_command_prints_the_same_text(generated):
+    assert generated("--tokens", "40") == generated("--tokens", "40") != generated("--tokens", "40", "--seed", "1")
 
 
-def test_prompts_and_samples_are_what_each_is_alone(say, tmp_path):
+def test_prompts_and_samples_in_a_batch_equal_those_alone(generated, tmp_path):
     (tmp_path / "prompt.txt").write_text("the dog")
-    both = say("--prompt", "the", "--prompt-file", str(tmp_path / "prompt.txt"), "--samples", "2", "--tokens", "20")
+    both = generated("--prompt", "the", "--prompt-file", str(tmp_path / "prompt.txt"), "--samples", "2", "--tokens", "20")
     parts = [part.removesuffix("\n") for part in both.split(generate_cli.SEPARATOR + "\n")[1:]]
     assert len(parts) == 4 and parts[0] != parts[1] and parts[2].startswith("the dog")
-    assert [say("--prompt", "the", "--tokens", "20"), say("--prompt", "the dog", "--tokens", "20")] == [parts[0] + "\n", parts[2] + "\n"]
+    assert [generated("--prompt", "the", "--tokens", "20"), generated("--prompt", "the dog", "--tokens", "20")] == [
+        parts[0] + "\n",
+        parts[2] + "\n",
+    ]
 
 
-def test_it_ends_before_a_stop(say):
-    text = say("--prompt", "the cat", "--tokens", "300")
+def test_text_ends_before_a_stop(generated):
+    text = generated("--prompt", "the cat", "--tokens", "300")
     assert "\n" in text[:-1] and " o" in text
-    assert say("--prompt", "the cat", "--tokens", "300", "--stop", "\n", "--stop", "zzz") == text[: text.index("\n")] + "\n"
-    assert say("--prompt", "the cat", "--tokens", "300", "--stop", " o") == text[: text.index(" o")] + "\n"
+    assert generated("--prompt", "the cat", "--tokens", "300", "--stop", "\n", "--stop", "zzz") == text[: text.index("\n")] + "\n"
+    assert generated("--prompt", "the cat", "--tokens", "300", "--stop", " o") == text[: text.index(" o")] + "\n"
 
 
-def test_a_checkpoint_speaks_for_itself(run, say):
+def test_a_checkpoint_can_be_used_instead_of_the_run(run, generated):
     first, last = (path for _, path in list_checkpoints(run / "checkpoints"))
     hot = ["--tokens", "60", "--temperature", "3"]
-    assert say(*hot) == say(*hot, at=last) != say(*hot, at=first)
+    assert generated(*hot) == generated(*hot, at=last) != generated(*hot, at=first)
     assert load_trained_model(str(last / "model.safetensors")).source == str(last / "model.safetensors")
 
 
-def test_its_weights_are_the_checkpoints(run):
+def test_the_loaded_weights_are_those_of_the_checkpoint(run):
     trained = load_trained_model(str(run))
     assert not trained.model.training and trained.tokenizer.decode(trained.tokenizer.encode("the mat")) == "the mat"
     with torch.no_grad():
         tokens = torch.from_numpy(trained.tokenizer.encode(TEXT[:17]))[None]
         found = trained.model({"input": tokens[:, :-1], "target": tokens[:, 1:]})["losses"].mean().item()
-    assert found < 2.0, "untrained it is 3"
+    assert found < 2.0, "3 if untrained"
 
 
-def test_mistakes(run, refused, tmp_path):
+def test_mistakes_are_one_line(run, refused, tmp_path):
     assert "does not exist" in refused(at=tmp_path / "nothing")
     assert "is not a run" in refused(at=tmp_path)
     assert "'Q'" in refused("--prompt", "Q")
@@ -105,7 +108,7 @@ def test_mistakes(run, refused, tmp_path):
     assert "--tokens is 0" in refused("--tokens", "0")
     assert "--stop is empty" in refused("--stop", "")
     assert "slide is 17" in refused("--slide", "17")
-    assert "--prompt: " in refused("--prompt", "\udcff"), "what a shell passes on that is no UTF-8"
+    assert "--prompt: " in refused("--prompt", "\udcff"), "an argument that is not UTF-8"
     assert "prompt.txt cannot be read" in refused("--prompt-file", str(tmp_path / "prompt.txt"))
     if not torch.cuda.is_available():
         assert "no CUDA device" in refused("--device", "cuda")
@@ -115,12 +118,12 @@ def copied(run, tmp_path):
     return shutil.copytree(run, tmp_path / "copy")
 
 
-def test_runs_that_cannot_speak(run, refused, tmp_path):
+def test_runs_that_cannot_generate_are_refused(run, refused, tmp_path):
     copy = copied(run, tmp_path)
     (copy / "tokenizer.json").write_text("{}")
     assert "tokenizer.json is damaged" in refused(at=copy)
     (copy / "tokenizer.json").write_text('{"kind": "character", "alphabet": "abc", "end": false}')
-    assert re.search(r"token.weight \[\d+, 48\] in the file, \[3, 48\] here", refused(at=copy)), "another tokenizer"
+    assert re.search(r"token.weight \[\d+, 48\] in the file, \[3, 48\] here", refused(at=copy)), "a tokenizer of another size"
     (copy / "tokenizer.json").unlink()
     assert "has no tokenizer.json" in refused(at=copy)
     shutil.copy(run / "tokenizer.json", copy)
@@ -132,12 +135,12 @@ def test_runs_that_cannot_speak(run, refused, tmp_path):
     assert "workload=taxonomy" in refused(at=copy)
 
 
-def test_a_prompt_of_a_file_keeps_its_line_ends(monkeypatch, tmp_path):
+def test_a_prompt_file_keeps_its_line_ends(monkeypatch, tmp_path):
     (tmp_path / "prompt.txt").write_bytes(b"one\r\ntwo\rthree\n")
     assert generate_cli._prompts(generate_cli._parse(["run", "--prompt-file", str(tmp_path / "prompt.txt")])) == ["one\r\ntwo\rthree\n"]
 
 
-def test_a_terminal_that_lacks_a_character_costs_no_text(run, monkeypatch):
+def test_a_character_outside_the_terminals_encoding_is_escaped(run, monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(generate_cli, "text_of", lambda *_: "caf\xe9")
@@ -146,7 +149,7 @@ def test_a_terminal_that_lacks_a_character_costs_no_text(run, monkeypatch):
     assert out.buffer.getvalue() == b"thecaf\\xe9\n"
 
 
-def test_a_document_begins_behind_an_end_marker_or_on_a_new_line():
+def test_an_empty_prompt_is_an_end_marker_or_a_line_break():
     from linnaeus.workloads.language.tokenizers import ByteTokenizer
 
     assert generate_cli.encode_prompt(ByteTokenizer(with_end=True), "") == [256]

@@ -1,4 +1,4 @@
-"""Generation: the cache against reading everything anew, batches against single prompts, windows, draws, stops, randomness."""
+"""Generation: the cache against a full forward, batches against single prompts, windows, draws, stops, randomness."""
 
 import dataclasses
 import random
@@ -27,7 +27,7 @@ PROMPTS = [[3], [1, 2, 3, 4, 5, 6, 7], [9] * 15, [8, 4] * 8, [5, 6, 7] * 9]  # t
 
 
 def shaken(dtype=torch.float64, **changes):
-    """A small model with an opinion: its first guesses are far from uniform."""
+    """Return a small model with large random weights, so that its predictions are far from uniform."""
     model = build_gpt(dataclasses.replace(DEFAULTS, **changes), 0, VOCABULARY, BLOCK)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -36,8 +36,8 @@ def shaken(dtype=torch.float64, **changes):
     return model.to(dtype)
 
 
-def anew(model, tokens, slide):
-    """Scores of the next token by reading the whole window with the model as it is trained."""
+def full_logits(model, tokens, slide):
+    """Return the logits of the next token from a full forward over the window."""
     window = tokens[window_start(len(tokens), BLOCK, slide) :]
     with torch.no_grad():
         return model({"input": torch.tensor([window])})["logits"][0, -1, :VOCABULARY]
@@ -45,8 +45,8 @@ def anew(model, tokens, slide):
 
 @pytest.mark.parametrize("slide", [1, 5, BLOCK])
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
-def test_scores_with_the_cache_are_those_without(variant, slide, monkeypatch):
-    """Prompts of many lengths together, up to far beyond the block."""
+def test_logits_with_the_cache_equal_those_without(variant, slide, monkeypatch):
+    """Prompts of many lengths in one batch, some far longer than the block."""
     monkeypatch.setattr(generation, "SPAN", 4)
     model = shaken(vocabulary_multiple=8, **variant)
     rows, choose = [list(p) for p in PROMPTS], random.Random(0)
@@ -55,12 +55,11 @@ def test_scores_with_the_cache_are_those_without(variant, slide, monkeypatch):
         with torch.inference_mode():
             scores = decoder.next_logits()
         for row, found in zip(rows, scores, strict=True):
-            assert (found - anew(model, row, slide)).abs().max() < 1e-10
+            assert (found - full_logits(model, row, slide)).abs().max() < 1e-10
             row.append(choose.randrange(VOCABULARY))
 
 
-def test_a_damaged_cache_is_noticed():
-    """The negative control: what was kept does matter."""
+def test_negative_control_a_damaged_cache_changes_the_logits():
     model = shaken()
     rows = [list(PROMPTS[1])]
     decoder = IncrementalDecoder(model, rows, BLOCK, 4)
@@ -68,10 +67,10 @@ def test_a_damaged_cache_is_noticed():
         decoder.next_logits()
         decoder.cache.values[0, 0, :, 2] += 0.1
         rows[0].append(3)
-        assert (decoder.next_logits()[0] - anew(model, rows[0], 4)).abs().max() > 1e-4
+        assert (decoder.next_logits()[0] - full_logits(model, rows[0], 4)).abs().max() > 1e-4
 
 
-def test_where_windows_begin():
+def test_window_starts():
     assert [window_start(n, 8, 3) for n in range(1, 16)] == [0] * 8 + [3, 3, 3, 6, 6, 6, 9]
     for block in (1, 2, 7, 64):
         for slide in {1, default_slide(block), block}:
@@ -83,7 +82,7 @@ def test_where_windows_begin():
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.8, 7, 0.9)], ids=["greedy", "all", "nucleus"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_a_prompt_goes_on_in_a_batch_as_it_does_alone(positions, dtype, sampling):
+def test_a_prompt_in_a_batch_continues_as_alone(positions, dtype, sampling):
     model = shaken(dtype, positions=positions)
     together = generate(model, PROMPTS, 40, sampling, seed=3)
     assert together == [generate(model, [prompt], 40, sampling, seed=3)[0] for prompt in PROMPTS]
@@ -92,8 +91,8 @@ def test_a_prompt_goes_on_in_a_batch_as_it_does_alone(positions, dtype, sampling
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_what_neighbours_say_changes_no_bit(positions):
-    """Nor does the order of rows. (Another number of rows may, to rounding: a product of another shape adds in another order.)"""
+def test_other_rows_of_a_batch_change_no_bit(positions):
+    """Nor does the order of rows. (Another number of rows changes rounding: a product of another shape adds in another order.)"""
     model = shaken(torch.float32, positions=positions)
 
     def scores(neighbour):
@@ -107,7 +106,7 @@ def test_what_neighbours_say_changes_no_bit(positions):
         return torch.stack(found)
 
     assert torch.equal(scores([1, 2, 3, 4]), scores([7, 7, 7, 7]))
-    model.blocks[0].register_forward_hook(lambda block, given, x: x + 1e-3 * x.flip(0))  # the negative control: rows that do mix
+    model.blocks[0].register_forward_hook(lambda block, given, x: x + 1e-3 * x.flip(0))  # negative control: rows that mix
     assert not torch.equal(scores([1, 2, 3, 4]), scores([7, 7, 7, 7]))
 
 
@@ -121,21 +120,21 @@ def test_generation_is_a_function_of_seed_prompt_and_copy():
     assert twice == generate(model, [[3], [3], [4]], 20, Sampling(), seed=1)
     assert twice[:2] == generate(model, [[4], [3], [3]], 20, Sampling(), seed=1)[1:]
     assert twice != generate(model, [[3], [3], [4]], 20, Sampling(), seed=2)
-    assert twice[0].tokens[:5] == generate(model, [[3]], 5, Sampling(), seed=1)[0].tokens, "a shorter one is the beginning of a longer"
+    assert twice[0].tokens[:5] == generate(model, [[3]], 5, Sampling(), seed=1)[0].tokens, "a shorter text is a prefix of a longer one"
 
 
-def test_what_dimensions_weigh_changes_what_is_said():
+def test_dimension_weights_change_the_text():
     model = shaken(dimensions=["calm", "wide"])
-    said = {}
+    texts = {}
     for weights in ((0.5, 0.5), (1.0, 0.0), (0.0, 1.0)):
         model.set_dimension_weights(weights)
-        said[weights] = generate(model, PROMPTS, 20, GREEDY)
-        assert said[weights] == generate(model, PROMPTS, 20, GREEDY)
-    assert said[0.5, 0.5] != said[1.0, 0.0] != said[0.0, 1.0] != said[0.5, 0.5]
+        texts[weights] = generate(model, PROMPTS, 20, GREEDY)
+        assert texts[weights] == generate(model, PROMPTS, 20, GREEDY)
+    assert texts[0.5, 0.5] != texts[1.0, 0.0] != texts[0.0, 1.0] != texts[0.5, 0.5]
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_as_it_was(training):
+def test_generate_restores_the_models_mode_and_state(training):
     model = shaken(dropout=0.5).train(training)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert generate(model, [[1, 2]], 12, GREEDY) == generate(model.eval(), [[1, 2]], 12, GREEDY), "no dropout"
@@ -146,7 +145,7 @@ def test_the_model_is_left_as_it_was(training):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_stops():
+def test_stop_tokens_and_stop_conditions_end_a_row():
     model = shaken()
     free = generate(model, PROMPTS[:3], 30, Sampling(), seed=5)
     for row, whole in enumerate(free):
@@ -156,19 +155,19 @@ def test_stops():
         assert stopped[row] == Continuation(whole.tokens[:first], "token")
         for other, found in enumerate(stopped):
             cut = free[other].tokens.index(stop) if stop in free[other].tokens else None
-            assert found.tokens == free[other].tokens[:cut], "the others go on as without it"
+            assert found.tokens == free[other].tokens[:cut], "other rows are unchanged"
         ended = generate(model, PROMPTS[:3], 30, Sampling(), seed=5, stop_when=lambda tokens: len(tokens) >= 4)
         assert ended[row] == Continuation(whole.tokens[:4], "text")
 
 
-def test_nothing_is_read_after_all_have_ended():
+def test_generation_stops_when_all_rows_have_stopped():
     model, calls = shaken(), []
     model.blocks[0].register_forward_hook(lambda *_: calls.append(1))
     generate(model, [[1], [2]], 30, GREEDY, stop_when=lambda tokens: len(tokens) == 3)
     assert len(calls) == 3
 
 
-def test_rows_of_the_embedding_without_a_token_are_never_drawn():
+def test_padding_rows_of_the_embedding_are_never_drawn():
     model = shaken(vocabulary_multiple=64)
     with torch.no_grad():
         model.token.weight[VOCABULARY:] = 50 * model.token.weight[:1]
@@ -177,7 +176,7 @@ def test_rows_of_the_embedding_without_a_token_are_never_drawn():
 
 
 @pytest.mark.parametrize(
-    ("prompts", "slide", "says"),
+    ("prompts", "slide", "message"),
     [
         ([], 1, "prompt"),
         ([[1], []], 1, "prompt is empty"),
@@ -185,23 +184,23 @@ def test_rows_of_the_embedding_without_a_token_are_never_drawn():
         ([[1]], 17, "slide is 17"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(prompts, slide, says):
-    with pytest.raises(ConfigError, match=says) as caught:
+def test_invalid_arguments_are_refused_in_one_line(prompts, slide, message):
+    with pytest.raises(ConfigError, match=message) as caught:
         generate(shaken(), prompts, 3, GREEDY, slide=slide)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [({"temperature": -1.0}, "temperature"), ({"top_k": 0}, "top_k"), ({"top_p": 0.0}, "top_p"), ({"top_p": 1.5}, "top_p")],
 )
-def test_impossible_sampling_is_refused(given, says):
-    with pytest.raises(ConfigError, match=says):
+def test_invalid_sampling_is_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
         Sampling(**given)
 
 
 def slow_probabilities(scores, sampling):
-    """One row of scores, by the words of the definition."""
+    """Return the probabilities of one row of logits, computed from the definition."""
     ranked = sorted(range(len(scores)), key=lambda token: -scores[token])
     kept = ranked[: sampling.top_k]
     weights = {token: np.exp((scores[token] - scores[ranked[0]]) / sampling.temperature) for token in kept}
@@ -218,7 +217,7 @@ def slow_probabilities(scores, sampling):
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("top_k", [None, 1, 6, 500])
 @pytest.mark.parametrize("top_p", [None, 0.05, 0.7, 1.0])
-def test_probabilities_are_those_of_the_definition(temperature, top_k, top_p):
+def test_probabilities_equal_a_slow_reference(temperature, top_k, top_p):
     sampling = Sampling(temperature, top_k, top_p)
     scores = torch.randn(4, 30, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 3
     found = probabilities(scores, sampling)
@@ -227,7 +226,7 @@ def test_probabilities_are_those_of_the_definition(temperature, top_k, top_p):
 
 
 def test_draws_follow_the_probabilities():
-    """Numbers spread evenly over [0, 1) draw every token as often as its probability says, and none that was left out."""
+    """Numbers spread evenly over [0, 1) draw each token in proportion to its probability."""
     sampling, n = Sampling(0.9, 9, 0.95), 20_000
     scores = torch.randn(1, 30, generator=torch.Generator().manual_seed(3)).expand(n, -1)
     drawn = draw(scores, sampling, (torch.arange(n, dtype=torch.float64) + 0.5) / n)
@@ -239,8 +238,8 @@ def test_draws_follow_the_probabilities():
     assert tiny.item() == scores[0].argmax().item() == draw(scores[:1], GREEDY, torch.tensor([0.9])).item()
 
 
-def test_trained_on_counting_it_counts_on():
-    """Beyond the block too; a model that learnt the token after the next would say 11, 13, 15."""
+def test_a_model_trained_on_counting_continues_it():
+    """Also beyond the block. A model trained on targets shifted by two would continue with 11, 13, 15."""
     torch.manual_seed(0)
     size, block = 24, 8
     model = build_gpt(dataclasses.replace(DEFAULTS, width=32, positions="rotary"), 0, size, block)

@@ -1,4 +1,4 @@
-"""gpt: sizes, initialisation, the function itself, what the future may change, precision, compile."""
+"""`gpt`: sizes, initialisation, the function against a slow reference, causality, precision, compilation."""
 
 import dataclasses
 import math
@@ -36,7 +36,7 @@ def build(seed=0, vocabulary=VOCABULARY, block=BLOCK, **changes):
 
 
 def shaken(**changes):
-    """A model whose every parameter matters: norms and biases are not at their beginnings, weights are large."""
+    """Return a model with large random changes to all parameters, norms and biases included."""
     model, generator = build(**changes), torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -49,7 +49,7 @@ def name_of(variant):
 
 
 def some_weights(rows=3, seed=0, dtype=torch.float32):
-    """Of the dimensions, another one for each row."""
+    """Return random weights of the dimensions for each row."""
     return torch.rand(rows, len(NAMES), generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
@@ -88,17 +88,17 @@ def test_golden_parameter_counts(changes, vocabulary, block, golden):
     assert count(unbuilt(vocabulary, block, **changes)) == golden
 
 
-def test_the_sizes_of_the_schema_are_those_there_are():
+def test_the_schema_lists_every_size():
     assert tuple(SIZES) == GPT_SIZES
 
 
-def test_golden_operations():
+def test_golden_flops():
     assert unbuilt(50257, 1024, size="gpt2").flops_per_token(1024) * 1024 == 875_062_886_400
     rotary = unbuilt(50257, 1024, size="gpt2", positions="rotary")
     assert rotary.flops_per_token(1024) * 1024 == 875_062_886_400, "positions are looked up, not multiplied"
     assert rotary.flops_per_token(512) == rotary.flops_per_token(1024) - 12 * 12 * 768 * 512
     small, more = unbuilt(65, 64, size="gpt_micro"), unbuilt(65, 64, size="gpt_micro", dimensions=["a", "b"])
-    assert more.flops_per_token(64) - small.flops_per_token(64) == 6 * 3 * (128 + 2 * 128 + 2 * 128 * 32), "adapters work on every token"
+    assert more.flops_per_token(64) - small.flops_per_token(64) == 6 * 3 * (128 + 2 * 128 + 2 * 128 * 32), "adapters run on every token"
 
 
 def test_only_matrices_decay():
@@ -108,7 +108,7 @@ def test_only_matrices_decay():
     assert model.no_decay == {name for name, p in model.named_parameters() if p.dim() == 1}
 
 
-def test_what_connectivity_may_mask():
+def test_maskable_parameters():
     model = build(bias=True)
     named = dict(model.named_parameters())
     maskable = model.maskable_parameters()
@@ -121,7 +121,7 @@ def test_what_connectivity_may_mask():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_nothing_stays_uninitialised(variant):
+def test_init_weights_sets_every_tensor(variant):
     model = build(**variant)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     turns = model.rotary
@@ -135,7 +135,7 @@ def test_nothing_stays_uninitialised(variant):
     assert (model.dimension_weights is None) == (not variant["dimensions"]) and "dimension_weights" not in before
 
 
-def test_initial_weights_are_those_of_gpt2():
+def test_initial_weights_follow_gpt2():
     model = build(size="gpt_micro", bias=True, vocabulary=500, block=200, dimensions=NAMES, adapter_width=64)
     narrow = 0.02 / math.sqrt(2 * 4)
     for name, parameter in model.named_parameters():
@@ -157,13 +157,13 @@ def test_weights_are_a_function_of_the_seed_alone():
     assert not torch.equal(weights(1, 5), weights(2, 5))
 
 
-def test_the_first_loss_is_that_of_ignorance():
+def test_the_first_loss_is_that_of_uniform_predictions():
     tokens = some_tokens()
     assert build()({"input": tokens, "target": tokens.roll(1)})["losses"].mean().item() == pytest.approx(math.log(VOCABULARY), abs=0.1)
 
 
-def obvious(model, tokens, strengths=()):
-    """Scores of one row of tokens, position by position, head by head and dimension by dimension; `strengths`: weights of the last."""
+def slow_logits(model, tokens, strengths=()):
+    """Return the logits of one row of tokens, computed by position, head and dimension. `strengths`: weights of the dimensions."""
     weights, heads = dict(model.state_dict()), model.size.heads
     width = model.size.width // heads
 
@@ -220,7 +220,7 @@ def obvious(model, tokens, strengths=()):
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_the_function_is_the_one_written_out(variant):
+def test_the_model_equals_a_slow_reference(variant):
     model, tokens = shaken(**variant).double(), some_tokens(1, 7)
     if model.rotary is not None:
         model.rotary.copy_(rotary_table(BLOCK, 16, 10000.0))
@@ -229,12 +229,12 @@ def test_the_function_is_the_one_written_out(variant):
         batch["dimensions"] = some_weights(1, dtype=torch.float64)
         strengths = batch["dimensions"][0].tolist()
     with torch.no_grad():
-        assert (model(batch)["logits"][0] - obvious(model, tokens[0], strengths)).abs().max() < 1e-11
+        assert (model(batch)["logits"][0] - slow_logits(model, tokens[0], strengths)).abs().max() < 1e-11
 
 
-def past_is_untouched(model, tokens, t, seed=7, **more):
-    """Whether no score before t has another bit when the tokens from t on are others, `more` being in the batch both times; dropout has
-    the same key both times."""
+def is_causal(model, tokens, t, seed=7, **more):
+    """Return True if changing the tokens from t on changes no bit of the logits before t. `more` is added to both batches; dropout has the
+    same seed in both."""
 
     def scores(tokens):
         torch.default_generator.manual_seed(seed)
@@ -243,7 +243,7 @@ def past_is_untouched(model, tokens, t, seed=7, **more):
 
     other = changed_from(tokens, t)
     a, b = scores(tokens), scores(other)
-    assert not torch.equal(a[:, t:], b[:, t:]), "the probe changes what it may change"
+    assert not torch.equal(a[:, t:], b[:, t:]), "later logits change"
     return torch.equal(a[:, :t], b[:, :t])
 
 
@@ -254,7 +254,7 @@ def changed_from(tokens, t):
 
 
 def sparse(model):
-    """The model with a third of the weights that may be missing, at random."""
+    """Return the model with a random third of its maskable weights."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name in model.maskable_parameters():
@@ -266,8 +266,8 @@ def sparse(model):
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64, torch.bfloat16], ids=["float32", "float64", "bf16"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_the_future_cannot_change_the_past(variant, dropout, precision):
-    """Connected in whole and in part, in training and after it, with weights of the dimensions for each row and with those of the end."""
+def test_later_tokens_do_not_change_earlier_logits(variant, dropout, precision):
+    """Dense and sparse, in training and evaluation mode, with and without dimension weights in the batch."""
     tokens, given = some_tokens(), [{}, {"dimensions": some_weights()}] if variant["dimensions"] else [{}]
     model = shaken(dropout=dropout, **variant)
     model = model.double() if precision == torch.float64 else model
@@ -277,21 +277,21 @@ def test_the_future_cannot_change_the_past(variant, dropout, precision):
             for training in (True, False):
                 model.train(training)
                 for more in given:
-                    assert all(past_is_untouched(model, tokens, t, **more) for t in (1, 11, BLOCK - 1)), (connected, training, *more)
+                    assert all(is_causal(model, tokens, t, **more) for t in (1, 11, BLOCK - 1)), (connected, training, *more)
 
 
-@pytest.mark.parametrize("broken", ["attention sees all", "a mean over all positions", "a gate that hears the future"])
-def test_the_probe_notices_a_look_ahead(broken, monkeypatch):
+@pytest.mark.parametrize("broken", ["attention without a mask", "a mean over all positions", "a gate with later positions"])
+def test_negative_control_the_causality_check_finds_a_look_ahead(broken, monkeypatch):
     model, batch = shaken(dimensions=NAMES), some_tokens()
-    assert past_is_untouched(model, batch, 11)
-    if broken == "attention sees all":
+    assert is_causal(model, batch, 11)
+    if broken == "attention without a mask":
         attend = F.scaled_dot_product_attention
         monkeypatch.setattr(causal_attention.F, "scaled_dot_product_attention", lambda q, k, v, is_causal, dropout_p: attend(q, k, v))
     elif broken == "a mean over all positions":
         model.blocks[1].register_forward_hook(lambda block, given, x: x + 1e-3 * x.mean(1, keepdim=True))
     else:
         model.blocks[1].dimensions.gate.register_forward_hook(lambda gate, given, x: x + 1e-3 * x.mean(1, keepdim=True))
-    assert not past_is_untouched(model, batch, 11)
+    assert not is_causal(model, batch, 11)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -304,19 +304,19 @@ def test_every_parameter_gets_a_gradient(variant):
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_the_order_of_what_was_read_matters(positions):
+def test_the_order_of_earlier_tokens_matters(positions):
     model, tokens = shaken(positions=positions), some_tokens(1)
     swapped = tokens.clone()
     swapped[:, [3, 9]] = tokens[:, [9, 3]]
     difference = (model({"input": tokens})["logits"] - model({"input": swapped})["logits"])[0, -1].abs().max()
     assert difference > 1e-3
-    with torch.no_grad():  # the negative control: without places the last position hears a set, in one layer
+    with torch.no_grad():  # negative control: without positions, one layer sees a set
         model.blocks = model.blocks[:1]
         model.position.weight.zero_() if positions == "learned" else model.rotary.copy_(model.rotary[:, :1].expand_as(model.rotary))
     assert (model({"input": tokens})["logits"] - model({"input": swapped})["logits"])[0, -1].abs().max() < 1e-4
 
 
-def test_rotary_positions_meet_by_their_distance():
+def test_rotary_products_depend_on_the_distance_only():
     table = rotary_table(40, 16, 100.0)
     q, k = torch.randn(2, 1, 1, 16, dtype=torch.float64)
     meet = lambda i, j: (rotate(q, table[:, i : i + 1]) * rotate(k, table[:, j : j + 1])).sum().item()
@@ -345,7 +345,7 @@ def test_dropout_follows_the_global_generator():
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"heads": 5}, "model.heads is 5, which does not divide the width 48; set model.width=50"),
         ({"width": 3, "positions": "rotary"}, "model.positions=rotary needs an even number of channels per head, not 1"),
@@ -356,8 +356,8 @@ def test_dropout_follows_the_global_generator():
         ({"adapter_width": 4}, "model.adapter_width=4 has no effect without model.dimensions"),
     ],
 )
-def test_impossible_models_are_refused_in_one_line(changes, says):
-    with pytest.raises(ConfigError, match=says) as caught:
+def test_invalid_models_are_refused_in_one_line(changes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
         unbuilt(VOCABULARY, BLOCK, **changes)
     assert "\n" not in str(caught.value)
 
@@ -399,7 +399,7 @@ def test_the_base_of_rotary_positions_changes_the_function():
 
 
 @pytest.mark.parametrize("variant", [VARIANTS[0], VARIANTS[2], VARIANTS[4]], ids=name_of)
-def test_bf16_is_near_and_its_loss_is_float32(variant):
+def test_bf16_is_close_and_its_loss_is_float32(variant):
     model, tokens = build(**variant), some_tokens()
     batch = {"input": tokens, "target": tokens.roll(-1, 1)}
     with torch.autocast("cpu", torch.bfloat16):
@@ -411,7 +411,7 @@ def test_bf16_is_near_and_its_loss_is_float32(variant):
 
 
 @pytest.mark.parametrize("dimensions", [[], NAMES], ids=["plain", "dimensions"])
-def test_the_model_with_its_loss_is_one_graph(dimensions):
+def test_the_model_with_its_loss_compiles_to_one_graph(dimensions):
     changes = {"positions": "rotary", "bias": True, "dimensions": dimensions, "layers": 2}
     model, tokens = build(**changes), some_tokens()
     batch = {"input": tokens, "target": tokens.roll(-1, 1), "sample": torch.arange(3)}
@@ -429,8 +429,7 @@ def test_the_model_with_its_loss_is_one_graph(dimensions):
             assert torch.allclose(model.eval()(batch)["ablated_losses"], plain, atol=1e-5)
 
 
-def test_a_deterministic_step_twice():
-    """Forward and backward give the same bits again."""
+def test_a_step_is_deterministic():
     model, tokens = build(dropout=0.1), some_tokens()
 
     def gradients():
@@ -442,8 +441,8 @@ def test_a_deterministic_step_twice():
     assert all(torch.equal(a, b) for a, b in zip(gradients(), gradients(), strict=True))
 
 
-def beats_ignorance(model, vocabulary=8, steps=80):
-    """Standard errors by which the loss on held-out uniform tokens is below ln V, after training on others."""
+def errors_below_entropy(model, vocabulary=8, steps=80):
+    """Return by how many standard errors the loss on held-out uniform tokens is below ln V, after training on others."""
     generator = torch.Generator().manual_seed(0)
 
     def losses(rows):
@@ -461,15 +460,15 @@ def beats_ignorance(model, vocabulary=8, steps=80):
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_what_cannot_be_known_is_not_predicted(positions):
+def test_random_tokens_are_not_predicted(positions):
     small = {"vocabulary": 8, "layers": 2, "heads": 2, "width": 32, "positions": positions}
-    assert beats_ignorance(build(**small)) < 3
+    assert errors_below_entropy(build(**small)) < 3
     cheat = build(**small)
-    cheat.blocks[0].register_forward_hook(lambda block, given, x: x + x.roll(-1, 1))  # the negative control: the next token is in sight
-    assert beats_ignorance(cheat) > 100
+    cheat.blocks[0].register_forward_hook(lambda block, given, x: x + x.roll(-1, 1))  # negative control: the next token is visible
+    assert errors_below_entropy(cheat) > 100
 
 
-def test_the_likeliest_tokens_are_told_outside_of_training():
+def test_predictions_are_returned_outside_training():
     model, tokens = shaken(), some_tokens()
     batch = {"input": tokens, "target": tokens.roll(-1, 1)}
     assert set(model(batch)) == {"losses", "loss_sum"}

@@ -1,4 +1,4 @@
-"""`run.init_from` for language models: tokens must be the same, and GPT-2's published layout gives GPT-2's function."""
+"""`run.init_from` for language models: the check of the tokens, and the layouts of GPT-2 and nanoGPT."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GPT2 = [
 
 
 def published(positions: int = BLOCK, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Random weights under the names, and in the shapes, in which GPT-2 is published, its causal tables among them."""
+    """Return random weights with the names and shapes of the published GPT-2, causal masks included."""
     draws = torch.Generator().manual_seed(seed)
 
     def some(*shape: int) -> torch.Tensor:
@@ -60,7 +60,7 @@ def published(positions: int = BLOCK, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def gpt2_scores(state: dict[str, torch.Tensor], tokens: list[int], gelu: Any) -> np.ndarray:
-    """GPT-2's scores [T, V], one position and one head at a time, in float64 of numpy."""
+    """Return GPT-2's logits [T, V], computed by position and head in numpy float64."""
     w = {name: tensor.double().numpy() for name, tensor in state.items()}
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
@@ -73,14 +73,14 @@ def gpt2_scores(state: dict[str, torch.Tensor], tokens: list[int], gelu: Any) ->
     stream = [w["wte.weight"][token] + w["wpe.weight"][place] for place, token in enumerate(tokens)]
     each = WIDTH // HEADS
     for i in range(LAYERS):
-        heard = [np.split(layer(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn"), 3) for x in stream]
+        projected = [np.split(layer(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn"), 3) for x in stream]
         for place in range(len(tokens)):
             answer = []
             for head in range(HEADS):
                 part = slice(head * each, (head + 1) * each)
-                likeness = np.array([heard[place][0][part] @ heard[past][1][part] for past in range(place + 1)]) / math.sqrt(each)
+                likeness = np.array([projected[place][0][part] @ projected[past][1][part] for past in range(place + 1)]) / math.sqrt(each)
                 share = np.exp(likeness - likeness.max())
-                answer.append(sum(s * heard[past][2][part] for past, s in enumerate(share / share.sum())))
+                answer.append(sum(s * projected[past][2][part] for past, s in enumerate(share / share.sum())))
             stream[place] = stream[place] + layer(np.concatenate(answer), f"h.{i}.attn.c_proj")
         for place, x in enumerate(stream):
             stream[place] = x + layer(gelu(layer(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc")), f"h.{i}.mlp.c_proj")
@@ -110,8 +110,8 @@ def publish(folder: Path, state: dict[str, torch.Tensor], **config: Any) -> Path
     return folder / "gpt2"
 
 
-def begun(folder: Path, path: Path, *more: str) -> Any:
-    """The training of a run that is about to make its first update, and what is said of its weights."""
+def prepared(folder: Path, path: Path, *more: str) -> Any:
+    """Return the training before its first update, and its initial weights."""
     merged = {text.split("=", 1)[0]: text for text in [*GPT2, f"data.path={folder}/tokens", *more]}
     config = compose([*merged.values(), f"run.root={folder}", f"run.init_from={path}"])
     context = DistributedContext().initialize(device="cpu")
@@ -130,7 +130,7 @@ def begun(folder: Path, path: Path, *more: str) -> Any:
 def scores_of(folder: Path, path: Path, tokens: list[int], *more: str) -> np.ndarray:
     from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 
-    t, weights = begun(folder, path, *more)
+    t, weights = prepared(folder, path, *more)
     load_matched(weights, match_weights(weights, t.model), t.model)
     with torch.no_grad():
         return t.model.eval()({"input": torch.tensor([tokens])})["logits"][0].numpy()
@@ -139,59 +139,59 @@ def scores_of(folder: Path, path: Path, tokens: list[int], *more: str) -> np.nda
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 28]
 
 
-def test_published_weights_compute_what_gpt2_computes(folder: Path) -> None:
+def test_published_weights_compute_gpt2s_function(folder: Path) -> None:
     state = published()
     found = scores_of(folder, publish(folder, state), TEXT)
     assert np.abs(found - gpt2_scores(state, TEXT, by_tanh)).max() < 1e-10
-    assert np.abs(found - gpt2_scores(state, TEXT, by_erf)).max() > 1e-4, "negative control: it is the GELU that was published"
-    assert np.abs(found).max() > 1, "and the scores are not all nothing"
+    assert np.abs(found - gpt2_scores(state, TEXT, by_erf)).max() > 1e-4, "negative control: the published GELU is the tanh one"
+    assert np.abs(found).max() > 1, "the logits are not all near 0"
 
 
-def test_the_file_alone_and_other_names_of_it(folder: Path) -> None:
-    """Without config.json; with the language model's prefix, and the head that is the embedding, as some write it."""
+def test_a_single_file_with_other_prefixes_is_read(folder: Path) -> None:
+    """A file without config.json, with the prefix `transformer.` and a stored copy of the tied head."""
     state = published()
     (folder / "alone").mkdir()
     named = {f"transformer.{name}": tensor for name, tensor in state.items()} | {"lm_head.weight": state["wte.weight"].clone()}
     save_file(named, folder / "alone" / "weights.safetensors")
     found = scores_of(folder, folder / "alone" / "weights.safetensors", TEXT)
     assert np.abs(found - gpt2_scores(state, TEXT, by_tanh)).max() < 1e-10
-    _, weights = begun(folder, folder / "alone" / "weights.safetensors")
+    _, weights = prepared(folder, folder / "alone" / "weights.safetensors")
     assert any("number of heads" in note for note in weights.notes)
     named["lm_head.weight"] = named["lm_head.weight"] + 1
     save_file(named, folder / "alone" / "untied.safetensors")
     with pytest.raises(ConfigError, match=r"lm_head\.weight"):
-        begun(folder, folder / "alone" / "untied.safetensors")
+        prepared(folder, folder / "alone" / "untied.safetensors")
 
 
-def test_a_checkpoint_of_nanogpt(folder: Path) -> None:
-    """Its matrices are the other way round from the published ones, its GELU is that of the error function, and it was compiled."""
+def test_a_checkpoint_of_nanogpt_is_read(folder: Path) -> None:
+    """Its matrices are transposed relative to the published ones, its GELU is exact, and its names have the prefix of a compiled model."""
     state = published()
-    theirs = {
+    state_dict = {
         f"_orig_mod.transformer.{name}": tensor.t().contiguous() if name.startswith("h.") and tensor.dim() == 2 else tensor
         for name, tensor in state.items()
         if not name.endswith((".attn.bias", ".attn.masked_bias"))
     }
-    theirs["_orig_mod.lm_head.weight"] = theirs["_orig_mod.transformer.wte.weight"]
-    torch.save({"model": theirs, "iter_num": 5, "config": {"n_head": HEADS}}, folder / "ckpt.pt")
+    state_dict["_orig_mod.lm_head.weight"] = state_dict["_orig_mod.transformer.wte.weight"]
+    torch.save({"model": state_dict, "iter_num": 5, "config": {"n_head": HEADS}}, folder / "ckpt.pt")
     found = scores_of(folder, folder / "ckpt.pt", TEXT, "model.gelu=erf")
     assert np.abs(found - gpt2_scores(state, TEXT, by_erf)).max() < 1e-10
     with pytest.raises(ConfigError, match=r"set model\.gelu=erf$"):
-        begun(folder, folder / "ckpt.pt")
+        prepared(folder, folder / "ckpt.pt")
 
 
-def test_of_more_positions_the_first_are_taken(folder: Path) -> None:
+def test_the_first_of_more_positions_are_used(folder: Path) -> None:
     state = published(positions=2 * BLOCK)
     path = publish(folder, state)
     assert np.abs(scores_of(folder, path, TEXT) - gpt2_scores(state, TEXT, by_tanh)).max() < 1e-10
-    assert any(f"has {2 * BLOCK} positions; the first {BLOCK} are used" in note for note in begun(folder, path)[1].notes)
+    assert any(f"has {2 * BLOCK} positions; the first {BLOCK} are used" in note for note in prepared(folder, path)[1].notes)
     with pytest.raises(ConfigError, match=r"position\.weight"):
-        begun(folder, path, f"data.block={3 * BLOCK}")
+        prepared(folder, path, f"data.block={3 * BLOCK}")
 
 
-def test_what_must_be_set_alike_is_said_in_one_line(folder: Path) -> None:
+def test_settings_that_differ_are_listed_in_one_line(folder: Path) -> None:
     path = publish(folder, published())
     with pytest.raises(ConfigError) as caught:
-        begun(
+        prepared(
             folder,
             path,
             "model.layers=1",
@@ -201,35 +201,35 @@ def test_what_must_be_set_alike_is_said_in_one_line(folder: Path) -> None:
             "model.gelu=erf",
             "model.positions=rotary",
         )
-    asked = "model.layers=2 model.heads=3 model.width=12 model.positions=learned model.bias=true model.gelu=tanh"
-    assert str(caught.value).endswith(f"with other settings; set {asked}")
+    settings = "model.layers=2 model.heads=3 model.width=12 model.positions=learned model.bias=true model.gelu=tanh"
+    assert str(caught.value).endswith(f"with other settings; set {settings}")
     with pytest.raises(ConfigError, match=r"set model\.vocabulary_multiple=1$"):
-        begun(folder, path, "model.vocabulary_multiple=64")
+        prepared(folder, path, "model.vocabulary_multiple=64")
     with pytest.raises(ConfigError, match=r"token\.weight \[29, 12\] in the file, \[30, 12\] here"):
-        begun(folder, path, "data.vocabulary=30")
-    begun(folder, path, *asked.split())
+        prepared(folder, path, "data.vocabulary=30")
+    prepared(folder, path, *settings.split())
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"activation_function": "relu"}, "activation_function=relu"),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon=1e-06"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
     ],
 )
-def test_what_no_model_here_computes_is_refused(folder: Path, config: dict[str, Any], said: str) -> None:
+def test_unsupported_functions_are_refused(folder: Path, config: dict[str, Any], message: str) -> None:
     path = publish(folder, published(), **config)
-    with pytest.raises(ConfigError, match=said):
-        begun(folder, path)
+    with pytest.raises(ConfigError, match=message):
+        prepared(folder, path)
 
 
-def test_a_folder_is_read_only_where_it_is_published(folder: Path) -> None:
-    """Weights without config.json may be a checkpoint that was never committed."""
+def test_a_folder_without_config_json_is_refused(folder: Path) -> None:
+    """Weights without config.json may be an uncommitted checkpoint."""
     path = publish(folder, published())
     (path / "config.json").unlink()
     with pytest.raises(ConfigError, match="contains no checkpoint"):
-        begun(folder, path)
+        prepared(folder, path)
 
 
 # -- tokens --------------------------------------------------------------------------------------------------------------------
@@ -247,32 +247,32 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("earlier"), "abcde" * 160)
 
 
-def test_a_run_of_the_same_tokens_is_a_beginning(earlier: Path, tmp_path: Path) -> None:
+def test_a_run_with_the_same_tokens_can_be_used(earlier: Path, tmp_path: Path) -> None:
     run = trained(tmp_path, "edcba" * 160, f"run.init_from={earlier}")
     assert (run / "launches" / "1" / "init_from.txt").is_file()
 
 
 @pytest.mark.parametrize("part", ["", "checkpoints/step-00000002", "checkpoints/step-00000002/model.safetensors"])
-def test_a_run_of_other_tokens_is_refused_by_name(earlier: Path, tmp_path: Path, part: str) -> None:
-    """As many of them, so that every weight would fit."""
+def test_a_run_with_other_tokens_is_refused(earlier: Path, tmp_path: Path, part: str) -> None:
+    """Both have five tokens, so the shapes would fit."""
     with pytest.raises(ConfigError) as caught:
         trained(tmp_path, "abcdf" * 160, f"run.init_from={earlier / part}")
     line = str(caught.value)
-    learnt = json.loads((earlier / "dataset.json").read_text())["identity"]
-    assert learnt in line and line.count("character-5-") == 2 and "\n" not in line
+    identity = json.loads((earlier / "dataset.json").read_text())["identity"]
+    assert identity in line and line.count("character-5-") == 2 and "\n" not in line
     assert f"data.tokenizer=character data.tokenizer_file={earlier}/tokenizer.json" in line
     assert not (tmp_path / "text" / "run").exists(), "refused before anything is written"
 
 
-def test_with_the_tokenizer_of_the_earlier_run_it_goes(earlier: Path, tmp_path: Path) -> None:
+def test_the_tokenizer_of_the_earlier_run_can_be_used(earlier: Path, tmp_path: Path) -> None:
     trained(tmp_path, "edcab" * 160, f"run.init_from={earlier}", f"data.tokenizer_file={earlier}/tokenizer.json")
 
 
-def test_what_does_not_know_tokens_may_be_taken(earlier: Path, tmp_path: Path) -> None:
+def test_other_tokens_are_allowed_if_the_embedding_is_skipped(earlier: Path, tmp_path: Path) -> None:
     trained(tmp_path, "abcdf" * 160, f"run.init_from={earlier}", "run.init_skip=[token]")
 
 
-def test_where_nobody_knows_the_tokens_it_is_said(folder: Path) -> None:
+def test_unknown_tokens_are_logged(folder: Path) -> None:
     rows = [f"data.path={folder}/tokens", "data.vocabulary=29", "data=tokens", "data.validation_batch=2"]
     first = trained(folder / "first", "", *rows)
     (folder / "tokens" / "meta.pkl").write_bytes(pickle.dumps({"itos": {i: chr(65 + i) for i in range(TOKENS)}}))
@@ -281,12 +281,12 @@ def test_where_nobody_knows_the_tokens_it_is_said(folder: Path) -> None:
     assert "it is unknown whether they are the same" in (second / "train.log").read_text()
 
 
-def test_gpt2_wants_its_own_tokens(folder: Path) -> None:
-    """Of 50,257 rows it is GPT-2 itself, whose tokens are not letters; nobody says what those of a folder without meta.pkl are."""
+def test_gpt2_needs_its_own_tokens(folder: Path) -> None:
+    """Weights with 50,257 rows are GPT-2's and need its tokens. Tokens of a folder without meta.pkl are unknown and allowed."""
     state = published() | {"wte.weight": torch.zeros(50257, WIDTH)}
     path = publish(folder, state)
-    begun(folder, path, "data.vocabulary=50257")
+    prepared(folder, path, "data.vocabulary=50257")
     letters = {"itos": {i: chr(0x20000 + i) for i in range(50257)}}
     (folder / "tokens" / "meta.pkl").write_bytes(pickle.dumps(letters))
     with pytest.raises(ConfigError, match=r"was trained on the tokens of GPT-2, this run has character-50257-\w+; use data.tokenizer=gpt2"):
-        begun(folder, path, "data.vocabulary=null")
+        prepared(folder, path, "data.vocabulary=null")

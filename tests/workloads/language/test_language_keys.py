@@ -1,4 +1,4 @@
-"""Every key of the language workload's groups changes something that can be observed, and none is left out of the table."""
+"""Every key of the language workload's groups has an observable effect, and the table has every key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.config import observers as see
 
 
 class Case(NamedTuple):
-    """`change` (overrides) makes `observe` answer differently, both on top of `base`."""
+    """`change` (overrides on top of `base`) changes the result of `observe`."""
 
     change: str
     observe: Callable[[Any], Any]
@@ -25,7 +25,7 @@ class Case(NamedTuple):
 
 
 def data(config: Any) -> Any:
-    """What became of a text, or the line that refuses it."""
+    """Return the fingerprint and notes of the data, and whether token bytes are unknown."""
     workload = build_workload(config)
     return workload.fingerprint, workload.notes, workload.store.byte_lengths is None
 
@@ -88,7 +88,7 @@ ONE_CHOICE = {"model.name"}  # there is one network
 
 
 def keys() -> dict[str, dataclasses.Field]:
-    """`group.key`, or `group.variant.key` where one variant alone has it, or has its own."""
+    """Return the fields by `group.key`, or by `group.variant.key` if variants differ."""
     found = {}
     for group, variants in SCHEMAS.items():
         named = {name: {field.name: field for field in dataclasses.fields(cls)} for name, cls in variants.items()}
@@ -100,10 +100,10 @@ def keys() -> dict[str, dataclasses.Field]:
     return found
 
 
-def test_no_key_is_left_out():
+def test_the_table_has_every_key():
     table = {key.replace("data.text.name", "data.name") for key in TABLE}
     assert set(keys()) - table == ONE_CHOICE
-    assert table <= set(keys()), "the table names keys that are no more"
+    assert table <= set(keys()), "the table has keys that do not exist"
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ _baselines: dict[tuple[str, str], Any] = {}
 
 
 @pytest.mark.parametrize("key", sorted(TABLE, key=lambda key: (TABLE[key].base, key)))
-def test_a_key_changes_what_is_observed(key, folder):
+def test_a_key_has_an_effect(key, folder):
     torch.set_num_threads(1)
     case = TABLE[key]
     if "bpe" in case.base:
@@ -144,8 +144,8 @@ def test_a_key_changes_what_is_observed(key, folder):
     assert answer(case.base, case.change) != _baselines[which]
 
 
-def test_the_observers_see_no_change_where_there_is_none(folder):
-    """The negative control: the same configuration twice gives the same answers."""
+def test_negative_control_the_observers_are_deterministic(folder):
+    """The same configuration gives the same result twice."""
     config = see.composed("workload=language", "model.size=gpt_nano", f"run.root={folder}", f"data.path={folder}/one.txt", "data.block=8")
     for observe in (data, text_of, model, see.batches, see.plan_text):
         assert observe(config) == observe(config)

@@ -1,4 +1,4 @@
-"""The commands of docs/language.md, run: as they stand, but for a small text, a small model and a few updates."""
+"""Run the commands of docs/language.md, with a small text, a small model and few updates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TRAINING = [line for command in ("python main.py", "torchrun --nproc-per-node=8 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the page calls FOLDER, where runs are made too."""
+    """FOLDER in the page, and the root of the runs."""
     root = tmp_path_factory.mktemp("page")
     for name in ("tinyshakespeare.txt", "other.txt", "notes.md", "basics/a", "introspection/b", "structures/c", "systems/d"):
         (root / name).parent.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def small(line: str, root: Path, **more: str) -> list[str]:
-    """The overrides of a command with those of `SMALL` and `more` in their place; groups first."""
+    """Return the overrides of a command, updated with `SMALL` and `more`, groups first."""
     line = line.replace("FOLDER", str(root)).replace("RUN", str(root / "first" / "run"))
     given = dict(text.split("=", 1) for text in shlex.split(line))
     merged = given | SMALL | {"run.root": str(root)} | {key.replace("__", "."): value for key, value in more.items()}
@@ -74,7 +74,7 @@ def small(line: str, root: Path, **more: str) -> list[str]:
 
 
 def special(line: str, root: Path) -> dict[str, str]:
-    """What a test cannot have as it stands: a vocabulary for little text, GPT-2's tokens without a network, its weights."""
+    """Return overrides for tests without a network and with little text: vocabulary, GPT-2's tokenizer and weights."""
     more = {}
     if "data.tokenizer=bpe" in line:
         more["data__vocabulary"] = "270"
@@ -86,7 +86,7 @@ def special(line: str, root: Path) -> dict[str, str]:
 
 
 def gpt2_tokenizer(root: Path) -> Path:
-    """vocab.json and merges.txt in their form, with bytes and one pair."""
+    """Write a small vocab.json and merges.txt: all bytes and one merge."""
     tokenizers = pytest.importorskip("tokenizers")
     place = root / "vocabulary"
     if not place.exists():
@@ -113,13 +113,13 @@ def gpt2_weights(root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def first(folder: Path) -> Path:
-    """What the page calls RUN: the run of its second command."""
+    """RUN in the page: the run of its second command."""
     line = next(line for line in TRAINING if "shakespeare_char_cpu" in line)
     assert main.run(compose(small(line, folder, run__experiment="first"))) == 0
     return folder / "first" / "run"
 
 
-def test_there_are_commands() -> None:
+def test_the_page_has_commands() -> None:
     assert len(TRAINING) > 10 and len(lines("linnaeus generate")) == 1
 
 
@@ -132,7 +132,7 @@ def test_a_command_trains(number: int, folder: Path, first: Path) -> None:
     assert ((run / "checkpoints" / "step-00000012").is_dir(), (run / "schedule.txt").is_file()) == (not config.plan, True)
 
 
-def test_the_command_for_text_writes_it(first: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_generate_command_prints_text(first: Path, capsys: pytest.CaptureFixture) -> None:
     (line,) = lines("linnaeus generate")
     words = shlex.split(line.replace("outputs/shakespeare_char_cpu/RUN", str(first)))
     assert generate_cli.main(words) == 0
@@ -141,6 +141,6 @@ def test_the_command_for_text_writes_it(first: Path, capsys: pytest.CaptureFixtu
     assert all(part.startswith("To be") and len(part) == len("To be") + 300 + 1 and set(part) <= set(TEXT) for part in parts)
 
 
-def test_the_demonstration_of_reports_shows_101(capsys: pytest.CaptureFixture) -> None:
+def test_the_demo_of_reports_prints_101(capsys: pytest.CaptureFixture) -> None:
     assert demo.main(["--max-iters", "100"]) == 0
     assert len(re.findall(r"^ *[\d.]+%  step ", capsys.readouterr().out, re.M)) == 101

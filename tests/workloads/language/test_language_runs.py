@@ -1,4 +1,4 @@
-"""Whole runs on text: what they report is so, whatever the split over processes; what can be learnt is, and what cannot is not."""
+"""Whole runs on text: independence of the split over processes, resume, metrics against references, learnable and random data."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def weights(root: Path) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
-    """root / <name>: the same text through one process in 4 steps and 2 processes in 2, in both orders; and, without dropout, at once.
-    The same of phases that mix sources and weigh dimensions, with growth. In float32 one update, whose gradients are kept."""
+    """Return a root with runs in root / NAME: the same text in one process with 4 accumulation steps and in two processes with 2, in both
+    orders; without dropout also in one micro-batch; with phases, sources, dimensions and growth; and one float32 update with its
+    gradients."""
     root = tmp_path_factory.mktemp("language")
     jobs = {order: ("language", *F64, f"data.order={order}") for order in ("windows", "random")}
     jobs["phases"] = ("nanecho", *F64, "trainer.length=20steps")
@@ -59,7 +60,7 @@ PAIRS = [("one-windows", "two-windows"), ("one-random", "two-random"), ("one-pha
 
 
 @pytest.mark.parametrize("one, other", [*PAIRS, ("grown-8", "grown-32")])
-def test_in_float64_a_run_does_not_depend_on_the_split(split, one, other):
+def test_a_float64_run_does_not_depend_on_the_split(split, one, other):
     a, b = weights(split / one), weights(split / other)
     assert ((a - b).abs().max() / a.abs().max()) < 1e-10
     found = [rows(split / name) for name in (one, other)]
@@ -72,7 +73,7 @@ def test_in_float64_a_run_does_not_depend_on_the_split(split, one, other):
 
 
 def test_growth_does_not_depend_on_the_accumulation(split):
-    """The same connections, chosen by the gradients of whole updates."""
+    """Connections are chosen by the gradients of whole updates."""
     one, other = (runs.newest(directory(split / name)).training_state["growth"] for name in ("grown-8", "grown-32"))
     assert runs.unequal(one, other) == []
     densities = [row["growth/density"] for row in rows(split / "grown-8") if "growth/density" in row]
@@ -89,29 +90,28 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("other", ["f32-96", "f32-two"])
-def test_in_float32_the_gradients_of_the_first_update_agree(split, other):
-    """12 micro-batches, one of 5 windows and one of none; all at once; and 6 on each of two processes."""
+def test_float32_gradients_of_the_first_update_agree(split, other):
+    """12 micro-batches, one of them with 5 windows and one empty; one micro-batch; and 6 on each of two processes."""
     assert distance(gradients(split / "f32-8"), gradients(split / other)) < 1e-5
 
 
-def test_negative_control_own_denominators_break_the_law(split, tmp_path):
+def test_negative_control_per_process_denominators_change_the_gradients(split, tmp_path):
     runs.run_job(runs.job("language", tmp_path, *F32, watch=["first_gradients", "own_denominators"]))
     assert distance(gradients(split / "f32-8"), gradients(tmp_path)) > 1e-2
 
 
-def test_orders_and_dropout_matter(split):
-    """The negative control of the comparison above."""
+def test_negative_control_order_and_dropout_change_the_weights(split):
     assert not torch.allclose(weights(split / "one-windows"), weights(split / "one-random"))
     assert not torch.allclose(weights(split / "one-windows"), weights(split / "still-8"))
 
 
-def test_a_store_is_made_by_one_process_and_opened_by_both(split):
+def test_two_processes_share_one_store(split):
     (store,) = (split / "two-windows" / "token_stores").iterdir()
     assert sorted(path.name for path in store.iterdir()) == ["store.json", "train.bin", "val.bin"]
 
 
-def test_what_is_reported_is_what_a_slow_reference_computes(split):
-    """float64, one token at a time, from the saved weights: loss, perplexity, bits per byte and accuracy of the whole validation part."""
+def test_validation_metrics_equal_a_slow_reference(split):
+    """The reference computes one token at a time in float64 from the saved weights, over the whole validation split."""
     root = split / "still-8"
     config = runs.configuration("language", root, *STILL)
     workload = build_workload(config)
@@ -136,23 +136,23 @@ def test_what_is_reported_is_what_a_slow_reference_computes(split):
     assert found["val/top1"] == right / 75
 
 
-def test_training_rows_have_losses_of_all_three_kinds(split):
+def test_training_rows_have_loss_perplexity_and_bits_per_byte(split):
     found = [row for row in rows(split / "one-windows") if "train/loss" in row]
     assert [row["progress/samples_seen"] for row in found[:3]] == [32, 64, 85]
     for row in found:
         assert row["train/perplexity"] == pytest.approx(math.exp(row["train/loss"]))
-        assert row["train/bits_per_byte"] == pytest.approx(row["train/loss"] / math.log(2)), "each of these letters is a byte"
+        assert row["train/bits_per_byte"] == pytest.approx(row["train/loss"] / math.log(2)), "each letter is one byte"
     assert found[-1]["train/loss"] < found[0]["train/loss"]
 
 
-def test_a_density_that_stays_stays(tmp_path):
+def test_a_constant_density_stays_constant(tmp_path):
     more = ["growth=linear", "growth.start=0.3", "growth.end=0.3", "growth.every=[]", "trainer.length=2steps", "schedule.validate=[]"]
     run = runs.run("language", tmp_path, *more)
     densities = [row["growth/density"] for row in runs.rows(run / "metrics.jsonl") if "growth/density" in row]
     assert densities == [pytest.approx(0.3, abs=1e-3)] * 2
 
 
-def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(split, tmp_path):
+def test_a_killed_run_resumes_bit_for_bit(split, tmp_path):
     config = runs.configuration("language", tmp_path, *STILL)
     with runs.killed(loop, "train_one_step", 5):
         runs.start(config)
@@ -160,7 +160,7 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(split, tmp_path):
     assert runs.differences(tmp_path / "text/run", split / "still-8" / "text/run") == []
 
 
-def test_the_run_says_what_it_was_trained_on_and_what_came_out(split):
+def test_dataset_record_notes_and_summary(split):
     run = split / "one-windows/text/run"
     facts = json.loads((run / "dataset.json").read_text())
     assert facts["splits"]["train"]["tokens"] == 681 and facts["splits"]["validation"]["bytes"] == 76
@@ -175,8 +175,8 @@ def test_the_run_says_what_it_was_trained_on_and_what_came_out(split):
     assert "val" in workload.report_sections(summary["final"])[0][1]
 
 
-def test_an_experiment_on_one_text_takes_no_other(tmp_path, monkeypatch):
-    """Without data.path the source of Python would be a text as well."""
+def test_an_experiment_does_not_fall_back_to_another_text(tmp_path, monkeypatch):
+    """data.path null would select Python's library."""
     monkeypatch.chdir(tmp_path)
     for name in ("shakespeare_char_cpu", "shakespeare_char"):
         config = compose([f"experiment={name}", f"run.root={tmp_path}"])
@@ -184,11 +184,11 @@ def test_an_experiment_on_one_text_takes_no_other(tmp_path, monkeypatch):
             build_workload(config)
 
 
-# -- what can be learnt -----------------------------------------------------------------------------------------------------------
+# -- learnable data ----------------------------------------------------------------------------------------------------------------
 
 
 def trained_on(tmp_path, train, validation, vocabulary, *more):
-    """(rows, model, workload) of a run on tokens."""
+    """Return (rows, model, workload) of a run on tokens."""
     folder = tmp_path / "tokens"
     folder.mkdir()
     np.array(train, dtype="<u2").tofile(folder / "train.bin")
@@ -210,21 +210,21 @@ def trained_on(tmp_path, train, validation, vocabulary, *more):
     return rows(tmp_path), model, workload
 
 
-def test_trained_on_counting_it_continues_9_with_10_11_12(tmp_path):
-    """A target that is off by one place, which a loss does not show, continues 9 with 11, 13, 15."""
+def test_a_model_trained_on_counting_continues_9_with_10_11_12(tmp_path):
+    """With targets shifted by one more position, which the loss does not show, 9 would continue with 11, 13, 15."""
     counting = np.arange(6000) % 50
     found, model, _ = trained_on(tmp_path, counting, counting[:500], 50, "trainer.length=150steps")
-    said = [5, 6, 7, 8, 9]
+    tokens = [5, 6, 7, 8, 9]
     for _ in range(3):
         with torch.inference_mode():
-            said.append(int(model({"input": torch.tensor([said])})["logits"][0, -1].argmax()))
-    assert said[5:] == [10, 11, 12]
+            tokens.append(int(model({"input": torch.tensor([tokens])})["logits"][0, -1].argmax()))
+    assert tokens[5:] == [10, 11, 12]
     assert found[-1]["val/top1"] > 0.99
-    assert found[-1]["val/bits_per_byte"] is None, "nobody knows what these tokens stand for"
+    assert found[-1]["val/bits_per_byte"] is None, "the bytes of these tokens are unknown"
 
 
 def above_floor(workload, model, floor):
-    """How many standard errors the validation loss lies above `floor` nats."""
+    """Return by how many standard errors the validation loss is above `floor` nats."""
     windows = workload.validation_set
     batch = windows.__getitems__([(0, i, i, 0, True) for i in range(len(windows))])
     with torch.inference_mode():
@@ -232,15 +232,15 @@ def above_floor(workload, model, floor):
     return float((losses.mean() - floor) / (losses.std() / len(losses) ** 0.5))
 
 
-def test_on_uniform_tokens_it_does_not_beat_their_entropy(tmp_path):
-    """A model that sees what it predicts does."""
+def test_the_loss_on_uniform_tokens_is_not_below_their_entropy(tmp_path):
+    """A model that reads its targets would be below."""
     drawn = np.random.default_rng(0).integers(0, 8, 24000)
     found, model, workload = trained_on(tmp_path, drawn[:12000], drawn[12000:], 8, "trainer.length=150steps")
     assert found[-1]["val/loss"] == pytest.approx(math.log(8), abs=0.05)
     assert above_floor(workload, model, math.log(8)) > -3
 
 
-def test_negative_control_tokens_that_come_twice_beat_it(tmp_path):
+def test_negative_control_repeated_tokens_are_below_the_entropy(tmp_path):
     drawn = np.repeat(np.random.default_rng(0).integers(0, 8, 12000), 2)
     _, model, workload = trained_on(tmp_path, drawn[:12000], drawn[12000:], 8, "trainer.length=150steps")
     assert above_floor(workload, model, math.log(8)) < -30

@@ -1,4 +1,4 @@
-"""Mixtures of sources: as the schedule says, without replacement within a source, and a function of seed, position and schedule alone."""
+"""Mixtures of sources: they follow the schedule, draw without replacement within a source, and are a function of seed and position."""
 
 import pickle
 
@@ -31,16 +31,16 @@ def chi_square(counts, shares):
 
 
 def mixed_windows(seed, epoch, mixture, global_batch_size, windows, before=(0, 0, 0, 0)):
-    """The window at each position, where earlier epochs drew `before`."""
+    """Return the window at each position. `before`: draws of each source in earlier epochs."""
     source = draw_sources(seed, epoch, mixture, global_batch_size, int(windows.sum()))
     return assign_windows(seed, source, np.array(before[: len(windows)]), windows)[0]
 
 
-# -- the function ----------------------------------------------------------------------------------------------------------------
+# -- the functions ---------------------------------------------------------------------------------------------------------------
 
 
 def test_golden_values():
-    """They must not move: a run that is resumed under another version of this file draws the same."""
+    """They must not change, so that a run resumed with a later version draws the same windows."""
     assert mixed_windows(3, 1, constant([1, 2, 1], 6), 8, WINDOWS, (28, 4, 10)).tolist() == GOLDEN
 
 
@@ -49,7 +49,7 @@ WRITTEN += "30 44 31 33 34 38 27 32 32 34 5 21 37 31 30 33 30 34 33 31 43 15 20 
 GOLDEN = [int(window) for window in WRITTEN.split()]
 
 
-def test_it_is_what_a_slow_reference_draws_one_position_at_a_time():
+def test_draws_equal_a_slow_reference():
     rng = np.random.default_rng(0)
     mixture = rng.dirichlet([0.3, 0.3, 0.3], 12)
     mixture[3:6] = [1, 0, 0]
@@ -67,7 +67,7 @@ def test_it_is_what_a_slow_reference_draws_one_position_at_a_time():
 
 
 @pytest.mark.parametrize("weights", [[5, 3, 2], [1, 1, 1], [1, 0, 9]])
-def test_sources_are_drawn_as_often_as_they_weigh(weights):
+def test_sources_are_drawn_in_proportion_to_their_weights(weights):
     windows = np.array([9000, 8000, 7000])
     found = mixed_windows(0, 0, constant(weights, 750), 32, windows)
     counts = np.bincount(np.searchsorted([9000, 17000], found, side="right"), minlength=3)
@@ -77,25 +77,25 @@ def test_sources_are_drawn_as_often_as_they_weigh(weights):
     assert chi_square(counts[there], shares) < 13.8, "p = 0.001 at two degrees of freedom"
 
 
-def test_negative_control_other_weights_are_told_apart():
+def test_negative_control_the_test_rejects_other_weights():
     found = mixed_windows(0, 0, constant([52, 28, 20], 750), 32, np.array([9000, 8000, 7000]))
     counts = np.bincount(np.searchsorted([9000, 17000], found, side="right"))
     assert chi_square(counts, [0.52, 0.28, 0.2]) < 13.8 < chi_square(counts, [0.5, 0.3, 0.2])
 
 
-def test_no_window_of_a_source_comes_again_before_all_have_come():
+def test_windows_of_a_source_are_drawn_without_replacement():
     found = mixed_windows(0, 5, constant([1, 8, 3], 12), 4, WINDOWS)
     orders = []
     for first, count in ((0, 30), (30, 5), (35, 12)):
-        mine = found[(found >= first) & (found < first + count)]
-        for begin in range(0, len(mine), count):
-            turn = mine[begin : begin + count]
+        own = found[(found >= first) & (found < first + count)]
+        for begin in range(0, len(own), count):
+            turn = own[begin : begin + count]
             assert len(set(turn.tolist())) == len(turn)
             orders += [turn.tolist()] * (first == 30)
-    assert len(orders) > 4 and len({tuple(order) for order in orders[:4]}) > 1, "each pass has an order of its own"
+    assert len(orders) > 4 and len({tuple(order) for order in orders[:4]}) > 1, "each pass has its own order"
 
 
-def test_a_cross_fade_is_followed_update_by_update():
+def test_a_cross_fade_changes_the_mixture_at_every_update():
     share = np.clip((np.arange(1000) - 250) / 500, 0, 1)
     found = mixed_windows(0, 0, np.stack([1 - share, share], 1), 16, np.array([8000, 8000]))
     second = (found >= 8000).reshape(100, -1)
@@ -104,22 +104,22 @@ def test_a_cross_fade_is_followed_update_by_update():
     assert not second[:25].any() and second[75:].all()
 
 
-def test_a_source_of_weight_0_is_not_drawn_by_rounding():
-    """The weights before it sum to a little less than 1, and the largest draw there is lies between."""
+def test_rounding_never_draws_a_source_of_weight_0():
+    """The weights before the source sum to slightly less than 1, and draws lie in the gap."""
     weights = np.array([[0.7, 0.1, 0.2, 0.0]])
-    weights[0, :3] -= 1e-3  # a gap that is hit
+    weights[0, :3] -= 1e-3  # a gap that draws hit
     found = mixed_windows(0, 0, np.repeat(weights, 10, 0), 1000, np.array([2500] * 4))
     assert found.max() < 7500 and found.min() >= 0
 
 
-def test_seed_and_epoch_are_all_that_matters():
+def test_draws_are_a_function_of_seed_and_epoch():
     mixture = constant([1, 2, 3], 12)
     draws = {(seed, epoch): mixed_windows(seed, epoch, mixture, 4, WINDOWS).tolist() for seed in (0, 1) for epoch in (0, 1)}
     assert len({tuple(draw) for draw in draws.values()}) == 4
     assert mixed_windows(1, 1, mixture, 4, WINDOWS).tolist() == draws[1, 1]
 
 
-def test_in_proportion_is_told_from_nearly():
+def test_is_proportional_is_exact():
     assert is_proportional(constant(WINDOWS.tolist(), 3), WINDOWS)
     assert not is_proportional(constant([30, 5, 12.001], 3), WINDOWS)
 
@@ -138,23 +138,23 @@ MANY = np.array([300, 50, 120])
 
 
 def run_of(mixture, epochs):
-    """The windows of each epoch: those of the mixture, or where it leaves the order as it is every one."""
+    """Return the windows of each epoch: those of the mixture, or every window."""
     every = np.arange(mixture.window_counts.sum())
     return [every if (found := mixture.epoch_draws(epoch)) is None else found[0] for epoch in range(epochs)]
 
 
 def counted(epochs):
-    """[windows of a source] how often each was drawn, for each source."""
+    """Return how often each window was drawn, one array per source."""
     times = np.bincount(np.concatenate(epochs), minlength=470)
     return times[:300], times[300:350], times[350:]
 
 
 def mixture_of(phases, windows=MANY, total=590, global_batch_size=8, more=()):
-    """Of 10 epochs."""
+    """Return a mixture of 10 epochs."""
     return Mixture(5, schedule_of(phases, total, global_batch_size, more, total // 10), NAMES, windows)
 
 
-def test_no_window_comes_again_before_all_of_its_source_have_come_in_however_many_epochs():
+def test_windows_are_drawn_without_replacement_over_several_epochs():
     mixture = mixture_of(RUN)
     epochs = run_of(mixture, 10)
     assert [found is None for found in map(mixture.epoch_draws, range(10))] == [False] * 6 + [True] + [False] * 3
@@ -164,31 +164,31 @@ def test_no_window_comes_again_before_all_of_its_source_have_come_in_however_man
     assert min(times.max() for times in counted(epochs)) > 4
 
 
-def test_negative_control_epochs_that_begin_anew_draw_some_windows_much_more_often_than_others():
+def test_negative_control_epochs_that_restart_repeat_some_windows():
     mixture = mixture_of(RUN)
-    anew = [assign_windows(5, mixture.epoch_sources(epoch), np.zeros(3, np.int64), MANY)[0] for epoch in range(4)]
-    times, _, _ = counted(anew)
+    restarted = [assign_windows(5, mixture.epoch_sources(epoch), np.zeros(3, np.int64), MANY)[0] for epoch in range(4)]
+    times, _, _ = counted(restarted)
     assert times.max() - times.min() >= 3
-    assert sum(len(set(epoch[epoch < 300].tolist())) == (epoch < 300).sum() for epoch in anew) == 4, "within an epoch none comes twice"
+    assert sum(len(set(epoch[epoch < 300].tolist())) == (epoch < 300).sum() for epoch in restarted) == 4, "no repeats within an epoch"
 
 
-def test_draws_are_counted_over_the_epochs_that_are_mixed():
+def test_draws_before_counts_mixed_epochs_only():
     mixture = mixture_of(RUN)
     counts = [np.bincount(source, minlength=3) for epoch in range(9) if (source := mixture.epoch_sources(epoch)) is not None]
     assert len(counts) == 8
     assert mixture.draws_before(9).tolist() == np.sum(counts, 0).tolist() and mixture.draws_before(0).tolist() == [0, 0, 0]
 
 
-def test_an_epoch_is_the_same_whether_those_before_it_were_asked_for_or_not():
+def test_an_epoch_does_not_depend_on_which_epochs_were_computed_before():
     mixture, late = mixture_of(RUN), mixture_of(RUN)
     epochs = run_of(mixture, 10)
     assert late.epoch_draws(8)[0].tolist() == epochs[8].tolist() != epochs[7].tolist()
-    assert late.epoch_draws(2)[0].tolist() == epochs[2].tolist(), "and backwards"
+    assert late.epoch_draws(2)[0].tolist() == epochs[2].tolist(), "in any order"
     assert pickle.loads(pickle.dumps(mixture)).epoch_draws(9)[0].tolist() == epochs[9].tolist()
 
 
-def test_positions_that_an_epoch_drops_draw_nothing():
-    """470 windows are 58 updates of 8 and 6 that `data.last_batch=drop` leaves out; what they would have drawn comes next epoch."""
+def test_dropped_positions_draw_nothing():
+    """470 windows are 58 updates of 8, and 6 that `data.last_batch=drop` leaves out."""
     mixture = mixture_of("{one: {start: 0%, end: 100%, data: {a: 1}}}", total=580, more=["data.last_batch=drop"])
     epochs = run_of(mixture, 10)
     assert {len(epoch) for epoch in epochs} == {464}
@@ -197,7 +197,7 @@ def test_positions_that_an_epoch_drops_draw_nothing():
         assert times.max() - times.min() <= 1
 
 
-def test_only_the_orders_that_an_epoch_needs_are_made(monkeypatch):
+def test_only_the_needed_permutations_are_computed(monkeypatch):
     made = []
     monkeypatch.setattr("linnaeus.workloads.language.mixture.hashes", lambda stream, index: made.append(index) or hashes(stream, index))
     found, turn = assign_windows(0, np.zeros(25, np.int64), np.array([10_000 * 30 + 20]), np.array([30]))
@@ -205,7 +205,7 @@ def test_only_the_orders_that_an_epoch_needs_are_made(monkeypatch):
     assert turn.tolist() == [10_000] * 10 + [10_001] * 15 and len(set(found[:10].tolist())) == 10
 
 
-# -- windows of an array whose token at each place is the place itself --------------------------------------------------------------
+# -- windows of an array whose tokens are their own positions --------------------------------------------------------------
 
 PARTS = (241, 43, 100)  # 30, 5 and 12 windows of 8
 
@@ -227,7 +227,7 @@ def epoch_of(windows, epoch, seed=0):
 
 
 def check(batch):
-    """Targets follow inputs, and lie in the source of the window that is named."""
+    """Check that targets follow inputs and lie in the source of their window."""
     known = batch["target"] >= 0
     assert ((batch["target"] == batch["input"] + 1) | ~known).all() and known.any(1).all()
     source = np.searchsorted([30, 35], batch["sample"].numpy(), side="right")
@@ -238,7 +238,7 @@ def check(batch):
 
 @pytest.mark.parametrize("order", ["windows", "random", None])
 @pytest.mark.parametrize("phases", ["{}", FADE])
-def test_no_window_crosses_from_one_source_into_another(tmp_path, order, phases):
+def test_no_window_crosses_two_sources(tmp_path, order, phases):
     windows = windows_of(tmp_path, order, schedule_of(phases))
     for epoch in range(8):
         batch = windows.__getitems__(epoch_of(windows, epoch))
@@ -246,7 +246,7 @@ def test_no_window_crosses_from_one_source_into_another(tmp_path, order, phases)
             check(batch)
 
 
-def test_without_phases_an_epoch_has_every_window_of_every_source_once(tmp_path):
+def test_without_phases_an_epoch_has_every_window_once(tmp_path):
     windows = windows_of(tmp_path, "windows", schedule_of())
     assert windows.window_counts.tolist() == [30, 5, 12]
     seen = set()
@@ -255,14 +255,14 @@ def test_without_phases_an_epoch_has_every_window_of_every_source_once(tmp_path)
         found = batch["target"][batch["target"] >= 0].tolist()
         assert len(set(found)) == len(found)
         for end, size in zip(np.cumsum(PARTS), PARTS):
-            mine = [place for place in found if end - size <= place < end]
-            assert size - 1 - len(mine) < 16 and max(mine) - min(mine) == len(mine) - 1
+            own = [place for place in found if end - size <= place < end]
+            assert size - 1 - len(own) < 16 and max(own) - min(own) == len(own) - 1
         assert sorted(batch["sample"].tolist()) == list(range(47))
         seen |= set(found)
-    assert seen == set(range(sum(PARTS))) - {0, 241, 284}, "the first of a source is no target, all others are"
+    assert seen == set(range(sum(PARTS))) - {0, 241, 284}, "all but the first token of each source"
 
 
-def test_phases_that_mix_as_the_sizes_are_leave_the_order_as_it_is(tmp_path):
+def test_phases_without_data_weights_keep_the_usual_order(tmp_path):
     plain, phased, mixed = (
         windows_of(tmp_path, "windows", schedule_of(phases)).__getitems__
         for phases in ("{}", "{one: {start: 0%, end: 60%}, two: {start: 40%, end: 100%}}", FADE)
@@ -271,7 +271,7 @@ def test_phases_that_mix_as_the_sizes_are_leave_the_order_as_it_is(tmp_path):
     assert plain(indices)["input"].tolist() == phased(indices)["input"].tolist() != mixed(indices)["input"].tolist()
 
 
-def test_validation_has_every_token_but_the_first_of_each_source_once_and_says_which_it_is(tmp_path):
+def test_validation_targets_each_token_of_each_source_once(tmp_path):
     windows = windows_of(tmp_path, None)
     assert windows.window_counts.tolist() == [30, 6, 13]
     batches = [windows.__getitems__(indices) for indices in validation_batches(len(windows), 5)]
@@ -281,8 +281,8 @@ def test_validation_has_every_token_but_the_first_of_each_source_once_and_says_w
     assert source.tolist() == [0] * 30 + [1] * 6 + [2] * 13
 
 
-def test_the_mixture_is_that_of_the_update_which_uses_the_sample(tmp_path):
-    """60 updates in 10 epochs: a alone up to the 15th, b and c alone from the 45th on, and in between both."""
+def test_a_sample_is_drawn_from_the_mixture_of_its_update(tmp_path):
+    """60 updates in 10 epochs: only a in the first 15, only b and c from update 45 on, all between."""
     windows = windows_of(tmp_path, "windows", schedule_of(FADE))
     drawn = {epoch: windows.__getitems__(epoch_of(windows, epoch))["sample"].numpy() for epoch in range(10)}
     assert all((drawn[epoch] < 30).all() for epoch in (0, 1))
@@ -294,8 +294,8 @@ def test_the_mixture_is_that_of_the_update_which_uses_the_sample(tmp_path):
     assert abs((late < 35).mean() - 0.75) < 5 * (0.75 * 0.25 / len(late)) ** 0.5
 
 
-def test_no_token_is_a_target_again_before_the_pass_through_its_source_is_over(tmp_path):
-    """Not even where a pass is cut by the end of an epoch: the windows of a pass begin by one shift."""
+def test_no_token_is_a_target_twice_in_a_pass(tmp_path):
+    """Also if an epoch ends within the pass: all windows of a pass have the same shift."""
     windows = windows_of(tmp_path, "windows", schedule_of("{all: {start: 0%, end: 100%, data: {a: 3, b: 1, c: 2}}}"))
     drawn, shifts = {0: [], 1: [], 2: []}, set()
     for epoch in range(10):
@@ -307,12 +307,12 @@ def test_no_token_is_a_target_again_before_the_pass_through_its_source_is_over(t
             tokens = [token for target in drawn[source][begin : begin + count] for token in target]
             assert len(set(tokens)) == len(tokens)
             shifts.add((source, min(tokens)))
-    assert len(shifts) > 20, "another in each pass"
+    assert len(shifts) > 20, "each pass has its own shift"
 
 
 @pytest.mark.parametrize("order", ["windows", "random"])
-def test_a_position_draws_the_same_however_the_run_is_split(tmp_path, order):
-    """1 and 2 processes, 1 and 4 accumulation steps; and where a resume begins in the middle of an epoch, by whatever copy."""
+def test_draws_do_not_depend_on_the_split(tmp_path, order):
+    """1 and 2 processes, 1 and 4 accumulation steps, a resume within an epoch, and pickled copies of the dataset."""
 
     def sequence(micro, world, seed=0, start=0):
         found = {}
@@ -337,7 +337,7 @@ def test_a_position_draws_the_same_however_the_run_is_split(tmp_path, order):
 
 
 @pytest.mark.parametrize("order", ["windows", "random"])
-def test_two_workers_draw_what_the_process_itself_does(tmp_path, order):
+def test_two_workers_give_the_batches_of_none(tmp_path, order):
     def batches(workers):
         windows = windows_of(tmp_path, order, schedule_of(FADE))
         sampler = sampler_of(windows)
@@ -351,7 +351,7 @@ def test_two_workers_draw_what_the_process_itself_does(tmp_path, order):
     assert len(found) == 8 and found == batches(2)
 
 
-def test_random_windows_begin_anywhere_in_the_source_of_the_mixture(tmp_path):
+def test_random_windows_start_anywhere_in_their_source(tmp_path):
     schedule = schedule_of("{all: {start: 0%, end: 100%, data: {b: 1, c: 2}}}", total=6000)
     windows = windows_of(tmp_path, "random", schedule)
     batches = [windows.__getitems__(epoch_of(windows, epoch)) for epoch in range(200)]
@@ -359,21 +359,21 @@ def test_random_windows_begin_anywhere_in_the_source_of_the_mixture(tmp_path):
     samples = np.concatenate([batch["sample"].numpy() for batch in batches])
     b, c = (begins >= 241) & (begins < 284), begins >= 284
     assert (b | c).all() and chi_square(np.array([b.sum(), c.sum()]), [1 / 3, 2 / 3]) < 10.8
-    for mine, start, size in ((b, 241, 43), (c, 284, 100)):
-        counts = np.bincount(begins[mine] - start, minlength=size - 8)
+    for own, start, size in ((b, 241, 43), (c, 284, 100)):
+        counts = np.bincount(begins[own] - start, minlength=size - 8)
         assert len(counts) == size - 8, "the last window ends with the source"
         assert chi_square(counts, [1 / (size - 8)] * (size - 8)) < size - 9 + 4.5 * (2 * (size - 9)) ** 0.5
-    assert (samples[b] == 30 + np.minimum((begins[b] - 241) // 8, 4)).all(), "the window in whose place it begins"
+    assert (samples[b] == 30 + np.minimum((begins[b] - 241) // 8, 4)).all(), "the window that contains its start"
     assert (samples[c] == 35 + np.minimum((begins[c] - 284) // 8, 11)).all()
 
 
-def test_without_phases_random_windows_are_of_sources_in_proportion(tmp_path):
+def test_without_phases_random_windows_are_proportional_to_the_sources(tmp_path):
     windows = windows_of(tmp_path, "random", schedule_of())
     batch = windows.__getitems__(epoch_of(windows, 0))
     assert np.bincount(windows.source_of(batch["sample"].numpy())).tolist() == [30, 5, 12], "exactly, in every epoch"
 
 
-def test_weights_of_dimensions_come_with_training_batches_alone(tmp_path):
+def test_only_training_batches_have_dimension_weights(tmp_path):
     phases = "{one: {start: 0%, end: 50%, dimensions: {x: 2}}, two: {start: 50%, end: 100%}}"
     schedule = schedule_of(phases, more=["model.dimensions=[x,y]"])
     windows = windows_of(tmp_path, "windows", schedule, dimensions=("x", "y"))

@@ -1,4 +1,4 @@
-"""Whole runs on named sources that phases mix: the same however they are split or stopped, and what they report of sources is so."""
+"""Whole runs on named sources that phases mix: independence of the split, resume, metrics of each source, errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MORE += ["debug.batch_hashes=true", "data.validation_batch=4", "schedule.checkpo
 
 
 def write_sources(root: Path) -> Path:
-    """Three sources of unlike size and kind, one of them a single text."""
+    """Write three sources of different sizes, one of them a single text."""
     folder = root / "texts"
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(7):
@@ -33,7 +33,7 @@ def write_sources(root: Path) -> Path:
     for i in range(4):
         (folder / f"d{i}.txt").write_text("".join("0123456789"[j * (i + 2) % 10] for j in range(40)))
     (folder / "s.txt").write_text("+-*/" * 60)
-    (folder / "z.txt").write_text("of no source")
+    (folder / "z.txt").write_text("without source")
     return folder
 
 
@@ -43,7 +43,7 @@ def job(root: Path, *more: str) -> dict:
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
-    """root / <name>: one process in 4 accumulation steps, one at once, two with two loader workers each."""
+    """Return a root with runs in root / NAME: one process with 4 accumulation steps or with one, two processes with two workers each."""
     root = tmp_path_factory.mktemp("mixture")
     runs.run_job(job(root / "one"))
     runs.run_job(job(root / "whole", "trainer.micro_batch_size=32", "model.dropout=0"))
@@ -62,7 +62,7 @@ def weights(root: Path) -> torch.Tensor:
 
 
 def drawn(root: Path) -> dict[int, list[str]]:
-    """Names of the samples of each update, in the order of its micro-batches, without stand-ins: those of a batch beyond the end."""
+    """Return the sample names of each update, in the order of its micro-batches, without placeholders."""
     found: dict[int, list[tuple[int, list[str]]]] = {}
     for path in (root / "text/run").glob("batches-rank*.jsonl"):
         for row in runs.rows(path):
@@ -82,7 +82,7 @@ def test_a_run_does_not_depend_on_the_split(split, one, other):
             assert value == (pytest.approx(second[name], rel=1e-10) if isinstance(value, float) else second[name]), name
 
 
-def test_both_draw_the_same_windows_by_name(split):
+def test_one_and_two_processes_draw_the_same_windows(split):
     one, two = drawn(split / "one"), drawn(split / "two")
     assert one == two and len(one) > 6
     sources = {step: {name.split("/")[0] for name in names} for step, names in one.items()}
@@ -90,7 +90,7 @@ def test_both_draw_the_same_windows_by_name(split):
     assert all(name.split("/")[1].startswith("window-") for name in one[1])
 
 
-def test_a_run_that_is_killed_within_an_epoch_goes_on_as_if_it_had_not_been(split, tmp_path):
+def test_a_run_killed_within_an_epoch_resumes_bit_for_bit(split, tmp_path):
     config = runs.configuration("language", tmp_path, *MORE, f"data.path={write_sources(tmp_path)}")
     with runs.killed(loop, "train_one_step", 5):
         runs.start(config)
@@ -98,7 +98,7 @@ def test_a_run_that_is_killed_within_an_epoch_goes_on_as_if_it_had_not_been(spli
     assert runs.differences(tmp_path / "text/run", split / "one" / "text/run") == []
 
 
-def test_the_loss_of_each_source_is_that_of_its_part_of_the_validation_text(split):
+def test_the_loss_of_a_source_equals_a_reference(split):
     root = split / "still"
     workload = build_workload(runs.configuration("language", root, *MORE, f"data.path={root / 'texts'}"))
     found = [row for row in rows(root) if "val/loss" in row][-1]
@@ -113,13 +113,13 @@ def test_the_loss_of_each_source_is_that_of_its_part_of_the_validation_text(spli
     begin, total = 0, []
     for name, size in zip(("letters", "digits", "signs"), workload.store.validation.source_sizes):
         number = -(-(size - 1) // 8)
-        mine = losses[begin : begin + number].reshape(-1)[: size - 1]
-        assert found[f"val/source/{name}/loss"] == pytest.approx(mine.mean(), rel=1e-12)
-        begin, total = begin + number, [*total, *mine]
+        own = losses[begin : begin + number].reshape(-1)[: size - 1]
+        assert found[f"val/source/{name}/loss"] == pytest.approx(own.mean(), rel=1e-12)
+        begin, total = begin + number, [*total, *own]
     assert begin == len(windows) and found["val/loss"] == pytest.approx(np.mean(total), rel=1e-12)
 
 
-def test_the_run_says_what_its_sources_are(split):
+def test_dataset_record_and_log_have_the_sources(split):
     facts = json.loads((split / "one/text/run/dataset.json").read_text())
     assert facts["splits"]["train"]["sources"]["signs"]["tokens"] == 216
     assert sum(each["tokens"] for each in facts["splits"]["train"]["sources"].values()) == facts["splits"]["train"]["tokens"]
@@ -127,26 +127,26 @@ def test_the_run_says_what_its_sources_are(split):
     assert "source signs: 216 training tokens, 25 validation tokens" in (split / "one/text/run/train.log").read_text()
 
 
-def test_a_source_that_no_phase_draws_from_is_named(tmp_path):
-    def said(*more):
+def test_a_source_that_no_phase_uses_is_noted(tmp_path):
+    def noted(*more):
         texts = write_sources(tmp_path)
         notes = observers.notes(runs.configuration("language", tmp_path, *MORE, f"data.path={texts}", *more))
         return [note.split(":")[0] for note in notes if "no phase uses it" in note]
 
-    assert said() == [] == said("schedule.phases={}")
-    assert said("schedule.phases={only: {start: 0%, end: 100%, data: {digits: 1, signs: 0}}}") == ["source letters", "source signs"]
-    assert said("schedule.early_stop.max_steps=4") == ["source signs"], "the phase that draws them has a share from the fifth update on"
-    assert said("schedule.early_stop.max_steps=5") == []
+    assert noted() == [] == noted("schedule.phases={}")
+    assert noted("schedule.phases={only: {start: 0%, end: 100%, data: {digits: 1, signs: 0}}}") == ["source letters", "source signs"]
+    assert noted("schedule.early_stop.max_steps=4") == ["source signs"], "the phase that uses it starts at the fifth update"
+    assert noted("schedule.early_stop.max_steps=5") == []
 
 
-def test_a_source_may_be_what_decides_which_checkpoint_is_best(tmp_path):
+def test_the_loss_of_a_source_can_be_the_best_monitor(tmp_path):
     run = runs.run("language", tmp_path, *MORE, f"data.path={write_sources(tmp_path)}", "schedule.best_monitor=val/source/signs/loss")
     summary = json.loads((run / "summary.json").read_text())
     assert summary["best"]["val/source/signs/loss"]["value"] == summary["final"]["val/source/signs/loss"]
 
 
 @pytest.mark.parametrize(
-    "more, said",
+    "more, message",
     [
         (["schedule.phases={p: {start: 0%, end: 100%, data: {words: 1}}}"], r"schedule.phases.p.data names words, which is no source"),
         (["data.sources=null"], r"schedule.phases.first.data names letters, but this data has no named sources"),
@@ -154,9 +154,9 @@ def test_a_source_may_be_what_decides_which_checkpoint_is_best(tmp_path):
         (["data.sources={words: ['*.md']}"], r"data.sources.words: nothing in .* matches"),
     ],
 )
-def test_names_that_do_not_exist_are_refused_in_one_line(tmp_path, more, said):
+def test_unknown_names_are_refused_in_one_line(tmp_path, more, message):
     config = runs.configuration("language", tmp_path, *MORE, f"data.path={write_sources(tmp_path)}", *more)
-    with pytest.raises(ConfigError, match=said) as refused:
+    with pytest.raises(ConfigError, match=message) as refused:
         runs.start(config)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "text").exists()

@@ -1,4 +1,4 @@
-"""`experiment=nanecho`, cut down: what its reports say is what its files say, counted by other code; kills."""
+"""A small `experiment=nanecho`: its reports against its files and independent code, and resume after kills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reports(run):
     return {row["global_step"]: row for row in runs.rows(run / "reports.jsonl")}
 
 
-# -- the curriculum again, from the file that a user reads -----------------------------------------------------------------------
+# -- the curriculum, recomputed from the experiment file -------------------------------------------------------------------------
 
 
 @functools.cache
@@ -47,21 +47,21 @@ def phases():
 
 
 def parts(step):
-    """{phase: its share} in the update that begins at `step`."""
+    """Return {phase: share} in the update at `step`."""
     listed, shares = list(phases().items()), {}
     for i, (name, phase) in enumerate(listed):
         share = 1.0
         if i and step < (over := listed[i - 1][1]["to"]):
             share = max(0.0, (step - phase["from"]) / (over - phase["from"]))
-        if i + 1 < len(listed) and step >= (begun := listed[i + 1][1]["from"]):
-            share = max(0.0, 1 - (step - begun) / (phase["to"] - begun))
+        if i + 1 < len(listed) and step >= (start := listed[i + 1][1]["from"]):
+            share = max(0.0, 1 - (step - start) / (phase["to"] - start))
         if share:
             shares[name] = share
     return shares
 
 
 def blended(step, of):
-    """What `of(phase)` gives, a number or an array, in the shares of the phases."""
+    """Return the mean of `of(phase)`, a number or an array, weighted by the shares of the phases."""
     return sum(share * of(phases()[name]) for name, share in parts(step).items())
 
 
@@ -86,18 +86,18 @@ def tokens_of(run, split):
 
 
 def windows_of(run):
-    """Of each source, that train."""
+    """Return the number of training windows of each source."""
     return [(tokens - 1) // BLOCK for tokens in tokens_of(run, "train")]
 
 
 # -- reports ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_a_report_of_every_step_each_once(run):
+def test_every_step_has_one_report(run):
     assert [row["global_step"] for row in runs.rows(run / "reports.jsonl")] == list(range(STEPS + 1))
 
 
-def test_phases_and_rates_of_the_reports_are_those_of_the_file(run, reports):
+def test_reported_phases_and_learning_rates_follow_the_experiment_file(run, reports):
     names = list(observers.of_groups("experiment=nanecho").model.dimensions)
     assert len(names) == 8
     begins = {}
@@ -122,7 +122,7 @@ def test_phases_and_rates_of_the_reports_are_those_of_the_file(run, reports):
     }
 
 
-def test_counts_of_the_reports_are_those_of_the_checkpoints(run, reports):
+def test_reported_counts_equal_those_of_the_checkpoints(run, reports):
     checkpoints = dict(list_checkpoints(run / "checkpoints"))
     assert sorted(checkpoints) == [*range(5, STEPS + 1, 5)]
     densities = []
@@ -144,7 +144,7 @@ def test_counts_of_the_reports_are_those_of_the_checkpoints(run, reports):
         grown = min(20, step // 4 * 4)  # every 4 steps up to half of the run
         assert connected == sum(round((0.1 + 0.9 * grown / 20) * mask.size) for mask in masks.values())
         densities.append(row["growth/density"])
-    assert densities[0] == pytest.approx(0.28, abs=1e-3) and densities[4:] == [1.0] * 4, "whole from step 20 on"
+    assert densities[0] == pytest.approx(0.28, abs=1e-3) and densities[4:] == [1.0] * 4, "dense from step 20 on"
 
 
 def test_samples_come_from_the_sources_of_their_phase(run):
@@ -162,7 +162,7 @@ def test_samples_come_from_the_sources_of_their_phase(run):
     assert np.abs(np.array(found) - expected).max() < 4 * spread
 
 
-def test_the_newest_validation_is_in_the_report_with_its_scores(run, reports):
+def test_reports_have_the_newest_validation(run, reports):
     names = observers.of_groups("experiment=nanecho").model.dimensions
     shown = ["val/loss", *(f"val/source/{name}/loss" for name in SOURCES), *(f"val/dimension/{name}/score" for name in names)]
     for step, row in reports.items():
@@ -175,8 +175,8 @@ def test_the_newest_validation_is_in_the_report_with_its_scores(run, reports):
         assert row["validation/step"] == newest
 
 
-def test_the_final_figures_are_those_of_the_final_weights(run):
-    """Again from the checkpoint, one window at a time, with the weights of the dimensions the run ends with."""
+def test_final_metrics_equal_a_slow_reference(run):
+    """The reference computes one window at a time from the checkpoint, with the last weights of the dimensions."""
     trained = load_trained_model(str(run))
     model, final = trained.model.double(), json.loads((run / "summary.json").read_text())["final"]
     weights = torch.tensor(dimension_weights(phases()["adaptive_mastery"], model.dimensions), dtype=torch.float32)
@@ -206,7 +206,7 @@ def test_the_final_figures_are_those_of_the_final_weights(run):
         assert final[f"val/dimension/{name}/score"] == pytest.approx(mean(lost[name]), abs=2e-6)
 
 
-def test_the_summary_and_the_page_have_a_line_for_each_part(run):
+def test_summary_and_page_list_sources_and_dimensions(run):
     log, page = (run / "train.log").read_text(), (run / "report.html").read_text()
     for name in (*SOURCES, "cognitive", "neural_symbolic", "dynamic"):
         assert f" {name}  " in log and f"{name}  " in page
@@ -230,8 +230,8 @@ KILLS = {
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_killed_and_continued_bit_for_bit(run, tmp_path, kills):
-    """One run, killed three times on its way, that ends with loader workers, which work out the mixture and the weights themselves."""
+def test_a_run_killed_three_times_resumes_bit_for_bit(run, tmp_path, kills):
+    """One run is killed three times and ends with loader workers, which compute the mixture and the weights themselves."""
     config = runs.configuration("nanecho", tmp_path, *KEPT)
     for owner, name, call, after in KILLS[kills]:
         with runs.killed(owner, name, call, after):
@@ -240,7 +240,7 @@ def test_killed_and_continued_bit_for_bit(run, tmp_path, kills):
     assert runs.differences(run, runs.run_path(config)) == []
 
 
-def test_negative_control_the_comparison_sees_a_phase_that_begins_a_step_late(run, tmp_path):
+def test_negative_control_a_phase_one_step_late_is_found(run, tmp_path):
     late = runs.run("nanecho", tmp_path, *KEPT, "schedule.phases.hypergraph_patterns.start=17steps")
     found = runs.differences(run, late)
     assert {"metrics.jsonl", "reports.jsonl", "batches-rank0.jsonl", "model_state.token.weight"} <= set(found)

@@ -1,4 +1,4 @@
-"""Named sources: every file of one or left out by name, each split by itself, in one piece in the store, with its own validation loss."""
+"""Named sources: the files of each, files left out, the split and store of each source, and its validation loss."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ SOURCES = {"notes": ["*.md"], "numbers": ["**/*.txt"], "all": ["**/*"]}
 
 @pytest.fixture
 def folder(tmp_path):
-    """Nine texts of numbers in two folders, three notes, and one file that no pattern but the widest takes."""
+    """Nine texts of numbers in two folders, three notes, and one file that only `**/*` matches."""
     root = tmp_path / "texts"
     (root / "b").mkdir(parents=True)
     for i in range(9):
@@ -37,7 +37,7 @@ def sourced(folder, sources=SOURCES, **changes):
 # -- files -----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_of_the_first_source_that_matches_and_documents_are_in_the_order_of_sources(folder):
+def test_a_file_belongs_to_the_first_source_that_matches(folder):
     corpus = scan_texts(sourced(folder))
     assert corpus.sources == ("notes", "numbers", "all")
     found = {name: [file.name for file in corpus.files if file.source == i] for i, name in enumerate(SOURCES)}
@@ -48,7 +48,7 @@ def test_a_file_is_of_the_first_source_that_matches_and_documents_are_in_the_ord
     assert [file.name for file in turned.files if file.source == 0] == ["b/1.txt", "b/3.txt", "b/5.txt", "b/7.txt"]
 
 
-def test_files_of_no_source_are_left_out_counted_and_named(folder):
+def test_files_without_a_source_are_left_out_and_noted(folder):
     corpus = scan_texts(sourced(folder, {"b": ["b/*.txt"], "notes": ["*.md"]}))
     assert len(corpus.files) == 7
     assert corpus.notes[1:] == ("left out: 5 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt",)
@@ -58,8 +58,8 @@ def test_files_of_no_source_are_left_out_counted_and_named(folder):
     assert note.endswith("6 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ...")
 
 
-def test_all_that_is_left_out_is_listed(folder, tmp_path):
-    """Files of the kinds that the sources have, and of those that are read without sources; what else lies there is no text."""
+def test_all_files_left_out_are_listed(folder, tmp_path):
+    """Files with a suffix of the sources or the default suffix are listed; others are not text."""
     (folder / "b" / "n9.md").write_text("# one more")
     (folder / "blank.md").write_text(" \n")
     (folder / "bad.md").write_bytes(b"caf\xe9")
@@ -75,15 +75,15 @@ def test_all_that_is_left_out_is_listed(folder, tmp_path):
     assert scan_texts(text(folder, files=["**/*.txt"])).left_out == {}
 
 
-def test_patterns_that_no_file_matches_are_named_in_a_line_for_each_source(folder):
+def test_patterns_that_match_nothing_are_noted(folder):
     sources = {"notes": ["*.md", "*.markdown", "gone/*"], "numbers": ["**/*.txt"], "rest": ["*.rst", ".hidden*"]}
     lines = ("data.sources.notes: nothing matches *.markdown, gone/*", "data.sources.rest: nothing matches .hidden*")
     assert scan_texts(sourced(folder, sources)).notes[1:] == lines
-    assert scan_texts(sourced(folder)).notes[1:] == (), "the negative control"
+    assert scan_texts(sourced(folder)).notes[1:] == (), "negative control"
     assert scan_texts(text(folder, files=["*.rst", "*.tex"])).notes[1:] == ("data.files: nothing matches *.tex",)
 
 
-def test_sources_of_pythons_own_library():
+def test_sources_of_pythons_library():
     corpus = scan_texts(text(None, sources={"json": ["json/*.py"], "texts": ["textwrap.py", "string.py", "string/*.py"]}))
     names = {file.name: file.source for file in corpus.files}
     assert names["json/decoder.py"] == 0 and names["textwrap.py"] == 1
@@ -91,18 +91,18 @@ def test_sources_of_pythons_own_library():
     assert "calendar.py" in corpus.left_out["no source"] and "asyncio/tasks.py" in corpus.left_out["no source"]
 
 
-def test_what_is_installed_is_no_part_of_pythons_library(folder, monkeypatch):
+def test_installed_packages_are_not_part_of_pythons_library(folder, monkeypatch):
     (folder / "site-packages").mkdir()
     (folder / "site-packages" / "x.py").write_text("import y")
     (folder / "own.py").write_text("import z")
     sources = {"code": ["**/*.py"]}
-    assert len(scan_texts(sourced(folder, sources)).files) == 2, "in any other folder it is a name like another"
+    assert len(scan_texts(sourced(folder, sources)).files) == 2, "in other folders the name has no meaning"
     monkeypatch.setattr("linnaeus.workloads.language.text_files.LIBRARY", folder)
     assert [file.name for file in scan_texts(text(None, sources=sources)).files] == ["own.py"]
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, message",
     [
         ({"sources": {}}, r"data.sources is \{\}; name a source"),
         ({"sources": {"a b": ["*"]}}, "data.sources: 'a b' cannot be part of a metric's name"),
@@ -118,10 +118,10 @@ def test_what_is_installed_is_no_part_of_pythons_library(folder, monkeypatch):
         ({"path": "z.rst"}, "data.sources has no effect if data.path=z.rst is a file"),
     ],
 )
-def test_sources_that_say_nothing_are_refused_by_name(folder, monkeypatch, change, said):
+def test_invalid_sources_are_refused(folder, monkeypatch, change, message):
     (folder / "blank").write_text(" \n")
     monkeypatch.chdir(folder)
-    with pytest.raises(ConfigError, match=said) as refused:
+    with pytest.raises(ConfigError, match=message) as refused:
         scan_texts(dataclasses.replace(sourced(folder), **change))
     assert "\n" not in str(refused.value)
 
@@ -130,12 +130,12 @@ def test_sources_that_say_nothing_are_refused_by_name(folder, monkeypatch, chang
 
 
 def parts_of(array, tokenizer):
-    """The text of each source, cut at the bounds in the store, | for end markers."""
+    """Return the text of each source in the store, with | for end markers."""
     ends, words = np.cumsum(array.source_sizes), [*tokenizer.alphabet, "|"]
     return ["".join(words[token] for token in array.tokens[end - size : end]) for end, size in zip(ends, array.source_sizes)]
 
 
-def test_each_source_is_split_by_itself_and_lies_in_one_piece(folder, tmp_path):
+def test_each_source_is_split_by_itself_and_contiguous(folder, tmp_path):
     config = sourced(folder, validation_fraction=0.3)
     found, corpus = made(config, tmp_path / "stores"), scan_texts(config)
     chosen = held_out(corpus, 0.3, 0)
@@ -144,9 +144,9 @@ def test_each_source_is_split_by_itself_and_lies_in_one_piece(folder, tmp_path):
     for array, side in ((found.train, False), (found.validation, True)):
         notes, numbers, alone = parts_of(array, found.tokenizer)
         for content, source in ((notes, 0), (numbers, 1)):
-            mine = [text for text, owner, out in zip(documents, corpus.document_sources, chosen) if owner == source and out == side]
-            assert mine and content == "".join(text + "|" for text in mine)
-        assert alone == (documents[-1][32:] + "|" if side else documents[-1][:32]), "a source of one text is cut by position"
+            own = [text for text, owner, out in zip(documents, corpus.document_sources, chosen) if owner == source and out == side]
+            assert own and content == "".join(text + "|" for text in own)
+        assert alone == (documents[-1][32:] + "|" if side else documents[-1][:32]), "a source of one text is split by position"
         assert sum(array.source_sizes) == array.size == len(array.tokens)
     counted = found.facts["splits"]["train"]
     assert list(counted["sources"]) == list(SOURCES)
@@ -157,8 +157,8 @@ def test_each_source_is_split_by_itself_and_lies_in_one_piece(folder, tmp_path):
         assert f"source {name}: {train:,} training tokens, {validation:,} validation tokens" in found.notes
 
 
-def test_a_source_does_not_move_the_documents_of_another(folder):
-    """Neither side of a small source is left empty, which sources as one would not see to."""
+def test_the_split_of_a_source_does_not_depend_on_other_sources(folder):
+    """No side of a small source is empty, which a joint split would not ensure."""
     numbers, notes = {"numbers": ["**/*.txt"]}, {"notes": ["*.md"]}
     one, both = scan_texts(sourced(folder, numbers)), scan_texts(sourced(folder, numbers | notes))
     for seed in range(20):
@@ -166,18 +166,18 @@ def test_a_source_does_not_move_the_documents_of_another(folder):
         assert apart[both.document_sources == 0].tolist() == held_out(one, 0.3, seed).tolist()
         assert 0 < apart[both.document_sources == 1].sum() < 3
     together = dataclasses.replace(both, sources=(), document_sources=np.zeros_like(both.document_sources))
-    assert any(held_out(together, 0.3, seed)[-3:].sum() in (0, 3) for seed in range(20)), "the negative control"
+    assert any(held_out(together, 0.3, seed)[-3:].sum() in (0, 3) for seed in range(20)), "negative control"
 
 
-def test_a_source_with_nothing_to_train_on_or_validate_is_refused_by_name(folder, tmp_path):
+def test_a_source_with_too_few_tokens_is_refused(folder, tmp_path):
     (folder / "z.rst").write_text("ab")
     with pytest.raises(ConfigError, match=r"data.sources.all has 1 training token; it needs at least 2"):
         made(sourced(folder, {"all": ["*.rst"], "numbers": ["**/*.txt"]}), tmp_path / "stores")
     assert list((tmp_path / "stores").iterdir()) == []
 
 
-def test_documents_that_are_all_alike_are_refused_for_what_they_are(folder):
-    """They are on one side of the split all of them, which more of the same would not change."""
+def test_a_source_of_equal_documents_is_refused(folder):
+    """Equal documents are on one side of the split, so the other side would be empty."""
     for i in range(3):
         (folder / f"n{i}.md").write_text("the same note")
     with pytest.raises(ConfigError, match=r"data.sources.notes: all 3 documents are equal, and equal documents stay on one side"):
@@ -185,11 +185,11 @@ def test_documents_that_are_all_alike_are_refused_for_what_they_are(folder):
     with pytest.raises(ConfigError, match=r"data.path: all 3 documents are equal"):
         scan_texts(text(folder, files=["*.md"]))
     (folder / "n3.md").write_text("another")
-    assert len(scan_texts(sourced(folder)).files) == 14, "the negative control"
-    assert len(scan_texts(sourced(folder, {"one": ["n0.md"], "rest": ["*.rst"]})).files) == 2, "one of them alone is cut"
+    assert len(scan_texts(sourced(folder)).files) == 14, "negative control"
+    assert len(scan_texts(sourced(folder, {"one": ["n0.md"], "rest": ["*.rst"]})).files) == 2, "a single document is split by position"
 
 
-def test_a_seed_of_the_split_where_every_text_is_cut_by_position_is_refused(folder):
+def test_a_split_seed_without_effect_is_refused(folder):
     with pytest.raises(ConfigError, match=r"data.split_seed=3 has no effect: a single text is split by position, its end"):
         scan_texts(text(folder / "z.rst", split_seed=3))
     alone = {"one": ["n0.md"], "rest": ["*.rst"]}
@@ -198,18 +198,18 @@ def test_a_seed_of_the_split_where_every_text_is_cut_by_position_is_refused(fold
     assert scan_texts(sourced(folder, alone | {"numbers": ["*.txt"]}, split_seed=3)).document_sources.max() == 2
 
 
-def test_names_order_and_bounds_of_sources_are_part_of_what_a_run_is_trained_on(folder, tmp_path):
+def test_the_fingerprint_covers_names_order_and_sizes_of_sources(folder, tmp_path):
     root = tmp_path / "stores"
     plain = made(text(folder, files=["**/*"]), root)
     both = {"notes": ["*.md"], "rest": ["**/*"]}
     stores = [made(sourced(folder, sources), root) for sources in (both, {"memos": both["notes"], "rest": ["**/*"]}, {"rest": ["**/*"]})]
     stores.append(made(sourced(folder, {"rest": ["**/*.txt", "*.rst"], "notes": ["*.md"]}), root))
     assert len({store.fingerprint for store in (plain, *stores)}) == 5 == len(list(root.iterdir()))
-    assert stores[0].train.tokens.tolist() == stores[1].train.tokens.tolist(), "of these only the name differs"
+    assert stores[0].train.tokens.tolist() == stores[1].train.tokens.tolist(), "only the names differ"
     assert plain.sources == () and plain.train.source_sizes == () and "sources" not in plain.facts["splits"]["train"]
 
 
-def test_a_store_whose_bounds_do_not_add_up_is_damaged(folder, tmp_path):
+def test_a_store_with_wrong_source_sizes_is_refused(folder, tmp_path):
     config, root = sourced(folder), tmp_path / "stores"
     path = root / text_store(config, scan_texts(config), root)
     facts = json.loads((path / "store.json").read_text())
@@ -220,7 +220,7 @@ def test_a_store_whose_bounds_do_not_add_up_is_damaged(folder, tmp_path):
         text_store(config, scan_texts(config), root)
 
 
-def test_a_single_named_source_has_the_tokens_of_a_text_without(folder, tmp_path):
+def test_one_named_source_has_the_same_tokens_as_an_unnamed_one(folder, tmp_path):
     one, plain = made(sourced(folder, {"numbers": ["**/*.txt"]}), tmp_path / "stores"), made(text(folder), tmp_path / "stores")
     assert decoded(one.train, one.tokenizer) == decoded(plain.train, plain.tokenizer)
     assert one.train.source_sizes == (plain.train.size,)

@@ -1,4 +1,4 @@
-"""Texts, their split, and token stores: nothing lost, nothing mixed up, nothing run that a file brings along."""
+"""Texts, their split, token stores, and token files of nanoGPT."""
 
 import dataclasses
 import json
@@ -53,7 +53,7 @@ def decoded(array, tokenizer):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Twelve documents over three levels, one of them twice, besides what is no document."""
+    """Twelve documents in three folders, two of them equal, and files that are not documents."""
     root = tmp_path / "texts"
     (root / "b" / "c").mkdir(parents=True)
     for i in range(11):
@@ -68,7 +68,7 @@ def folder(tmp_path):
 # -- files and documents ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_read_in_the_order_of_names_and_what_is_left_out_is_counted(folder):
+def test_a_folder_is_read_in_order_of_file_names(folder):
     corpus = scan_texts(text(folder))
     names = [file.name for file in corpus.files]
     assert names == sorted(names) and len(names) == 12 and "b/c/2.txt" in names
@@ -85,7 +85,7 @@ def test_a_folder_is_read_in_the_order_of_names_and_what_is_left_out_is_counted(
     ]
 
 
-def test_what_is_not_in_the_encoding_is_named_by_file_and_offset(folder):
+def test_a_file_in_another_encoding_is_named_with_the_offset(folder):
     (folder / "b" / "bad.txt").write_bytes(b"caf\xe9 au lait")
     with pytest.raises(ConfigError, match=r"data.encoding: .*b/bad.txt is not utf-8 at byte 3 .*data.max_bad_fraction=0.08 of the files"):
         scan_texts(text(folder))
@@ -97,7 +97,7 @@ def test_what_is_not_in_the_encoding_is_named_by_file_and_offset(folder):
 
 
 @pytest.mark.parametrize("encoding", ["undefined", "unicode_escape"])
-def test_odd_encodings_are_refused_in_a_line(tmp_path, encoding):
+def test_unusual_encodings_are_refused_in_one_line(tmp_path, encoding):
     (tmp_path / "a.txt").write_text("\\ud800 is half a character")
     with pytest.raises(ConfigError, match=f"data.encoding: .*a.txt is not {encoding} "):
         scan_texts(text(tmp_path, encoding=encoding))
@@ -105,7 +105,7 @@ def test_odd_encodings_are_refused_in_a_line(tmp_path, encoding):
         scan_texts(text(tmp_path, encoding=encoding, max_bad_fraction=1.0))
 
 
-def test_a_name_that_is_no_utf8_is_read_and_written_down(tmp_path):
+def test_a_file_name_that_is_not_utf8_is_escaped(tmp_path):
     (tmp_path / "texts").mkdir()
     for name, content in ((b"caf\xe9.txt", b"some text " * 9), (b"th\xe9.txt", b"\xe9t\xe9"), (b"a.txt", b"more text " * 9)):
         with open(os.path.join(os.fsencode(tmp_path / "texts"), name), "wb") as file:
@@ -115,14 +115,14 @@ def test_a_name_that_is_no_utf8_is_read_and_written_down(tmp_path):
     assert [file.name for file in corpus.files] == ["a.txt", "caf\\xe9.txt"] and corpus.left_out == {"encoding": ["th\\xe9.txt"]}
     "".join(corpus.notes).encode()
     made(config, tmp_path)
-    with pytest.raises(ConfigError, match="is not one of the tokenizer's 8 tokens") as told:  # a message that names such a file
+    with pytest.raises(ConfigError, match="is not one of the tokenizer's 8 tokens") as caught:  # a message with such a file name
         (tmp_path / "abc.json").write_text(json.dumps(CharacterTokenizer("more tx", True).to_dict()))
         made(dataclasses.replace(config, tokenizer_file=str(tmp_path / "abc.json")), tmp_path)
-    str(told.value).encode()
+    str(caught.value).encode()
 
 
-def test_a_tokenizer_that_loses_something_of_a_text_is_found_out(tmp_path):
-    """Byte-level in all its parts, but without a token for one of the bytes."""
+def test_a_tokenizer_that_loses_text_is_refused(tmp_path):
+    """It is byte-level, but has no token for one of the bytes."""
     pytest.importorskip("tokenizers")
     content = train_bpe(["some text " * 9], 258).to_dict()
     del content["bpe"]["model"]["vocab"]["z"]
@@ -133,7 +133,7 @@ def test_a_tokenizer_that_loses_something_of_a_text_is_found_out(tmp_path):
         made(config, tmp_path)
 
 
-def test_a_separator_parts_the_documents_of_a_file(tmp_path):
+def test_a_separator_splits_a_file_into_documents(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("first<|endoftext|>second<|endoftext|>\n")
     assert [t for _, t in scan_texts(text(path, separator="<|endoftext|>")).documents()] == ["first", "second"]
@@ -143,7 +143,7 @@ def test_a_separator_parts_the_documents_of_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, message",
     [
         ({"path": "gone"}, "data.path: gone does not exist"),
         ({"files": ["*.py"]}, r"nothing in .* matches \['\*.py'\]; the folder has 14 .txt, 1 .md"),
@@ -152,24 +152,24 @@ def test_a_separator_parts_the_documents_of_a_file(tmp_path):
         ({"path": "0.txt", "files": ["*"]}, "data.files has no effect if data.path=.*0.txt is a file"),
     ],
 )
-def test_paths_that_say_nothing_are_refused(folder, monkeypatch, change, said):
+def test_invalid_paths_are_refused(folder, monkeypatch, change, message):
     monkeypatch.chdir(folder)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         scan_texts(dataclasses.replace(text(folder), **change))
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(folder):
+def test_a_file_that_changes_while_it_is_read_is_refused(folder):
     corpus = scan_texts(text(folder))
     (folder / "0.txt").write_text("something else")
     with pytest.raises(ConfigError, match=r"0.txt changed while it was being read"):
         list(corpus.documents())
 
 
-def test_without_a_path_it_is_pythons_own_library():
+def test_the_default_text_is_pythons_library():
     corpus = scan_texts(text(None))
     names = [file.name for file in corpus.files]
     assert {"bisect.py", "textwrap.py"} <= set(names) and not any("/" in name for name in names)
-    assert 500_000 < sum(corpus.characters) < 2_000_000, "minutes of a CPU"
+    assert 500_000 < sum(corpus.characters) < 2_000_000, "minutes on a CPU"
     assert "the modules of up to 24,000 bytes of Python" in corpus.notes[0]
     assert scan_texts(text(None)).digests.tolist() == corpus.digests.tolist()
 
@@ -181,18 +181,18 @@ def split_of(corpus, fraction=0.3, seed=0):
     return {name: bool(side) for (name, _), side in zip(corpus.documents(), held_out(corpus, fraction, seed), strict=True)}
 
 
-def test_each_document_is_held_out_by_its_own_hash(folder):
+def test_a_documents_own_hash_decides_its_split(folder):
     before = split_of(scan_texts(text(folder)))
     assert set(before.values()) == {True, False}
-    assert before["b/4.txt"] == before["twin.txt"], "a text that is there twice is on one side"
+    assert before["b/4.txt"] == before["twin.txt"], "equal texts are on one side"
     for i in range(20):
         (folder / f"new{i}.txt").write_text(f"another text {i}")
     after = split_of(scan_texts(text(folder)))
-    assert {name: after[name] for name in before} == before, "others do not move a document"
+    assert {name: after[name] for name in before} == before, "other documents do not move it"
     assert {name: side for name, side in split_of(scan_texts(text(folder)), seed=1).items()} != after
 
 
-def test_the_share_held_out_is_as_asked_for_and_neither_side_is_empty(tmp_path):
+def test_the_held_out_fraction_is_as_configured_and_no_side_is_empty(tmp_path):
     (tmp_path / "many.txt").write_text("|".join(f"text {i}" for i in range(4000)))
     corpus = scan_texts(text(tmp_path / "many.txt", separator="|"))
     assert held_out(corpus, 0.1, 0).mean() == pytest.approx(0.1, abs=4 * (0.09 / 4000) ** 0.5)
@@ -200,18 +200,18 @@ def test_the_share_held_out_is_as_asked_for_and_neither_side_is_empty(tmp_path):
     assert held_out(few, 1e-9, 0).sum() == 1 and held_out(few, 1 - 1e-9, 0).sum() == 2
 
 
-def test_a_single_text_is_cut_by_position(tmp_path):
+def test_a_single_text_is_split_by_position(tmp_path):
     content = "".join(chr(97 + i * i % 26) for i in range(1115))
     (tmp_path / "one.txt").write_text(content)
     found = made(text(tmp_path / "one.txt"), tmp_path / "stores")
     assert decoded(found.train, found.tokenizer) == content[:1003] and decoded(found.validation, found.tokenizer) == content[1003:]
-    assert found.tokenizer.end is None and found.vocabulary_size == len(set(content)), "no marker where there is one document"
+    assert found.tokenizer.end is None and found.vocabulary_size == len(set(content)), "one document has no end marker"
 
 
 # -- stores ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_documents_are_followed_by_end_markers_and_none_is_lost(folder, tmp_path):
+def test_every_document_is_stored_with_an_end_marker(folder, tmp_path):
     found = made(text(folder, validation_fraction=0.3), tmp_path / "stores")
     sides = split_of(scan_texts(text(folder)))
     for array, side in ((found.train, False), (found.validation, True)):
@@ -226,7 +226,7 @@ def test_documents_are_followed_by_end_markers_and_none_is_lost(folder, tmp_path
     assert found.byte_lengths[found.validation.tokens].sum() == counted["bytes"]
 
 
-def test_the_numbers_are_as_wide_as_the_vocabulary_needs(tmp_path):
+def test_the_integer_type_fits_the_vocabulary(tmp_path):
     letters = "".join(map(chr, [*range(0x20, 0xD800), *range(0xE000, 0x14000)]))
     assert len(letters) > 1 << 16
     for content, dtype in ((letters, "<u4"), (letters[: 1 << 16], "<u2"), (letters[: (1 << 16) + 1], "<u4")):
@@ -236,18 +236,18 @@ def test_the_numbers_are_as_wide_as_the_vocabulary_needs(tmp_path):
         assert decoded(found.train, found.tokenizer) + decoded(found.validation, found.tokenizer) == content
 
 
-def test_a_store_is_made_once_and_shared(folder, tmp_path, monkeypatch):
+def test_a_store_is_written_once_and_shared(folder, tmp_path, monkeypatch):
     first = made(text(folder), tmp_path / "stores")
     monkeypatch.setattr(token_store, "_build", None)  # it would be called
     again = made(text(folder), tmp_path / "stores")
     assert again.fingerprint == first.fingerprint and again.train.path == first.train.path
     assert not again.train.tokens.flags.writeable
     assert pickle.loads(pickle.dumps(again.train)).tokens.tolist() == first.train.tokens.tolist()
-    assert len(pickle.dumps(again.train)) < 500, "the tokens do not travel"
+    assert len(pickle.dumps(again.train)) < 500, "tokens are not pickled"
 
 
 @pytest.mark.parametrize("change", ["text", "tokenizer", "fraction", "seed", "file"])
-def test_another_text_or_tokenizer_or_split_makes_another_store(folder, tmp_path, change):
+def test_another_text_tokenizer_or_split_gives_another_store(folder, tmp_path, change):
     first = made(text(folder), tmp_path / "stores")
     if change == "text":
         (folder / "0.txt").write_text("another document")
@@ -264,15 +264,15 @@ def test_another_text_or_tokenizer_or_split_makes_another_store(folder, tmp_path
     assert len(list((tmp_path / "stores").iterdir())) == 2
 
 
-def test_a_store_that_is_not_what_its_name_says_is_refused_by_name(folder, tmp_path):
+def test_a_store_that_does_not_match_its_record_is_refused(folder, tmp_path):
     config, root = text(folder), tmp_path / "stores"
     name = text_store(config, scan_texts(config), root)
     path = root / name
     sound = {file: (path / file).read_bytes() for file in ("store.json", "train.bin", "val.bin")}
 
-    def refused(file, content, said):
+    def refused(file, content, message):
         (path / file).write_bytes(content)
-        with pytest.raises(ConfigError, match=f"token store {path} .*{said}"):
+        with pytest.raises(ConfigError, match=f"token store {path} .*{message}"):
             text_store(config, scan_texts(config), root)
         (path / file).write_bytes(sound[file])
         assert text_store(config, scan_texts(config), root) == name
@@ -293,7 +293,7 @@ def test_a_store_that_is_not_what_its_name_says_is_refused_by_name(folder, tmp_p
         verify(path, facts["expected"] | {"encoding": "utf-8", "split_seed": 9})
 
 
-def test_half_a_store_is_none_and_an_old_one_is_cleared_away(folder, tmp_path, monkeypatch):
+def test_an_unfinished_store_is_not_used_and_later_deleted(folder, tmp_path, monkeypatch):
     root, config = tmp_path / "stores", text(folder)
 
     def is_refused(*_):
@@ -311,7 +311,7 @@ def test_half_a_store_is_none_and_an_old_one_is_cleared_away(folder, tmp_path, m
             made(config, root)
     (left,) = root.iterdir()
     made(config, root)
-    assert left.exists(), "it may be another process's"
+    assert left.exists(), "another process may be writing it"
     long_ago = time.time() - 2 * token_store.STALE_AFTER
     for path in (*left.iterdir(), left):
         os.utime(path, (long_ago, long_ago))
@@ -319,7 +319,7 @@ def test_half_a_store_is_none_and_an_old_one_is_cleared_away(folder, tmp_path, m
     assert not left.exists() and len(list(root.iterdir())) == 2
 
 
-def test_of_two_runs_that_make_one_store_the_first_counts(folder, tmp_path, monkeypatch):
+def test_two_runs_that_write_one_store_keep_the_first(folder, tmp_path, monkeypatch):
     root, config = tmp_path / "stores", text(folder)
     write = token_store._write_splits
 
@@ -343,7 +343,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(folder, tmp_path):
         made(text(folder), tmp_path / "stores")
 
 
-def test_a_bpe_is_trained_on_the_training_text_alone(tmp_path):
+def test_a_bpe_is_trained_on_the_training_text_only(tmp_path):
     pytest.importorskip("tokenizers")
     (tmp_path / "one.txt").write_text("the cat sat on the mat. " * 90 + "xyzzy " * 40)
     found = made(text(tmp_path / "one.txt", tokenizer="bpe", vocabulary=265), tmp_path / "stores")
@@ -355,25 +355,25 @@ def test_a_bpe_is_trained_on_the_training_text_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes, said",
+    "changes, message",
     [
         ({"tokenizer": "bpe"}, "data.tokenizer=bpe needs data.vocabulary"),
         ({"vocabulary": 300}, "data.vocabulary=300 has no effect"),
         ({"tokenizer_file": "gone.json"}, "data.tokenizer_file: gone.json cannot be read"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(folder, tmp_path, changes, said):
-    with pytest.raises(ConfigError, match=said):
+def test_contradictory_settings_are_refused(folder, tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
         made(text(folder, **changes), tmp_path / "stores")
 
 
-def test_a_given_tokenizer_that_lacks_a_character_names_it_and_the_file(folder, tmp_path):
+def test_a_character_without_a_token_is_named_with_its_file(folder, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps({"kind": "character", "alphabet": "document 012345678", "end": True}))
     with pytest.raises(ConfigError, match=r"data.tokenizer_file: in b/c/9.txt|in .*10.txt|in .*9.txt, the character '9' at character 9"):
         made(text(folder, tokenizer_file=str(tmp_path / "tokenizer.json")), tmp_path / "stores")
 
 
-# -- tokens made elsewhere -------------------------------------------------------------------------------------------------------
+# -- token files of nanoGPT ------------------------------------------------------------------------------------------------------
 
 
 def write_tokens(folder, train, validation, meta=None):
@@ -398,7 +398,7 @@ def test_nanogpts_layout_is_read_with_its_characters(tmp_path):
     assert open_token_files(other, check_token_files(other)).fingerprint != found.fingerprint
 
 
-def test_without_characters_the_tokens_are_gpt2s_and_what_is_unknown_is_said(tmp_path):
+def test_without_meta_pkl_the_tokens_are_gpt2s(tmp_path):
     config = write_tokens(tmp_path, [50256, 0, 1], [1, 1])
     found = open_token_files(config, check_token_files(config))
     assert (found.vocabulary_size, found.tokenizer, found.byte_lengths) == (50257, None, None)
@@ -415,20 +415,20 @@ class Evil:
         return os.mkdir, (self.path,)
 
 
-def test_a_pickle_that_brings_a_program_is_refused_and_not_run(tmp_path):
+def test_a_pickle_with_code_is_refused_and_not_executed(tmp_path):
     config = write_tokens(tmp_path, [0, 1], [1, 1], {"itos": Evil(str(tmp_path / "evil"))})
     with pytest.raises(ConfigError, match=r"meta.pkl is refused: it contains (posix|os).mkdir, which is not a plain value"):
         check_token_files(config)
     assert not (tmp_path / "evil").exists()
     pickle.loads((tmp_path / "meta.pkl").read_bytes())
-    assert (tmp_path / "evil").exists(), "the negative control: any other loader runs it"
+    assert (tmp_path / "evil").exists(), "negative control: the ordinary loader runs it"
     (tmp_path / "meta.pkl").write_bytes(b"\x80\x04.")
     with pytest.raises(ConfigError, match=r"meta.pkl is refused"):
         load_plain_pickle(tmp_path / "meta.pkl")
 
 
 @pytest.mark.parametrize(
-    "meta, said",
+    "meta, message",
     [
         ([1], "has no itos"),
         ({"itos": {0: "a", 2: "b"}}, "has no itos that maps each id to a different character"),
@@ -439,12 +439,12 @@ def test_a_pickle_that_brings_a_program_is_refused_and_not_run(tmp_path):
         ({"itos": {0: "a"}}, "train.bin has token 1 at 1, but the vocabulary size is 1"),
     ],
 )
-def test_a_table_of_characters_that_is_none_is_refused(tmp_path, meta, said):
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_meta_pkl_is_refused(tmp_path, meta, message):
+    with pytest.raises(ConfigError, match=message):
         check_token_files(write_tokens(tmp_path, [0, 1], [1, 1], meta))
 
 
-def test_files_that_are_no_tokens_are_refused(tmp_path):
+def test_invalid_token_files_are_refused(tmp_path):
     config = write_tokens(tmp_path, [0, 1], [1, 1], letters_of("ab"))
     with pytest.raises(ConfigError, match=r"data.vocabulary=5 has no effect"):
         check_token_files(dataclasses.replace(config, vocabulary=5))

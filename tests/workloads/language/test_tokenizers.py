@@ -1,4 +1,4 @@
-"""Tokenizers: a text and back, bytes of every token, identities, and what is refused."""
+"""Tokenizers: encoding and decoding, bytes of every token, identities, and refused files."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ def every_kind(bpe):
     return [CharacterTokenizer(alphabet, False), CharacterTokenizer(alphabet, True), ByteTokenizer(False), ByteTokenizer(True), bpe]
 
 
-def test_every_tokenizer_gives_the_text_back_and_knows_its_bytes(bpe):
+def test_every_tokenizer_restores_the_text_and_counts_its_bytes(bpe):
     for tokenizer in every_kind(bpe):
         ids = tokenizer.encode(TEXT)
         assert ids.dtype == np.int64 and ids.min() >= 0 and ids.max() < tokenizer.size
@@ -48,14 +48,14 @@ def test_every_tokenizer_gives_the_text_back_and_knows_its_bytes(bpe):
             assert lengths[tokenizer.end] == 0
             assert tokenizer.decode([*ids.tolist(), tokenizer.end]) == TEXT
             assert tokenizer.end not in ids
-    assert len(bpe.encode(TEXT)) < len(TEXT), "pairs were joined"
+    assert len(bpe.encode(TEXT)) < len(TEXT), "pairs are merged"
 
 
 def test_characters_are_numbered_in_the_order_of_the_alphabet():
     tokenizer = CharacterTokenizer("\n !ab", True)
     assert tokenizer.encode("ab !\n").tolist() == [3, 4, 1, 2, 0]
     assert (tokenizer.size, tokenizer.end) == (6, 5)
-    assert CharacterTokenizer("ba", False).encode("ab").tolist() == [1, 0], "any order, as another program's table may have"
+    assert CharacterTokenizer("ba", False).encode("ab").tolist() == [1, 0], "any order"
 
 
 @pytest.mark.parametrize("text, name", [("abé", "'é' at character 2"), ("~", "'~' at character 0"), ("a🦋", "at character 1")])
@@ -64,11 +64,11 @@ def test_a_character_without_a_token_is_named(text, name):
         CharacterTokenizer("ab|\u2014", False).encode(text)
 
 
-def test_bytes_that_are_no_text_are_shown_as_such():
+def test_bytes_that_are_not_utf8_become_replacement_characters():
     assert ByteTokenizer(True).decode([0xC3, 0xA9, 0xC3, 256, 65]) == "é\ufffdA"
 
 
-def test_an_end_marker_written_in_a_text_is_text(bpe):
+def test_an_end_marker_inside_a_text_is_encoded_as_text(bpe):
     text = f"before{END}after"
     ids = bpe.encode(text)
     assert bpe.end not in ids
@@ -76,7 +76,7 @@ def test_an_end_marker_written_in_a_text_is_text(bpe):
     assert bpe.byte_lengths()[ids].sum() == len(text)
 
 
-def test_a_bpe_has_the_size_asked_for_and_can_write_anything(bpe):
+def test_a_bpe_has_the_given_size_and_encodes_anything(bpe):
     assert bpe.size == 300
     strange = "".join(chr(c) for c in (0, 7, 0x7F, 0x80, 0x3A9, 0xFFFF, 0x10FFFF))
     assert bpe.decode(bpe.encode(strange).tolist()) == strange
@@ -84,7 +84,7 @@ def test_a_bpe_has_the_size_asked_for_and_can_write_anything(bpe):
         train_bpe([TEXT], 9000)
 
 
-def test_a_long_text_is_encoded_in_pieces_as_it_would_be_whole(bpe, monkeypatch):
+def test_a_text_in_pieces_is_encoded_like_the_whole_text(bpe, monkeypatch):
     words = ["to", "be", " ", "  ", "\n", "\n\n", " \n", "\n ", "that", ",", "\t", "\r\n"]
     drawn = random.Random(0)
     cut = 0
@@ -97,16 +97,16 @@ def test_a_long_text_is_encoded_in_pieces_as_it_would_be_whole(bpe, monkeypatch)
         pieces = list(tokenizers._pieces(text, 7))
         assert "".join(pieces) == text
         cut += len(pieces) - 1
-    assert cut > 200, "texts were cut"
+    assert cut > 200, "texts are cut"
 
 
-def test_negative_control_a_cut_at_any_line_break_is_seen(bpe):
+def test_negative_control_a_cut_at_any_line_break_changes_the_tokens(bpe):
     text = "be\n\n\nto\n\n\nbe"
     lines = text.splitlines(keepends=True)
     assert list(itertools.chain(*(bpe.encode(line).tolist() for line in lines))) != bpe.encode(text).tolist()
 
 
-def test_identities_tell_tokenizers_apart_and_survive_a_file(bpe, tmp_path):
+def test_identities_are_unique_and_survive_saving(bpe, tmp_path):
     kinds = [*every_kind(bpe), CharacterTokenizer("ba", False), CharacterTokenizer("ab", False)]
     names = [identity(tokenizer) for tokenizer in kinds]
     assert len(set(names)) == len(names)
@@ -119,18 +119,18 @@ def test_identities_tell_tokenizers_apart_and_survive_a_file(bpe, tmp_path):
         assert identity(tokenizer_from(tokenizer.to_dict())) == name
 
 
-def test_training_a_bpe_twice_gives_the_same_one(bpe):
+def test_training_a_bpe_is_deterministic(bpe):
     assert identity(train_bpe([TEXT] * 3, 300)) == identity(bpe)
 
 
-def test_a_tokenizer_of_the_librarys_own_format_is_read(bpe, tmp_path):
-    path = tmp_path / "mine.json"
+def test_a_tokenizer_in_the_librarys_format_is_read(bpe, tmp_path):
+    path = tmp_path / "library.json"
     path.write_text(bpe.content)
     assert load_tokenizer(path, "bpe", "key").encode(TEXT).tolist() == bpe.encode(TEXT).tolist()
 
 
 def test_gpt2_is_read_from_vocab_and_merges(bpe, tmp_path):
-    """The format is GPT-2's; the merges here are those of a BPE that was trained."""
+    """The format is GPT-2's; the merges are those of a BPE trained here."""
     bpe._bpe.model.save(str(tmp_path))
     vocabulary = json.loads((tmp_path / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary | {END: bpe.end}))
@@ -142,8 +142,8 @@ def test_gpt2_is_read_from_vocab_and_merges(bpe, tmp_path):
     assert found.byte_lengths().tolist() == bpe.byte_lengths().tolist()
 
 
-def test_one_vocabulary_from_two_kinds_of_file_is_one_tokenizer(bpe, tmp_path):
-    """Of the hub's tokenizer.json and GPT-2's two files, which differ in what decides no id."""
+def test_the_identity_does_not_depend_on_the_file_format(bpe, tmp_path):
+    """tokenizer.json and vocab.json with merges.txt differ in settings that do not affect ids."""
     bpe._bpe.model.save(str(tmp_path))
     vocabulary = json.loads((tmp_path / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary | {END: bpe.end}))
@@ -158,7 +158,7 @@ def test_one_vocabulary_from_two_kinds_of_file_is_one_tokenizer(bpe, tmp_path):
     assert identity(load_tokenizer(tmp_path / "other.json", "gpt2", "key")) != names[0]
 
 
-def test_tokenizers_that_do_not_keep_a_text_are_refused(bpe, tmp_path):
+def test_tokenizers_that_change_text_are_refused(bpe, tmp_path):
     library = pytest.importorskip("tokenizers")
     words = library.Tokenizer(library.models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     spaces = library.Tokenizer(library.models.BPE())
@@ -171,7 +171,7 @@ def test_tokenizers_that_do_not_keep_a_text_are_refused(bpe, tmp_path):
             load_tokenizer(tmp_path, "bpe", "key")
 
 
-def test_gpt2_where_there_is_no_network_is_one_line_with_two_ways_out(monkeypatch):
+def test_gpt2_without_a_network_is_one_line_with_two_solutions(monkeypatch):
     pytest.importorskip("tokenizers")
     import huggingface_hub
 
@@ -181,12 +181,12 @@ def test_gpt2_where_there_is_no_network_is_one_line_with_two_ways_out(monkeypatc
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
     with pytest.raises(
         ConfigError, match=r"data.tokenizer=gpt2: .* cannot be downloaded .* data.tokenizer_file .* data.tokenizer=bpe"
-    ) as told:
+    ) as caught:
         fetch_gpt2()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_tokenizer_is_refused_by_name(bpe, tmp_path):
+def test_files_that_are_not_tokenizers_are_refused(bpe, tmp_path):
     path = tmp_path / "tokenizer.json"
     with pytest.raises(ConfigError, match=r"key: .*tokenizer.json cannot be read"):
         load_tokenizer(path, "bpe", "key")

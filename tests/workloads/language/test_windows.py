@@ -1,4 +1,4 @@
-"""Windows of a text by position: nothing twice, nothing lost, and nothing that depends on more than (seed, epoch, position)."""
+"""Windows of a text: coverage without repeats, and dependence on (seed, epoch, position) only."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SIZES = [(2, 8), (3, 1), (8, 8), (9, 8), (10, 8), (16, 8), (17, 8), (100, 8), (1
 
 
 def windows_of(folder, size, block, order, seed=0):
-    """A text whose token at each place is the place itself."""
+    """Return windows of a text whose tokens are their own positions."""
     path = folder / f"{size}.bin"
     np.arange(size, dtype="<u2").tofile(path)
     return TextWindows(TokenArray(path, "<u2", size), block, seed, order, "f")
@@ -32,15 +32,15 @@ def targets(batch):
 
 
 def check(batch):
-    """Every target is the token after its input: tokens are places."""
+    """Check that every target is the token after its input."""
     known = batch["target"] >= 0
     assert ((batch["target"] == batch["input"] + 1) | ~known).all()
     assert (batch["input"][:, 1:][known[:, 1:]] == batch["target"][:, :-1][known[:, 1:]]).all()
-    assert known.any(1).all(), "a window with nothing to predict"
+    assert known.any(1).all(), "a window without a target"
 
 
 @pytest.mark.parametrize("size, block", SIZES)
-def test_validation_has_every_token_but_the_first_as_a_target_once(tmp_path, size, block):
+def test_validation_targets_each_token_but_the_first_once(tmp_path, size, block):
     windows = windows_of(tmp_path, size, block, None)
     for batch_size in (1, 3, 64):
         batches = [windows.__getitems__(indices) for indices in validation_batches(len(windows), batch_size)]
@@ -56,7 +56,7 @@ def test_two_processes_validate_the_same_windows_as_one(tmp_path):
 
 
 @pytest.mark.parametrize("size, block", SIZES)
-def test_an_epoch_of_windows_has_no_target_twice_and_leaves_out_less_than_two_windows(tmp_path, size, block):
+def test_an_epoch_has_no_target_twice_and_leaves_out_less_than_two_windows(tmp_path, size, block):
     windows = windows_of(tmp_path, size, block, "windows")
     assert len(windows) == max(1, (size - 1) // block)
     seen = set()
@@ -68,21 +68,21 @@ def test_an_epoch_of_windows_has_no_target_twice_and_leaves_out_less_than_two_wi
         assert size - 1 - len(found) < 2 * block
         assert (np.sort(found) == np.arange(found.min(), found.max() + 1)).all()
         seen |= set(found.tolist())
-    assert seen == set(range(1, size)), "what one epoch leaves out another has"
+    assert seen == set(range(1, size)), "another epoch has the tokens that one leaves out"
 
 
-def test_the_cuts_move_with_the_epoch_and_the_seed_alone(tmp_path):
+def test_shifts_are_a_function_of_seed_and_epoch(tmp_path):
     windows = windows_of(tmp_path, 1000, 64, "windows")
     shifts = [int(windows.epoch_shifts(epoch)[0]) for epoch in range(400)]
     assert set(shifts) == set(range(64))
-    assert np.bincount(shifts).max() < 25, "evenly"
+    assert np.bincount(shifts).max() < 25, "about uniform"
     again, other = (windows_of(tmp_path, 1000, 64, "windows", seed) for seed in (0, 1))
     assert shifts == [again.epoch_shifts(epoch)[0] for epoch in range(400)]
     assert shifts != [other.epoch_shifts(epoch)[0] for epoch in range(400)]
 
 
 @pytest.mark.parametrize("size, block", SIZES)
-def test_random_windows_begin_anywhere_and_end_with_the_text(tmp_path, size, block):
+def test_random_windows_start_anywhere_and_end_with_the_text(tmp_path, size, block):
     windows = windows_of(tmp_path, size, block, "random")
     epochs = [[SampleIndex(epoch, position, 0, 0) for position in range(250)] for epoch in range(40)]
     begins = torch.cat([windows.__getitems__(indices)["input"][:, 0] for indices in epochs])
@@ -98,7 +98,7 @@ def test_random_windows_begin_anywhere_and_end_with_the_text(tmp_path, size, blo
 
 @pytest.mark.parametrize("order", ["windows", "random"])
 def test_a_window_is_a_function_of_seed_epoch_and_position(tmp_path, order):
-    """However an epoch is cut into batches and dealt out, each position has the same window; another seed has others."""
+    """Each position has the same window for any batches and processes; another seed has other windows."""
     windows = windows_of(tmp_path, 1000, 16, order)
 
     def sequence(micro, world, seed=0):
@@ -121,8 +121,8 @@ def test_a_window_is_a_function_of_seed_epoch_and_position(tmp_path, order):
     assert one[0, 5] != one[1, 5]
 
 
-def test_random_windows_leave_a_third_unseen_and_windows_do_not(tmp_path):
-    """The figure in the module's text, and why windows are the default."""
+def test_random_windows_leave_out_a_third_of_the_text(tmp_path):
+    """The figure in the module's docstring."""
     share = {}
     for order in ("windows", "random"):
         windows = windows_of(tmp_path, 8001, 1, order)
@@ -131,7 +131,7 @@ def test_random_windows_leave_a_third_unseen_and_windows_do_not(tmp_path):
     assert share["random"] == pytest.approx(1 - np.exp(-1), abs=0.02)
 
 
-def test_a_stand_in_teaches_nothing(tmp_path):
+def test_a_placeholder_has_no_targets(tmp_path):
     windows = windows_of(tmp_path, 100, 8, "windows")
     batch = windows.__getitems__([SampleIndex(0, 0, 3, 0), SampleIndex(0, 0, 3, 0, False)])
     assert (batch["target"][0] >= 0).all() and (batch["target"][1] == -1).all()
@@ -140,13 +140,13 @@ def test_a_stand_in_teaches_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_a_part_without_a_target_is_refused(tmp_path, size):
+def test_a_split_without_a_target_is_refused(tmp_path, size):
     for order, name in ((None, "validation"), ("windows", "training")):
         with pytest.raises(ConfigError, match=f"the {name} part has {size} tokens"):
             windows_of(tmp_path, size, 8, order)
 
 
-def test_a_batch_is_of_one_epoch(tmp_path):
+def test_a_batch_must_be_of_one_epoch(tmp_path):
     windows = windows_of(tmp_path, 100, 8, "windows")
     with pytest.raises(AssertionError, match="a batch must be of one epoch"):
         windows.__getitems__([SampleIndex(0, 0, 3, 0), SampleIndex(1, 0, 3, 0)])

@@ -46,7 +46,7 @@ class Dimensions(nn.Module):
 
 
 def first_block(layers: int) -> int:
-    """Return the number of the first of `layers` blocks that has dimensions: the lowest quarter has none."""
+    """Return the number of the first of `layers` blocks that has dimensions; the lowest quarter does not have them."""
     return layers // 4
 
 

@@ -110,7 +110,7 @@ def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, path: str
 
 
 def _read_published_config(path: Path) -> dict[str, Any]:
-    """Return the config.json of published weights; {} if the file does not exist. Raise `ConfigError` for a function that the model here cannot
+    """Return the config.json of published weights; {} if it does not exist. Raise `ConfigError` for a function that `model=gpt` cannot
     compute."""
     file = (path if path.is_dir() else path.parent) / PUBLISHED
     try:

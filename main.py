@@ -58,7 +58,7 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
     train.apply_process_settings(config)
     directory = train.find_run_directory(config, context, config_dir)
     if directory.finished and not config.plan:
-        log.info(directory.finished_note())
+        log.info(directory.finished_message())
         return EXIT_FINISHED
     workload = workloads.build_workload(config)
 

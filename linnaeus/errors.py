@@ -1,4 +1,4 @@
-"""The two errors that end the program with one line and no traceback."""
+"""The two errors that end the program with one line and no traceback, and the one-line form of other errors."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def find_resume_point(
     return point
 
 
-def holds_checkpoint(path: Path, own: Path | None = None) -> bool:
+def contains_checkpoint(path: Path, own: Path | None = None) -> bool:
     """Return True if `run.resume=path` names something to resume from; nothing is loaded. `own`: the checkpoints of this run, if known.
 
     Raise `OSError` if the disk cannot be read at present.

@@ -115,7 +115,7 @@ class RunDirectory:
         """Return True if nothing is left to do: the run has ended, no file is missing, and no allowed change alters the updates."""
         return self._ended and not self.missing and not self.altered
 
-    def finished_note(self) -> str:
+    def finished_message(self) -> str:
         """Return the message for a start of a finished run."""
         return f"{self.path} is finished; for another run choose another run.name, for a longer one trainer.length with a new name"
 
@@ -249,8 +249,8 @@ def _check_resume(choice: str, own: Path) -> None:
     """Raise `ConfigError` for a path of `run.resume` that is not a checkpoint and contains none."""
     if choice in ("auto", "never"):
         return
-    from linnaeus.checkpoint.resume import holds_checkpoint
+    from linnaeus.checkpoint.resume import contains_checkpoint
 
-    if not read_or_refuse(lambda: holds_checkpoint(Path(choice), own)):
+    if not read_or_refuse(lambda: contains_checkpoint(Path(choice), own)):
         reason = "contains no checkpoint" if Path(choice).is_dir() else "does not exist"
         raise ConfigError(f"run.resume: {choice!r} {reason}; use auto, never, or the path of a step-... directory")

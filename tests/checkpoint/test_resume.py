@@ -11,7 +11,7 @@ import pytest
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, loading, save_checkpoint
 from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, STATE, TRAINING, manifest_digest
-from linnaeus.checkpoint.resume import holds_checkpoint
+from linnaeus.checkpoint.resume import contains_checkpoint
 from linnaeus.checkpoint.rollback import NOTE
 from linnaeus.errors import ConfigError
 from tests.checkpoint.conftest import payload
@@ -141,7 +141,7 @@ def test_run_resume_as_a_path(saved: Path, tmp_path: Path) -> None:
 def launch(saved: Path, choice: Path, step: int, mark: int, keep_last: int = 9) -> int:
     """Start with `run.resume=choice`, save `step` and end. Return the step from which it resumed."""
     writer = CheckpointWriter(saved, keep_last=keep_last, keep_best=0)
-    assert holds_checkpoint(choice) and find_resume_point(str(choice), "").checkpoint is not None  # the first checks of a command
+    assert contains_checkpoint(choice) and find_resume_point(str(choice), "").checkpoint is not None  # the first checks of a command
     point = find_resume_point(str(choice), saved)
     writer.resume(point.step)
     writer.save(step, **payload(step, launch=mark))
@@ -196,7 +196,7 @@ def test_the_named_checkpoint_may_be_deleted_once_the_run_has_its_own(saved: Pat
     named, own = saved / "step-00000100", tmp_path / "own" / "checkpoints"
     save_checkpoint(own, 120, **payload(120))
     shutil.rmtree(saved)
-    assert not holds_checkpoint(named) and holds_checkpoint(named, own)
+    assert not contains_checkpoint(named) and contains_checkpoint(named, own)
     assert find_resume_point(str(named), own).step == 120
     damage(own / "step-00000120")
     with pytest.raises(ConfigError, match=r"run\.resume.*step-00000100"):

@@ -159,7 +159,7 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
 
 def test_keys_that_conflict_or_have_no_effect() -> None:
     for given, message in {
-        "run.init_from=a run.resume=b": "two beginnings",
+        "run.init_from=a run.resume=b": "exclude each other",
         "run.init_allow=[head]": "has no effect without run.init_from",
         "run.init_skip=[head]": "run.init_skip=.head. has no effect without run.init_from",
     }.items():

@@ -264,7 +264,7 @@ def test_a_full_disk(tmp_path: Path, errors: Callable[[], list[str]], free_kib: 
         saving.save(2, **parts)
         saving.wait()
         check_refused(saving, errors(), "No space left on device", "free some space")
-        while not rows._waiting:
+        while not rows._pending:
             rows.log(2, {"x": "long " * 1000})
         assert len(errors()) == 1
         saving.save(2, **payload(2), before_write=rows.sync)

@@ -1,4 +1,4 @@
-"""Charts as plain SVG without a plotting library, whose import would cost a second of every start: scales, ticks and elements.
+"""Charts as plain SVG: scales, ticks and elements. A plotting library would add about a second of imports to every start.
 
 report.html (`curves.py`), schedule.svg (`schedule_chart.py`) and sweep.svg (`sweep/picture.py`) are drawn with it. Colours are attributes,
 which the classes of report.html's style sheet override, so that the charts of a page follow its theme.
@@ -21,18 +21,18 @@ LETTER = 7.3  # pixels of an average letter of 12 px in the widest of these font
 
 
 def element(name: str, content: str = "", /, **attributes: float | str) -> str:
-    """Return an SVG element. `content` is markup. In attribute names `_` stands for `-`, except at the end (`class_`); numbers are rounded
-    to a tenth of a pixel."""
+    """Return an SVG element; `content` is inserted without escaping. In attribute names `_` becomes `-`, and a final `_` is removed
+    (`class_`). Numbers are rounded to a tenth of a pixel."""
     texts = (v if isinstance(v, str) else f"{round(v, 1):g}" for v in attributes.values())
     pairs = (f' {key.rstrip("_").replace("_", "-")}="{escape(text)}"' for key, text in zip(attributes, texts))
     return f"<{name}{''.join(pairs)}>{content}</{name}>"
 
 
 def document(width: float, height: float, parts: Iterable[str]) -> str:
-    """Return an SVG file on a white ground."""
+    """Return an SVG file with a white background."""
     head = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width:g} {height:g}", "font-family": FONT, "font-size": "12"}
-    ground = element("rect", width="100%", height="100%", fill="white")
-    return element("svg", ground + "\n".join(parts), width=width, height=height, **head) + "\n"
+    background = element("rect", width="100%", height="100%", fill="white")
+    return element("svg", background + "\n".join(parts), width=width, height=height, **head) + "\n"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Scale:
 
     @classmethod
     def around(cls, values: Collection[float], start: float, end: float, log: bool = False, margin: float = 0.04) -> Scale:
-        """Return the scale of all `values` with a free `margin`, a share of their range, on both sides."""
+        """Return a scale that contains all `values` and a `margin` on both sides, given as a share of their range."""
         low, high = min(values), max(values)
         if log:
             factor = (high / low) ** margin if high > low else 3.0
@@ -92,7 +92,7 @@ class Chart:
         self.parts.append(element(name, content, **attributes))
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", colour: str = GREY, **attributes: float | str) -> None:
-        """Write `text` at pixel (`x`, `y`), the end of it that `anchor` names on its baseline."""
+        """Write `text` on a baseline through the pixel (`x`, `y`), which is its start, middle or end, depending on `anchor`."""
         self.add("text", escape(text), class_="axis", x=x, y=y, text_anchor=anchor, fill=colour, **attributes)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = RULE, **attributes: float | str) -> None:

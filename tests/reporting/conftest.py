@@ -1,4 +1,4 @@
-"""The configuration of the tests of the schedule."""
+"""The fixture `make_config` of the tests of the schedule."""
 
 from tests.schedule.conftest import make_config
 

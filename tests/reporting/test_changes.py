@@ -1,4 +1,4 @@
-"""What moves when a run goes on with another configuration, in numbers that both plans give."""
+"""The table of changes when a run continues with another configuration, compared with both resolved schedules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPONENTS = ("SPATIAL", "TEMPORAL")
 
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
-    """name -> (before, after) of the rows of the table."""
+    """Return name -> (before, after) of the rows of the table."""
     found = {}
     for line in text.splitlines():
         columns = re.split(r" {2,}", line.strip())
@@ -29,21 +29,21 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def unmoved(text: str) -> set[str]:
+def unchanged(text: str) -> set[str]:
     lines = [line.partition("unchanged: ")[2] for line in text.splitlines() if "unchanged: " in line]
     return {name for line in lines for name in line.split(", ")}
 
 
-def moved(old: Config, new: Config, step: int, size: int = 80, **more: Any) -> str:
+def changes(old: Config, new: Config, step: int, size: int = 80, **more: Any) -> str:
     return describe_changes(old, new, size, COMPONENTS, step, **more)
 
 
 def test_a_longer_run(make_config: Callable[..., Config]) -> None:
-    """80 samples in batches of 8, 10 epochs become 20; at step 55."""
+    """80 samples in batches of 8; 10 epochs become 20 at step 55."""
     ramp = RampConfig(0.0, 0.5, "0%", "100%")
     old = make_config({"length": "10epochs"}, mixup_prob=ramp, checkpoint=["10%", "15min"])
     new = make_config({"length": "20epochs"}, mixup_prob=ramp, checkpoint=["10%", "15min"])
-    text = moved(old, new, 55)
+    text = changes(old, new, 55)
     found = rows(text)
     assert text.splitlines()[0] == 'changes from step 55 with trainer.length: "10epochs" -> "20epochs"'
     assert found["total steps"] == ("100", "200") and found["epochs"] == ("10", "20") and found["completed"] == ("55.0%", "27.5%")
@@ -52,61 +52,60 @@ def test_a_longer_run(make_config: Callable[..., Config]) -> None:
     assert found["checkpoint"] == ("5: 60, 70 ... 100; every 15min", "8: 60, 80 ... 200; every 15min")
     assert found["log"] == ("9: 60, 65 ... 100", "29: 60, 65 ... 200")
     assert found["mixup_prob"] == ("0.275 now: 0 -> 0.5, from step 0 to step 100", "0.1375 now: 0 -> 0.5, from step 0 to step 200")
-    assert {"steps per epoch", "position", "weighting", "meta_mask_prob", "null_mask_prob"} <= unmoved(text)
+    assert {"steps per epoch", "position", "weighting", "meta_mask_prob", "null_mask_prob"} <= unchanged(text)
 
     def cosine(step: int, total: int) -> str:
         return f"{0.1 * 0.5 * (1 + math.cos(math.pi * step / total)):.6g}"
 
     assert found["at step 55 (now)"] == (cosine(55, 100), cosine(55, 200))
     assert found["at step 100 (50%)"] == ("ended", cosine(100, 200)) and found["at step 199 (100%)"] == ("ended", cosine(199, 200))
-    assert "at step 50 (25%)" not in found, "that is over"
-    early = rows(moved(old, new, 5))
+    assert "at step 50 (25%)" not in found, "that step has passed"
+    early = rows(changes(old, new, 5))
     assert early["at step 50 (25%)"] == (cosine(50, 100), cosine(50, 200))
 
 
-def test_another_batch_moves_the_position(make_config: Callable[..., Config]) -> None:
-    text = moved(make_config(), make_config({"global_batch_size": 16, "micro_batch_size": 16}), 33)
+def test_another_batch_size_changes_the_position(make_config: Callable[..., Config]) -> None:
+    text = changes(make_config(), make_config({"global_batch_size": 16, "micro_batch_size": 16}), 33)
     found = rows(text)
     assert found["position"] == ("epoch 4, after 3 of 10 updates", "epoch 7, after 3 of 5 updates")
     assert found["global batch size"] == ("8", "16") and found["steps per epoch"] == ("10", "5")
 
 
-def test_another_number_of_samples(make_config: Callable[..., Config]) -> None:
+def test_another_number_of_samples_changes_the_length(make_config: Callable[..., Config]) -> None:
     config = make_config()
-    assert rows(moved(config, config, 5)) == {}
-    assert rows(moved(config, config, 5, size=160, old_train_size=80))["total steps"] == ("100", "200")
+    assert rows(changes(config, config, 5)) == {}
+    assert rows(changes(config, config, 5, size=160, old_train_size=80))["total steps"] == ("100", "200")
 
 
-def test_nothing_of_the_schedule(make_config: Callable[..., Config]) -> None:
-    """The negative control: a change that moves no step."""
-    text = moved(make_config(), dataclasses.replace(make_config(), seed=1), 5)
+def test_negative_control_another_seed_changes_no_step(make_config: Callable[..., Config]) -> None:
+    text = changes(make_config(), dataclasses.replace(make_config(), seed=1), 5)
     assert rows(text) == {} and "with seed: 0 -> 1" in text
-    assert {"validate", "at step 5 (now)", "at step 99 (100%)", "total steps"} <= unmoved(text)
+    assert {"validate", "at step 5 (now)", "at step 99 (100%)", "total steps"} <= unchanged(text)
 
 
-def test_a_run_that_is_past_its_new_end(make_config: Callable[..., Config]) -> None:
-    text = moved(make_config(), make_config({"length": "3epochs"}), 30)
+def test_a_run_after_its_new_end_makes_no_update(make_config: Callable[..., Config]) -> None:
+    text = changes(make_config(), make_config({"length": "3epochs"}), 30)
     assert text.splitlines()[-1] == "step 30 is at or after the new last step 30: no further update is made"
     assert rows(text)["validate"] == ("4: 40, 60, 80, 100", "none") and rows(text)["at step 30 (now)"][1] == "ended"
-    assert "new last step" not in moved(make_config(), make_config({"length": "3epochs"}), 29)
-    stopped = moved(make_config(), make_config(early_stop={"max_steps": 20}), 20)
+    assert "new last step" not in changes(make_config(), make_config({"length": "3epochs"}), 29)
+    stopped = changes(make_config(), make_config(early_stop={"max_steps": 20}), 20)
     assert rows(stopped)["last step"] == ("100", "20") and "after the new last step 20" in stopped
 
 
-def test_other_rates(make_config: Callable[..., Config]) -> None:
+def test_another_scheduler_changes_the_learning_rates(make_config: Callable[..., Config]) -> None:
     step = StepConfig("step", "0steps", ["60%"], 0.1)
     plateau = PlateauConfig("plateau", "0steps", "val/loss", "min", 0.5, 2, 0.0)
-    found = rows(moved(make_config(scheduler=step), make_config(scheduler=plateau), 40))
+    found = rows(changes(make_config(scheduler=step), make_config(scheduler=plateau), 40))
     assert found["at step 40 (now)"] == ("0.1", "0.1, before plateau reductions")
     assert found["at step 75 (75%)"] == ("0.01", "0.1, before plateau reductions")
 
 
-def test_components_that_the_data_no_longer_have(make_config: Callable[..., Config]) -> None:
+def test_components_missing_from_the_data_now(make_config: Callable[..., Config]) -> None:
     old = make_config(partial_combinations=[["ELEVATION"]])
-    assert rows(moved(old, make_config({"length": "20epochs"}), 5))["total steps"] == ("100", "200")
+    assert rows(changes(old, make_config({"length": "20epochs"}), 5))["total steps"] == ("100", "200")
 
 
-def test_an_old_configuration_that_is_none_for_this_version() -> None:
+def test_an_old_configuration_that_this_version_cannot_read() -> None:
     new = compose(["trainer.length=5epochs"])
     saved = dataclasses.asdict(compose())
     assert rows(describe_changes(saved, new, 85, None, 1))["epochs"] == ("4", "5")
@@ -116,8 +115,7 @@ def test_an_old_configuration_that_is_none_for_this_version() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1, 6, 9])
-def test_the_table_is_what_the_plans_say(step: int) -> None:
-    """Every event still to come is in the resolved schedule of its side, and none other."""
+def test_the_remaining_events_are_those_of_the_resolved_schedules(step: int) -> None:
     from linnaeus.schedule import resolve_all_schedule_params, training_length
 
     configs = [compose([f"trainer.length={length}", "trainer.global_batch_size=32"]) for length in ("3epochs", "5epochs")]
@@ -128,5 +126,5 @@ def test_the_table_is_what_the_plans_say(step: int) -> None:
         for name, every in resolved.events().items():
             if name in found:
                 steps = [s for s in range(step + 1, length.total_steps + 1) if every.due(s)]
-                said = found[name][side]
-                assert said == "none" if not steps else said.startswith(f"{len(steps)}: {steps[0]}") and said.endswith(str(steps[-1]))
+                text = found[name][side]
+                assert text == "none" if not steps else text.startswith(f"{len(steps)}: {steps[0]}") and text.endswith(str(steps[-1]))

@@ -1,4 +1,4 @@
-"""Lines in their places, and a live display on a terminal only."""
+"""Log lines on stdout and in train.log, the live display, which is on a terminal only, and summary.json."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _restore() -> Iterator[None]:
     LOGGER.propagate = True
 
 
-def test_lines_before_the_file_exists_open_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_before_the_file_exists_are_its_first_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = setup_logging()
     log.info("first")
     assert not list(tmp_path.iterdir())
@@ -59,20 +59,20 @@ def test_lines_before_the_file_exists_open_it(tmp_path: Path, capsys: pytest.Cap
     assert re.fullmatch(r"\d\d:\d\d:\d\d first", out[0]) and re.fullmatch(r"\d\d:\d\d:\d\d WARNING second", out[1])
 
 
-def test_quiet_and_other_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_and_ranks_other_than_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = setup_logging(tmp_path / "train.log", style="quiet")
     log.info("to the file")
     log.warning("to both")
     assert "to the file" in (tmp_path / "train.log").read_text()
     assert [line[9:] for line in capsys.readouterr().out.splitlines()] == ["WARNING to both"]
     other = setup_logging(None, is_master=False)
-    other.warning("nobody reads this")
-    other.error("this somebody must")
+    other.warning("not printed")
+    other.error("printed")
     captured = capsys.readouterr()
-    assert captured.out == "" and "this somebody must" in captured.err and "nobody" not in captured.err
+    assert captured.out == "" and "printed" in captured.err and "not printed" not in captured.err
 
 
-def test_setting_up_again_does_not_double_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_setup_does_not_duplicate_lines(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(3):
         log = setup_logging()
     log.info("once")
@@ -86,29 +86,29 @@ def run_display(style: str, terminal: bool) -> tuple[str, str]:
     if not terminal:
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
         return done.stdout, done.stderr
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, text=True, env=env)
-    os.close(theirs)
+    own, other = pty.openpty()
+    process = subprocess.Popen(command, stdout=other, stderr=subprocess.PIPE, text=True, env=env)
+    os.close(other)
     shown = b""
     while True:
         try:
-            chunk = os.read(ours, 65536)
+            chunk = os.read(own, 65536)
         except OSError:  # Linux: the last writer has closed the terminal
             break
         if not chunk:
             break
         shown += chunk
     _, errors = process.communicate()
-    os.close(ours)
+    os.close(own)
     assert process.returncode == 0, errors
     return shown.decode(), errors
 
 
 @pytest.mark.parametrize("style", ["auto", "rich", "plain"])
-def test_a_pipe_gets_plain_lines_whatever_was_asked(style: str) -> None:
+def test_a_pipe_gets_plain_lines_in_every_style(style: str) -> None:
     out, errors = run_display(style, terminal=False)
     assert [line[9:] for line in out.splitlines()] == ["half way", "WARNING careful"]
-    assert errors.strip() == "False", "rich was imported for nothing"
+    assert errors.strip() == "False", "rich was imported without need"
 
 
 def test_a_terminal_gets_bars_with_the_lines_above() -> None:
@@ -148,7 +148,7 @@ def test_summary_is_strict_json(tmp_path: Path) -> None:
         write_summary(path, "done", 7)
 
 
-def test_a_console_that_is_a_file_on_a_full_disk_stops_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_behind_stdout_does_not_stop_a_run(tmp_path: Path) -> None:
     script = (
         "from linnaeus.reporting import setup_logging; log = setup_logging({!r}, True, 'plain'); [log.info('line %d', i) for i in range(9)]"
     )

@@ -1,4 +1,4 @@
-"""`python -m linnaeus.reporting.demo`: reports without a model, by the same code as those of a run."""
+"""`python -m linnaeus.reporting.demo`: reports of a simulated run, made by the code of real runs."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def shown(capsys: pytest.CaptureFixture, *arguments: str) -> list[tuple[str, str]]:
-    """(percentage, step) of each report."""
+    """Return (percentage, step) of each report."""
     assert main(arguments) == 0
     return re.findall(r"^ *([\d.]+)%  step +([\d,]+)/", capsys.readouterr().out, re.M)
 
@@ -26,14 +26,14 @@ def test_a_report_every_percent_from_0_to_100(capsys: pytest.CaptureFixture, tot
     assert found[0] == ("0.0", "0") and found[-1] == ("100.0", f"{total:,}")
 
 
-def test_the_cadence_and_the_sections_are_those_asked_for(capsys: pytest.CaptureFixture) -> None:
+def test_interval_and_sections_can_be_chosen(capsys: pytest.CaptureFixture) -> None:
     assert [step for _, step in shown(capsys, "--max_iters", "10", "--every", "4steps")] == ["0", "4", "8", "10"]
     main(["--max-iters", "3", "--sections", "samples"])
     assert capsys.readouterr().out.splitlines()[-1] == "144 samples  9,216 tokens  batch 12 x 4 x 1 = 48"
 
 
-def test_active_parameters_are_the_connected_and_those_that_are_not_masked(capsys: pytest.CaptureFixture) -> None:
-    """Of four layers 128 wide over 65 tokens and 64 places: the matrices of attention and perceptrons can be masked, nothing else."""
+def test_active_parameters_are_the_connected_and_the_unmasked_ones(capsys: pytest.CaptureFixture) -> None:
+    """Four layers of width 128, 65 tokens, 64 positions: only the matrices of attention and MLPs can be masked."""
     masked, other = 4 * 12 * 128**2, (65 + 64 + 9) * 128
     main(["--max-iters", "4", "--sections", "model,growth"])
     lines = capsys.readouterr().out.splitlines()
@@ -52,20 +52,20 @@ def test_phases_are_those_of_the_schedule(capsys: pytest.CaptureFixture) -> None
     assert [float(lr) for *_, lr in found] == pytest.approx([phases.lr_multiplier(max(0, step - 1)) for step in range(101)], rel=1e-3)
 
 
-def test_the_last_report_knows_the_last_validation(capsys: pytest.CaptureFixture) -> None:
+def test_the_last_report_includes_the_last_validation(capsys: pytest.CaptureFixture) -> None:
     main(["--max-iters", "8", "--sections", "validation,time"])
     lines = capsys.readouterr().out.splitlines()
     assert "at step 4" in lines[6] and "at step 8" in lines[8] and "at step 6" in lines[7] and "ETA 0s" in lines[8]
 
 
 @pytest.mark.parametrize("wrong", [["--sections", "loss,x"], ["--max-iters", "0"], ["--every", "5min"], ["--every", "5"]])
-def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture, wrong: list[str]) -> None:
+def test_an_error_is_one_line(capsys: pytest.CaptureFixture, wrong: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(wrong)
     assert ended.value.code == 2 and len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-def test_it_needs_no_torch() -> None:
+def test_torch_is_not_imported() -> None:
     code = "import sys, linnaeus.reporting.demo as demo; demo.main(['--max-iters', '2']); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ from linnaeus.reporting.formatting import (
         (273600, "3d04h"), (math.nan, "?"), (math.inf, "?"), (-1, "?"),
     ],
 )  # fmt: skip
-def test_durations_a_person_reads(seconds: float, text: str) -> None:
+def test_durations(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
@@ -48,9 +48,9 @@ def test_a_report_of_few_parts_is_one_line() -> None:
     assert layout([]) == layout([[], []]) == ""
 
 
-def test_lines_break_between_sections_and_within_those_that_are_too_long() -> None:
+def test_lines_break_between_sections_and_within_long_ones() -> None:
     first, second, third = ["a" * 60, "b" * 40], ["c" * 40], ["d" * 70, "e" * 70]
     lines = layout([first, second, third]).split("\n")
     assert lines == ["  ".join(first), INDENT + "c" * 40 + "  " + "d" * 70, INDENT + "e" * 70]
     assert all(len(line) <= WIDTH for line in lines)
-    assert layout([["x" * 200], ["y"]]).split("\n") == ["x" * 200, INDENT + "y"], "one text alone is never cut"
+    assert layout([["x" * 200], ["y"]]).split("\n") == ["x" * 200, INDENT + "y"], "a single text is not broken"

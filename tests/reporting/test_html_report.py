@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> Path:
 
 
 class Checker(HTMLParser):
-    """Tags in balance, and every address an element would fetch."""
+    """Checks that tags are balanced and collects every address that an element would load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_holds_the_data(run: Path) -> None:
+def test_the_page_contains_the_data(run: Path) -> None:
     text = write_report(run, "beetles & moths", [("Ceilings", "<p id='mine'>0.83</p>")]).read_text()
     assert "<h1>beetles &amp; moths</h1>" in text and "<p id='mine'>0.83</p>" in text and 'id="sched"' in text
     for shown in ("64.4 %", "97.3 %", "1.234", "1m15s", "321", "-10.0", "+0.266", "without metadata", "best val/loss 1.2 at step 100"):
@@ -77,7 +77,7 @@ def test_the_page_holds_the_data(run: Path) -> None:
     assert set(charts) >= {"Loss", "Top-1 accuracy", "Top-1 accuracy of species by pass", "Task weights", "Learning rate", "Throughput"}
     validation = next(s for s in charts["Loss"] if s["name"] == "validation")
     assert [point[0] for point in validation["p"]] == [50, 100, 150] and validation["p"][0][2] == "1.2345"
-    assert [s["name"] for s in charts["Top-1 accuracy"]] == ["order", "species"]  # coarse to fine, as the summary has them
+    assert [s["name"] for s in charts["Top-1 accuracy"]] == ["order", "species"]  # coarse to fine, in the order of the summary
     assert charts["Throughput"][0]["p"][-1][0] == 150
 
 
@@ -104,7 +104,7 @@ def test_missing_and_short_data(tmp_path: Path) -> None:
     assert "failed" in text and "<circle" in text and "NaN" not in text and "nan" not in text
 
 
-def test_another_workload_without_tasks(tmp_path: Path) -> None:
+def test_a_workload_without_tasks(tmp_path: Path) -> None:
     LogSinks(tmp_path).log(5, {"train/loss": 1.0, "val/loss": 1.0, "val/mse": 0.25})
     write_summary(tmp_path / "summary.json", "finished", 5, final={"val/loss": 1.0, "val/mse": 0.25})
     text = write_report(tmp_path, "vectors").read_text()

@@ -14,7 +14,7 @@ from linnaeus.schedule import resolve_all_schedule_params
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_summary_says_what_a_person_asks(make_config: Callable) -> None:
+def test_the_plan_of_a_run_with_every_setting(make_config: Callable) -> None:
     config = make_config(
         {"global_batch_size": 64, "micro_batch_size": 8},
         {"patience": 5, "min_lr": 1e-6},
@@ -37,7 +37,7 @@ def test_the_summary_says_what_a_person_asks(make_config: Callable) -> None:
         assert part in text, text
 
 
-def test_each_title_is_that_of_what_stands_under_it(make_config: Callable) -> None:
+def test_each_line_is_under_its_title(make_config: Callable) -> None:
     growth = LinearGrowthConfig("linear", 0.1, 1.0, "0%", "50%", ["10%"], "random")
     lines = schedule_summary(resolve_all_schedule_params(make_config(growth=growth), 100, 10, ("SPATIAL", "TEMPORAL"))).splitlines()
     under: dict[str, list[str]] = {}
@@ -51,13 +51,13 @@ def test_each_title_is_that_of_what_stands_under_it(make_config: Callable) -> No
     assert under["growth"] == ["connected weights"] and under["events"][-1] == "early stop"
 
 
-def test_what_cannot_act_is_left_out(make_config: Callable) -> None:
+def test_settings_without_effect_are_left_out(make_config: Callable) -> None:
     masking = ("meta_mask_prob", "null_mask_prob", "mixup_prob", "validate_mask_meta", "validate_partial_mask_meta", "probabilities")
     text = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, (), 1, ()))
     assert not [word for word in masking if word in text] and "validate " in text and "early stop" in text
     mixing_alone = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, (), 1, ("mixup_prob", "meta_mask_prob")))
     assert "mixing level" in mixing_alone and "null_mask_prob" not in mixing_alone and "meta_mask_prob" not in mixing_alone, (
-        "there are no metadata"
+        "the data have no metadata"
     )
     everything = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, ("SPATIAL", "TEMPORAL")))
     assert all(word in everything for word in masking)
@@ -66,13 +66,13 @@ def test_what_cannot_act_is_left_out(make_config: Callable) -> None:
             resolve_all_schedule_params(make_config(**{name: RampConfig(0.5, 0.5, "0%", "100%")}), 100, 10, (), 1, ())
 
 
-def test_lists_are_abbreviated_only_when_long() -> None:
+def test_long_lists_are_abbreviated() -> None:
     assert abbreviate(range(1, 8)) == "1, 2, 3, 4, 5, 6, 7"
     assert abbreviate(range(1, 9)) == "1, 2, 3, 4, 5, ... 8"
 
 
 @pytest.mark.parametrize("total, per_epoch", [(1, 1), (2, 5), (105, 10), (100_000, 37)])
-def test_the_picture_is_valid_and_its_ticks_are_where_events_are(make_config: Callable, tmp_path: Path, total: int, per_epoch: int) -> None:
+def test_the_picture_is_valid_and_marks_events_at_their_steps(make_config: Callable, tmp_path: Path, total: int, per_epoch: int) -> None:
     config = make_config(
         validate=["25%"], mixup_prob=RampConfig(0.0, 0.6, "10%", "60%"), mixup_group_level=[{"from": "0%", "level": "a & b"}]
     )
@@ -90,8 +90,8 @@ def test_the_picture_is_valid_and_its_ticks_are_where_events_are(make_config: Ca
 
 def test_the_learning_rate_is_drawn_as_given(make_config: Callable, tmp_path: Path) -> None:
     resolved = resolve_all_schedule_params(make_config(), 100, 10)
-    asked: list[int] = []
-    schedule_picture(resolved, lambda step: asked.append(step) or 0.5, tmp_path / "flat.svg")
-    assert asked == sorted(set(asked)) and asked[0] == 0 and asked[-1] == 99
+    steps: list[int] = []
+    schedule_picture(resolved, lambda step: steps.append(step) or 0.5, tmp_path / "flat.svg")
+    assert steps == sorted(set(steps)) and steps[0] == 0 and steps[-1] == 99
     line = next(ElementTree.parse(tmp_path / "flat.svg").getroot().iter(f"{SVG}path")).get("d")
     assert len({point.split()[1] for point in line[1:].split("L")}) == 1

@@ -1,4 +1,4 @@
-"""Every section against values worked out by hand, and the choice among them."""
+"""Every section compared with expected texts and rows, and the choice of sections."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ DATA = ReportData(
         "memory/host_MiB": 900.0, "memory/device_now_MiB": 2048.0, "memory/device_MiB": 3072.0, "memory/device_total_MiB": 142_336.0,
     },
 )  # fmt: skip
-READS = {
+TEXTS = {
     "progress": [" 12.0%", "step   120/1,000", "epoch 2/10"],
     "loss": ["loss 2.3457", "smoothed 2.5000"],
     "validation": ["val/loss 2.5000", "val_mask_meta/loss 3.2500", "val/part/score root 0.125, twig 0.5", "at step 100"],
@@ -71,45 +71,45 @@ def reported(data: ReportData, *sections: str) -> tuple[str, list[tuple[int, dic
 
 
 @pytest.mark.parametrize("name", list(SECTIONS))
-def test_a_section_reads(name: str) -> None:
-    assert [part.text for part in SECTIONS[name](DATA) if part.text] == READS[name]
+def test_the_texts_of_a_section(name: str) -> None:
+    assert [part.text for part in SECTIONS[name](DATA) if part.text] == TEXTS[name]
 
 
-def test_the_row_holds_what_the_configuration_determines_and_no_clock() -> None:
+def test_the_row_contains_no_times() -> None:
     assert reported(DATA)[1] == [(120, ROW)]
     assert reported(replace(DATA, clocks={}))[1] == [(120, ROW)]
 
 
-def test_sections_come_in_the_order_they_are_named() -> None:
+def test_sections_are_in_the_chosen_order() -> None:
     text, rows = reported(DATA, "model", "loss")
     assert text == "512,000 of 804,096 parameters active  loss 2.3457  smoothed 2.5000"
     assert list(rows[0][1]) == ["model/parameters", "model/active_parameters", "train/loss", "train/smoothed_loss"]
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_values_that_are_not_available_are_left_out() -> None:
     text, rows = reported(ReportData(7, 7, 7, parameters=3, active_parameters=3))
     assert text == "100.0%  step 7/7  epoch 1/1  0 samples  batch 1 x 1 x 1 = 1  3 parameters"
     assert not [name for name in rows[0][1] if name.startswith(("train", "val", "phase", "growth"))]
     assert reported(replace(DATA, row={"train/loss": math.nan}), "loss")[0] == "loss nan"
     unknown = replace(DATA, clocks={"time/eta_seconds": 30.0})
-    assert reported(unknown, "time")[0] == "ETA 30s + validation", "none was seen yet, so it is not in it"
+    assert reported(unknown, "time")[0] == "ETA 30s + validation", "without a timed validation the ETA does not include it"
 
 
-def test_one_task_is_the_loss_and_skipped_updates_are_said() -> None:
+def test_a_single_task_is_not_shown_and_skipped_updates_are() -> None:
     assert reported(replace(DATA, tasks=("species",)), "tasks") == ("", [(120, {})])
     assert reported(replace(DATA, row={"train/skipped_updates": 3}), "update")[0] == "3 updates skipped"
 
 
-def test_every_section_can_be_chosen_and_all_are_by_default() -> None:
+def test_all_sections_are_chosen_by_default() -> None:
     assert tuple(compose().logger.report_sections) == tuple(SECTIONS)
     assert "report_sections" in (CONF / "logger" / "default.yaml").read_text()
 
 
 @pytest.mark.parametrize(
-    "sections, says",
+    "sections, message",
     [("[loss,los]", "'los'; it must be one of progress, loss,"), ("[]", "schedule.report=[]"), ("[loss,time,loss]", "names loss twice")],
 )
-def test_a_wrong_choice_is_one_line(sections: str, says: str) -> None:
+def test_a_wrong_choice_is_an_error_of_one_line(sections: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"logger\.report_sections") as error:
         compose([f"logger.report_sections={sections}"])
-    assert says in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)

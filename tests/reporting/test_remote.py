@@ -1,4 +1,4 @@
-"""W&B and TensorBoard: the same rows, each sent once over any number of starts, and no failure of theirs ends a run."""
+"""W&B and TensorBoard: every row is sent once over any number of launches, and their failures do not end a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARGUMENTS: dict[str, Any] = {"run_id": "ab12cd34", "project": "tests", "name": "
 
 
 class FakeRun:
-    """What `wandb.init` gives, without the process behind it."""
+    """A replacement for the run that `wandb.init` returns, without a process."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, dict[str, Any]]] = []
@@ -41,7 +41,7 @@ class FakeRun:
 
 @pytest.fixture
 def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The arguments of every `wandb.init`; each `run` is a FakeRun."""
+    """Return the arguments of every call of `wandb.init`, with the FakeRun that it returned as `run`."""
     wandb = pytest.importorskip("wandb")
     calls: list[dict[str, Any]] = []
 
@@ -53,15 +53,15 @@ def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def test_a_resumed_run_sends_each_row_once_and_its_steps_never_go_back(tmp_path: Path, inits: list[dict[str, Any]]) -> None:
+def test_a_resumed_run_sends_each_row_once_with_increasing_steps(tmp_path: Path, inits: list[dict[str, Any]]) -> None:
     sinks = LogSinks(tmp_path, [WandbLogger(tmp_path, mode="offline", **ARGUMENTS)])
     for step in (1, 2, 3):
         sinks.log(step, {"loss": float(step)})
-        sinks.log(step, {"val": float(step)})  # two rows of one step: both go out
+        sinks.log(step, {"val": float(step)})  # two rows of one step: both are sent
         sinks.log_timings(step, {"t": 0.0})
         if step == 1:
             state = sinks.state_dict()
-    sinks.sync()  # killed here, without a close; the checkpoint is that of step 1
+    sinks.sync()  # the run is killed here without a close; its checkpoint is that of step 1
     again = LogSinks(tmp_path, [WandbLogger(tmp_path, mode="offline", **ARGUMENTS)])
     again.resume(state, 1)
     for step in (2, 3, 4):
@@ -78,7 +78,7 @@ def test_a_resumed_run_sends_each_row_once_and_its_steps_never_go_back(tmp_path:
     assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 8, "timings": 4}
 
 
-def test_negative_control_without_the_note_rows_are_sent_twice(tmp_path: Path, inits: list[dict[str, Any]]) -> None:
+def test_negative_control_without_the_record_rows_are_sent_twice(tmp_path: Path, inits: list[dict[str, Any]]) -> None:
     for _ in range(2):
         logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
         logger.log(1, {}, stream="metrics", position=1)
@@ -87,7 +87,7 @@ def test_negative_control_without_the_note_rows_are_sent_twice(tmp_path: Path, i
     assert [len(call["run"].rows) for call in inits] == [1, 1]
 
 
-def test_a_failing_init_warns_once_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_init_warns_once_and_training_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
 
     def fail(**_: Any) -> None:
@@ -104,17 +104,17 @@ def test_a_failing_init_warns_once_and_training_goes_on(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("where", ["define_metric", "log", "status", "finish"])
 @pytest.mark.parametrize("error", [ConnectionResetError("lost"), RuntimeError("lost")], ids=lambda error: type(error).__name__)
-def test_a_w_and_b_that_dies_ends_nothing(
+def test_an_error_of_wandb_does_not_end_the_run(
     tmp_path: Path, inits: list, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
 ) -> None:
-    """Its process may be killed at any moment: what its library raises then is of many kinds."""
+    """The library raises exceptions of several types when its process was killed."""
     warnings: list[str] = []
     monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", warnings.append)
 
-    def dies(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(FakeRun, where, dies)
+    monkeypatch.setattr(FakeRun, where, fail)
     logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
     logger.log(1, {"loss": 0.5}, stream="metrics", position=1)
     logger.close()
@@ -123,31 +123,31 @@ def test_a_w_and_b_that_dies_ends_nothing(
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    said: list[str] = []
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", said.append)
-    return said
+    messages: list[str] = []
+    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", messages.append)
+    return messages
 
 
 @pytest.fixture
-def deaf(monkeypatch: pytest.MonkeyPatch, inits: list[dict[str, Any]]) -> Iterator[Any]:
-    """Calls a function of W&B that from then on does not return; short limits."""
+def blocked(monkeypatch: pytest.MonkeyPatch, inits: list[dict[str, Any]]) -> Iterator[Any]:
+    """Yield a function that replaces a function of W&B by one that does not return. Timeouts are short."""
     for name, limit in {"START": 0.2, "SEND": 0.1, "FINISH": 0.2, "KILL": 0.1}.items():
         monkeypatch.setattr(f"linnaeus.reporting.wandb_logger.{name}_TIMEOUT", limit)
     monkeypatch.setattr("linnaeus.reporting.wandb_logger.WAIT_TIMEOUT", 0.2)
-    answers = threading.Event()
+    released = threading.Event()
 
-    def waits(*_: Any, **__: Any) -> None:
-        assert answers.wait(60)
+    def wait(*_: Any, **__: Any) -> None:
+        assert released.wait(60)
 
-    yield lambda owner, name: monkeypatch.setattr(owner, name, waits)
-    answers.set()
+    yield lambda owner, name: monkeypatch.setattr(owner, name, wait)
+    released.set()
 
 
 @pytest.mark.parametrize("where", ["init", "define_metric", "log", "status", "finish"])
-def test_a_w_and_b_that_does_not_answer_keeps_nothing_waiting(tmp_path: Path, deaf: Any, warnings: list[str], where: str) -> None:
+def test_wandb_without_an_answer_does_not_block_the_run(tmp_path: Path, blocked: Any, warnings: list[str], where: str) -> None:
     import wandb
 
-    deaf(wandb if where == "init" else FakeRun, where)
+    blocked(wandb if where == "init" else FakeRun, where)
     began = time.monotonic()
     logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
     assert logger.active == (where not in ("init", "define_metric"))
@@ -160,15 +160,15 @@ def test_a_w_and_b_that_does_not_answer_keeps_nothing_waiting(tmp_path: Path, de
     assert len(warnings) == 1 and "training continues (no" in warnings[0]
 
 
-def test_told_to_stop_while_it_starts(tmp_path: Path, deaf: Any, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process goes at once: nobody has a logger to close, and W&B's own end would wait for it."""
+def test_a_stop_while_wandb_starts(tmp_path: Path, blocked: Any, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is killed at once: the logger cannot be closed, and W&B's own exit would wait for it."""
     import wandb
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
     killed: list[threading.Thread] = []
-    deaf(wandb, "init")
+    blocked(wandb, "init")
     monkeypatch.setattr("linnaeus.reporting.wandb_logger._kill_children_of", killed.append)
     monkeypatch.setattr(WandbLogger, "_wait", stop)
     with pytest.raises(KeyboardInterrupt):
@@ -176,22 +176,22 @@ def test_told_to_stop_while_it_starts(tmp_path: Path, deaf: Any, warnings: list[
     assert [thread.name for thread in killed] == ["wandb"] and warnings == []
 
 
-def test_a_row_that_was_not_sent_is_not_noted(tmp_path: Path, deaf: Any, warnings: list[str]) -> None:
-    """So a resumed run sends it. A checkpoint waits for rows, for a while."""
+def test_a_row_that_was_not_sent_is_not_recorded(tmp_path: Path, blocked: Any, warnings: list[str]) -> None:
+    """A resumed run sends it. A checkpoint waits for queued rows for a limited time."""
     logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
     logger.log(1, {}, stream="metrics", position=1)
     logger.sync()
-    deaf(FakeRun, "log")
+    blocked(FakeRun, "log")
     for position in (2, 3, 4):
         logger.log(position, {}, stream="metrics", position=position)
     began = time.monotonic()
     logger.sync()
     assert time.monotonic() - began > 0.1
-    assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 2}  # the second is in the hands of W&B
+    assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 2}  # the call for the second one has not returned
     logger.close()
 
 
-def test_rows_that_come_too_fast_go_at_the_pace_of_w_and_b(
+def test_a_full_queue_slows_logging_down_to_the_speed_of_wandb(
     tmp_path: Path, inits: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, warnings: list[str]
 ) -> None:
     monkeypatch.setattr("linnaeus.reporting.wandb_logger.MAX_QUEUED", 5)
@@ -207,12 +207,14 @@ def test_rows_that_come_too_fast_go_at_the_pace_of_w_and_b(
     assert longest <= 7 and warnings == []
 
 
-@pytest.mark.parametrize("note", [b'{"metrics": 3, "tim', b"[1]", b'{"metrics": "3", "other": "longer than what follows"}', b"\xff\x00"])
-def test_a_damaged_note_is_made_up_from_the_rows(tmp_path: Path, inits: list[dict[str, Any]], note: bytes) -> None:
-    """They reach their file before they are sent, so none is sent twice."""
+@pytest.mark.parametrize(
+    "record", [b'{"metrics": 3, "tim', b"[1]", b'{"metrics": "3", "other": "longer than the next record"}', b"\xff\x00"]
+)
+def test_a_damaged_record_is_replaced_by_the_numbers_of_rows(tmp_path: Path, inits: list[dict[str, Any]], record: bytes) -> None:
+    """A row is written to its file before it is sent, so no row is sent twice."""
     (tmp_path / "metrics.jsonl").write_text('{"global_step": 1}\n' * 3)
     (tmp_path / "wandb").mkdir()
-    (tmp_path / "wandb" / "sent.json").write_bytes(note)
+    (tmp_path / "wandb" / "sent.json").write_bytes(record)
     for _ in range(2):
         logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
         for position in (2, 3, 4):
@@ -246,8 +248,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     "how", [("SIGSTOP", "1500", "closed"), ("SIGSTOP", "1", "left"), ("SIGKILL", "1", "left")], ids=lambda how: "-".join(how)
 )
-def test_the_process_of_w_and_b_is_stopped_or_killed(tmp_path: Path, how: tuple[str, str, str]) -> None:
-    """The real thing: the run ends, with status 0 and one line, also when nobody closed the logger; nothing is left behind."""
+def test_the_wandb_process_is_stopped_or_killed(tmp_path: Path, how: tuple[str, str, str]) -> None:
+    """With the real wandb: the run ends with status 0 and one line, also without a call of `close`, and no process remains."""
     pytest.importorskip("wandb")
     environment = {**os.environ, "HOME": str(tmp_path / "home"), "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", STOPPED, str(tmp_path), *how]
@@ -271,7 +273,7 @@ def test_wandb_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_offline_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real thing: every folder of two starts has the one id."""
+    """With the real wandb: the folders of two launches have the same id."""
     pytest.importorskip("wandb")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -285,7 +287,7 @@ def test_offline_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert folders and all(p.name.endswith("-ab12cd34") for p in folders)
 
 
-def test_tensorboard_has_the_rows_and_purges_what_is_replayed(tmp_path: Path) -> None:
+def test_tensorboard_has_the_rows_and_purges_those_that_are_logged_again(tmp_path: Path) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     first = TensorBoardLogger(tmp_path)
     for step in (1, 2, 3):

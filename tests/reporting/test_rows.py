@@ -1,4 +1,4 @@
-"""Rows that two runs can compare with cmp, also when one of them was killed and resumed."""
+"""Files of rows are equal byte for byte in two runs, also if one of them was killed and resumed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_killed_and_resumed_file_is_the_file_of_the_whole_run(tmp_path: Path, 
         if step == 5:
             state = cut.state_dict()
             cut.sync()
-    cut.path.write_bytes(cut.path.read_bytes() + tail)  # killed in the middle of a row, or after some more
+    cut.path.write_bytes(cut.path.read_bytes() + tail)  # killed within a row, or after further rows
     again = RowWriter(cut.path)
     again.load_state_dict(state)
     assert again.rows == 5
@@ -73,7 +73,7 @@ def test_negative_control_without_truncation_the_files_differ(tmp_path: Path) ->
     assert a.path.read_bytes() != b.path.read_bytes()
 
 
-def test_half_a_line_never_joins_the_next_row(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_removed_before_the_next_row(tmp_path: Path) -> None:
     path = tmp_path / "rows"
     path.write_bytes(b'{"global_step": 1}\n{"global_st')
     writer = RowWriter(path)
@@ -81,11 +81,11 @@ def test_half_a_line_never_joins_the_next_row(tmp_path: Path) -> None:
     assert [r["global_step"] for r in read_rows(path)] == [1, 2] and writer.rows == 2
 
 
-# -- a disk that refuses -------------------------------------------------------------------------------------------------------
+# -- a disk that refuses writes ------------------------------------------------------------------------------------------------
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC, room: int = 0) -> Callable[[int], None]:
-    """From now on the disk takes `room` more bytes and refuses then; the function returned sets the room anew."""
+    """Make `os.write` fail after `room` more bytes. Return a function that sets the number of bytes again."""
     real, left = os.write, [room]
 
     def write(descriptor: int, data: bytes) -> int:
@@ -104,16 +104,16 @@ def lines_of(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 
 
 @pytest.fixture
-def heard(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+def audible(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     monkeypatch.setattr(logging.getLogger("linnaeus"), "propagate", True)
     return caplog
 
 
 @pytest.mark.parametrize("room", [0, 1, 30, 500])
 def test_rows_wait_while_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: pytest.LogCaptureFixture, room: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audible: pytest.LogCaptureFixture, room: int
 ) -> None:
-    """Filled up at the end of a row or in the middle of one: none is lost, none is torn, and it is said once."""
+    """The disk is full at the end of a row or within one: no row is lost or torn, and the error is logged once."""
     whole, full = RowWriter(tmp_path / "whole"), RowWriter(tmp_path / "full")
     for step in range(1, 21):
         whole.log(step, row(step))
@@ -126,21 +126,21 @@ def test_rows_wait_while_the_disk_is_full(
         for _ in range(2):
             with pytest.raises(OSError, match=r"No space left on device.*full"):
                 full.sync()
-        assert len(lines_of(heard, logging.ERROR)) == 1 and "can NOT be written" in lines_of(heard, logging.ERROR)[0]
+        assert len(lines_of(audible, logging.ERROR)) == 1 and "can NOT be written" in lines_of(audible, logging.ERROR)[0]
         assert full.path.stat().st_size == room
-        make_room(7)  # of no use
+        make_room(7)  # less than a row
         full.log(11, row(11))
         make_room(10**9)
         full.log(12, row(12))
         full.sync()
-        assert "are written to" in lines_of(heard, logging.WARNING)[-1]
+        assert "are written to" in lines_of(audible, logging.WARNING)[-1]
     for step in range(13, 21):
         full.log(step, row(step))
     full.sync()
     assert full.path.read_bytes() == whole.path.read_bytes()
 
 
-def test_sync_writes_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_writes_pending_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = RowWriter(tmp_path / "rows")
     with monkeypatch.context() as patch:
         refusing(patch, room=20)
@@ -150,19 +150,19 @@ def test_sync_writes_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [r["global_step"] for r in read_rows(writer.path)] == [1, 2]
 
 
-def test_killed_while_rows_wait_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_rows_are_pending_leaves_complete_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = RowWriter(tmp_path / "rows")
     with monkeypatch.context() as patch:
         refusing(patch, room=80)
         for step in (1, 2, 3):
             writer.log(step, row(step))
-    again = RowWriter(tmp_path / "rows")  # the process that held the others is gone
+    again = RowWriter(tmp_path / "rows")  # the pending rows were lost with their process
     assert again.rows == 1
     again.log(2, row(2))
     assert [r["global_step"] for r in read_rows(again.path)] == [1, 2]
 
 
-def test_more_than_memory_should_hold_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_pending_rows_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MAX_PENDING_BYTES", 1000)
     writer = RowWriter(tmp_path / "rows")
     with monkeypatch.context() as patch:
@@ -175,17 +175,17 @@ def test_more_than_memory_should_hold_is_a_failure(tmp_path: Path, monkeypatch: 
     assert len(read_rows(writer.path)) == step
 
 
-def test_rows_lost_at_the_end_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: pytest.LogCaptureFixture) -> None:
+def test_rows_lost_at_the_end_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audible: pytest.LogCaptureFixture) -> None:
     writer = RowWriter(tmp_path / "rows")
     with monkeypatch.context() as patch:
         refusing(patch)
         writer.log(1, row(1))
         writer.close()
-    assert "bytes of rows are lost" in lines_of(heard, logging.ERROR)[-1]
+    assert "bytes of rows are lost" in lines_of(audible, logging.ERROR)[-1]
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "directory deleted", "directory moved", "deleted before the first row"])
-def test_a_file_that_vanished_is_noticed(tmp_path: Path, how: str) -> None:
+def test_a_deleted_or_replaced_file_is_an_error(tmp_path: Path, how: str) -> None:
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / "metrics.jsonl"
     writer = RowWriter(path)
@@ -206,7 +206,7 @@ def test_a_file_that_vanished_is_noticed(tmp_path: Path, how: str) -> None:
     assert not path.exists() or how == "replaced"
 
 
-def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_a_directory_that_does_not_exist_yet(tmp_path: Path) -> None:
     writer = RowWriter(tmp_path / "run" / "rows")
     writer.log(1, row(1))
     with pytest.raises(FileNotFoundError):
@@ -216,8 +216,8 @@ def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
     assert writer.rows == len(read_rows(writer.path)) == 1
 
 
-def test_flushing_in_another_thread_never_holds_up_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flush takes as long as it likes; rows go on, and closing meanwhile does not pull the file away from it."""
+def test_a_flush_in_another_thread_does_not_block_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """During a slow flush rows are logged, and closing the file does not disturb the flush."""
     writer, flushing, done, failures = RowWriter(tmp_path / "rows"), threading.Event(), threading.Event(), []
     real = os.fsync
 
@@ -238,14 +238,14 @@ def test_flushing_in_another_thread_never_holds_up_a_row(tmp_path: Path, monkeyp
     thread.start()
     assert flushing.wait(30)
     for step in (2, 3):
-        writer.log(step, row(step))  # would wait for ever
+        writer.log(step, row(step))  # a lock held during the flush would block here
     writer.close()
     done.set()
     thread.join(30)
     assert failures == [] and [r["global_step"] for r in read_rows(writer.path)] == [1, 2, 3]
 
 
-def test_rows_and_flushes_at_once(tmp_path: Path) -> None:
+def test_logging_and_flushing_at_the_same_time(tmp_path: Path) -> None:
     writer, stop, failures = RowWriter(tmp_path / "rows"), threading.Event(), []
 
     def sync() -> None:
@@ -269,7 +269,7 @@ def test_rows_and_flushes_at_once(tmp_path: Path) -> None:
     assert failures == [] and [r["global_step"] for r in read_rows(writer.path)] == list(range(300))
 
 
-# -- all of them together ------------------------------------------------------------------------------------------------------
+# -- all sinks -----------------------------------------------------------------------------------------------------------------
 
 
 def test_sinks_cut_metrics_by_rows_and_timings_by_step(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_sinks_cut_metrics_by_rows_and_timings_by_step(tmp_path: Path) -> None:
     assert [r["global_step"] for r in read_rows(tmp_path / "timings.jsonl")] == [10, 20]
     assert again.state_dict() == {"rows": 4}
     assert again.resume({"rows": 6}, 30) == ["metrics.jsonl lacks 2 rows that the checkpoint counted"]
-    again.resume({}, 0)  # anew
+    again.resume({}, 0)  # a new run
     assert read_rows(tmp_path / "metrics.jsonl") == read_rows(tmp_path / "timings.jsonl") == []
 
 
@@ -301,24 +301,24 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
 
 
 class Recorder:
-    """A sink that remembers."""
+    """A sink that records its calls."""
 
     def __init__(self) -> None:
-        self.got: list[tuple[str, int, int]] = []
+        self.rows: list[tuple[str, int, int]] = []
         self.starts: list[int] = []
 
     def start(self, global_step: int) -> None:
         self.starts.append(global_step)
 
     def log(self, global_step: int, row: Any, *, stream: str, position: int) -> None:
-        self.got.append((stream, position, global_step))
+        self.rows.append((stream, position, global_step))
 
     def sync(self) -> None: ...
 
     def close(self) -> None: ...
 
 
-def test_a_replayed_row_has_the_position_it_had(tmp_path: Path) -> None:
+def test_a_row_logged_again_has_the_same_position(tmp_path: Path) -> None:
     first, second = Recorder(), Recorder()
     sinks = LogSinks(tmp_path, [first])
     sinks.log(1, {})
@@ -330,4 +330,4 @@ def test_a_replayed_row_has_the_position_it_had(tmp_path: Path) -> None:
     sinks.resume(state, 1)
     for step in (2, 2, 3):
         sinks.log(step, {})
-    assert second.starts == [1] and second.got == first.got[1:4] and first.got[-1] == ("timings", 1, 3)
+    assert second.starts == [1] and second.rows == first.rows[1:4] and first.rows[-1] == ("timings", 1, 3)

@@ -1,4 +1,4 @@
-"""reports.jsonl of real runs: how many reports there are, that each is there once whatever happens, and that they tell the truth."""
+"""reports.jsonl of real runs: the number of reports, each written once also after kills, and their values."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ def lines(path: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """130 steps, 1 % being 1.3 of them."""
+    """A run of 130 steps, so that 1 % is 1.3 steps."""
     return runs.run("vectors", tmp_path_factory.mktemp("whole"), *SETTINGS, "trainer.length=130steps")
 
 
@@ -46,7 +46,7 @@ def test_a_report_every_percent_from_0_to_100(whole: Path) -> None:
 @pytest.mark.parametrize(
     "length, cadence, steps", [("9steps", "1%", list(range(10))), ("9steps", "4steps", [0, 4, 8, 9]), ("3steps", "", [])]
 )
-def test_short_runs_and_other_cadences(tmp_path: Path, length: str, cadence: str, steps: list[int]) -> None:
+def test_short_runs_and_other_intervals(tmp_path: Path, length: str, cadence: str, steps: list[int]) -> None:
     run = runs.run("vectors", tmp_path, f"trainer.length={length}", f"schedule.report=[{cadence}]")
     found = reports(run) if steps else []
     assert [row["global_step"] for row in found] == steps and (run / "reports.jsonl").exists() == bool(steps)
@@ -58,10 +58,10 @@ def test_reports_by_the_clock_are_shown_and_not_kept(tmp_path: Path) -> None:
     assert len(lines(run)) == 21
 
 
-# -- what they tell ------------------------------------------------------------------------------------------------------------
+# -- values --------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_numbers_are_those_of_the_rows_and_of_the_saved_state(whole: Path) -> None:
+def test_the_values_are_those_of_the_rows_and_of_the_saved_state(whole: Path) -> None:
     rows = {row["global_step"]: row for row in runs.rows(whole / "metrics.jsonl") if "train/loss" in row}
     for report in reports(whole)[1:]:
         row = rows[report["global_step"]]
@@ -76,20 +76,20 @@ def test_the_numbers_are_those_of_the_rows_and_of_the_saved_state(whole: Path) -
     assert [last[f"batch/{name}"] for name in ("micro_batch_size", "accumulation", "processes", "global_batch_size")] == [8, 4, 1, 32]
 
 
-def test_clocks_are_in_timings_and_reporting_is_one_of_them(whole: Path) -> None:
+def test_times_are_in_timings_with_that_of_reporting(whole: Path) -> None:
     assert not [name for row in reports(whole) for name in row if name.startswith(("time/", "recent/", "memory/"))]
     timings = {row["global_step"]: row for row in runs.rows(whole / "timings.jsonl")}
     assert set(timings) == {row["global_step"] for row in reports(whole)[1:]}
     last = timings[130]
     assert 0 < last["time/reporting_seconds"] < 101 * 0.02, "a report takes less than a millisecond on an idle machine"
     assert timings[65]["recent/ms_per_step"] > 0 and timings[65]["time/eta_seconds"] > timings[65]["time/eta_validation_seconds"] > 0
-    report = next(row for row in runs.rows(whole / "timings.jsonl") if row["global_step"] == 130)  # the row behind it is of the end
+    report = next(row for row in runs.rows(whole / "timings.jsonl") if row["global_step"] == 130)  # the next row is that of the end
     assert report["time/eta_seconds"] == 0 and report["time/validation_seconds"] > timings[129]["time/validation_seconds"]
-    assert "recent/mfu" not in last, "nobody said what this model computes"
+    assert "recent/mfu" not in last, "this model has no flops_per_sample"
 
 
 class Additions:
-    """What a workload and a model may add."""
+    """Additions of a workload and a model."""
 
     units = ("numbers", 8)
 
@@ -124,7 +124,7 @@ def test_a_workload_and_a_model_add_to_it(tmp_path: Path) -> None:
     assert "phase late: as it goes" in text and "root/length 5" in text and "11 of 1,410 parameters active" in text and "MFU" in text
 
 
-def test_a_peak_given_in_vain_is_said(tmp_path: Path) -> None:
+def test_peak_tflops_without_effect_is_logged(tmp_path: Path) -> None:
     run = runs.run("vectors", tmp_path, "trainer.length=3steps", "logger.peak_tflops=1")
     assert "logger.peak_tflops has no effect" in (run / "train.log").read_text()
 
@@ -137,8 +137,8 @@ def test_frozen_parameters_are_not_active(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_language_workload_counts_the_tokens_it_was_given(tmp_path: Path, killed: bool) -> None:
-    """Two epochs of 85 windows of 8, the last of each cut short by the end of the text: what it is padded with is no token."""
+def test_the_language_workload_counts_its_tokens(tmp_path: Path, killed: bool) -> None:
+    """Two epochs of 85 windows of 8 tokens. The text ends within the last window, whose padding is not counted."""
     seen: dict[int, int] = {}
     original = loop.train_one_step
 
@@ -164,7 +164,7 @@ def test_the_language_workload_counts_the_tokens_it_was_given(tmp_path: Path, ki
         each = (tokens[step] - tokens[begun]) / (samples[step] - samples[begun])
         assert timings[step]["time/tokens_per_second"] == pytest.approx(each * timings[step]["time/samples_per_second"])
     assert "recent/mfu" in timings[5] and " tokens/s" in (run / "train.log").read_text()
-    timed = begun + 1  # the pace is without the first update of a launch
+    timed = begun + 1  # the speed excludes the first update of a launch
     each = (tokens[5] - tokens[timed]) / (samples[5] - samples[timed])
     assert timings[5]["recent/tokens_per_second"] == pytest.approx(each * timings[5]["recent/samples_per_second"])
     assert json.loads((run / "summary.json").read_text())["timings"]["time/tokens_per_second"] > 0
@@ -175,7 +175,7 @@ def test_the_language_workload_counts_the_tokens_it_was_given(tmp_path: Path, ki
 
 @contextmanager
 def a_loss_of(value: float) -> Iterator[None]:
-    """Every label's loss is `value`, and the gradient 0."""
+    """Make the loss of every label `value`, with a gradient of 0."""
 
     def loss_sums(self: Any, outputs: dict[str, Any], batch: dict[str, Any]) -> Any:
         return ((0 * outputs["y"] + value) * batch["known"]).sum(0)
@@ -187,7 +187,7 @@ def a_loss_of(value: float) -> Iterator[None]:
 @pytest.mark.parametrize("log", ["1steps", "7steps", "100%", ""])
 @pytest.mark.parametrize("micro_batch_size", [32, 8])
 def test_a_constant_loss_of_2_is_reported_as_2(tmp_path: Path, micro_batch_size: int, log: str) -> None:
-    """For any accumulation and log interval, in the first report as in the last, smoothed too; 85 samples: partial windows."""
+    """For any accumulation and log interval, in every report, also smoothed. 85 samples give partial windows."""
     with a_loss_of(2.0):
         run = runs.run(
             "vectors",
@@ -205,7 +205,7 @@ def test_a_constant_loss_of_2_is_reported_as_2(tmp_path: Path, micro_batch_size:
     assert all("loss 2.0000  smoothed 2.0000" in line for line in lines(run)[1:])
 
 
-def test_a_report_between_two_rows_changes_neither(tmp_path: Path) -> None:
+def test_a_report_between_two_rows_does_not_change_them(tmp_path: Path) -> None:
     often, never = (
         runs.run("vectors", tmp_path / name, "trainer.length=25steps", "schedule.log=[7steps]", f"schedule.report=[{cadence}]")
         for name, cadence in (("often", "1steps"), ("never", ""))
@@ -220,14 +220,14 @@ def test_a_report_between_two_rows_changes_neither(tmp_path: Path) -> None:
 KILLS = {
     "before the first checkpoint": (loop, "train_one_step", 4, False),
     "between checkpoints": (loop, "train_one_step", 58, False),
-    "before a checkpoint is begun": (CheckpointWriter, "save", 5, False),
+    "before a checkpoint is saved": (CheckpointWriter, "save", 5, False),
     "in a report, before its row": (SECTIONS, "loss", 44, False),
 }
 
 
 @pytest.mark.parametrize("when", [*KILLS])
-def test_each_report_is_there_once_across_a_kill(tmp_path: Path, whole: Path, when: str) -> None:
-    """And the file of the killed run is that of the run that never was, to the byte."""
+def test_each_report_is_written_once_across_a_kill(tmp_path: Path, whole: Path, when: str) -> None:
+    """The file equals that of the run without a kill byte for byte."""
     owner, name, call, after = KILLS[when]
     config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
     if owner is SECTIONS:
@@ -246,12 +246,12 @@ def test_each_report_is_there_once_across_a_kill(tmp_path: Path, whole: Path, wh
 def killed_section(name: str, call: int) -> Iterator[None]:
     original, calls = SECTIONS[name], 0
 
-    def dying(standing: Any) -> Any:
+    def dying(data: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == call:
             raise runs.Killed
-        return original(standing)
+        return original(data)
 
     with mock.patch.dict(SECTIONS, {name: dying}), mock.patch("linnaeus.train.record_failure", lambda training, error: None):
         try:
@@ -261,7 +261,7 @@ def killed_section(name: str, call: int) -> Iterator[None]:
     raise AssertionError("the run was not killed")
 
 
-def test_negative_control_without_the_cut_reports_are_there_twice(tmp_path: Path, whole: Path) -> None:
+def test_negative_control_without_the_cut_reports_are_written_twice(tmp_path: Path, whole: Path) -> None:
     config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
     with runs.killed(loop, "train_one_step", 58):
         runs.start(config)
@@ -270,7 +270,7 @@ def test_negative_control_without_the_cut_reports_are_there_twice(tmp_path: Path
     assert len(reports(runs.run_path(config))) > 101
 
 
-def test_rows_that_were_lost_are_said(tmp_path: Path) -> None:
+def test_missing_rows_are_logged(tmp_path: Path) -> None:
     config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
     with runs.killed(loop, "train_one_step", 58):
         runs.start(config)
@@ -280,8 +280,8 @@ def test_rows_that_were_lost_are_said(tmp_path: Path) -> None:
     assert "reports.jsonl lacks" in (path / "train.log").read_text()
 
 
-def test_two_processes_report_once_and_the_same(tmp_path: Path, whole: Path) -> None:
-    """What differs from one process is how the batch is split, and the last digits of sums."""
+def test_two_processes_write_the_same_reports_once(tmp_path: Path, whole: Path) -> None:
+    """Only the split of the batch and the last digits of sums differ from a run on one process."""
     more = [*SETTINGS, "trainer.length=20steps"]
     runs.run_group(2, [runs.job("vectors", tmp_path / "two", *more)], tmp_path)
     one = reports(runs.run("vectors", tmp_path / "one", *more))
@@ -294,7 +294,7 @@ def test_two_processes_report_once_and_the_same(tmp_path: Path, whole: Path) -> 
         assert {k: v for k, v in b.items() if k not in split} == pytest.approx({k: v for k, v in a.items() if k not in split}, rel=1e-4)
 
 
-def test_the_sections_may_change_from_one_start_to_the_next(tmp_path: Path) -> None:
+def test_the_sections_may_change_between_launches(tmp_path: Path) -> None:
     config = runs.configuration("vectors", tmp_path, "trainer.length=12steps", "schedule.report=[1%]", "schedule.checkpoint=[3steps]")
     with runs.killed(loop, "train_one_step", 9):
         runs.start(config)

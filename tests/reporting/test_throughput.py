@@ -1,4 +1,4 @@
-"""Speed and time left on an imagined clock, and how much of a device is used."""
+"""Speed and time left on a simulated clock, and model FLOPs utilisation."""
 
 import pytest
 
@@ -13,33 +13,33 @@ def test_the_speed_is_that_of_the_last_reports() -> None:
     found = speed.rates()
     assert found == {"steps_per_second": 20 / 30, "ms_per_step": 1500.0, "samples_per_second": 160 / 30, "waiting_for_data": 2 / 30}
     assert speed.rates("tokens") == {**found, "tokens_per_second": 0.0}
-    for step, tokens in ((40, 700), (50, 1000)):  # samples that hold unlike numbers of them
+    for step, tokens in ((40, 700), (50, 1000)):  # the number of tokens per sample varies
         speed.update(Reading(3 * step + 40, 52, step, 8 * step, tokens))
     assert speed.rates("tokens")["tokens_per_second"] == 1000 / 60
 
 
-def test_no_update_no_speed() -> None:
+def test_no_speed_without_an_update() -> None:
     speed = Throughput()
     assert speed.rates() == {}
     speed.restart(Reading(1.0, 0.0, 5, 40))
     speed.update(Reading(3.0, 0.0, 5, 40))
     assert speed.rates() == {}
     speed.update(Reading(4.0, 0.0, 6, 48))
-    assert speed.rates()["ms_per_step"] == 3000.0, "from the mark where it began"
+    assert speed.rates()["ms_per_step"] == 3000.0, "measured from the restart"
 
 
-def test_time_to_come_of_events() -> None:
-    happens = [25, 50, 75, 100]
-    assert expected_seconds(happens, 50, 3.0, 1) == 9.0, "the one at this step comes after its report"
-    assert expected_seconds(happens, 51, 6.0, 2) == 6.0
-    assert expected_seconds(happens, 10, 0.0, 0) is None
-    assert expected_seconds(happens, 101, 12.0, 4) == 0.0 == expected_seconds([], 1, 0.0, 0)
+def test_expected_seconds_of_events() -> None:
+    steps = [25, 50, 75, 100]
+    assert expected_seconds(steps, 50, 3.0, 1) == 9.0, "the event at this step comes after its report"
+    assert expected_seconds(steps, 51, 6.0, 2) == 6.0
+    assert expected_seconds(steps, 10, 0.0, 0) is None
+    assert expected_seconds(steps, 101, 12.0, 4) == 0.0 == expected_seconds([], 1, 0.0, 0)
 
 
 @pytest.mark.parametrize("first", [0, 400])
-def test_the_estimate_is_within_a_tenth_of_the_truth_after_a_start_and_a_restart(first: int) -> None:
-    """0.1 s an update, 20 s more for the first of a launch, 5 s for a validation each 100 of 1000: a launch from `first` on."""
-    total, happens, speed, training, wall = 1000, list(range(100, 1001, 100)), Throughput(), 0.0, 0.0
+def test_the_time_left_is_within_a_tenth_after_a_start_and_a_resume(first: int) -> None:
+    """0.1 s per update, 20 s more for the first one of a launch, 5 s per validation every 100 of 1000 steps; from step `first` on."""
+    total, steps, speed, training, wall = 1000, list(range(100, 1001, 100)), Throughput(), 0.0, 0.0
     estimates: list[tuple[float, float]] = []
     done = 0
     speed.restart(Reading(0.0, 0.0, first, 0))
@@ -50,19 +50,19 @@ def test_the_estimate_is_within_a_tenth_of_the_truth_after_a_start_and_a_restart
             speed.restart(Reading(training, 0.0, step, 0))
         if step % 10 == 0:
             speed.update(Reading(training, 0.0, step, 0))
-            validating = expected_seconds(happens, step, 5.0 * done, done)
+            validating = expected_seconds(steps, step, 5.0 * done, done)
             if validating is not None:
                 estimates.append((wall, (total - step) * speed.rates()["ms_per_step"] / 1000 + validating))
-        if step in happens:
+        if step in steps:
             wall, done = wall + 5.0, done + 1
     assert len(estimates) > 40
     for at, eta in estimates:
         assert eta == pytest.approx(wall - at, rel=0.1)
-    naive = training / (total - first)  # seconds of an update with the first one in it: what the speed is not
+    naive = training / (total - first)  # seconds per update including the first one
     assert naive > 1.15 * 0.1
 
 
-def test_utilisation_is_the_published_one() -> None:
+def test_utilisation_equals_a_published_value() -> None:
     """nanoGPT's GPT-2 124M on one A100: 100 sequences of 875,062,886,400 operations in 0.755 s are 37.15 % of 312 TFLOP/s."""
     peak = peak_flops("NVIDIA A100-SXM4-40GB", "bf16")
     assert peak == 312e12
@@ -78,5 +78,5 @@ def test_utilisation_is_the_published_one() -> None:
         ("NVIDIA H200", "float64"), ("cpu", "float32"), ("", "bf16"),
     ],
 )  # fmt: skip
-def test_no_peak_is_guessed(device: str, precision: str) -> None:
+def test_devices_without_a_figure(device: str, precision: str) -> None:
     assert peak_flops(device, precision) is None

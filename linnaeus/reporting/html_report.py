@@ -1,8 +1,8 @@
 """report.html: the results of a run as one page, made from the files of its directory alone.
 
-    python -m linnaeus.reporting.html_report outputs/<experiment>/<run name>
+    linnaeus report outputs/<experiment>/<run name>
 
-writes the page again, also for a run that was interrupted or is still going. A missing or short file makes a shorter page, not an error.
+writes the page again, also for a run that was interrupted or is in progress. A missing or short file makes a shorter page, not an error.
 The page makes no request, so it can be sent by mail.
 """
 
@@ -28,21 +28,22 @@ FIRST, LAST = "<!-- sections of the workload -->", "<!-- end of the sections of 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write report.html of the run directory that `arguments` name and print its path. Return the exit status."""
+    """Write report.html of each run directory in `arguments` and print its path. Return the exit status; an error ends the program with
+    one line and status 2."""
     from linnaeus.config.messages import user_errors
 
-    parser = argparse.ArgumentParser(prog="linnaeus report", description="Write report.html of a run again, from the files of the run.")
-    parser.add_argument("run", type=Path, metavar="RUN", help="directory of the run: outputs/<experiment>/<run name>")
-    run = parser.parse_args(arguments).run
+    parser = argparse.ArgumentParser(prog="linnaeus report", description="Write report.html of runs from the files in their directories.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directory, such as outputs/biota/1a2b3c4d5e")
     with user_errors(2):
-        if not (run / "run.json").exists():
-            raise ConfigError(f"{run} is not the directory of a run: it has no run.json; name one such as outputs/<experiment>/<run name>")
-        try:
-            print(write_report(run))
-        except OSError as error:
-            raise ConfigError(f"{run / 'report.html'} cannot be written ({error.strerror or error})") from None
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"a file of {run} is not valid JSON ({error}); restore it or remove it") from None
+        for run in parser.parse_args(arguments).runs:
+            if not (run / "run.json").exists():
+                raise ConfigError(f"{run} is not a run directory: it has no run.json; give a folder such as outputs/biota/1a2b3c4d5e")
+            try:
+                print(write_report(run))
+            except OSError as error:
+                raise ConfigError(f"{run / 'report.html'} cannot be written ({error.strerror or error})") from None
+            except json.JSONDecodeError as error:
+                raise ConfigError(f"a file of {run} is not valid JSON ({error}); restore it or remove it") from None
     return 0
 
 

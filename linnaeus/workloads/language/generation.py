@@ -161,7 +161,8 @@ class KeyValueCache:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
     def _step(self, layer: int, positions: Tensor, filled: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """`filled` bool [B, 1, 1, span]: the positions of each row that have a token, the new one included."""
+        """Return the attention output of one new token per row. `filled` bool [B, 1, 1, span]: the positions with a token, the new one
+        included."""
         rows = torch.arange(len(positions), device=positions.device)
         self.keys[layer][rows, :, positions] = key[:, :, 0]
         self.values[layer][rows, :, positions] = value[:, :, 0]

@@ -11,7 +11,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.corpus import held_out, scan_texts
 from linnaeus.workloads.language.language_metrics import LanguageMetrics
 from linnaeus.workloads.language.token_store import open_store, text_store, verify
-from tests.workloads.language.test_store import decoded, made, text
+from tests.workloads.language.test_token_store import decoded, made, text
 
 SOURCES = {"notes": ["*.md"], "numbers": ["**/*.txt"], "all": ["**/*"]}
 

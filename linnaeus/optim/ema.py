@@ -1,8 +1,8 @@
-"""The exponential moving average of a model's weights, advanced by applied updates only.
+"""The exponential moving average of a model's weights, updated only when the optimizer update is applied.
 
-decay at the n-th applied update is min(decay, (1 + n) / (10 + n)): early averages forget the initial weights quickly. n is
-counted on the device, since only the device knows which updates were applied. One fused kernel does the averaging: SGD with
-weight decay -1 and learning rate -w moves e to e + w (p - e), and skips where `found_inf` is 1, all in one pass without a copy.
+The decay at the n-th applied update is min(decay, (1 + n) / (10 + n)), so that early averages discard the initial weights quickly. n is
+counted on the device because a skipped update is detected there. One fused kernel does the averaging: SGD with weight decay -1 and
+learning rate -w moves the average e to e + w (p - e), and skips if `found_inf` is 1, in one pass without a copy.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from linnaeus.errors import ConfigError
 
 
 class EMA:
-    """Averages what `model.state_dict()` holds: floating tensors are averaged, others (batch counts) copied. The model must
-    already have its final device, dtype and layout, and keep its tensors (not their values)."""
+    """Averages of the tensors in `model.state_dict()`: floating tensors are averaged, others (batch counts) are copied.
+
+    Construct it when the model has its final device, dtype and layout. The model must not replace its tensors afterwards."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        kept = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if isinstance(tensor, Tensor)}
-        sources = list({id(tensor): tensor for tensor in kept.values()}.values())
+        tensors = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if isinstance(tensor, Tensor)}
+        sources = list({id(tensor): tensor for tensor in tensors.values()}.values())
         averages = {id(tensor): tensor.detach().clone() for tensor in sources}
-        self._averages = {name: averages[id(tensor)] for name, tensor in kept.items()}
+        self._averages = {name: averages[id(tensor)] for name, tensor in tensors.items()}
         floating = [tensor for tensor in sources if tensor.is_floating_point()]
         others = [tensor for tensor in sources if not tensor.is_floating_point()]
         self._float_pairs = [
@@ -45,9 +46,9 @@ class EMA:
 
     @torch.no_grad()
     def update(self, found_inf: Tensor) -> None:
-        """Advance by the update just made, unless `found_inf`, float32 [] on the device, is 1. Does not wait for it."""
+        """Average the weights after an update, unless `found_inf`, float32 [] on the device, is 1. Does not wait for the device."""
         self._applied.add_(1).sub_(found_inf)
-        # 1 - min(decay, (1 + n) / (10 + n)) = max(1 - decay, 9 / (10 + n)), with its sign turned for the kernel.
+        # 1 - min(decay, (1 + n) / (10 + n)) = max(1 - decay, 9 / (10 + n)), negated for the kernel.
         torch.div(self._nine, self._applied + 10, out=self._weight).clamp_(min=1.0 - self.decay).neg_()
         for sources, averages in self._float_pairs:
             self._lerp(averages, sources, found_inf)
@@ -56,9 +57,9 @@ class EMA:
 
     def _lerp(self, averages: list[Tensor], sources: list[Tensor], found_inf: Tensor) -> None:
         if not self._fused:
-            moved = torch._foreach_sub(sources, averages)
-            torch._foreach_mul_(moved, self._weight * (found_inf - 1))
-            torch._foreach_add_(averages, moved)
+            differences = torch._foreach_sub(sources, averages)
+            torch._foreach_mul_(differences, self._weight * (found_inf - 1))
+            torch._foreach_add_(averages, differences)
             return
         torch._fused_sgd_(
             averages,
@@ -76,10 +77,11 @@ class EMA:
 
     @contextlib.contextmanager
     def swapped_in(self, model: nn.Module) -> Iterator[None]:
-        """Within, `model` holds the averages; afterwards its own values again, bit for bit, also after an exception. Values are
-        copied, tensors stay where they are: compiled graphs and DDP keep pointing at them."""
+        """Replace the values of `model` by the averages inside the context; restore its own values, bit for bit, afterwards.
+
+        Values are copied and tensors keep their memory, so compiled graphs and DDP stay valid. Restores after an exception too."""
         own = {name: tensor for name, tensor in model.state_dict().items() if name in self._averages}
-        assert own.keys() == self._averages.keys(), "not the model this average was made of"
+        assert own.keys() == self._averages.keys(), "the average was made of another model"
         saved = {name: tensor.detach().clone() for name, tensor in own.items()}
         try:
             _copy(own, self._averages)
@@ -88,13 +90,13 @@ class EMA:
             _copy(own, saved)
 
     def averaged(self) -> dict[str, Tensor]:
-        """The averages by the names of `model.state_dict()`; the live tensors, tied ones under each of their names."""
+        """Return the averages by the names in `model.state_dict()`, not copied. Tied weights appear under each of their names."""
         return dict(self._averages)
 
     def load_averaged(self, state: Mapping[str, Tensor] | None) -> None:
-        """Copy averages in. Raises ConfigError when there are none, or of another model."""
+        """Copy the averages of a checkpoint. Raise `ConfigError` if it has none, or if names or shapes differ."""
         if state is None:
-            raise ConfigError("trainer.ema_decay: the checkpoint holds no averaged weights; resume with trainer.ema_decay=null")
+            raise ConfigError("trainer.ema_decay: the checkpoint does not contain averaged weights; resume with trainer.ema_decay=null")
         differing = sorted(self._averages.keys() ^ state.keys())
         differing += [name for name, tensor in self._averages.items() if name in state and state[name].shape != tensor.shape]
         if differing:
@@ -102,7 +104,7 @@ class EMA:
         _copy(self._averages, state)
 
     def state_dict(self) -> dict[str, Any]:
-        """The count of applied updates; the averages themselves go through `averaged` and `load_averaged`."""
+        """Return the number of applied updates. The averages are saved with `averaged` and `load_averaged`."""
         return {"applied": float(self._applied)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -110,6 +112,6 @@ class EMA:
 
 
 @torch.no_grad()
-def _copy(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    for name, tensor in into.items():
+def _copy(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, tensor in targets.items():
         tensor.copy_(values[name])

@@ -1,13 +1,13 @@
-"""`Growth`: masks over a model's matrices that start sparse and become denser, and what must hold for the weights not connected yet.
+"""Growth of connections: weight matrices start sparse and become denser while the model trains.
 
-A weight that is not connected is exactly 0 in the parameter itself: the forward needs no mask and costs what it always does, and the
-backward gives its gradient, by which it may be chosen. Before anything else looks at the gradients of an update (norm, clipping,
-optimizer) those of missing weights are set to 0; a weight of 0 without gradient and moments stays 0 through AdamW, SGD, weight decay and
-the average. So the masks multiply gradients, once an update; nothing else is done between two growths.
+A weight that is not connected is exactly 0 in the parameter itself, so the forward pass needs no mask and costs the same, and backward
+computes the gradient of every weight, connected or not. At the start of an update, before the gradient norm, clipping and the optimizer,
+the gradients of the weights that are not connected are set to 0. A weight of 0 without gradient and moments stays 0 under AdamW, SGD,
+weight decay and the moving average. So the only cost between two growths is one multiplication of the gradients per update.
 
-How many entries of a matrix of N are connected once update `s` is made is round(density(s) x N), a function of the step and known
-to the host; which ones is decided on the device, alike on every process, by the all-reduced gradient of that very update (RigL's
-criterion: Evci et al. 2020, "Rigging the Lottery") or by a random order of the matrix. A connected weight begins at 0.
+After update s, round(density(s) x N) entries of a matrix of N are connected: a function of the step, computed on the host. The device
+selects the entries, equally on every rank: those with the largest all-reduced gradient in that update (the criterion of RigL: Evci et
+al. 2020, "Rigging the Lottery"), or the next ones in a random order of the matrix. A newly connected weight starts at 0.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from linnaeus.schedule import OpsSchedule
 
 
 @dataclass
-class Masked:
-    """A parameter with its mask: 1 where it is connected, else 0, in the parameter's own dtype, since multiplying by bools is
-    several times slower than the optimizer itself."""
+class MaskedParameter:
+    """A parameter and its mask: 1 for a connected weight, else 0, in the dtype of the parameter. Multiplying by a bool mask takes several
+    times as long as the optimizer step."""
 
     name: str
     parameter: Tensor
-    place: int  # among the parameters of the optimizers
-    stream: int
+    index: int  # in `Optimizers.params`
+    stream: int  # of its random order
     mask: Tensor
-    connected: int
+    connected: int  # number of connected weights
 
     @property
     def size(self) -> int:
@@ -44,51 +44,57 @@ class Masked:
 
 
 class NewConnections(NamedTuple):
-    """Weights of one parameter that are connected in this update."""
+    """The weights of one parameter that the current update connects."""
 
-    place: int  # of the parameter among those of the optimizers
-    entries: Tensor  # bool, of its shape
-    before: int  # how many were connected already
+    parameter_index: int  # in `Optimizers.params`
+    entries: Tensor  # bool, in the shape of the parameter
+    connected_before: int  # number of weights that were connected before
 
 
 class Growth:
-    """`notes` are lines for the start of a run."""
+    """The masks of the growing parameters. `notes`: lines to log at the start of a run."""
 
-    def __init__(self, places: Mapping[str, int], params: Sequence[Tensor], ops: OpsSchedule, by: str, seed: int, unmasked: int) -> None:
-        """`places` of the masked parameters, by name, among `params`; `by` is "gradient" or "random"; `unmasked`: how many other numbers
-        of the model are trained. Sets the weights that are missing at the start to 0."""
-        self.ops, self.by, self.unmasked = ops, by, unmasked
-        self.masked = [self._masked(name, place, params[place], seed) for name, place in places.items()]
+    def __init__(
+        self, indices: Mapping[str, int], params: Sequence[Tensor], ops: OpsSchedule, by: str, seed: int, num_unmasked: int
+    ) -> None:
+        """Mask parameters and set their unconnected weights to 0.
+
+        `indices`: parameter name -> index in `params`; `by`: "gradient" or "random"; `num_unmasked`: number of other trained weights.
+        Raise `ConfigError` if a matrix would start without any connected weight."""
+        self.ops, self.by, self.num_unmasked = ops, by, num_unmasked
+        self.masked = [self._mask_parameter(name, index, params[index], seed) for name, index in indices.items()]
         self.size = sum(m.size for m in self.masked)
-        self.notes = [f"growth: {self.size:,} weights of {len(self.masked)} matrices, {self._connected():,} of them connected at the start"]
-        self._forget()
+        self.notes = [
+            f"growth: {self.size:,} weights of {len(self.masked)} matrices, {self._num_connected():,} of them connected at the start"
+        ]
+        self._masks_changed()
         self.mask_weights()
 
-    def _masked(self, name: str, place: int, parameter: Tensor, seed: int) -> Masked:
-        count, stream = self._wanted(0, parameter.numel()), order_stream(seed, name)
+    def _mask_parameter(self, name: str, index: int, parameter: Tensor, seed: int) -> MaskedParameter:
+        count, stream = self._scheduled_count(0, parameter.numel()), order_stream(seed, name)
         if count == 0:
             raise ConfigError(
-                f"growth.start={self.ops.get_connection_density(0):g} leaves {name} without any of its {parameter.numel()} weights, so it "
-                f"could never learn; start with {1 / parameter.numel():.2g} or more"
+                f"growth.start={self.ops.get_connection_density(0):g} connects none of the {parameter.numel()} weights of {name}, so it "
+                f"could not train; use {1 / parameter.numel():.2g} or more"
             )
         mask = initial_mask(parameter.shape, count, stream, parameter.device)
-        return Masked(name, parameter, place, stream, mask.to(parameter.dtype), count)
+        return MaskedParameter(name, parameter, index, stream, mask.to(parameter.dtype), count)
 
-    def _wanted(self, step: int, size: int) -> int:
+    def _scheduled_count(self, step: int, size: int) -> int:
         return round(self.ops.get_connection_density(step) * size)
 
-    def _connected(self) -> int:
+    def _num_connected(self) -> int:
         return sum(m.connected for m in self.masked)
 
-    def _forget(self) -> None:
-        """The masks are others now."""
+    def _masks_changed(self) -> None:
+        """Recompute the list of matrices that are not fully connected and clear the cached row and packed masks."""
         self._partial = [m for m in self.masked if m.connected < m.size]
         self._row: dict[str, float] | None = None
         self._packed: dict[str, Tensor] | None = None
 
     @torch.no_grad()
     def mask_weights(self) -> int:
-        """Set to 0 what is not connected, after weights came from elsewhere; returns how many were not 0."""
+        """Set the unconnected weights to 0, after weights were loaded. Return how many of them were not 0. Reads the device."""
         lost = sum(int(m.parameter.mul(m.mask == 0).count_nonzero()) for m in self._partial)
         for m in self._partial:
             m.parameter.masked_fill_(m.mask == 0, 0.0)
@@ -98,103 +104,117 @@ class Growth:
 
     @torch.no_grad()
     def connect(self, number: int, grads: Sequence[Tensor | None]) -> list[NewConnections]:
-        """Connect what is due in the update `number` (from 1) by its gradients, in the order of the optimizers' parameters, and set
-        those of weights that are still missing to 0. Returns the weights that are new."""
+        """Connect the weights scheduled for update `number` (from 1), then set the gradients of unconnected weights to 0, in place.
+
+        `grads`: the gradients of all weights, in the order of `Optimizers.params`. Return the new connections."""
         new = self._grow(number, grads) if self.ops.should_grow(number) else []
-        pairs = [(grad, m.mask) for m in self._partial if (grad := grads[m.place]) is not None]
+        pairs = [(grad, m.mask) for m in self._partial if (grad := grads[m.index]) is not None]
         if pairs:
-            masked, masks = [grad for grad, _ in pairs], [mask for _, mask in pairs]
-            torch._foreach_mul_(masked, masks)
+            masked_grads, masks = [grad for grad, _ in pairs], [mask for _, mask in pairs]
+            torch._foreach_mul_(masked_grads, masks)
         return new
 
     def _grow(self, number: int, grads: Sequence[Tensor | None]) -> list[NewConnections]:
         new: list[NewConnections] = []
         for m in self._partial:
-            count = self._wanted(number, m.size) - m.connected
+            count = self._scheduled_count(number, m.size) - m.connected
             if count > 0:
                 before = m.mask.bool()
-                chosen = select_new(before, count, m.stream, grads[m.place] if self.by == "gradient" else None)
-                new.append(NewConnections(m.place, chosen, m.connected))
-                m.mask.copy_(before | chosen)
+                selected = select_new(before, count, m.stream, grads[m.index] if self.by == "gradient" else None)
+                new.append(NewConnections(m.index, selected, m.connected))
+                m.mask.copy_(before | selected)
                 m.connected += count
         if new:
-            self._forget()
+            self._masks_changed()
         return new
 
-    # -- what is told and kept -------------------------------------------------------------------------------------------
+    # -- rows and state --------------------------------------------------------------------------------------------------
 
     def row(self) -> dict[str, float]:
-        """`growth/density`: connected entries of the masks over all of theirs; `growth/connected_now`: how many that are;
-        `growth/active_parameters`: these and all that is trained without a mask. Counted in the masks; reads the device after a
-        growth only."""
+        """Return the metrics of a row.
+
+        `growth/density`: share of the maskable weights that is connected; `growth/connected_now`: number of connected maskable weights;
+        `growth/active_parameters`: these plus the other trained weights. Counted in the masks; reads the device only after a growth."""
         if self._row is None:
             connected = int(torch.stack([m.mask.sum(dtype=torch.float64) for m in self.masked]).sum())
             self._row = {
                 "growth/density": connected / self.size,
-                "growth/active_parameters": self.unmasked + connected,
+                "growth/active_parameters": self.num_unmasked + connected,
                 "growth/connected_now": connected,
             }
         return dict(self._row)
 
     def state_dict(self) -> dict[str, Any]:
-        """{"masks": {parameter name: its mask as bits, uint8}}."""
+        """Return {"masks": {parameter name: mask as bits, uint8}}."""
         if self._packed is None:
             self._packed = {m.name: pack(m.mask.bool()) for m in self.masked}
         return {"masks": dict(self._packed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ConfigError for masks of another model. Weights are left as they are: those of a checkpoint are masked already."""
+        """Load the masks. Raise `ConfigError` if names or sizes differ.
+
+        Does not change weights: in a checkpoint the unconnected ones are 0 already."""
         saved = state["masks"]
         for name in sorted({m.name for m in self.masked} ^ saved.keys()):
             raise ConfigError(f"growth: the checkpoint and the model do not mask the same weights, see {name}; check `model` and `growth`")
         for m in self.masked:
             if saved[m.name].shape != pack(m.mask.bool()).shape:
-                raise ConfigError(f"growth: the mask of {m.name} in the checkpoint is of another size; check `model`")
+                raise ConfigError(f"growth: the mask of {m.name} in the checkpoint has another size; check `model`")
             mask = unpack(saved[m.name], m.mask.shape)
             m.connected = int(mask.sum())
             m.mask.copy_(mask)
-        self._forget()
+        self._masks_changed()
 
 
 @torch.no_grad()
 def seed_second_moments(
     optimizers: Optimizers, new: Sequence[NewConnections], grads: Sequence[Tensor | None], divisor: Tensor | None, found_inf: Tensor
 ) -> None:
-    """To be called before the step that uses `grads`, which it will divide by `divisor`. Where `found_inf` is 1 the gradients say
-    nothing, and the other weights alone do."""
-    for newcomers in new:
-        member, kept = optimizers.optimizer_of(newcomers.place)
-        if member.beta2 is None:
+    """Set the second moments of new connections so that their first steps are not larger than the learning rate.
+
+    AdamW divides by sqrt(v / (1 - beta2^t)), where t counts the updates of the whole tensor. For a weight connected at update t, v would
+    start at 0 and that correction would be too small: its first step would be (1 - beta1) / sqrt(1 - beta2) times the learning rate,
+    3.2 with 0.9 and 0.999. So before the step that uses `grads`, v is set to the larger of
+
+    - g^2 (1 - beta2^(t-1)): after the update v / (1 - beta2^t) is g^2, so the first step is at most the learning rate for any betas;
+    - the mean v of the weights of the tensor that were connected before: the first gradient may be small by chance, and then v would be
+      too small for the next one.
+
+    The first moment starts at 0, which only shortens steps. SGD does not need this: the momentum of a new weight has fewer terms than that
+    of others. The gradients are divided by `divisor`, as the step will do. If `found_inf` is 1 they are not used, only the mean v."""
+    for connections in new:
+        optimizer, state = optimizers.optimizer_of(connections.parameter_index)
+        if optimizer.beta2 is None:
             continue
-        second, grad = kept["exp_avg_sq"], grads[newcomers.place]
-        seed = (second.sum() / max(1, newcomers.before)).expand_as(second)  # v is 0 where nothing was connected
+        second, grad = state["exp_avg_sq"], grads[connections.parameter_index]
+        seed = (second.sum() / max(1, connections.connected_before)).expand_as(second)  # unconnected weights have v = 0
         if grad is not None:
-            square = (grad if divisor is None else grad / divisor) ** 2 * (1 - member.beta2 ** kept["step"])
+            square = (grad if divisor is None else grad / divisor) ** 2 * (1 - optimizer.beta2 ** state["step"])
             seed = torch.maximum(seed, torch.where(found_inf > 0, 0.0, square))
-        second.copy_(torch.where(newcomers.entries, seed, second))
+        second.copy_(torch.where(connections.entries, seed, second))
 
 
 def build_growth(config: GrowthConfig, model: Any, optimizers: Optimizers, ops: OpsSchedule, seed: int) -> Growth | None:
-    """None for `growth=none`. Masks the model's weights, so what copies them comes later. `model.maskable_parameters()` names the
-    parameters that weights may be missing from; frozen ones keep all of theirs.
+    """Return the growth of the parameters named by `model.maskable_parameters()`, except frozen ones; None for `growth=none`.
 
-    Raises ConfigError for a model or an optimizer that it cannot be done with."""
+    Sets unconnected weights of the model to 0, so call it before anything copies them. Raise `ConfigError` if the model does not name any
+    trainable parameter to mask, and if an optimizer other than AdamW and SGD has one."""
     if not isinstance(config, LinearGrowthConfig):
         return None
     names = list(model.maskable_parameters())
     if not names:
-        raise ConfigError(f"growth={config.name}: this model names no weights that may be missing (maskable_parameters); use growth=none")
-    found = {id(parameter): place for place, parameter in enumerate(optimizers.params)}
+        raise ConfigError(f"growth={config.name}: this model does not support growth (it names no maskable_parameters); use growth=none")
+    index_of = {id(parameter): index for index, parameter in enumerate(optimizers.params)}
     parameters = dict(model.named_parameters())
-    places = {name: found[id(parameters[name])] for name in names if parameters[name].requires_grad}
-    if not places:
-        raise ConfigError(f"growth={config.name}: all weights that may be missing are frozen (trainer.freeze); use growth=none")
-    for name, place in places.items():
-        member, _ = optimizers.optimizer_of(place)
-        if member.kind not in ("adamw", "sgd"):
+    indices = {name: index_of[id(parameters[name])] for name in names if parameters[name].requires_grad}
+    if not indices:
+        raise ConfigError(f"growth={config.name}: all maskable parameters are frozen (trainer.freeze); use growth=none")
+    for name, index in indices.items():
+        optimizer, _ = optimizers.optimizer_of(index)
+        if optimizer.kind not in ("adamw", "sgd"):
             raise ConfigError(
-                f"growth={config.name}: {member.kind} may move entries of {name} that are not connected; use optimizer=adamw or sgd"
+                f"growth={config.name}: {optimizer.kind} may change unconnected weights of {name}; use optimizer=adamw or optimizer=sgd"
             )
     trained = sum(parameter.numel() for parameter in parameters.values() if parameter.requires_grad)
-    unmasked = trained - sum(parameters[name].numel() for name in places)
-    return Growth(places, optimizers.params, ops, config.by, seed, unmasked)
+    num_unmasked = trained - sum(parameters[name].numel() for name in indices)
+    return Growth(indices, optimizers.params, ops, config.by, seed, num_unmasked)

@@ -1,4 +1,4 @@
-"""Which entries of a matrix are connected next, and masks as bits. All of it on the device, and nothing waits for it."""
+"""Selection of the entries of a matrix to connect, and masks packed as bits. All on the device, without waiting for it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ BITS = 8
 
 
 def order_stream(seed: int, name: str) -> int:
-    """The stream of the order in which the entries of a parameter are connected at random: a function of seed and name alone, so the
-    mask at a density is the same whatever the cadence it was reached by."""
+    """Return the random stream of the order in which the entries of parameter `name` are connected.
+
+    It depends on seed and name only, so the mask at a density does not depend on the cadence by which it was reached."""
     return key(seed, CONNECTION, *name.encode())
 
 
 def top_entries(scores: Tensor, count: int) -> Tensor:
-    """bool [N]: the `count` (above 0) largest of `scores` [N]; of equal ones those with the lowest index."""
+    """Return bool [N]: the `count` (above 0) largest of `scores` [N]; of equal scores those with the lowest indices."""
     least = torch.topk(scores, count, sorted=False).values.min()
     above, equal = scores > least, scores == least
     return above | (equal & (equal.cumsum(0) <= count - above.sum()))
 
 
 def initial_mask(shape: torch.Size, count: int, stream: int, device: torch.device) -> Tensor:
-    """bool [shape]: the first `count` entries of the random order."""
+    """Return bool [shape]: the first `count` entries of the random order."""
     if count == 0:
         return torch.zeros(shape, dtype=torch.bool, device=device)
     return top_entries(uniforms_on(device, stream, shape.numel()), count).view(shape)
 
 
 def select_new(connected: Tensor, count: int, stream: int, gradient: Tensor | None) -> Tensor:
-    """bool, of the shape of `connected`: the `count` further entries, those with the largest `gradient`. Where there is none, or it is
-    not finite, those next in the random order: how many are connected never depends on what a gradient is like."""
+    """Return a bool tensor in the shape of `connected`: `count` unconnected entries, those with the largest absolute `gradient`.
+
+    If `gradient` is None or has a non-finite entry, select the next entries of the random order. Always selects `count` entries."""
     order = uniforms_on(connected.device, stream, connected.numel())
     scores = order
     if gradient is not None:
@@ -42,13 +44,13 @@ def select_new(connected: Tensor, count: int, stream: int, gradient: Tensor | No
 
 
 def pack(connected: Tensor) -> Tensor:
-    """uint8 [ceil(N / 8)] of a bool tensor of N entries, the first of eight in the lowest bit."""
+    """Return uint8 [ceil(N / 8)] of a bool tensor of N entries, the first of each eight in the lowest bit."""
     flat = connected.reshape(-1).to(torch.uint8)
     flat = torch.nn.functional.pad(flat, (0, -flat.numel() % BITS))
     return (flat.view(-1, BITS) << torch.arange(BITS, dtype=torch.uint8, device=flat.device)).sum(1, dtype=torch.uint8)
 
 
 def unpack(packed: Tensor, shape: torch.Size) -> Tensor:
-    """The bool tensor [shape] that was packed."""
+    """Return the bool tensor [shape] that `pack` packed."""
     bits = (packed.unsqueeze(1) >> torch.arange(BITS, dtype=torch.uint8, device=packed.device)) & 1
     return bits.reshape(-1)[: shape.numel()].view(shape).bool()

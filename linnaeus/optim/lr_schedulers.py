@@ -1,9 +1,8 @@
-"""The learning rate as a pure function of `global_step`: `scale(s)` is what the update from step s to s + 1 multiplies it by.
+"""The learning rate as a pure function of `global_step`: the update from step s to s + 1 uses `base_lr` x `scale(s)`.
 
-Warm-up of W steps is (s + 1) / W, so no update has a learning rate of 0 and the first has 1 / W of the peak; then comes the
-shape, measured from the end of the warm-up, at its peak at step W and one step short of its end at the last update: with
-`final_scale` 0 the last update still moves. The phases of a curriculum multiply all of it, the warm-up too. Only `plateau` holds anything:
-what it has multiplied by so far, and its patience.
+During a warm-up of W steps the scale is (s + 1) / W: 1 / W at the first update, never 0. After it the scale follows a shape, which is 1
+at step W and reaches its end one step after the last update, so the last update is not 0 with `final_scale` 0. The phases of a curriculum
+multiply all of it, including the warm-up. Only `plateau` has a state: its accumulated factor, the best result and its patience.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.schedule.phases import Phases
 
 Shape = Callable[[int], float]
-# How far a decay has come down, 1 to 0, at fraction x of its length. sqrt: "1-sqrt" of Hägele et al. 2024, the best of those they tried.
+# Decay from 1 to 0 at fraction x of its length. sqrt: "1-sqrt" of Hägele et al. 2024, the best shape in their comparison.
 DECAYS: dict[str, Callable[[float], float]] = {
     "linear": lambda x: 1.0 - x,
     "cosine": lambda x: 0.5 * (1.0 + math.cos(math.pi * x)),
@@ -37,8 +36,9 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 class LRSchedule:
-    """The learning rate of a run: `base_lr` times a warm-up, then a shape, times the multiplier of `phases`. Parameter groups multiply it
-    by their own `lr_scale`, nothing else changes it."""
+    """The learning rate of a run: `base_lr` times warm-up or shape, times the multiplier of `phases`.
+
+    Parameter groups multiply it by their `lr_scale`; nothing else changes it."""
 
     def __init__(self, name: str, base_lr: float, warmup: int, shape: Shape, phases: Phases | None = None) -> None:
         self.name, self.base_lr, self.warmup, self.shape, self.phases = name, base_lr, warmup, shape, phases
@@ -53,7 +53,7 @@ class LRSchedule:
         return scale if self.phases is None else scale * self.phases.lr_multiplier(step)
 
     def observe(self, metrics: Mapping[str, float]) -> bool:
-        """Take the validation results of a step; True if the learning rate changes. Only `plateau` ever does."""
+        """Record the validation results of a step. Return True if the learning rate changes; only `plateau` changes it."""
         return False
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,8 +65,8 @@ class LRSchedule:
 
 
 class Plateau(LRSchedule):
-    """Constant after warm-up, multiplied by `factor` after more than `patience` results in a row that did not improve by more
-    than `min_delta` (NaN is no improvement)."""
+    """Constant after warm-up, multiplied by `factor` after more than `patience` consecutive results without an improvement of more than
+    `min_delta`. NaN is not an improvement."""
 
     def __init__(self, config: PlateauConfig, base_lr: float, warmup: int, phases: Phases | None = None) -> None:
         super().__init__(config.name, base_lr, warmup, lambda step: 1.0, phases)
@@ -78,13 +78,15 @@ class Plateau(LRSchedule):
         return super().scale(step) * self.reduced
 
     def observe(self, metrics: Mapping[str, float]) -> bool:
-        """Raises ConfigError when there are results of passes that name `monitor`'s prefix but not the metric itself."""
+        """Record the result of the monitored metric. Return True if it reduces the learning rate.
+
+        Raise `ConfigError` if `metrics` contains results of the monitored pass but not the metric itself."""
         config = self.config
         if config.monitor not in metrics:
             prefix = config.monitor.split("/")[0]
             if any(name.startswith(f"{prefix}/") for name in metrics):
                 known = ", ".join(sorted(name for name in metrics if name.startswith(f"{prefix}/")))
-                raise ConfigError(f"lr_scheduler.monitor={config.monitor}: no such metric; there are {known}")
+                raise ConfigError(f"lr_scheduler.monitor={config.monitor} is not a metric of this run; choose one of {known}")
             return False
         value = metrics[config.monitor] if config.mode == "min" else -metrics[config.monitor]
         if not math.isnan(value) and (self.best is None or value < self.best - config.min_delta):
@@ -106,7 +108,7 @@ class Plateau(LRSchedule):
 
 
 def scaled_lr(config: OptimizerConfig, global_batch_size: int) -> tuple[float, str]:
-    """Return the base learning rate at this global batch size, and the line that explains it."""
+    """Return the base learning rate at this global batch size, and a line to log about it."""
     ratio = global_batch_size / config.lr_reference_batch
     lr = config.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.lr_scaling]
     if config.lr_scaling == "none":
@@ -118,15 +120,16 @@ def scaled_lr(config: OptimizerConfig, global_batch_size: int) -> tuple[float, s
 def build_scheduler(
     config: SchedulerConfig, base_lr: float, total_steps: int, steps_per_epoch: int, phases: Phases | None = None
 ) -> LRSchedule:
-    """Return the learning-rate schedule of a run of `total_steps` updates, with the `phases` of its curriculum. Raise `ConfigError` for
-    one that does not fit into the run."""
+    """Return the learning-rate schedule of a run of `total_steps` updates, with the `phases` of its curriculum.
+
+    Raise `ConfigError` if its warm-up, decay or milestones do not fit into the run."""
 
     def steps(text: str, key: str) -> int:
         return Duration.parse(text, f"lr_scheduler.{key}").to_steps(total_steps, steps_per_epoch)
 
     warmup = steps(config.warmup, "warmup")
     if warmup > total_steps:
-        raise ConfigError(f"lr_scheduler.warmup={config.warmup}: {warmup} steps, longer than the training of {total_steps}; shorten it")
+        raise ConfigError(f"lr_scheduler.warmup={config.warmup}: {warmup} steps are more than the {total_steps} of the run; shorten it")
     if isinstance(config, PlateauConfig):
         return Plateau(config, base_lr, warmup, phases)
     return LRSchedule(config.name, base_lr, warmup, _shape(config, warmup, total_steps, steps), phases)
@@ -138,39 +141,35 @@ def _shape(config: SchedulerConfig, warmup: int, total: int, steps: Callable[[st
     if isinstance(config, WSDConfig):
         length = steps(config.decay, "decay")
         if not length:
-            raise ConfigError(f"lr_scheduler.decay={config.decay}: no decay at all; use lr_scheduler=constant")
+            raise ConfigError(f"lr_scheduler.decay={config.decay}; it must be at least 1 step, or use lr_scheduler=constant")
         if warmup + length > total:
             raise ConfigError(
-                f"lr_scheduler.decay={config.decay}: {length} steps and a warm-up of {warmup} exceed the training of {total}; shorten one"
+                f"lr_scheduler.decay={config.decay}: {length} steps and a warm-up of {warmup} exceed the run of {total}; shorten one"
             )
         return _decay(config.decay_shape, total - length, total, config.final_scale)
     if isinstance(config, StepConfig):
-        return _stairs(config, total, steps)
-    assert isinstance(config, ConstantConfig), f"no shape for {config}"
+        return _milestones(config, total, steps)
+    assert isinstance(config, ConstantConfig), f"{config} does not have a shape"
     return lambda step: 1.0
 
 
-def _decay(kind: str, begin: int, end: int, final: float) -> Shape:
-    """1 up to `begin`, `final` at `end` and beyond."""
-    curve, length = DECAYS[kind], max(1, end - begin)
+def _decay(kind: str, start: int, end: int, final: float) -> Shape:
+    """Return a shape that is 1 up to step `start` and `final` from step `end` on."""
+    curve, length = DECAYS[kind], max(1, end - start)
 
     def shape(step: int) -> float:
-        return final + (1.0 - final) * curve(min(max(0, step - begin) / length, 1.0))
+        return final + (1.0 - final) * curve(min(max(0, step - start) / length, 1.0))
 
     return shape
 
 
-def _stairs(config: StepConfig, total: int, steps: Callable[[str, str], int]) -> Shape:
-    """Multiplied by `factor` from each moment on."""
-    moments = [steps(text, f"milestones[{i}]") for i, text in enumerate(config.milestones)]
-    if not moments:
-        raise ConfigError(
-            "lr_scheduler.milestones=[]: no moment at which the learning rate changes; name some or use lr_scheduler=constant"
-        )
-    for text, moment in zip(config.milestones, moments, strict=True):
-        if not 0 < moment < total:
-            raise ConfigError(
-                f"lr_scheduler.milestones: {text} is step {moment}, not inside the training of {total} steps; move or remove it"
-            )
-    moments.sort()
-    return lambda step: config.factor ** bisect_right(moments, step)
+def _milestones(config: StepConfig, total: int, steps: Callable[[str, str], int]) -> Shape:
+    """Return a shape that is multiplied by `factor` at each milestone."""
+    milestones = [steps(text, f"milestones[{i}]") for i, text in enumerate(config.milestones)]
+    if not milestones:
+        raise ConfigError("lr_scheduler.milestones is []; set at least one, such as [60%], or use lr_scheduler=constant")
+    for text, milestone in zip(config.milestones, milestones, strict=True):
+        if not 0 < milestone < total:
+            raise ConfigError(f"lr_scheduler.milestones: {text} is step {milestone}; it must be between 0 and the {total} steps of the run")
+    milestones.sort()
+    return lambda step: config.factor ** bisect_right(milestones, step)

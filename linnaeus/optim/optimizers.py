@@ -1,7 +1,6 @@
-"""All optimizers of a run behind one object: one step, one learning-rate scale, one `found_inf`, one state by parameter name.
+"""The optimizers of a run as one object, with one step, one learning rate, one `found_inf` and one state by parameter name.
 
-A run may have two (Muon for the hidden matrices, AdamW for the rest); they share `found_inf`, so that one never steps while the
-other skips. The loop sets the learning rate before each step (`LRSchedule.at`); a group multiplies it by its `lr_scale`.
+A run may have two optimizers (Muon for hidden matrices, AdamW for the rest). They share `found_inf`, so both skip an update or neither.
 """
 
 from __future__ import annotations
@@ -18,38 +17,38 @@ from linnaeus.optim.param_groups import describe_groups
 
 
 class Optimizers:
-    """`lr` is the learning rate of a group with `lr_scale` 1, set by the loop; `notes` are lines for the start of a run."""
+    """`lr`: learning rate of a group with `lr_scale` 1, set by the loop (`LRSchedule.at`). `notes`: lines to log at the start of a run."""
 
     def __init__(self, name: str, optimizers: Sequence[BaseOptimizer], notes: Sequence[str] = ()) -> None:
         self.name, self.lr = name, 0.0
         self.optimizers = list(optimizers)
-        self.params = [p for member in self.optimizers for p in member.params]
+        self.params = [p for optimizer in self.optimizers for p in optimizer.params]
         self._zero = torch.zeros((), device=self.params[0].device)
-        self._bounds: list[slice] = []
+        self._slices: list[slice] = []
         start = 0
-        for member in self.optimizers:
-            self._bounds.append(slice(start, start + len(member.params)))
-            start += len(member.params)
-        # Above float32 a float32 divisor would cost digits, so the kernels' own division is for float32 and below.
+        for optimizer in self.optimizers:
+            self._slices.append(slice(start, start + len(optimizer.params)))
+            start += len(optimizer.params)
+        # The kernels divide by a float32 number, which would lose digits in float64.
         narrow = all(p.dtype != torch.float64 for p in self.params)
-        self._native = [member.native and narrow for member in self.optimizers]
-        kinds = [member.kind for member in self.optimizers for _ in member.groups]
-        self.notes = [*notes, *describe_groups([group for member in self.optimizers for group in member.groups], kinds)]
+        self._native = [optimizer.native and narrow for optimizer in self.optimizers]
+        kinds = [optimizer.kind for optimizer in self.optimizers for _ in optimizer.groups]
+        self.notes = [*notes, *describe_groups([group for optimizer in self.optimizers for group in optimizer.groups], kinds)]
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of the next step; a group multiplies it by its `lr_scale`."""
+        """Set the learning rate of the next step. Each group multiplies it by its `lr_scale`."""
         self.lr = lr
 
     def gradients(self) -> list[Tensor | None]:
-        """The gradients as they stand, in the order of `params`."""
+        """Return the gradients in the order of `params`; None where a parameter has no gradient."""
         return [p.grad for p in self.params]
 
-    def optimizer_of(self, place: int) -> tuple[BaseOptimizer, dict[str, Tensor]]:
-        """The optimizer of `params[place]`, and what it keeps for it: the live tensors."""
-        for member, where in zip(self.optimizers, self._bounds, strict=True):
-            if where.start <= place < where.stop:
-                return member, member.state[member.names[place - where.start]]
-        raise IndexError(place)
+    def optimizer_of(self, index: int) -> tuple[BaseOptimizer, dict[str, Tensor]]:
+        """Return the optimizer of `params[index]` and its state for that parameter, not copied."""
+        for optimizer, part in zip(self.optimizers, self._slices, strict=True):
+            if part.start <= index < part.stop:
+                return optimizer, optimizer.state[optimizer.names[index - part.start]]
+        raise IndexError(index)
 
     def zero_grad(self) -> None:
         for p in self.params:
@@ -57,36 +56,39 @@ class Optimizers:
 
     @torch.no_grad()
     def step(self, found_inf: Tensor | None = None, divisor: Tensor | None = None, grads: list[Tensor | None] | None = None) -> None:
-        """One update with the gradients divided by `divisor`, or none at all where `found_inf` is 1: then parameters, moments
-        and step counts keep their bits. Both are float tensors [] on the device; nothing here waits for it. The division is
-        done in place: `p.grad` holds the divided gradient afterwards, except after a skipped update."""
+        """Make one update with the gradients divided by `divisor`, or skip it if `found_inf` is 1.
+
+        A skipped update leaves parameters, moments and step counts unchanged to the bit. `found_inf` and `divisor` are float tensors []
+        on the device; nothing waits for the device. The division is in place: afterwards `p.grad` is the divided gradient, except after
+        a skipped update. `grads` is `gradients()`, if the caller has it already."""
         grads = self.gradients() if grads is None else grads
         found_inf = self._zero if found_inf is None else found_inf
         complete = all([grad is not None for grad in grads])
-        for member, where, native in zip(self.optimizers, self._bounds, self._native, strict=True):
-            own = grads[where]
+        for optimizer, part, native in zip(self.optimizers, self._slices, self._native, strict=True):
+            own_grads = grads[part]
             if divisor is not None and not native:
-                torch._foreach_div_([grad for grad in own if grad is not None], divisor)
-            member.step(own, complete, self.lr, found_inf, divisor if native else None)
+                torch._foreach_div_([grad for grad in own_grads if grad is not None], divisor)
+            optimizer.step(own_grads, complete, self.lr, found_inf, divisor if native else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """{"optimizer": name, "state": {parameter name: {"exp_avg": tensor, ...}}}; the tensors are the live ones."""
-        return {"optimizer": self.name, "state": {name: dict(kept) for m in self.optimizers for name, kept in m.state.items()}}
+        """Return {"optimizer": name, "state": {parameter name: {"exp_avg": tensor, ...}}}. The tensors are not copied."""
+        return {"optimizer": self.name, "state": {name: dict(state) for o in self.optimizers for name, state in o.state.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy a state in. Raises ConfigError when it belongs to another optimizer or other parameters."""
+        """Copy a saved state. Raise `ConfigError` if it is of another optimizer or of other parameters."""
         if state["optimizer"] != self.name:
             raise ConfigError(f"optimizer.name={self.name}: the saved state is of {state['optimizer']}; resume with that one")
-        own = {name: kept for optimizer in self.optimizers for name, kept in optimizer.state.items()}
-        _check_names(own, state["state"])
+        own = {name for optimizer in self.optimizers for name in optimizer.state}
+        _check_names(own, set(state["state"]))
         for optimizer in self.optimizers:
             optimizer.check(state["state"])
         for optimizer in self.optimizers:
             optimizer.load(state["state"])
 
 
-def _check_names(own: Mapping[str, Mapping[str, Tensor]], saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-    for text, names in (("lacks", sorted(set(own) - set(saved))), ("has unknown", sorted(set(saved) - set(own)))):
+def _check_names(own: set[str], saved: set[str]) -> None:
+    """Raise `ConfigError` if the saved state is not of the same parameters."""
+    for text, names in (("lacks", sorted(own - saved)), ("has unknown", sorted(saved - own))):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise ConfigError(f"optimizer: the saved state {text} parameters: {', '.join(names[:3])}{more}; resume with the same model")

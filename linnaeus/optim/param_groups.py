@@ -1,11 +1,11 @@
-"""Which optimizer settings each parameter gets: groups chosen by filters, the first match wins.
+"""Parameter groups: the learning-rate scale and weight decay of each parameter, selected by filters. The first matching group applies.
 
-A group of the configuration is `{filter: {...}, lr_scale: 0.1, weight_decay: 0.0}`. A filter is a dict whose entries must all
-hold: `name` (a glob over the whole name, or a regular expression searched in it when it begins with `re:`), `dim` (number of
-dimensions, one or a list), `layer` (class of the module that owns the parameter, base classes included, one or a list), `not` (a
-filter), `any` and `all` (lists of filters). What no group takes gets the settings of the optimizer, except that norms, biases and
-tokens are not decayed: parameters with fewer than two dimensions or named in `model.no_decay`. That exception also holds inside
-a group that sets no weight decay of its own.
+A group in the configuration is `{filter: {...}, lr_scale: 0.1, weight_decay: 0.0}`. A parameter matches a filter if it matches all of
+its entries: `name` (a glob over the whole name, or after `re:` a regular expression searched in it), `dim` (number of dimensions, one
+or a list), `layer` (class of the module that owns the parameter, or a base class of it, one or a list), `not` (a filter), `any` and
+`all` (lists of filters). Parameters that match no group have the settings of the optimizer, but norms, biases and tokens have no weight
+decay: parameters with fewer than two dimensions or named in `model.no_decay`. This exception also applies inside a group that does not
+set a weight decay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUP_KEYS = ("filter", "lr_scale", "weight_decay")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trainable parameter with what filters may ask about it."""
+    """A trainable parameter: its name, its tensor and the module that owns it."""
 
     name: str
     tensor: Tensor
@@ -55,7 +55,7 @@ Filter = Callable[[Parameter], bool]
 
 
 def trainable_parameters(model: nn.Module) -> list[Parameter]:
-    """The parameters that require a gradient, in the model's order, tied ones once; compile prefixes are taken off the names."""
+    """Return the parameters that require a gradient, in the order of the model, tied ones once, names without compile prefixes."""
     found: list[Parameter] = []
     seen: set[int] = set()
     for path, module in model.named_modules():
@@ -67,15 +67,15 @@ def trainable_parameters(model: nn.Module) -> list[Parameter]:
 
 
 def parse_filter(spec: Any, key: str) -> Filter:
-    """A filter as a predicate. Raises ConfigError naming `key` for anything that is not a filter."""
+    """Return the filter as a predicate. Raise `ConfigError`, naming `key`, if it is malformed."""
     if not isinstance(spec, Mapping) or not spec:
-        raise ConfigError(f"{key}={spec!r}: a filter is a dict with at least one of {', '.join(FILTER_KEYS)}")
-    tests: list[Filter] = []
-    for word, value in spec.items():
-        if word not in FILTER_KEYS:
-            raise ConfigError(f"{key}.{word}: no such test; a filter may hold {', '.join(FILTER_KEYS)}")
-        tests.append(_PARSERS[word](value, f"{key}.{word}"))
-    return lambda parameter: all(test(parameter) for test in tests)
+        raise ConfigError(f"{key}={spec!r}: a filter must be a dict with at least one of {', '.join(FILTER_KEYS)}")
+    conditions: list[Filter] = []
+    for name, value in spec.items():
+        if name not in FILTER_KEYS:
+            raise ConfigError(f"{key}.{name}: unknown key; choose from {', '.join(FILTER_KEYS)}")
+        conditions.append(_PARSERS[name](value, f"{key}.{name}"))
+    return lambda parameter: all(condition(parameter) for condition in conditions)
 
 
 def _name_filter(value: Any, key: str) -> Filter:
@@ -114,7 +114,7 @@ def _list_filter(combine: Callable[..., bool]) -> Callable[[Any, str], Filter]:
         if not isinstance(value, Sequence) or isinstance(value, str) or not value:
             raise ConfigError(f"{key}={value!r}: give a list of filters")
         inner = [parse_filter(spec, f"{key}[{i}]") for i, spec in enumerate(value)]
-        return lambda parameter: combine(test(parameter) for test in inner)
+        return lambda parameter: combine(condition(parameter) for condition in inner)
 
     return parse
 
@@ -130,59 +130,63 @@ _PARSERS: dict[str, Callable[[Any, str], Filter]] = {
 
 
 def parameter_groups(model: nn.Module, specs: Sequence[Mapping[str, Any]], weight_decay: float) -> list[ParamGroup]:
-    """Cut the trainable parameters of `model` into groups.
+    """Divide the trainable parameters of `model` into groups; `specs` is `optimizer.param_groups`, `weight_decay` the default.
 
-    Raises ConfigError for a malformed group, one that sets nothing, one that takes no parameter, and a model with none."""
+    Raise `ConfigError` for a malformed group, a group that sets nothing or matches no parameter, and a model without any to train."""
     remaining = trainable_parameters(model)
     if not remaining:
-        raise ConfigError("model: none of its parameters requires a gradient, so there is nothing to train")
-    spared = _spared_names(model, remaining)
+        raise ConfigError("model: no parameter requires a gradient, so there is nothing to train; check trainer.freeze")
+    no_decay_names = _no_decay_names(model, remaining)
     groups: list[ParamGroup] = []
     for i, spec in enumerate(specs):
         key = f"optimizer.param_groups[{i}]"
-        accepts, lr_scale, decay = _parse_group(spec, key)
-        taken = [parameter for parameter in remaining if accepts(parameter)]
-        if not taken:
-            raise ConfigError(f"{key}: its filter takes no parameter that an earlier group left; correct the filter or remove the group")
-        remaining = [parameter for parameter in remaining if not accepts(parameter)]
-        groups += _split(f"group {i}", taken, lr_scale, decay, weight_decay, spared)
-    return groups + _split("default", remaining, 1.0, None, weight_decay, spared)
+        matches, lr_scale, decay = _parse_group(spec, key)
+        matched = [parameter for parameter in remaining if matches(parameter)]
+        if not matched:
+            raise ConfigError(f"{key}: its filter matches no parameter outside the earlier groups; correct the filter or remove the group")
+        remaining = [parameter for parameter in remaining if not matches(parameter)]
+        groups += _split(f"group {i}", matched, lr_scale, decay, weight_decay, no_decay_names)
+    return groups + _split("default", remaining, 1.0, None, weight_decay, no_decay_names)
 
 
-def _spared_names(model: nn.Module, parameters: list[Parameter]) -> set[str]:
-    """`model.no_decay` may name what this variant of the model lacks: timm lists its tokens whether it built them or not."""
+def _no_decay_names(model: nn.Module, parameters: list[Parameter]) -> set[str]:
+    """Return the names of the parameters without weight decay.
+
+    `model.no_decay` may contain names that the model does not have: timm lists its tokens even if the model is built without them."""
     named = {name.replace("_orig_mod.", "") for name in getattr(model, "no_decay", ())}
     return named | {parameter.name for parameter in parameters if parameter.tensor.ndim < 2}
 
 
 def _parse_group(spec: Any, key: str) -> tuple[Filter, float, float | None]:
     if not isinstance(spec, Mapping) or "filter" not in spec:
-        raise ConfigError(f"{key}={spec!r}: a group is a dict with `filter` and at least one of lr_scale, weight_decay")
-    unknown = [word for word in spec if word not in GROUP_KEYS]
+        raise ConfigError(f"{key}={spec!r}: a group must be a dict with `filter` and at least one of lr_scale, weight_decay")
+    unknown = [name for name in spec if name not in GROUP_KEYS]
     if unknown:
-        raise ConfigError(f"{key}.{unknown[0]}: no such setting; a group may hold {', '.join(GROUP_KEYS)}")
+        raise ConfigError(f"{key}.{unknown[0]}: unknown key; choose from {', '.join(GROUP_KEYS)}")
     if len(spec) < 2:
-        raise ConfigError(f"{key}: it sets nothing; give it lr_scale or weight_decay, or remove it")
+        raise ConfigError(f"{key} sets nothing; set lr_scale or weight_decay, or remove the group")
     lr_scale, decay = spec.get("lr_scale", 1.0), spec.get("weight_decay")
-    for word, value in (("lr_scale", lr_scale), ("weight_decay", decay)):
-        if word in spec and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf")):
-            raise ConfigError(f"{key}.{word}={value!r}: give a number that is at least 0")
+    for name, value in (("lr_scale", lr_scale), ("weight_decay", decay)):
+        if name in spec and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf")):
+            raise ConfigError(f"{key}.{name}={value!r}; it must be a number that is at least 0")
     return parse_filter(spec["filter"], f"{key}.filter"), float(lr_scale), None if decay is None else float(decay)
 
 
 def _split(
-    label: str, parameters: list[Parameter], lr_scale: float, decay: float | None, default_decay: float, spared: set[str]
+    label: str, parameters: list[Parameter], lr_scale: float, decay: float | None, default_decay: float, no_decay_names: set[str]
 ) -> list[ParamGroup]:
-    """By weight decay and dtype: the fused kernels want lists of one dtype and one set of numbers."""
+    """Split by weight decay and dtype: a fused kernel takes a list of one dtype and one weight decay."""
     parts: dict[tuple[float, Any], list[Parameter]] = {}
     for parameter in parameters:
-        own = decay if decay is not None else 0.0 if parameter.name in spared else default_decay
-        parts.setdefault((own, parameter.tensor.dtype), []).append(parameter)
-    return [ParamGroup(label, tuple(members), lr_scale, own) for (own, _), members in parts.items()]
+        own_decay = decay if decay is not None else 0.0 if parameter.name in no_decay_names else default_decay
+        parts.setdefault((own_decay, parameter.tensor.dtype), []).append(parameter)
+    return [ParamGroup(label, tuple(part), lr_scale, own_decay) for (own_decay, _), part in parts.items()]
 
 
 def describe_groups(groups: Sequence[ParamGroup], optimizers: Sequence[str] | None = None) -> list[str]:
-    """One line per group: settings, sizes, and the names it holds with block numbers folded into `*`."""
+    """Return one line per group: its settings, sizes and parameter names, with block numbers replaced by `*`.
+
+    `optimizers`: the name of the optimizer of each group, written first."""
     lines = []
     for i, group in enumerate(groups):
         size = sum(tensor.numel() for tensor in group.tensors)

@@ -1,8 +1,8 @@
-"""The number formats of a run: float32, float64, or autocast to bf16 or fp16, the last with a scaled loss.
+"""The numeric precision of a run: float32, float64, or autocast to bf16 or fp16, the last with loss scaling.
 
-Contexts are made once and entered again and again, so that float32 pays for nothing. The loss scale follows the rule of
-`torch.amp.GradScaler` with its own kernel, but takes the `found_inf` that the whole update agrees on: with two optimizers
-GradScaler itself lets one step while the other skips, and it walks over every gradient twice.
+The autocast context is made once and entered for each micro-batch; float32 has a null context. The loss scale follows the rule of
+`torch.amp.GradScaler` and uses its kernel, with one `found_inf` for the whole update: torch's GradScaler lets one of two optimizers
+step while the other skips, and reads every gradient twice.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class GradScaler:
-    """The loss scale, float32 [] on the device: doubled after `INTERVAL` updates in a row were applied, halved by a skipped one."""
+    """The loss scale, float32 [] on the device: doubled after `INTERVAL` consecutive applied updates, halved by a skipped update."""
 
     INITIAL, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
 
     def __init__(self, device: torch.device) -> None:
         self.value = torch.full((), self.INITIAL, device=device)
-        self.good = torch.zeros((), dtype=torch.int32, device=device)
+        self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
 
     def update(self, found_inf: Tensor) -> None:
-        """Take the outcome of an update, float32 [] on the device; does not wait for it."""
-        torch._amp_update_scale_(self.value, self.good, found_inf, self.GROWTH, self.BACKOFF, self.INTERVAL)
+        """Adjust the scale after an update; `found_inf`, float32 [] on the device, is 1 if it was skipped. Does not wait for it."""
+        torch._amp_update_scale_(self.value, self.growth_tracker, found_inf, self.GROWTH, self.BACKOFF, self.INTERVAL)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"scale": float(self.value), "good": int(self.good)}
+        return {"scale": float(self.value), "growth_tracker": int(self.growth_tracker)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.value.fill_(state["scale"])
-        self.good.fill_(state["good"])
+        self.growth_tracker.fill_(state["growth_tracker"])
 
 
 class Precision:
-    """`name` is a `trainer.precision`. `scaler` is None but for fp16."""
+    """`name`: a value of `trainer.precision`. `scaler`: the loss scale for fp16, None otherwise."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
@@ -49,28 +49,29 @@ class Precision:
         self._one = torch.ones((), dtype=self.dtype, device=device)
 
     def autocast(self) -> Any:
-        """The context to run forward in; the same object each time, so never inside itself."""
+        """Return the context of the forward pass. It is the same object each time, so do not nest it."""
         return self._context
 
     @property
     def loss_scale(self) -> Tensor | None:
-        """What losses are multiplied by before backward, float32 []; None: nothing."""
+        """The factor on the losses before backward, float32 []; None: not scaled."""
         return None if self.scaler is None else self.scaler.value
 
     def backward(self, losses: Tensor, factors: Tensor | None = None) -> None:
-        """Backward from the sum of `losses` [T] times `factors` [T] (1 by default), scaled: float16 gradients below 6e-8 would be lost
-        without. A loss that is not finite makes its factor and with it its gradients NaN (0 x inf), also where the gradient
-        alone would be finite, so that all processes see it in the common gradient norm without a message of its own."""
+        """Run backward from the sum of `losses` [T] times `factors` [T] (default 1) times the loss scale.
+
+        Without the scale, float16 gradients below 6e-8 would be 0. A non-finite loss makes its gradients NaN (0 x inf), even if they
+        would be finite, so every rank detects it in the all-reduced gradient norm without another message."""
         factors = self._one if factors is None else factors
         if self.scaler is not None:
             factors = factors * self.scaler.value
-        # All in the factors: a gradient handed to `backward` makes torch import sympy to check its shape (0.25 s of start-up).
+        # Scale in `factors`: a gradient argument to `backward` makes torch import sympy to check its shape (0.25 s of start-up).
         (torch.add(factors, losses.detach(), alpha=0) * losses).sum().backward()
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """A state of another precision is no error: a run that changes it (if allowed) starts with a fresh scale."""
+        """Load the loss scale. Ignore the state of another precision: a run that changes it (if allowed) starts with a new scale."""
         if self.scaler is not None and state:
             self.scaler.load_state_dict(state)

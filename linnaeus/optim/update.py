@@ -1,7 +1,7 @@
-"""The part of an update after backward: norm, finite check, clipping, optimizers, loss scale, average, counts.
+"""An update after backward: gradient norm, finite check, clipping, optimizer step, loss scale, moving average, counts.
 
-All of it is decided on the device: the update is skipped there when the gradient is not finite, and the host reads nothing but
-at log boundaries. After DDP's all-reduce the gradient is the same on all processes, and so is its norm, and so is the decision.
+A non-finite gradient is detected, and the update skipped, on the device; the host reads the counts only when a row is logged. After
+DDP's all-reduce the gradient and its norm are equal on all ranks, so all ranks skip the same updates.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from linnaeus.optim.precision import GradScaler
 
 
 class Update:
-    """`grad_norm`: of the last update, before clipping. `skipped_updates`, `skipped_in_a_row`: how many updates were skipped as
-    not finite, in all and since the last applied one. All float tensors [] on the device."""
+    """`grad_norm`: gradient norm of the last update before clipping. `skipped_updates`, `skipped_in_a_row`: number of updates skipped as
+    non-finite, in total and since the last applied one. All are float tensors [] on the device."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class Update:
         statistics: Sequence[Tensor] = (),
         growth: Growth | None = None,
     ) -> None:
-        """`statistics`: buffers that forward passes change (batch norm's); a skipped update leaves them as they were before it. What
-        `growth` connects stays connected even so."""
+        """`statistics`: buffers that the forward pass changes (batch norm); a skipped update restores them. Weights that `growth`
+        connects in a skipped update stay connected."""
         self.optimizers, self.max_grad_norm, self.scaler, self.ema = optimizers, max_grad_norm, scaler, ema
         self.growth, self._number = growth, 0
         self._statistics = list(statistics)
@@ -45,20 +45,20 @@ class Update:
 
     @torch.no_grad()
     def start(self, number: int = 0) -> None:
-        """Call before the first forward of the update `number`, counted from 1; without growth it need not be known."""
+        """Start update `number` (from 1), before its first forward pass. `number` is used by growth only."""
         self._number = number
         if self._statistics:
             torch._foreach_copy_(self._before, self._statistics)
 
     @torch.no_grad()
     def __call__(self) -> Tensor:
-        """Make one update from the gradients of the parameters, at the learning rate that was set; returns `grad_norm`.
+        """Make one update from the gradients of the parameters, at the current learning rate. Return `grad_norm`.
 
-        Skipped where the norm is not finite: then parameters, moments, step counts and averages keep their bits."""
+        If the norm is not finite, skip it: parameters, moments, step counts and averages are unchanged to the bit."""
         grads = self.optimizers.gradients()
         new = self.growth.connect(self._number, grads) if self.growth is not None else []
         norm = total_norm(grads)
-        zero = norm - norm  # NaN where the norm is infinite or NaN, and NaN is not itself; a number would cost 3 us as an operand
+        zero = norm - norm  # NaN if the norm is infinite or NaN; NaN != NaN. Comparing with a Python number would cost 3 us more
         torch.ne(zero, zero, out=self.found_inf)
         divisor = self._divisor(norm)
         if new:
@@ -76,12 +76,12 @@ class Update:
         return self.grad_norm
 
     def _divisor(self, norm: Tensor) -> Tensor | None:
-        """Unscaling and clipping as one division: by S max(1, (norm / S) / clip) = max(S, norm / clip), S the loss scale."""
+        """Return the divisor that unscales and clips: S max(1, (norm / S) / clip) = max(S, norm / clip), with S the loss scale."""
         scale = None if self.scaler is None else self.scaler.value
         if self.max_grad_norm is None:
             return scale
-        over = norm / self.max_grad_norm
-        return over.clamp_(min=1.0) if scale is None else torch.maximum(over, scale)
+        ratio = norm / self.max_grad_norm
+        return ratio.clamp_(min=1.0) if scale is None else torch.maximum(ratio, scale)
 
     def state_dict(self) -> dict[str, Any]:
         return {"skipped_updates": int(self.skipped_updates), "skipped_in_a_row": int(self.skipped_in_a_row)}
@@ -92,6 +92,6 @@ class Update:
 
 
 def total_norm(grads: list[Tensor | None]) -> Tensor:
-    """The Euclidean norm over all gradients, [] on the device."""
+    """Return the Euclidean norm of all gradients, [] on the device."""
     norms = torch._foreach_norm([grad for grad in grads if grad is not None])
     return torch.linalg.vector_norm(torch.stack(norms))

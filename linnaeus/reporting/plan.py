@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from linnaeus.durations import first_step_at
 from linnaeus.schedule.events import Every, Ramp
-from linnaeus.schedule.resolved import DENSITY, PARTIAL, ResolvedSchedule
+from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
+from linnaeus.schedule.validation_passes import PARTIAL
 
 if TYPE_CHECKING:
     from linnaeus.schedule.phases import Phases
@@ -132,10 +133,10 @@ def _levels(resolved: ResolvedSchedule) -> str:
 def _combinations(resolved: ResolvedSchedule) -> list[str]:
     if not resolved.validate_partial_mask_meta.steps():
         return []
-    listed = resolved.combinations[: resolved.listed]
+    listed = resolved.combinations[: resolved.num_listed]
     lines = _line("  combinations", ", ".join("+".join(c) for c in listed) or "none")
     if resolved.all_combinations_at_end:
-        lines += _line("  also at the end", ", ".join("+".join(c) for c in resolved.combinations[resolved.listed :]) or "none")
+        lines += _line("  also at the end", ", ".join("+".join(c) for c in resolved.combinations[resolved.num_listed :]) or "none")
     return lines
 
 

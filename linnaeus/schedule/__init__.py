@@ -1,4 +1,4 @@
-"""When things happen: durations become steps once, and one object answers whether something is due. Nothing here imports torch."""
+"""The schedule of a run: durations converted to steps once, and the events, ramps and phases they define. Does not import torch."""
 
 from linnaeus.schedule.early_stopping import EarlyStopping, StopConditions
 from linnaeus.schedule.events import Every, Ramp, TimeTrigger

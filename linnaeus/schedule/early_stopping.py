@@ -1,6 +1,6 @@
-"""When training stops before its length: patience (`EarlyStopping`, with a state) and stated limits (`StopConditions`, without).
+"""Conditions that stop training before its length: patience (`EarlyStopping`, has a state) and fixed limits (`StopConditions`, stateless).
 
-Both see only numbers that are the same on every process, so all of them stop at the same step.
+Their inputs are equal on every process rank, so all ranks stop at the same step.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from linnaeus.errors import ConfigError
 
 
 class EarlyStopping:
-    """Stops after `patience` checks in a row without an improvement by more than `min_delta`. Equal values and NaN are no
-    improvement: a plateau stops, and so does a run whose loss is lost."""
+    """Stop after `patience` consecutive checks without an improvement of more than `min_delta`.
+
+    Equal values and NaN do not count as improvements, so a plateau stops the run, and so does a loss that became NaN."""
 
     def __init__(self, patience: int = 7, min_delta: float = 0.0, mode: str = "min") -> None:
         if patience < 1:
@@ -23,15 +24,15 @@ class EarlyStopping:
         if min_delta < 0:
             raise ConfigError(f"early_stop.min_delta is {min_delta}; it must be at least 0")
         if mode not in ("min", "max"):
-            raise ConfigError(f"early_stop.mode is {mode!r}; it is min or max")
+            raise ConfigError(f"early_stop.mode is {mode!r}; it must be min or max")
         self.patience, self.min_delta, self.mode = patience, min_delta, mode
-        self.best_loss = math.inf if mode == "min" else -math.inf  # the best value so far, whatever is monitored
+        self.best_loss = math.inf if mode == "min" else -math.inf  # best value so far of the monitored metric, loss or not
         self.counter = 0
 
     def check(self, value: float) -> bool:
-        """Take the value of one validation; True when it is time to stop."""
+        """Record the value of one validation. Return True if training should stop."""
         gain = self.best_loss - value if self.mode == "min" else value - self.best_loss
-        if gain > self.min_delta:  # false for NaN
+        if gain > self.min_delta:  # False for NaN
             self.best_loss, self.counter = float(value), 0
         else:
             self.counter += 1
@@ -45,20 +46,20 @@ class EarlyStopping:
 
 
 class StopConditions:
-    """The limits of `schedule.early_stop`. Each question answers with the reason to stop, one line, or None."""
+    """The limits of `schedule.early_stop`. Each method returns the reason to stop, in one line, or None."""
 
     def __init__(self, config: EarlyStopConfig, warmup_end: int = 0) -> None:
         self.config, self.warmup_end = config, warmup_end
 
     def at_step(self, step: int) -> str | None:
-        """After each update."""
+        """Check the limit on steps. Call after each update."""
         limit = self.config.max_steps
         if limit is not None and step >= limit:
             return f"step {step} reached schedule.early_stop.max_steps={limit}"
         return None
 
     def after_log(self, step: int, learning_rate: float, grad_norm: float) -> str | None:
-        """At a log boundary, where the gradient norm (before clipping) has been read; the rate has no floor during warm-up."""
+        """Check the learning rate (after warm-up only) and the gradient norm before clipping. Call when a row is logged."""
         floor, ceiling = self.config.min_lr, self.config.max_grad_norm
         if floor is not None and step > self.warmup_end and learning_rate < floor:
             return f"learning rate {learning_rate:.3g} fell below schedule.early_stop.min_lr={floor:.3g} at step {step}"
@@ -67,7 +68,9 @@ class StopConditions:
         return None
 
     def after_validation(self, results: Mapping[str, float]) -> str | None:
-        """When the passes of a step have results. Raises `ConfigError` when they have no metric of the monitored name."""
+        """Check the monitored metric in the `results` of the validation passes of one step.
+
+        Raise `ConfigError` if the monitored pass ran and its results do not contain the metric."""
         monitor, bound = self.config.monitor, self.config.metric_bound
         if bound is None and self.config.patience is None:
             return None
@@ -80,8 +83,10 @@ class StopConditions:
         return None
 
     def _check_name(self, results: Mapping[str, float]) -> None:
-        """A monitored pass may not be due at this step; one that ran without the metric is a wrong name."""
+        """Raise `ConfigError` if the monitored pass has results. A pass that is not due at this step has no results: not an error."""
         prefix = self.config.monitor.split("/")[0] + "/"
-        there = [name for name in results if name.startswith(prefix)]
-        if there:
-            raise ConfigError(f"schedule.early_stop.monitor={self.config.monitor} is no metric of this run; there are {', '.join(there)}")
+        found = [name for name in results if name.startswith(prefix)]
+        if found:
+            raise ConfigError(
+                f"schedule.early_stop.monitor={self.config.monitor} is not a metric of this run; choose one of {', '.join(found)}"
+            )

@@ -1,7 +1,7 @@
-"""When something recurs: `Every` in steps, `TimeTrigger` by the clock.
+"""Recurring events, in steps (`Every`) or by the clock (`TimeTrigger`), and values that change linearly over steps (`Ramp`).
 
-The plan lists `Every.steps()` and the run asks `Every.due(step)`: the same arithmetic, so what is listed is what fires.
-`step` is the number of an update, counted from 1: the value of `global_step` once that update is done.
+The plan lists `Every.steps()` and the run calls `Every.due(step)`. Both use the same arithmetic, so the plan lists exactly the steps at
+which the event occurs. The `step` of an event is the number of an update, from 1: the value of `global_step` after that update.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from linnaeus.errors import ConfigError
 
 @dataclass(frozen=True)
 class Every:
-    """The steps in first..last that are a multiple of one of `periods` or in `others`. Whole periods need no memory: a row of
-    metrics each step of a million costs nothing; fractional ones (33 % of 10 steps) are few and listed."""
+    """The steps in first..last that are a multiple of one of `periods` or an element of `others`.
+
+    Whole periods are not expanded: a row of metrics at each of a million steps takes no memory. Fractional periods (33 % of 10 steps)
+    are expanded into `others`; they have few steps."""
 
     periods: tuple[int, ...] = ()
     others: frozenset[int] = frozenset()
     first: int = 1
     last: int = 0
     cadences: tuple[str, ...] = ()  # as the user wrote them
-    seconds: tuple[float, ...] = ()  # cadences by the clock, for `TimeTrigger`
+    seconds: tuple[float, ...] = ()  # intervals by the clock, for `TimeTrigger`
 
     @classmethod
     def resolve(
@@ -42,8 +44,10 @@ class Every:
         at_end: bool = False,
         by_clock: bool = False,
     ) -> Every:
-        """From durations: multiples of N steps, of N epochs or of X % of `total_steps`, of which those in first..last happen;
-        `at_end` adds `last`. Raises `ConfigError` for a cadence of zero, or by the clock where that is not allowed."""
+        """Return the event at the multiples of each duration in `texts` (N steps, N epochs or X % of `total_steps`) within first..last.
+
+        `at_end` adds the step `last`. Durations by the clock go to `seconds` if `by_clock`. Raise `ConfigError`, naming `key`, for a
+        duration of zero, and for one by the clock without `by_clock`."""
         periods: list[int] = []
         others: set[int] = {last} if at_end and last >= first else set()
         cadences, seconds = [], []
@@ -51,7 +55,7 @@ class Every:
             duration = Duration.parse(text, key)
             cadences.append(str(duration))
             if duration.amount == 0:
-                raise ConfigError(f"{key} is {text!r}; nothing can happen every {text}, use [] for never")
+                raise ConfigError(f"{key} is {text!r}; an interval must be more than 0, use [] for never")
             if duration.is_time and by_clock:
                 seconds.append(duration.seconds)
                 continue
@@ -63,7 +67,7 @@ class Every:
         return cls(tuple(periods), frozenset(others), first, last, tuple(cadences), tuple(seconds))
 
     def due(self, step: int) -> bool:
-        """Whether it happens at this step."""
+        """Return True if the event occurs at this step."""
         if not self.first <= step <= self.last:
             return False
         for period in self.periods:
@@ -73,11 +77,11 @@ class Every:
 
     @property
     def ever_due(self) -> bool:
-        """Whether it is ever due, without listing when."""
+        """True if the event occurs at any step. Does not list the steps."""
         return bool(self.others) or any(-(-self.first // period) * period <= self.last for period in self.periods)
 
     def steps(self) -> list[int]:
-        """Every step at which it happens, in order."""
+        """Return every step at which the event occurs, sorted."""
         candidates = set(self.others)
         for period in self.periods:
             candidates.update(range(period, self.last + 1, period))
@@ -85,24 +89,24 @@ class Every:
 
 
 def multiples(period: float, first: int, last: int) -> list[int]:
-    """The first whole step at or past each multiple of a fractional `period`, as far as they lie in first..last."""
+    """Return the multiples of a fractional `period`, each rounded up to a whole step, that lie in first..last."""
     steps = (first_step_at(k * period) for k in range(1, math.ceil(last / period) + 1))
     return [step for step in steps if first <= step <= last]
 
 
 class TimeTrigger:
-    """True once every `seconds` of the clock, which starts when it is made. Only rank 0 may ask: clocks differ."""
+    """A trigger that is due once every `seconds` of the clock, counted from its creation. Use it on rank 0 only: clocks differ."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self.clock = seconds, clock
         self.restart()
 
     def restart(self) -> None:
-        """Count the interval from now."""
+        """Start a new interval now."""
         self.next = self.clock() + self.seconds
 
     def due(self) -> bool:
-        """Whether the interval has passed; if so the next one begins now."""
+        """Return True if the interval has passed, and start the next one now."""
         if self.clock() < self.next:
             return False
         self.restart()
@@ -111,7 +115,9 @@ class TimeTrigger:
 
 @dataclass(frozen=True)
 class Ramp:
-    """`start` up to `begin_step`, `end` from `until_step` on. Steps are `global_step` before the update that uses the value."""
+    """A probability or a share that is `start` up to `begin_step`, `end` from `until_step` on, and linear between them.
+
+    It is a pure function of the step: `global_step` before the update that uses the value."""
 
     start: float
     end: float
@@ -120,12 +126,12 @@ class Ramp:
 
     @classmethod
     def resolve(cls, config: RampConfig | LinearGrowthConfig, key: str, total_steps: int, steps_per_epoch: int) -> Ramp:
-        """Raises `ConfigError` when it would end before it begins."""
+        """Convert the durations of `config` to steps. Raise `ConfigError`, naming `key`, if `until` comes before `begin`."""
         begin = Duration.parse(config.begin, f"{key}.begin").to_steps(total_steps, steps_per_epoch)
         until = Duration.parse(config.until, f"{key}.until").to_steps(total_steps, steps_per_epoch)
         if until < begin:
-            beyond = f"{key}.until={config.until} (step {until}) comes before {key}.begin={config.begin} (step {begin})"
-            raise ConfigError(f"{beyond}; swap them or make it later")
+            order = f"{key}.until={config.until} (step {until}) comes before {key}.begin={config.begin} (step {begin})"
+            raise ConfigError(f"{order}; swap them or set a later {key}.until")
         return cls(config.start, config.end, begin, until)
 
     @property
@@ -133,7 +139,7 @@ class Ramp:
         return self.start == self.end
 
     def at(self, step: int) -> float:
-        """The value at `step`; `until_step` itself has `end`, so an empty ramp is a jump."""
+        """Return the value at `step`. The value at `until_step` is `end`, so a ramp of zero length is a jump."""
         if step >= self.until_step:
             return self.end
         if step <= self.begin_step:

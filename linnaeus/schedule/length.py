@@ -1,5 +1,7 @@
-"""The length of a run, known exactly before the first batch: it depends on the number of samples and the global batch alone,
-not on processes, accumulation or grouping, so schedules that depend on it cannot be circular.
+"""The length of a run in steps, known before the first batch.
+
+It depends on the number of samples and the global batch size only, not on process ranks or accumulation, so a schedule can be computed
+from it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from linnaeus.errors import ConfigError
 
 @dataclass(frozen=True)
 class TrainingLength:
-    """`epochs` counts the last one although `total_steps` may cut it short."""
+    """`epochs` includes the last epoch even if `total_steps` cuts it short."""
 
     steps_per_epoch: int
     total_steps: int
@@ -21,20 +23,22 @@ class TrainingLength:
 
 
 def training_length(config: Config, dataset_size: int) -> TrainingLength:
-    """Updates of an epoch and of the run for `dataset_size` training samples. Raises `ConfigError` when there are none."""
+    """Return the number of updates per epoch and of the run for `dataset_size` training samples. Raise `ConfigError` if it is 0."""
     per_epoch = steps_per_epoch(config, dataset_size)
     text = config.trainer.length
     duration = Duration.parse(text, "trainer.length")
     if duration.unit not in ("steps", "epochs"):
-        raise ConfigError(f"trainer.length is {text}; the length of the run is in epochs or steps: 20epochs or 5000steps")
+        raise ConfigError(f"trainer.length is {text}; it must be in epochs or steps, such as 20epochs or 5000steps")
     total = duration.to_steps(0, per_epoch)
     if total < 1:
-        raise ConfigError(f"trainer.length is {text}, which is no update at all; make it at least 1steps")
+        raise ConfigError(f"trainer.length is {text}; it must be at least 1 step")
     return TrainingLength(per_epoch, total, -(-total // per_epoch))
 
 
 def steps_per_epoch(config: Config, dataset_size: int) -> int:
-    """ceil(N / global batch) with `data.last_batch=keep`, floor with `drop`."""
+    """Return the updates of one epoch: ceil(N / global batch size) with `data.last_batch=keep`, floor with `drop`.
+
+    Raise `ConfigError` if there are no samples, or fewer than one global batch with `drop`."""
     batch = config.trainer.global_batch_size
     if dataset_size < 1:
         raise ConfigError(f"data.name={config.data.name} has no training samples; check the split and the filters of the data")
@@ -49,21 +53,23 @@ def steps_per_epoch(config: Config, dataset_size: int) -> int:
 
 
 def accumulation_steps(config: Config, world_size: int) -> int:
-    """Micro-batches of one update on one process. Raises `ConfigError` with the nearest right values when it is no whole number."""
+    """Return the micro-batches per update on one process rank.
+
+    Raise `ConfigError`, with the nearest valid values, if the global batch does not divide into whole micro-batches."""
     batch, micro = config.trainer.global_batch_size, config.trainer.micro_batch_size
-    at_once = micro * world_size
-    if batch % at_once == 0:
-        return batch // at_once
-    below, above = batch // at_once * at_once, -(-batch // at_once) * at_once
+    unit = micro * world_size
+    if batch % unit == 0:
+        return batch // unit
+    below, above = batch // unit * unit, -(-batch // unit) * unit
     nearest = f"{below} or {above}" if below else f"{above}"
     fits = f", or trainer.micro_batch_size={_fitting_micro_batch(batch, micro, world_size)}" if batch % world_size == 0 else ""
     raise ConfigError(
-        f"trainer.global_batch_size={batch} is not a multiple of trainer.micro_batch_size x processes = {micro} x {world_size} = {at_once};"
+        f"trainer.global_batch_size={batch} is not a multiple of trainer.micro_batch_size x processes = {micro} x {world_size} = {unit};"
         f" use trainer.global_batch_size={nearest}{fits}"
     )
 
 
 def _fitting_micro_batch(batch: int, micro: int, world_size: int) -> int:
-    """The largest micro-batch up to the wished one (or the whole share of a process) that divides the global batch."""
+    """Return the largest micro-batch size up to `micro` that divides the share of one rank, batch / world_size."""
     share = batch // world_size
     return next(m for m in range(min(micro, share), 0, -1) if share % m == 0)

@@ -1,6 +1,6 @@
-"""The schedule of a run in whole steps: every duration of the config resolved once, checked, frozen.
+"""The schedule of a run in whole steps: every duration of the configuration resolved once, checked and frozen.
 
-`OpsSchedule` asks it, `schedule_summary` and `schedule_picture` show it, loader workers carry it for the ramps.
+`OpsSchedule` reads it, `schedule_summary` and `schedule_picture` display it, and loader workers receive a copy for the ramps.
 """
 
 from __future__ import annotations
@@ -23,22 +23,29 @@ from linnaeus.config.schema_optimization import (
 from linnaeus.config.schema_schedule import EarlyStopConfig, ScheduleConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
-from linnaeus.schedule.combinations import Combination, all_combinations, listed_combinations
 from linnaeus.schedule.events import Every, Ramp
+from linnaeus.schedule.validation_passes import (
+    PARTIAL,
+    PASSES,
+    Combination,
+    all_combinations,
+    check_monitor,
+    listed_combinations,
+    passes_of_last_step,
+)
 
 if TYPE_CHECKING:
     from linnaeus.schedule.phases import Phases
 
-PARTIAL = "validate_partial_mask_meta"
-PASSES = ("validate", "validate_mask_meta", PARTIAL)
 DENSITY = "connected weights"
 RAMPS = ("meta_mask_prob", "partial_meta_mask_prob", "null_mask_prob", "mixup_prob")
 
 
 @dataclass(frozen=True)
 class ResolvedSchedule:
-    """All plain integers and tuples; picklable. `last_step` is where the run ends at the latest (`early_stop.max_steps`), while
-    fractions are of `total_steps`."""
+    """Plain integers and tuples, so it can be pickled.
+
+    The run ends at `last_step` at the latest (`early_stop.max_steps`). Percentages are of `total_steps`."""
 
     total_steps: int
     steps_per_epoch: int
@@ -51,33 +58,33 @@ class ResolvedSchedule:
     validate_mask_meta: Every
     validate_partial_mask_meta: Every
     checkpoint: Every
-    weighting: Every  # when the task weights are updated
-    conflict: Every  # when the conflict between tasks is measured
-    growth: Every  # when weights are connected
-    density: Ramp | None  # of connected weights; None: all are, from the start
-    combinations: tuple[Combination, ...]  # of masked components, by the index of their partial pass
-    listed: int  # how many of them the config lists: the others run at the end only
+    weighting: Every  # updates of the task weights
+    conflict: Every  # measurements of the gradient conflict between tasks
+    growth: Every  # updates that connect weights
+    density: Ramp | None  # share of connected weights; None: all weights are connected from the start
+    combinations: tuple[Combination, ...]  # masked components of each partial pass, by its index
+    num_listed: int  # the first combinations, listed in the configuration; the others run at the end only
     all_combinations_at_end: bool
-    at_end: tuple[str, ...]  # the validation passes that belong to the last step, wherever that turns out to be
-    can_mask: bool  # whether there are metadata, as far as is known, that a validation pass could mask
-    probabilities: tuple[str, ...]  # those of RAMPS that the data ask for
+    at_end: tuple[str, ...]  # validation passes of the last step, also if the run stops early
+    can_mask: bool  # False if the data have no metadata to mask; True also if that is not known yet
+    probabilities: tuple[str, ...]  # the names in RAMPS that affect these data
     meta_mask_prob: Ramp
     partial_meta_mask_prob: Ramp
     null_mask_prob: Ramp
     mixup_prob: Ramp
-    mixup_group_levels: tuple[tuple[int, str], ...]  # (0-based epoch from which on, taxonomic rank)
+    mixup_group_levels: tuple[tuple[int, str], ...]  # (first epoch, 0-based; taxonomic rank)
     warmup_end: int
-    lr_milestones: tuple[tuple[str, int], ...]  # (what happens to the learning rate, step)
-    phases: Phases | None  # the curriculum
+    lr_milestones: tuple[tuple[str, int], ...]  # (change of the learning rate, step)
+    phases: Phases | None  # of the curriculum
     early_stop: EarlyStopConfig
 
     @property
     def epochs(self) -> int:
-        """Epochs begun, the last one possibly cut short."""
+        """Number of epochs, including a last one that `total_steps` cuts short."""
         return -(-self.total_steps // self.steps_per_epoch)
 
     def events(self) -> dict[str, Every]:
-        """Everything that happens at steps, by its name in the plan."""
+        """Return every event, by its name in the plan."""
         masking = {"validate_mask_meta": self.validate_mask_meta, PARTIAL: self.validate_partial_mask_meta} if self.can_mask else {}
         return {
             "validate": self.validate,
@@ -91,7 +98,7 @@ class ResolvedSchedule:
         }
 
     def ramps(self) -> dict[str, Ramp]:
-        """What moves or stands between 0 and 1 in this run, by its name in the plan."""
+        """Return the probabilities that affect these data and the share of connected weights, by their names in the plan."""
         density = {DENSITY: self.density} if self.density is not None else {}
         return {name: getattr(self, name) for name in self.probabilities} | density
 
@@ -104,30 +111,31 @@ def resolve_all_schedule_params(
     tasks: int | None = None,
     probabilities: Sequence[str] = RAMPS,
 ) -> ResolvedSchedule:
-    """Every duration in steps. `components` are the metadata components of the data: () for none, None where they are not
-    known yet, as are the number of `tasks`; `probabilities` are those of `RAMPS` that the data ask for. Raises `ConfigError`, one line, for
-    what cannot be."""
-    from linnaeus.schedule.phases import Phases  # and with it numpy, which not every command needs
+    """Return the schedule of `config` with every duration converted to steps.
+
+    `components`: metadata components of the data, () if there are none. `tasks`: number of tasks. Both are None before the data are
+    known. `probabilities`: the names in `RAMPS` that affect the data. Raise `ConfigError`, in one line, for an impossible schedule."""
+    from linnaeus.schedule.phases import Phases  # imports numpy, which some commands do not need
 
     assert total_steps > 0 and steps_per_epoch > 0
     schedule, scheduler = config.schedule, config.lr_scheduler
-    _check_monitor(schedule)
+    check_monitor(schedule)
     lengths = (total_steps, steps_per_epoch)
     last = min(total_steps, schedule.early_stop.max_steps or total_steps)
     has_metadata = components is None or len(components) > 0
     listed = listed_combinations(schedule.partial_combinations, components) if has_metadata else ()
-    complete = schedule.all_combinations_at_end and bool(components)
-    combinations = all_combinations(listed, components or ()) if complete else listed
+    every_combination = schedule.all_combinations_at_end and bool(components)
+    combinations = all_combinations(listed, components or ()) if every_combination else listed
     if schedule.validate_partial_mask_meta and has_metadata and not listed:
         raise ConfigError("schedule.validate_partial_mask_meta needs schedule.partial_combinations, such as [[SPATIAL]]; or set it to []")
     events = _events(config, *lengths, last, {"validate": True, "validate_mask_meta": has_metadata, PARTIAL: bool(combinations)})
     events |= _weighting_events(config.weighting, *lengths, last, tasks)
-    events["growth"], density = _growth(config.growth, *lengths, last)
+    events["growth"], density = _growth_event(config.growth, *lengths, last)
     ramps = {name: Ramp.resolve(getattr(schedule, name), f"schedule.{name}", *lengths) for name in RAMPS}
-    acting = tuple(name for name in RAMPS if name in probabilities and (has_metadata or not name.endswith("meta_mask_prob")))
-    _check_acting(schedule, acting)
-    levels = _mixing_levels(schedule, *lengths)
-    levels = levels if "mixup_prob" in acting else ()
+    effective = tuple(name for name in RAMPS if name in probabilities and (has_metadata or not name.endswith("meta_mask_prob")))
+    _check_probabilities(schedule, effective)
+    levels = _mixup_group_levels(schedule, *lengths)
+    levels = levels if "mixup_prob" in effective else ()
     phases = Phases.resolve(schedule.phases or {}, *lengths)
     warmup_end = Duration.parse(scheduler.warmup, "lr_scheduler.warmup").to_steps(*lengths)
     return ResolvedSchedule(
@@ -147,26 +155,27 @@ def resolve_all_schedule_params(
         growth=events["growth"],
         density=density,
         combinations=combinations,
-        listed=len(listed),
-        all_combinations_at_end=complete,
-        at_end=_passes_at_end(schedule, events, complete),
+        num_listed=len(listed),
+        all_combinations_at_end=every_combination,
+        at_end=passes_of_last_step(schedule, events, every_combination),
         can_mask=has_metadata,
-        probabilities=acting,
+        probabilities=effective,
         meta_mask_prob=ramps["meta_mask_prob"],
         partial_meta_mask_prob=ramps["partial_meta_mask_prob"],
         null_mask_prob=ramps["null_mask_prob"],
         mixup_prob=ramps["mixup_prob"],
         mixup_group_levels=levels,
         warmup_end=warmup_end,
-        lr_milestones=_lr_moments(scheduler, warmup_end, phases, *lengths),
+        lr_milestones=_lr_milestones(scheduler, warmup_end, phases, *lengths),
         phases=phases,
         early_stop=schedule.early_stop,
     )
 
 
 def _events(config: Config, total: int, per_epoch: int, last: int, possible: dict[str, bool]) -> dict[str, Every]:
-    """Every kind of event; of the validation passes those that are `possible` with the metadata there are. At the end come the
-    passes that have a cadence, and all that mask something where every combination is asked for."""
+    """Return the events of logging, reports, checkpoints and validation passes. A pass that is not `possible` is never due.
+
+    The last step has the passes with a cadence (`validate_at_end`) and the masking passes (`all_combinations_at_end`)."""
     schedule = config.schedule
 
     def every(name: str, at_end: bool = False, by_clock: bool = False) -> Every:
@@ -176,100 +185,84 @@ def _events(config: Config, total: int, per_epoch: int, last: int, possible: dic
     events = {"log": every("log"), "report": every("report", bool(schedule.report), by_clock=True)}
     events["checkpoint"] = every("checkpoint", schedule.checkpoint_at_end, by_clock=True)
     for name in PASSES:
-        once_more = schedule.validate_at_end and bool(getattr(schedule, name))
-        complete = schedule.all_combinations_at_end and name != "validate"
-        events[name] = every(name, once_more or complete) if possible[name] else never
+        with_cadence = schedule.validate_at_end and bool(getattr(schedule, name))
+        every_combination = schedule.all_combinations_at_end and name != "validate"
+        events[name] = every(name, with_cadence or every_combination) if possible[name] else never
     return events
 
 
 def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, last: int, tasks: int | None) -> dict[str, Every]:
-    """When task weights are updated (surgery: always), and when the conflict is measured between tasks, of which it takes two."""
-    moves = Every(first=1, last=last)
+    """Return the updates of the task weights (surgery: every update) and the measurements of gradient conflict (none for one task)."""
+    weight_updates = Every(first=1, last=last)
     if isinstance(weighting, MovingWeightsConfig):
-        begin = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)
-        moves = Every.resolve(weighting.every, "weighting.every", total, per_epoch, last, first=max(1, begin))
+        warmup = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)
+        weight_updates = Every.resolve(weighting.every, "weighting.every", total, per_epoch, last, first=max(1, warmup))
     elif isinstance(weighting, SurgeryConfig):
-        moves = Every.resolve(["1steps"], "weighting", total, per_epoch, last)
+        weight_updates = Every.resolve(["1steps"], "weighting", total, per_epoch, last)
     cadence = [] if tasks == 1 else weighting.conflict
-    return {"weighting": moves, "conflict": Every.resolve(cadence, "weighting.conflict", total, per_epoch, last)}
+    return {"weighting": weight_updates, "conflict": Every.resolve(cadence, "weighting.conflict", total, per_epoch, last)}
 
 
-def _growth(growth: GrowthConfig, total: int, per_epoch: int, last: int) -> tuple[Every, Ramp | None]:
-    """When weights are connected, the last time where the ramp ends; and the share of them that is."""
+def _growth_event(growth: GrowthConfig, total: int, per_epoch: int, last: int) -> tuple[Every, Ramp | None]:
+    """Return the updates that connect weights, the last one at the end of the ramp, and the ramp of the share that is connected."""
     never = Every(first=1, last=last)
     if not isinstance(growth, LinearGrowthConfig):
         return never, None
     if growth.end < growth.start:
-        raise ConfigError(f"growth.end={growth.end:g} is less than growth.start={growth.start:g}; connected weights stay, make it larger")
+        raise ConfigError(f"growth.end={growth.end:g} is less than growth.start={growth.start:g}; connections are never removed, use more")
     density = Ramp.resolve(growth, "growth", total, per_epoch)
     if density.is_constant:
         if growth.every:
-            stays = f"growth.end={growth.end:g} is growth.start, so nothing would ever be connected"
-            raise ConfigError(f"{stays}; make it larger, or say growth.every=[] for a density that stays")
+            constant = f"growth.end={growth.end:g} equals growth.start, so no weight would ever be connected"
+            raise ConfigError(f"{constant}; use a larger growth.end, or growth.every=[] for a constant density")
         return never, density
     if density.until_step == 0:
-        raise ConfigError(f"growth.until={growth.until} leaves no update to grow in; make it later")
+        raise ConfigError(f"growth.until={growth.until} is step 0, before the first update; set a later one")
     if not growth.every:
-        raise ConfigError("growth.every=[]: nothing would ever be connected; say when, such as [1%]")
+        raise ConfigError("growth.every is [], so no weight would ever be connected; set it, such as [1%]")
     first, until = min(density.begin_step + 1, density.until_step), min(density.until_step, last)
-    whole = density.until_step <= last
-    return Every.resolve(growth.every, "growth.every", total, per_epoch, until, first=first, at_end=whole), density
+    reaches_end = density.until_step <= last
+    return Every.resolve(growth.every, "growth.every", total, per_epoch, until, first=first, at_end=reaches_end), density
 
 
-def _lr_moments(
+def _lr_milestones(
     scheduler: SchedulerConfig, warmup_end: int, phases: Phases | None, total: int, per_epoch: int
 ) -> tuple[tuple[str, int], ...]:
-    """The corners of the learning rate, for the plan; the curve itself is the scheduler's."""
-    moments = [("warm-up ends", warmup_end)] if warmup_end else []
+    """Return (description, step) of each point where the learning rate changes shape, for the plan. `LRSchedule` computes the curve."""
+    milestones = [("warm-up ends", warmup_end)] if warmup_end else []
     if isinstance(scheduler, StepConfig):
         at = (Duration.parse(text, "lr_scheduler.milestones").to_steps(total, per_epoch) for text in scheduler.milestones)
-        moments += [(f"x {scheduler.factor:g}", step) for step in at]
+        milestones += [(f"x {scheduler.factor:g}", step) for step in at]
     if isinstance(scheduler, WSDConfig):
-        moments.append(("decay begins", max(0, total - Duration.parse(scheduler.decay, "lr_scheduler.decay").to_steps(total, per_epoch))))
-    moments += phases.lr_milestones(total) if phases is not None else []
-    return tuple(sorted(moments, key=lambda moment: moment[1]))
+        milestones.append(
+            ("decay begins", max(0, total - Duration.parse(scheduler.decay, "lr_scheduler.decay").to_steps(total, per_epoch)))
+        )
+    milestones += phases.lr_milestones(total) if phases is not None else []
+    return tuple(sorted(milestones, key=lambda milestone: milestone[1]))
 
 
-def _passes_at_end(schedule: ScheduleConfig, events: dict[str, Every], complete: bool) -> tuple[str, ...]:
-    masking = PASSES[1:] if complete else ()
-    return tuple(name for name in PASSES if name in masking or (schedule.validate_at_end and events[name].cadences))
-
-
-def _mixing_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tuple[tuple[int, str], ...]:
-    """The taxonomic rank that takes effect at the first epoch to start at or after each moment."""
+def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tuple[tuple[int, str], ...]:
+    """Return (epoch, taxonomic rank) of each entry of `schedule.mixup_group_level`: it takes effect at the first epoch that starts at or
+    after the step of the entry."""
     levels: dict[int, str] = {}
-    moments: list[int] = []
+    steps: list[int] = []
     for i, entry in enumerate(schedule.mixup_group_level):
         key = f"schedule.mixup_group_level[{i}]"
         if set(entry) != {"from", "level"}:
-            raise ConfigError(f"{key} has the keys {', '.join(entry) or 'none'}; it takes from and level: {{from: 50%, level: genus}}")
-        moment = Duration.parse(entry["from"], f"{key}.from").to_steps(total, per_epoch)
-        if moments and moment <= moments[-1]:
-            raise ConfigError(
-                f"{key}.from={entry['from']} (step {moment}) does not come after the entry before it (step {moments[-1]}); sort them"
-            )
-        moments.append(moment)
-        levels[-(-moment // per_epoch)] = entry["level"]
+            raise ConfigError(f"{key} has the keys {', '.join(entry) or 'none'}; it must have from and level: {{from: 50%, level: genus}}")
+        step = Duration.parse(entry["from"], f"{key}.from").to_steps(total, per_epoch)
+        if steps and step <= steps[-1]:
+            raise ConfigError(f"{key}.from={entry['from']} (step {step}) must come after the previous entry (step {steps[-1]}); sort them")
+        steps.append(step)
+        levels[-(-step // per_epoch)] = entry["level"]
     return tuple(levels.items())
 
 
-def _check_acting(schedule: ScheduleConfig, acting: Sequence[str]) -> None:
-    """Raises `ConfigError` for pairs to be mixed or null labels to be taught where the data know neither. How much metadata is masked
-    has a default above 0, so what a user asked for cannot be told from it."""
-    for name, without in (("mixup_prob", 0.0), ("null_mask_prob", 1.0)):
+def _check_probabilities(schedule: ScheduleConfig, effective: Sequence[str]) -> None:
+    """Raise `ConfigError` if mixing or null labels are configured and the data do not support them.
+
+    The masking probabilities are not checked: their defaults are above 0, so a user's choice cannot be distinguished from a default."""
+    for name, disabled in (("mixup_prob", 0.0), ("null_mask_prob", 1.0)):
         ramp = getattr(schedule, name)
-        if name not in acting and (ramp.start, ramp.end) != (without, without):
-            raise ConfigError(f"schedule.{name} has no effect on this data; leave its start and end at {without:g}")
-
-
-def _check_monitor(schedule: ScheduleConfig) -> None:
-    """Early stopping on a validation metric has no effect without the pass that measures it."""
-    stop = schedule.early_stop
-    if stop.patience is None and stop.metric_bound is None:
-        return
-    prefix = stop.monitor.split("/")[0]
-    name = "validate_mask_meta" if "mask_meta" in prefix else "validate_partial_mask_meta" if "mask" in prefix else "validate"
-    if not getattr(schedule, name):
-        raise ConfigError(
-            f"schedule.early_stop watches {stop.monitor}, which is never measured: schedule.{name} is []; set it, such as [1epochs]"
-        )
+        if name not in effective and (ramp.start, ramp.end) != (disabled, disabled):
+            raise ConfigError(f"schedule.{name} has no effect on this data; set its start and end to {disabled:g}")

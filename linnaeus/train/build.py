@@ -126,7 +126,7 @@ def build_weighting_meter(
     place = getattr(config.weighting, "place", "shared")
     if place == "trunk" and not model.trunk_parameters():
         raise ConfigError("weighting.place=trunk: this model does not define trunk_parameters(); use weighting.place=shared")
-    if weighting.requirements.at_once and context.device.type == "cuda":
+    if weighting.requirements.same_update and context.device.type == "cuda":
         log.warning("weighting=%s waits for the GPU once per update", config.weighting.name)
     gradients = TaskGradients(model.shared_parameters(), place, model.trunk_parameters() if place == "trunk" else ())
     if config.weighting.conflict and not gradients.possible:

@@ -17,7 +17,7 @@ from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.sampler import validation_batches
 from linnaeus.errors import ConfigError
 from linnaeus.progress import TrainingStage, ValidationPass
-from linnaeus.schedule.resolved import PARTIAL
+from linnaeus.schedule.validation_passes import PARTIAL
 from linnaeus.train import readings, saving
 from linnaeus.train.freezing import set_training
 from linnaeus.train.state import Training

@@ -1,4 +1,4 @@
-"""How the losses of the tasks are weighted against each other."""
+"""The weights of the tasks' losses: how they are set, and the gradients and losses they are computed from."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ __all__ = [
 
 
 def weighting_notes(config: WeightingConfig) -> tuple[str, ...]:
-    """What to say of the configured weights at the start."""
-    idle = [task for task, weight in config.weights.items() if weight == 0]
-    return (f"weighting.weights: the loss of {', '.join(idle)} has weight 0, it is measured and trains nothing",) if idle else ()
+    """Return lines about the configured weights to log at the start of a run."""
+    zero = [task for task, weight in config.weights.items() if weight == 0]
+    return (f"weighting.weights: the loss of {', '.join(zero)} has weight 0: it is measured but not trained",) if zero else ()
 
 
 def build_weighting(
@@ -58,21 +58,20 @@ def build_weighting(
     accumulation: int = 1,
     seed: int = 0,
 ) -> TaskWeighting:
-    """The weighting of a configuration; `dtype` is that of the losses (float64 where the run is), `accumulation` the micro-batches of
-    a window. Raises ConfigError for an unknown task, weights that are impossible, one that balances where there is nothing to balance, and
-    surgery where its weights would come too late or its library is missing."""
+    """Return the weighting of a configuration. `dtype`: of the losses; `accumulation`: micro-batches per window; `seed`: of the run.
+
+    Raise `ConfigError` for an unknown task, an impossible weight, a weighting other than fixed with a single task or a weight of 0, and
+    surgery with accumulation or without its library."""
     weights = initial_weights(config.weights, tasks, device, dtype)
     if type(config) is WeightingConfig:
         return FixedWeighting(weights)
     if len(tasks) < 2:
-        raise ConfigError(f"weighting.name={config.name}: there is one task only ({tasks[0]}), nothing to balance; use weighting=fixed")
+        raise ConfigError(f"weighting.name={config.name} needs two or more tasks, but the only task is {tasks[0]}; use weighting=fixed")
     if isinstance(config, MovingWeightsConfig) and not config.every:
-        raise ConfigError(f"weighting.every=[] would never move the weights of weighting={config.name}; use weighting=fixed")
+        raise ConfigError(f"weighting.every is [], so weighting={config.name} would never update the weights; use weighting=fixed")
     for task in tasks:
         if config.weights.get(task) == 0:
-            raise ConfigError(
-                f"weighting.weights.{task}=0: {config.name} only moves positive weights; give one above 0 or use weighting=fixed"
-            )
+            raise ConfigError(f"weighting.weights.{task}=0: {config.name} needs positive weights; set it above 0 or use weighting=fixed")
     match config:
         case GradNormConfig():
             return GradNorm(weights, config.alpha, config.lr)
@@ -85,7 +84,7 @@ def build_weighting(
     assert isinstance(config, SurgeryConfig)
     if accumulation > 1:
         raise ConfigError(
-            f"weighting=surgery weighs an update by its own gradients, but a window has {accumulation} micro-batches, of which the first "
-            "would be weighed before the last is seen; set trainer.micro_batch_size so that there is one"
+            f"weighting=surgery computes the weights of an update from its own gradients, so it needs one micro-batch per window, not "
+            f"{accumulation}; set trainer.micro_batch_size to the share of one process"
         )
     return Surgery(weights, config.method, seed)

@@ -1,12 +1,12 @@
-"""Dynamic weight average (Liu, Johns and Davison 2019): a task whose loss falls slowly weighs more.
+"""Dynamic weight average (Liu, Johns and Davison 2019): a task whose loss falls slowly has a larger weight.
 
-With L_t(k) the mean loss of task t over the k-th interval (`weighting.every`; an epoch in the paper), r_t = L_t(k) / L_t(k-1) and a
-temperature tau,
+With L_t(k) the mean loss of task t in the k-th interval (`weighting.every`; an epoch in the paper), r_t = L_t(k) / L_t(k-1) and a
+temperature tau, the weights of the next interval are
 
-    w_t  in proportion to  exp(r_t / tau),  scaled to sum to the number of tasks,
+    w_t  proportional to  exp(r_t / tau),  scaled to sum to the number of tasks.
 
-for the interval that follows. Mean over an interval: the sum of the losses of all its updates over all its valid labels, as
-logged. The configured weights are a factor throughout, and all there is during the first two intervals.
+The mean over an interval is the sum of the losses of all its updates divided by the number of all its valid labels, as in the log. The
+configured weights multiply w_t. They are used alone during the first two intervals.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from linnaeus.weighting.task_weighting import Measurements, Requirements, load_t
 
 
 class DynamicWeightAverage:
-    """`previous`: mean losses of the last whole interval, 0 where there is none; `sums`, `valid`: of the interval that runs. All
-    float64 [T]."""
+    """`previous`: mean losses of the last complete interval, 0 for a task without one; `sums`, `valid`: loss sums and label counts of the
+    current interval. All float64 [T]."""
 
-    requirements = Requirements(losses=True, always=True)
+    requirements = Requirements(losses=True, every_update=True)
 
     def __init__(self, weights: Tensor, temperature: float) -> None:
         self.weights, self.temperature = weights, temperature
@@ -33,10 +33,10 @@ class DynamicWeightAverage:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Count an update; at the end of an interval set the weights of the next. Losses that are not finite are left out."""
-        assert measured.sums is not None and measured.valid is not None
-        counted = torch.isfinite(measured.sums)
-        self.sums += torch.where(counted, measured.sums, 0.0)
+        """Add the losses of an update; at the end of an interval set the weights of the next. Non-finite losses are left out."""
+        assert measured.loss_sums is not None and measured.valid is not None
+        counted = torch.isfinite(measured.loss_sums)
+        self.sums += torch.where(counted, measured.loss_sums, 0.0)
         self.valid += torch.where(counted, measured.valid, 0.0)
         if measured.due:
             self._end_interval()

@@ -1,22 +1,22 @@
 """FAMO, fast adaptive multitask optimization (Liu et al. 2023): all losses should fall at the same relative rate.
 
-The paper keeps logits xi, z = softmax(xi), and descends sum_t c z_t log L_t with c such that the factors of the task gradients sum to
-1: the weight of task t is in proportion to z_t / L_t. After the update it looks at the losses of the same samples again and moves
+The paper has logits xi and z = softmax(xi), and descends sum_t c z_t log L_t, with c chosen so that the factors of the task gradients
+sum to 1: the weight of task t is proportional to z_t / L_t. After the update it measures the losses of the same samples again and moves
 the logits against the improvement delta_t = log L_t(before) - log L_t(after):
 
     gradient_t = z_t (delta_t - sum_s z_s delta_s) + decay xi_t,  one step of Adam (lr 0.025, decay 0.001, betas 0.9 and 0.999).
 
-A task that improved less than the others gains. Where ours differs:
+A task that improves less than the others gets a larger weight. Differences from the paper:
 
-- The weights act from the next update. The paper's use the losses of the very samples they weigh, which are not known before the
-  first backward of a window of several micro-batches, nor on one process of several. Ours use z / L(after), the losses at the weights the
-  next update starts from, on the samples of this one.
-- They sum to the number of tasks, the paper's to 1.
-- Losses are means over the whole global batch; the second forward has the dropout of the first and leaves batch statistics alone.
-- With `every` above one step the logits move, and L is looked at, at those updates only: the second forward costs about a third of a
+- The weights act from the next update. The paper's weights use the losses of the samples they weigh; with several micro-batches or ranks
+  these are not known before the first backward. Here the weights are z / L(after): the losses at the parameters from which the next
+  update starts, on the samples of this one.
+- They sum to the number of tasks; in the paper to 1.
+- Losses are means over the whole global batch. The second forward pass uses the dropout of the first and does not change batch statistics.
+- If `every` is above one step, logits move and losses are measured at those updates only; the second forward costs about a third of a
   step.
-- A task without a valid label in an update keeps its weight, its logit and its moments; the others go on among themselves.
-- The configured weights are a factor of z / L.
+- A task without a valid label in an update keeps its weight, logit and moments; the others are balanced among themselves.
+- The configured weights multiply z / L.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from torch import Tensor
 
 from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, means, set_weights, usable
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # Adam's, as in the paper
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # of Adam, as in the paper
 
 
 class FAMO:
-    """`logits`, Adam's `moments` (first and second) and `moves` (how often a logit has moved): float64 [T], [2, T], [T]."""
+    """`logits` [T], Adam's first and second `moments` [2, T], and `moves` [T], the number of Adam steps of each logit. All float64."""
 
     requirements = Requirements(losses=True, losses_after=True)
 
@@ -45,13 +45,13 @@ class FAMO:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Move the logits by what the update did to the losses, and set the weights of the next."""
-        assert measured.sums is not None and measured.sums_after is not None and measured.valid is not None
-        before, after = means(measured.sums, measured.valid), means(measured.sums_after, measured.valid)
+        """Move the logits by the change of the losses in this update, and set the weights of the next update."""
+        assert measured.loss_sums is not None and measured.loss_sums_after is not None and measured.valid is not None
+        before, after = means(measured.loss_sums, measured.valid), means(measured.loss_sums_after, measured.valid)
         active = usable(before) & usable(after)
         self._step(torch.where(active, before.log() - after.log(), 0.0), active)
-        wanted = self.factors * torch.softmax(self.logits, 0) / torch.where(active, after, 1.0)
-        set_weights(self.weights, wanted, active)
+        target = self.factors * torch.softmax(self.logits, 0) / torch.where(active, after, 1.0)
+        set_weights(self.weights, target, active)
 
     def _step(self, improvement: Tensor, active: Tensor) -> None:
         shares = torch.softmax(self.logits.masked_fill(~active, -torch.inf), 0)

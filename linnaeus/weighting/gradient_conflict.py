@@ -1,7 +1,7 @@
-"""GradientConflict between tasks: the cosine of each pair of task gradients at the last shared layer. Below 0 one works against the other.
+"""Gradient conflict: the cosine of each pair of task gradients at the last shared layer. Below 0 the tasks work against each other.
 
-Of the gradients summed over the whole global batch; a mean of cosines over micro-batches or processes would be another number, and
-depend on the split.
+The cosines are of the gradients summed over the whole global batch. A mean of cosines over micro-batches or ranks would be another
+number, and would depend on the split.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from torch import Tensor
 
 
 class GradientConflict:
-    """The last measurement, until the row of a log boundary has taken it. `cosines`: float [T, T] on the device."""
+    """The last measurement. `cosines`: float64 [T, T] on the device. `pending`: True until a row contains it."""
 
     def __init__(self, tasks: Sequence[str], device: torch.device) -> None:
         self.tasks = tuple(tasks)
         self.cosines = torch.full((len(tasks), len(tasks)), torch.nan, dtype=torch.float64, device=device)
-        self.waiting = False  # for a row
+        self.pending = False
 
     @torch.no_grad()
     def update(self, gramian: Tensor) -> None:
-        """The scalar products [T, T] of the task gradients at the last shared layer. NaN where a task has no gradient."""
+        """Compute the cosines from the scalar products [T, T] of the task gradients. NaN for a task without a gradient."""
         products = gramian.double()
         norms = products.diagonal().sqrt()
         self.cosines.copy_((products / (norms * norms.unsqueeze(1))).clamp(-1.0, 1.0))
-        self.waiting = True
+        self.pending = True
 
     def row(self) -> dict[str, float]:
-        """What a row says of it, once; empty when nothing was measured since the last row. Reads the device: log boundaries only."""
-        if not self.waiting:
+        """Return `train/conflict/<task>/<task>` of each pair, once per measurement, else {}. Reads the device: call only for a row."""
+        if not self.pending:
             return {}
-        self.waiting = False
-        found = self.cosines.tolist()
+        self.pending = False
+        cosines = self.cosines.tolist()
         pairs = combinations(range(len(self.tasks)), 2)
-        return {f"train/conflict/{self.tasks[a]}/{self.tasks[b]}": found[a][b] for a, b in pairs}
+        return {f"train/conflict/{self.tasks[a]}/{self.tasks[b]}": cosines[a][b] for a, b in pairs}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cosines": self.cosines.clone(), "waiting": self.waiting}
+        return {"cosines": self.cosines.clone(), "pending": self.pending}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.cosines.copy_(state["cosines"])
-        self.waiting = state["waiting"]
+        self.pending = state["pending"]

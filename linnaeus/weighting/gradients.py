@@ -1,13 +1,15 @@
-"""The gradient of every task's loss over one update, taken from the graphs of its micro-batches before their backward.
+"""The gradient of each task's loss in one update, computed from the graphs of the micro-batches before their backward.
 
-Three places. `shared`: scale and bias of the last shared affine; the backward ends there, a few percent of a step. `features`: the
-features the heads read; as cheap, but not the same quantity: what a sample asks of its features says little of what that asks of the
-trunk. `trunk`: every parameter that all tasks share, exact, a backward through the trunk for each task, and T
-gradients of its size in memory.
+`weighting.place` selects what is differentiated:
 
-A gradient at parameters is summed over micro-batches and processes before anything is made of it, and so are the scalar products of
-gradients at features, where each sample has its own: neither depends on how the global batch is split. The graph is kept, nothing is run
-forward again, and `.grad` is not touched.
+- `shared`: the parameters (scale and bias) of the last shared affine layer. The backward stops there; costs a few percent of a step.
+- `features`: the features that the heads read. Costs the same but is another quantity: the gradient of a sample at its features says
+  little about the gradient at the trunk.
+- `trunk`: all parameters shared by all tasks. Exact; costs a backward through the trunk and memory for one gradient per task.
+
+Gradients at parameters are summed over micro-batches and ranks before norms and products are computed. At features each sample has its
+own gradient, so the scalar products are summed. Neither depends on how the global batch is split. The graph is retained, no forward
+pass is repeated, and `.grad` does not change.
 """
 
 from __future__ import annotations
@@ -24,42 +26,42 @@ Totals = tuple[Tensor, Tensor, Tensor, Tensor]  # losses [T], norms [T], gramian
 
 
 class TaskGradients:
-    """`start`, `add` for each micro-batch, `total`."""
+    """Gradients of one update: call `start`, `add` for each micro-batch, then `total`."""
 
     def __init__(self, shared: Sequence[nn.Parameter], place: str = "shared", trunk: Sequence[nn.Parameter] = ()) -> None:
-        """`place`: shared, features or trunk; `trunk`: all parameters that all tasks share, those of `shared` among them. Frozen ones
-        are left out."""
+        """`shared`: parameters of the last shared layer; `trunk`: all shared parameters, including those; `place`: shared, features or
+        trunk. Frozen parameters are left out."""
         first = {id(parameter) for parameter in shared}
         self.place, self.shared = place, [parameter for parameter in shared if parameter.requires_grad]
         self.trunk = [*self.shared, *(parameter for parameter in trunk if parameter.requires_grad and id(parameter) not in first)]
-        self._message: Tensor | None = None
+        self._buffer: Tensor | None = None
         self.start(at_place=True)
 
     @property
     def possible(self) -> bool:
-        """Whether the last shared layer has gradients: not where all of it is frozen."""
+        """True if the last shared layer has gradients; False if all of it is frozen."""
         return bool(self.shared)
 
     def start(self, at_place: bool) -> None:
-        """Start an update. Without `at_place` the last shared layer is all that is looked at."""
+        """Start an update. Without `at_place` only the gradients at the last shared layer are computed."""
         self._parameters = self.trunk if at_place and self.place == "trunk" else self.shared
         self._at_features = at_place and self.place == "features"
         self._micro_batches = 0
 
     def add(self, losses: Tensor | Sequence[Tensor], outputs: Any = None, scale: Tensor | None = None) -> None:
-        """Add a micro-batch. `losses`: [T] or T scalars, each task's sum of losses divided by its valid labels in the whole
-        global batch, with their graph, which is kept. `outputs` of the model. `scale`: the loss scale of fp16, [], multiplied in
-        and divided out.
+        """Add a micro-batch.
 
-        Separate scalars are cheaper: through a stacked [T] each task's gradient runs through the heads of all, as zeros."""
+        `losses`: [T] or T scalars with their graph, each the sum of a task's losses divided by its valid labels in the whole global
+        batch. T scalars are cheaper: from a stacked [T] the gradient of each task also runs, as zeros, through the heads of the others.
+        `outputs`: of the model. `scale`: loss scale of fp16, []; losses are multiplied and gradients divided by it."""
         features = [features_of(outputs)] if self._at_features else []
         inputs, count = [*self._parameters, *features], len(self._parameters)
         if self._micro_batches == 0:
-            self._make_room(len(losses))
+            self._allocate(len(losses))
         rows, used = [], False
         for task, loss in enumerate(losses):
             grads = _gradients(loss if scale is None else loss * scale, inputs)
-            self._put(self._vectors[task], _vector(grads[:count], self._parameters), scale)
+            self._accumulate(self._vectors[task], _vector(grads[:count], self._parameters), scale)
             if features:
                 rows.append(_vector(grads[count:], features))
                 used = used or grads[-1] is not None
@@ -69,30 +71,30 @@ class TaskGradients:
                     "weighting.place=features: the losses do not depend on the model's `per_rank`; use weighting.place=shared"
                 )
             stacked = torch.stack(rows).to(self._vectors)
-            self._put(self._products, stacked @ stacked.T, None if scale is None else scale**2)
-        self._put(self._losses, torch.stack([loss.detach() for loss in losses]), None)
+            self._accumulate(self._products, stacked @ stacked.T, None if scale is None else scale**2)
+        self._accumulate(self._losses, torch.stack([loss.detach() for loss in losses]), None)
         self._micro_batches += 1
 
-    def _make_room(self, tasks: int) -> None:
-        """One message of everything, kept from update to update: at the trunk a copy of it would be as large as T models."""
+    def _allocate(self, tasks: int) -> None:
+        """Allocate one buffer for one all-reduce. It is reused by later updates: at the trunk it is as large as T models."""
         width = sum(parameter.numel() for parameter in self._parameters)
         sizes = [tasks * width, tasks * tasks * self._at_features, tasks]
-        if self._message is None or len(self._message) != sum(sizes):
-            self._message = self.shared[0].new_empty(sum(sizes))
-        vectors, products, self._losses = self._message.split(sizes)
-        self._vectors = vectors.view(tasks, width)  # the last shared layer's parameters first
+        if self._buffer is None or len(self._buffer) != sum(sizes):
+            self._buffer = self.shared[0].new_empty(sum(sizes))
+        vectors, products, self._losses = self._buffer.split(sizes)
+        self._vectors = vectors.view(tasks, width)  # the parameters of the last shared layer come first
         self._products = products.view(tasks, -1)  # [T, T] at the features
 
-    def _put(self, place: Tensor, values: Tensor, scale: Tensor | None) -> None:
+    def _accumulate(self, target: Tensor, values: Tensor, scale: Tensor | None) -> None:
         values = values.detach() if scale is None else values.detach() / scale
-        place.add_(values) if self._micro_batches else place.copy_(values)
+        target.add_(values) if self._micro_batches else target.copy_(values)
 
     @torch.no_grad()
     def total(self, all_reduce: Callable[[Tensor], Tensor]) -> Totals:
-        """Sums over the window and, by one `all_reduce` (in place, returns its argument), over the processes."""
-        assert self._micro_batches and self._message is not None, "total without a micro-batch"
+        """Return the totals over the window and, by one `all_reduce` (sums in place, returns its argument), over the ranks."""
+        assert self._micro_batches and self._buffer is not None, "total without a micro-batch"
         tasks, size = len(self._losses), self._vectors.numel()
-        total = all_reduce(self._message)
+        total = all_reduce(self._buffer)
         losses, vectors = total[-tasks:].clone(), total[:size].view(tasks, -1)
         at_shared = vectors[:, : sum(parameter.numel() for parameter in self.shared)]
         shared = at_shared @ at_shared.T
@@ -104,7 +106,7 @@ class TaskGradients:
 
 
 def features_of(outputs: Any) -> Tensor:
-    """The features [B, ...] the heads read. Raises ConfigError for a model that does not hand them out."""
+    """Return the features [B, ...] that the heads read. Raise `ConfigError` if the model does not return them."""
     features = outputs.get("per_rank") if isinstance(outputs, Mapping) else None
     if not isinstance(features, Tensor):
         raise ConfigError("weighting.place=features: this model does not return the features its heads read; use weighting.place=shared")
@@ -112,11 +114,12 @@ def features_of(outputs: Any) -> Tensor:
 
 
 def _gradients(loss: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """None where an input does not enter the loss."""
+    """Return the gradient of `loss` at each input, None if the loss does not depend on it."""
     if not loss.requires_grad:
         return [None] * len(inputs)
     return torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)
 
 
 def _vector(grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
+    """Return the gradients flattened into one vector, 0 where a gradient is None."""
     return torch.cat([(torch.zeros_like(x) if grad is None else grad).reshape(-1) for grad, x in zip(grads, inputs, strict=True)])

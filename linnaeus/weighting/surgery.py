@@ -1,14 +1,14 @@
-"""Gradient surgery through torchjd (`pip install -e '.[surgery]'`): weights under which no task's gradient works against another's.
+"""Gradient surgery through torchjd (`pip install -e '.[surgery]'`): weights with which no task's gradient opposes another's.
 
-`pcgrad` (Yu et al. 2020) takes from each task's gradient what points against another's, in random order; `upgrad` (Quinton and Rey 2024)
-projects each onto the cone where no task gets worse. Both results are combinations of the tasks' gradients, and the factors follow from
-the scalar products of these alone. So we measure the products at one place (the last shared layer, or exactly, over all of the
-trunk), let the library say the factors, and weigh the losses with them: the one backward that follows makes the combination in every
-parameter.
+`pcgrad` (Yu et al. 2020) removes from each task's gradient the components that oppose the others', in random order; `upgrad` (Quinton
+and Rey 2024) projects each gradient onto the cone in which no task gets worse. Both results are linear combinations of the task gradients,
+and the coefficients depend only on their scalar products. So the products are measured at one place (the last shared layer, or exactly,
+over all of the trunk), the library computes the coefficients, and these weigh the losses: the one backward that follows computes the
+combination in every parameter.
 
-The factors belong to these gradients and to no others: they act on the very update they were measured in. So a process runs its
-samples in one micro-batch, and on a GPU every update waits once for the scalar products, which the library wants on the host. The
-factors are scaled to sum to the number of tasks; a task whose gradient is 0 keeps its configured weight.
+The coefficients are valid for these gradients only, so they act on the update in which they were measured. Each process therefore runs
+its samples as one micro-batch, and on a GPU every update waits once for the scalar products, which the library needs on the host. The
+coefficients are scaled to sum to the number of tasks; a task whose gradient is 0 keeps its configured weight.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ INSTALL = "pip install -e '.[surgery]'"
 
 
 class Surgery:
-    """`method` is a key of `METHODS`; `seed` the run's, from which PCGrad draws its orders, by the number of the update."""
+    """`method`: a key of `METHODS`. `seed`: of the run; the random order of PCGrad depends on it and on the number of the update."""
 
-    requirements = Requirements(gradients=True, always=True, at_once=True)
+    requirements = Requirements(gradients=True, every_update=True, same_update=True)
 
     def __init__(self, weights: Tensor, method: str, seed: int) -> None:
         self.weights, self.seed = weights, seed
@@ -39,19 +39,19 @@ class Surgery:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Set the weights of this update."""
+        """Set the weights of this update. Restores the state of torch's random generator."""
         assert measured.gramian is not None
         gramian = measured.gramian * self.factors * self.factors.unsqueeze(1)
-        sound = usable(gramian.diagonal())
-        # what is not finite skips the update anyway; a solver must not meet it
-        gramian = torch.where(sound & sound.unsqueeze(1), gramian, 0.0)
+        active = usable(gramian.diagonal())
+        # The solver needs finite values. An update with non-finite gradients is skipped anyway.
+        gramian = torch.where(active & active.unsqueeze(1), gramian, 0.0)
         generator = torch.default_generator
         state = generator.get_state()
         generator.manual_seed(key(self.seed, FORWARD, measured.update, -1) & 0x7FFFFFFFFFFFFFFF)
-        found = self.solve(gramian.to("cpu", torch.float64))
+        coefficients = self.solve(gramian.to("cpu", torch.float64))
         generator.set_state(state)
         self.weights.copy_(self.factors)
-        set_weights(self.weights, self.factors * found.to(self.weights), sound)
+        set_weights(self.weights, self.factors * coefficients.to(self.weights), active)
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights.clone()}
@@ -61,7 +61,7 @@ class Surgery:
 
 
 def library_weighting(method: str) -> Any:
-    """torchjd's weighting, a function of a Gramian [T, T] to [T]. Raises ConfigError where the library or its solver is missing."""
+    """Return torchjd's weighting, a function from a Gramian [T, T] to [T]. Raise `ConfigError` if the library or its solver is missing."""
     try:
         from torchjd import aggregation
 

@@ -1,14 +1,14 @@
-"""Uncertainty weighting (Kendall, Gal and Cipolla 2018): every task has a variance that is learnt, and weighs by its inverse.
+"""Uncertainty weighting (Kendall, Gal and Cipolla 2018): each task has a learned variance, and its weight is the inverse variance.
 
-For a classification the paper minimises  sum_t e^(-s_t) L_t + s_t / 2  over the network and over s_t = log sigma_t^2. The part in s_t
-needs no graph: its gradient is 1/2 - e^(-s_t) L_t, and following it for a time lr has a closed form, because the variance
-v_t = e^(s_t) then obeys a linear equation, dv/dtau = L_t - v_t / 2:
+For classification the paper minimises  sum_t e^(-s_t) L_t + s_t / 2  over the network and over s_t = log sigma_t^2. The gradient in s_t,
+1/2 - e^(-s_t) L_t, does not need a graph. Gradient flow over a time lr has a closed form, since the variance v_t = e^(s_t) satisfies the
+linear equation dv/dtau = L_t - v_t / 2:
 
     v_t  <-  2 L_t + (v_t - 2 L_t) e^(-lr / 2).
 
-To first order that is the paper's gradient step of size lr; it can never pass the optimum v_t = 2 L_t, however large the loss or
-the step. The weights are 1 / v_t, scaled to sum to the number of tasks (the paper leaves their sum free, which to an optimizer such as
-Adam makes no difference). L_t is the mean over the whole global batch, so the weights depend on no split; they act from the next update.
+To first order this is the paper's gradient step of size lr. It cannot pass the optimum v_t = 2 L_t, however large the loss or the step.
+The weights are 1 / v_t, scaled to sum to the number of tasks (the paper does not scale them; for optimizers such as Adam this makes no
+difference). L_t is the mean over the whole global batch, so the weights do not depend on its split. They act from the next update.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from linnaeus.weighting.task_weighting import Measurements, Requirements, load_t
 
 
 class UncertaintyWeighting:
-    """Starts at v_t = 1 / w_t of the configured weights. `log_variances`: float64 [T]."""
+    """`log_variances`: float64 [T]. The initial variances are the inverse configured weights, v_t = 1 / w_t."""
 
     requirements = Requirements(losses=True)
 
@@ -34,9 +34,9 @@ class UncertaintyWeighting:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Move the variances by the losses of the update, and the weights with them. A task without a valid label keeps both."""
-        assert measured.sums is not None and measured.valid is not None
-        losses = means(measured.sums, measured.valid)
+        """Move the variances by the losses of the update, and set the weights. A task without a valid label keeps both."""
+        assert measured.loss_sums is not None and measured.valid is not None
+        losses = means(measured.loss_sums, measured.valid)
         active, optimum = usable(losses), 2 * losses
         moved = (optimum + (self.log_variances.exp() - optimum) * self.keep).log()
         self.log_variances.copy_(torch.where(active, moved, self.log_variances))

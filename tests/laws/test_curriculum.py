@@ -151,8 +151,8 @@ def test_reports_hold_the_newest_validation(whole: Path) -> None:
 @pytest.mark.parametrize(
     "given, message",
     [
-        ("data: {near: 1, fra: 1}", "schedule.phases.only.data names fra, which is no source; there are near, far"),
-        ("dimensions: {deep: 2}", "schedule.phases.only.dimensions names deep, which is no dimension; there are wide, tall"),
+        ("data: {near: 1, fra: 1}", "schedule.phases.only.data names fra, which is not a source; choose from near, far"),
+        ("dimensions: {deep: 2}", "schedule.phases.only.dimensions names deep, which is not a dimension; choose from wide, tall"),
     ],
 )
 def test_names_the_workload_has_not_are_refused(tmp_path: Path, given: str, message: str) -> None:
@@ -163,6 +163,6 @@ def test_names_the_workload_has_not_are_refused(tmp_path: Path, given: str, mess
     nothing = mock.patch.multiple(VectorsWorkload, sources=(), dimensions=())
     with (
         nothing,
-        pytest.raises(ConfigError, match=r"but this (data|model) has no (named sources|dimensions); leave schedule\.phases\.only"),
+        pytest.raises(ConfigError, match=r"but this (data|model) has no (named sources|dimensions); remove schedule\.phases\.only"),
     ):
         resolve_schedule(config, build_workload(config), mock.Mock(world_size=1))

@@ -114,7 +114,7 @@ def test_the_largest_gradients_of_the_very_update_are_connected(tmp_path, worklo
     def connect(self: Growth, number: int, grads: Any) -> Any:
         nonlocal checked
         before = {m.name: m.mask.bool().reshape(-1) for m in self.masked}
-        dense = {m.name: grads[m.place].clone().reshape(-1) for m in self.masked}
+        dense = {m.name: grads[m.index].clone().reshape(-1) for m in self.masked}
         result = original(self, number, grads)
         for m in self.masked:
             new = m.mask.bool().reshape(-1) & ~before[m.name]
@@ -184,7 +184,7 @@ def test_a_new_run_from_dense_weights_begins_sparse(tmp_path):
         sparse = runs.run("vectors", tmp_path / "sparse", *GROWING, f"run.init_from={dense}")
     assert len(found) == 12
     lost = sum(size - wanted(size, 0) for size in SIZES["vectors"].values())
-    assert f"growth: {lost:,} of these numbers are not connected" in (sparse / "train.log").read_text()
+    assert f"growth: {lost:,} of these weights are not connected" in (sparse / "train.log").read_text()
 
 
 def test_a_longer_growth_of_a_continued_run_takes_nothing_away(tmp_path):
@@ -249,14 +249,14 @@ def test_two_processes_grow_as_one_does(results, name):
         ("vectors", ["growth.end=1.5"], "growth.end is 1.5; it must be at most 1"),
         ("vectors", ["growth.start=1"], "growth.start is 1.0; it must be less than 1"),
         ("vectors", ["growth.start=0"], "growth.start is 0.0; it must be more than 0"),
-        ("vectors", ["growth.start=0.5", "growth.end=0.2"], "growth.end=0.2 is less than growth.start=0.5; connected weights stay"),
+        ("vectors", ["growth.start=0.5", "growth.end=0.2"], "growth.end=0.2 is less than growth.start=0.5; connections are never removed"),
         ("vectors", ["growth.begin=50%", "growth.until=10%"], "growth.until=10% (step 2) comes before growth.begin=50% (step 6)"),
-        ("vectors", ["growth.begin=0%", "growth.until=0%"], "growth.until=0% leaves no update to grow in"),
-        ("vectors", ["growth.every=[]"], "growth.every=[]: nothing would ever be connected"),
+        ("vectors", ["growth.begin=0%", "growth.until=0%"], "growth.until=0% is step 0, before the first update"),
+        ("vectors", ["growth.every=[]"], "growth.every is [], so no weight would ever be connected"),
         ("vectors", ["growth.every=[5min]"], "growth.every is 5min; a time cannot be converted to steps"),
-        ("vectors", ["growth.start=0.0001"], "growth.start=0.0001 leaves trunk.0.weight without any of its 192 weights"),
-        ("vectors", ["optimizer=muon"], "muon may move entries of trunk.0.weight"),
-        ("biota", [], "growth=linear: this model names no weights that may be missing"),
+        ("vectors", ["growth.start=0.0001"], "growth.start=0.0001 connects none of the 192 weights of trunk.0.weight"),
+        ("vectors", ["optimizer=muon"], "muon may change unconnected weights of trunk.0.weight"),
+        ("biota", [], "growth=linear: this model does not support growth"),
     ],
 )
 def test_what_cannot_be_is_one_line(tmp_path, workload, more, said):

@@ -89,7 +89,7 @@ def test_plateau_modes_and_other_passes():
     assert not any(rising.observe({"val/loss": value}) for value in (1.0, 2.0, 3.0, 4.0))
     assert rising.observe({"val_mask_meta/loss": 0.0}) is False, "another pass says nothing about the monitored one"
     assert rising.state_dict()["waited"] == 0
-    with pytest.raises(ConfigError, match="there are val/top1"):
+    with pytest.raises(ConfigError, match="choose one of val/top1"):
         rising.observe({"val/top1": 0.5})
     assert rising.observe({"val/loss": math.nan}) is False
     with pytest.raises(ConfigError, match="another schedule"):

@@ -258,7 +258,7 @@ def test_groups_reach_the_kernels():
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match="no 2-d hidden weight"):
+    with pytest.raises(ConfigError, match="does not have a 2-d hidden weight"):
         build_optimizer(CONFIGS["muon"], nn.Sequential(nn.Conv2d(3, 4, 3)), CPU)
     bad = SGDConfig(name="sgd", fused=True, momentum=0.0, nesterov=True, **COMMON)
     with pytest.raises(ConfigError, match=r"optimizer.nesterov"):

@@ -79,7 +79,7 @@ def test_dtypes_do_not_share_a_group():
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"filter": {"name": "nothing.*"}, "lr_scale": 2}, "optimizer.param_groups[0]: its filter takes no parameter"),
+        ({"filter": {"name": "nothing.*"}, "lr_scale": 2}, "optimizer.param_groups[0]: its filter matches no parameter"),
         ({"filter": {"nme": "x"}, "lr_scale": 2}, "optimizer.param_groups[0].filter.nme"),
         ({"filter": {}, "lr_scale": 2}, "optimizer.param_groups[0].filter"),
         ({"filter": {"name": "re:("}, "lr_scale": 2}, "not a regular expression"),
@@ -87,10 +87,10 @@ def test_dtypes_do_not_share_a_group():
         ({"filter": {"layer": 3}, "lr_scale": 2}, "optimizer.param_groups[0].filter.layer"),
         ({"filter": {"any": {"name": "x"}}, "lr_scale": 2}, "optimizer.param_groups[0].filter.any"),
         ({"filter": {"all": [{"not": {"wat": 1}}]}, "lr_scale": 2}, "optimizer.param_groups[0].filter.all[0].not.wat"),
-        ({"filter": {"dim": 1}}, "it sets nothing"),
+        ({"filter": {"dim": 1}}, "sets nothing"),
         ({"filter": {"dim": 1}, "lr": 2}, "optimizer.param_groups[0].lr:"),
         ({"filter": {"dim": 1}, "weight_decay": -1}, "weight_decay=-1"),
-        ({"lr_scale": 2}, "a group is a dict with `filter`"),
+        ({"lr_scale": 2}, "a group must be a dict with `filter`"),
     ],
 )
 def test_mistakes_are_named_in_one_line(spec, words):

@@ -92,5 +92,5 @@ def test_metric_bound_in_both_directions() -> None:
 def test_a_monitor_that_is_no_metric_is_named_but_a_pass_not_due_is_fine() -> None:
     conditions = StopConditions(replace(NEVER, metric_bound=0.5, monitor="val/los"))
     assert conditions.after_validation({"val_mask_meta/loss": 1.0}) is None
-    with pytest.raises(ConfigError, match=r"monitor=val/los is no metric of this run; there are val/loss"):
+    with pytest.raises(ConfigError, match=r"monitor=val/los is not a metric of this run; choose one of val/loss"):
         conditions.after_validation({"val/loss": 1.0})

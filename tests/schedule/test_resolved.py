@@ -36,7 +36,7 @@ def test_all_combinations_at_end(make_config: Callable) -> None:
     assert resolved.combinations == (
         ("SPATIAL", "TEMPORAL"), ("SPATIAL",), ("TEMPORAL",), ("ELEVATION",), ("SPATIAL", "ELEVATION"), ("TEMPORAL", "ELEVATION"),
     )  # fmt: skip
-    assert resolved.listed == 1
+    assert resolved.num_listed == 1
     assert resolved.validate_mask_meta.steps() == [100]  # all of them masked is a combination too
     one = resolve_all_schedule_params(
         make_config(partial_combinations=[], validate_partial_mask_meta=[], all_combinations_at_end=True), 100, 10, ("SPATIAL",)
@@ -81,9 +81,9 @@ def test_a_density_that_stays_says_that_nothing_is_connected(make_config: Callab
 
     resolved = resolve_all_schedule_params(make_config(growth=growing(0.3, 0.3, [])), 100, 10)
     assert resolved.density is not None and {resolved.density.at(step) for step in range(101)} == {0.3} and not resolved.growth.ever_due
-    with pytest.raises(ConfigError, match=r"^growth.end=0.3 is growth.start, so nothing would ever be connected; .* growth.every=\[\] for"):
+    with pytest.raises(ConfigError, match=r"^growth.end=0.3 equals growth.start, so no weight would ever be .*growth.every=\[\]"):
         resolve_all_schedule_params(make_config(growth=growing(0.3, 0.3, ["1%"])), 100, 10)
-    with pytest.raises(ConfigError, match=r"^growth.every=\[\]: nothing would ever be connected"):
+    with pytest.raises(ConfigError, match=r"^growth.every is \[\], so no weight would ever be connected"):
         resolve_all_schedule_params(make_config(growth=growing(0.3, 0.4, [])), 100, 10)
 
 
@@ -133,7 +133,7 @@ def test_plain_and_picklable(make_config: Callable) -> None:
         ({"partial_combinations": []}, "schedule.validate_partial_mask_meta needs schedule.partial_combinations"),
         (
             {"early_stop": {"patience": 3}, "validate": []},
-            "schedule.early_stop watches val/loss, which is never measured: schedule.validate is []",
+            "schedule.early_stop.monitor is val/loss, which is never measured: schedule.validate is []",
         ),
         (
             {"early_stop": {"metric_bound": 0.1, "monitor": "val_mask_SPATIAL/loss"}, "validate_partial_mask_meta": []},

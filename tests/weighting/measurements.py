@@ -17,7 +17,7 @@ def vector(values: Sequence[float]) -> torch.Tensor:
 
 def gradients(norms: Sequence[float], losses: Sequence[float] | None = None) -> Measurements:
     """An update with these gradient norms and mean losses (1 by default)."""
-    return Measurements(1, True, losses=vector(losses or [1.0] * len(norms)), norms=vector(norms))
+    return Measurements(1, True, losses=vector(losses or [1.0] * len(norms)), grad_norms=vector(norms))
 
 
 def losses(
@@ -25,4 +25,4 @@ def losses(
 ) -> Measurements:
     """An update with these loss sums over `valid` labels (1 by default), before and after it."""
     labels = vector(valid or [1.0] * len(sums))
-    return Measurements(1, due, sums=vector(sums), valid=labels, sums_after=None if after is None else vector(after))
+    return Measurements(1, due, loss_sums=vector(sums), valid=labels, loss_sums_after=None if after is None else vector(after))

@@ -181,7 +181,7 @@ def test_looking_at_the_losses_again_changes_no_buffer_and_has_the_same_dropout(
 
     def loss_sums_after_update(t, window, step):
         found = original(t, window, step)
-        seen.append((t.weighting_meter._sums.clone(), found))
+        seen.append((t.weighting_meter._loss_sums.clone(), found))
         return found
 
     famo = ["weighting=famo", "weighting.warmup=6steps", "trainer.length=6steps", "weighting.conflict=[]"]

@@ -44,12 +44,12 @@ def test_a_weight_of_zero_is_said():
 @pytest.mark.parametrize(
     ("name", "weights", "tasks", "words"),
     [
-        ("fixed", "{kingdom: 1.0}", ("genus", "species"), "weighting.weights.kingdom: no such task; there are genus, species"),
+        ("fixed", "{kingdom: 1.0}", ("genus", "species"), "weighting.weights.kingdom: kingdom is not a task; choose from genus, species"),
         ("fixed", "{genus: -1.0}", ("genus", "species"), "weighting.weights.genus=-1.0"),
         ("fixed", "{genus: 0.0, species: 0.0}", ("genus", "species"), "all tasks have weight 0"),
         *[(name, "{genus: 0.0}", ("genus", "species"), "weighting.weights.genus=0") for name in CLASSES if name != "fixed"],
-        *[(name, "{}", ("species",), "one task only") for name in [*CLASSES, "surgery"] if name != "fixed"],
-        ("surgery", "{}", ("genus", "species"), "set trainer.micro_batch_size so that there is one"),
+        *[(name, "{}", ("species",), "the only task is species") for name in [*CLASSES, "surgery"] if name != "fixed"],
+        ("surgery", "{}", ("genus", "species"), "so it needs one micro-batch per window, not 2"),
     ],
 )
 def test_refusals(name, weights, tasks, words):

@@ -149,7 +149,7 @@ def text_of(tokenizer: Tokenizer, continuation: Continuation, stops: Sequence[st
 
 def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]:
     """Return the weights of `--dimension` options, scaled to sum to 1. A dimension that is not given has weight 1 before scaling."""
-    from linnaeus.schedule.phases import normalised
+    from linnaeus.schedule.phases import normalised_weights
 
     weights = dict.fromkeys(names, 1.0)
     for text in given:
@@ -164,7 +164,7 @@ def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]
             raise ConfigError(f"--dimension: {text}: the weight must be a number of at least 0, as in {name}=2")
     if not any(weights.values()):
         raise ConfigError("--dimension: all weights are 0; at least one must be positive")
-    return normalised(weights, names, 1.0).tolist()
+    return normalised_weights(weights, names, 1.0).tolist()
 
 
 def _device(requested: str, has_cuda: bool) -> str:

@@ -148,7 +148,7 @@ def test_the_loss_of_a_source_can_be_the_best_monitor(tmp_path):
 @pytest.mark.parametrize(
     "more, message",
     [
-        (["schedule.phases={p: {start: 0%, end: 100%, data: {words: 1}}}"], r"schedule.phases.p.data names words, which is no source"),
+        (["schedule.phases={p: {start: 0%, end: 100%, data: {words: 1}}}"], r"schedule.phases.p.data names words, which is not a source"),
         (["data.sources=null"], r"schedule.phases.first.data names letters, but this data has no named sources"),
         (["schedule.best_monitor=val/source/words/loss"], r"schedule.best_monitor is val/source/words/loss, which no validation"),
         (["data.sources={words: ['*.md']}"], r"data.sources.words: nothing in .* matches"),

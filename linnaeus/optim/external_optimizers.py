@@ -1,8 +1,7 @@
-"""Optimizers of other packages behind the interface of `fused.py`: those that plugins register, and timm's (`optimizer=timm`).
+"""Optimizers of other packages with the interface of `BaseOptimizer`: registered by a plugin, or timm's (`optimizer=timm`).
 
-Such an optimizer creates its state in its first step, so its state is read from it when a checkpoint is made and written into it when
-one is loaded. Whether an update is skipped is read on the host, because an unknown state cannot be selected back on the device: on a GPU
-this costs a device sync per update.
+Such an optimizer creates its state in its first step, so the state is read from it for a checkpoint and written into it on a resume. The
+host reads `found_inf`, because a state of unknown structure cannot be restored on the device: on a GPU this costs a device sync per update.
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ from linnaeus.optim.param_groups import ParamGroup
 Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 
-class ForeignOptimizer(BaseOptimizer):
-    """Any `torch.optim.Optimizer`. `state`: parameter name -> its state, `param_groups[i]` -> changed values of a group (step counts)."""
+class ExternalOptimizer(BaseOptimizer):
+    """Wrapper of any `torch.optim.Optimizer`.
+
+    `state` has an entry per parameter name, and an entry `param_groups[i]` with the values of a group that changed (step counts)."""
 
     def __init__(self, kind: str, groups: Sequence[ParamGroup], make: Make) -> None:
         """`make` receives torch parameter groups: dicts with `params` and `weight_decay`."""
         super().__init__(kind, groups)
         self.optimizer = make([{"params": group.tensors, "weight_decay": group.weight_decay} for group in groups])
         if len(self.optimizer.param_groups) != len(self.groups):
-            raise ConfigError(f"optimizer.name={kind}: it must keep the parameter groups that it is given")
+            raise ConfigError(f"optimizer.name={kind}: the optimizer must not change the number of parameter groups")
         self._initial = [dict(group) for group in self.optimizer.param_groups]
 
     @property
     def state(self) -> dict[str, dict[str, Any]]:  # type: ignore[override]
-        """Return the live state; `ConfigError` for values that a checkpoint cannot hold."""
+        """The state, not copied. Raises `ConfigError` if a value cannot be saved in a checkpoint."""
         found = {name: dict(self.optimizer.state.get(p, {})) for name, p in zip(self.names, self.params, strict=True)}
         for i, (group, initial) in enumerate(zip(self.optimizer.param_groups, self._initial, strict=True)):
             found[f"param_groups[{i}]"] = {k: v for k, v in group.items() if k not in ("params", "lr") and initial.get(k, group) is not v}
-        for name, kept in found.items():
-            for word, value in kept.items():
+        for name, values in found.items():
+            for key, value in values.items():
                 if not isinstance(value, (Tensor, bool, int, float, str, type(None))):
-                    raise ConfigError(
-                        f"optimizer.name={self.kind}: {name} has {word} of type {type(value).__name__}, which cannot be saved"
-                    )
+                    raise ConfigError(f"optimizer.name={self.kind}: {name} has {key} of type {type(value).__name__}, which cannot be saved")
         return found
 
     @state.setter
@@ -52,17 +51,17 @@ class ForeignOptimizer(BaseOptimizer):
         """Ignore the empty state that `BaseOptimizer` sets."""
 
     def check(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Accept any state of the same parameters: it is created anew from `saved`."""
+        """Accept any state of the same parameters: `load` replaces the state."""
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write a saved state into the optimizer."""
+        """Replace the state of the optimizer by a saved state."""
         for name, p in zip(self.names, self.params, strict=True):
             self.optimizer.state[p] = {k: v.to(p.device).clone() if isinstance(v, Tensor) else v for k, v in saved[name].items()}
         for i, group in enumerate(self.optimizer.param_groups):
             group.update(saved[f"param_groups[{i}]"])
 
     def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
-        assert divisor is None, "gradients are divided before they come here"
+        assert divisor is None, "divide the gradients before the call"
         if found_inf.item():
             return
         for group, scale in zip(self.optimizer.param_groups, self.lr_scales, strict=True):

@@ -1,0 +1,65 @@
+"""The validation passes of a schedule: their names, the masked combinations of metadata components, and the passes of the last step.
+
+The index of a partial pass is the position of its combination in this order: first the combinations listed in the configuration, then
+(`schedule.all_combinations_at_end`) every other non-empty proper subset, smallest first. Masking all components is a pass of its own,
+`validate_mask_meta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from linnaeus.config.schema_schedule import ScheduleConfig
+from linnaeus.errors import ConfigError
+from linnaeus.schedule.events import Every
+
+Combination = tuple[str, ...]
+
+PARTIAL = "validate_partial_mask_meta"
+PASSES = ("validate", "validate_mask_meta", PARTIAL)
+
+
+def listed_combinations(listed: Sequence[Sequence[str]], components: Sequence[str] | None) -> tuple[Combination, ...]:
+    """Return `schedule.partial_combinations`, each in the order of `components`; unsorted if `components` is None (not known yet).
+
+    Raise `ConfigError` for an empty or repeated combination, and for a component that the data do not have."""
+    found: list[Combination] = []
+    for i, names in enumerate(listed):
+        key = f"schedule.partial_combinations[{i}]"
+        for name in names:
+            if components is not None and name not in components:
+                raise ConfigError(f"{key} names {name}, but the metadata components of the data are {', '.join(components)}; remove it")
+        if len(set(names)) != len(names):
+            raise ConfigError(f"{key} names a component twice; name each once")
+        combination = tuple(names) if components is None else tuple(c for c in components if c in names)
+        if not combination or combination in found:
+            raise ConfigError(f"{key} is {'empty' if not combination else 'listed twice'}; remove it")
+        found.append(combination)
+    return tuple(found)
+
+
+def all_combinations(listed: Sequence[Combination], components: Sequence[str]) -> tuple[Combination, ...]:
+    """Return the `listed` combinations, then every other non-empty proper subset of `components`, smallest first."""
+    subsets = [c for size in range(1, len(components)) for c in combinations(components, size)]
+    return (*listed, *(c for c in subsets if c not in listed))
+
+
+def passes_of_last_step(schedule: ScheduleConfig, events: Mapping[str, Every], every_combination: bool) -> tuple[str, ...]:
+    """Return the names of the passes that run at the last step: those that mask metadata if `every_combination`, and those with a
+    cadence if `schedule.validate_at_end`."""
+    masking = PASSES[1:] if every_combination else ()
+    return tuple(name for name in PASSES if name in masking or (schedule.validate_at_end and events[name].cadences))
+
+
+def check_monitor(schedule: ScheduleConfig) -> None:
+    """Raise `ConfigError` if early stopping monitors a metric of a validation pass that never runs."""
+    stop = schedule.early_stop
+    if stop.patience is None and stop.metric_bound is None:
+        return
+    prefix = stop.monitor.split("/")[0]
+    name = "validate_mask_meta" if "mask_meta" in prefix else "validate_partial_mask_meta" if "mask" in prefix else "validate"
+    if not getattr(schedule, name):
+        raise ConfigError(
+            f"schedule.early_stop.monitor is {stop.monitor}, which is never measured: schedule.{name} is []; set it, such as [1epochs]"
+        )

@@ -131,7 +131,7 @@ class Bench:
     def __init__(self, leaves: int, holes: float) -> None:
         self.tree: TaxonomyTree = big_tree(leaves, holes)
         labels = draw_labels(self.tree, 4 * leaves, seed=1)
-        self.counts = LabelCounts.of(self.tree, labels)
+        self.counts = LabelCounts.from_labels(self.tree, labels)
         self.losses: dict[str, TaxonomyLoss] = {}
         self.batches = {mixed: training_batch(self.tree, BATCH, mixed) for mixed in (False, True)}
         self.features = torch.from_numpy(_normals(BATCH * len(self.tree.ranks) * WIDTH)).view(BATCH, -1, WIDTH).requires_grad_()

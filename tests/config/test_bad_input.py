@@ -109,7 +109,7 @@ REFUSED = {
     "data.components=[SPATIAL,SPATIAL] schedule.partial_combinations=[]": "names a component twice",
     "schedule.partial_combinations=[[FOO]]": "schedule.partial_combinations[0] names FOO",
     "schedule.partial_mask_weights=[1]": "schedule.partial_mask_weights",
-    "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[{from:0%,level:phylum}]": "'phylum' is not one of the taxonomic ranks",
+    "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[{from:0%,level:phylum}]": "'phylum' is not a taxonomic rank",
     "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[]": "schedule.mixup_group_level is empty",
     "weighting.weights={foo:1}": "weighting.weights.foo: foo is not a task",
     "weighting.weights.foo=1": "weighting.weights.foo: foo is not a task",

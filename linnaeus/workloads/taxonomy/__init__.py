@@ -1,4 +1,4 @@
-"""Hierarchical species classification from photographs and the where/when of each observation."""
+"""The taxonomy workload: hierarchical classification of species from photographs, places and times of observations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 
 def build_workload(config: Config) -> TaxonomyWorkload:
+    """Return the workload of a configuration."""
     from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 
     return TaxonomyWorkload(config)

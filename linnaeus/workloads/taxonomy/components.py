@@ -1,11 +1,11 @@
-"""Metadata components: from where and when a photograph was taken to the numbers a network reads, with presence flags.
+"""Metadata components: place, time and elevation of a photograph as network inputs, with presence flags.
 
-A component is present when it is known, whatever its value: 0.0 is a latitude like any other. Absent values become zeros
-in the features and False in `present`; the models never read the zeros (they put a learned token there).
+A component is present if its values are known; 0.0 is a valid value. An absent component has features 0 and `present` False; the models
+replace it by a learned token.
 
-    SPATIAL    x, y, z on the unit sphere, log of the coordinates' uncertainty and whether that is known        (5 columns)
-    TEMPORAL   sine and cosine of the day of the year (two harmonics) and of the hour, and whether that is known (7 columns)
-    ELEVATION  kilometres, their signed logarithm, sine and cosine at three scales                               (8 columns)
+    SPATIAL    x, y, z on the unit sphere, log of the coordinate uncertainty, a flag that it is known           (5 columns)
+    TEMPORAL   sine and cosine of the day of the year (two harmonics) and of the hour, a flag that it is known  (7 columns)
+    ELEVATION  kilometres, their signed logarithm, sine and cosine at three scales                              (8 columns)
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.observations import Metadata
 
-ELEVATION_PERIODS = (500.0, 2000.0, 8000.0)  # metres; the longest spans what land has, so its phase is the height itself
+ELEVATION_PERIODS = (500.0, 2000.0, 8000.0)  # metres; the longest exceeds the range on land, so its phase determines the elevation
 WIDTHS = {"SPATIAL": 5, "TEMPORAL": 7, "ELEVATION": 2 + 2 * len(ELEVATION_PERIODS)}
 COMPONENTS = tuple(WIDTHS)
 
 
 def widths(components: Sequence[str]) -> tuple[int, ...]:
-    """Number of feature columns of each component. Raises ConfigError for a name that is none, or one given twice."""
+    """Return the number of feature columns of each component. Raise `ConfigError` for an unknown or repeated name."""
     for name in components:
         if name not in WIDTHS:
             raise ConfigError(f"data.components: {name!r} is not a metadata component; choose from {', '.join(COMPONENTS)}")
@@ -34,13 +34,13 @@ def widths(components: Sequence[str]) -> tuple[int, ...]:
 
 
 def column_slices(components: Sequence[str]) -> tuple[slice, ...]:
-    """Where each component's columns lie in the features."""
+    """Return the feature columns of each component."""
     ends = np.cumsum((0, *widths(components))).tolist()
     return tuple(slice(a, b) for a, b in pairwise(ends))
 
 
 def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, np.ndarray, tuple[slice, ...]]:
-    """Features float32 [N, F] (finite everywhere), presence bool [N, M], and the columns of each component."""
+    """Return features float32 [N, F] (finite everywhere), presence bool [N, M], and the columns of each component."""
     n = len(metadata.latitude)
     slices = column_slices(components)
     features = np.zeros((n, slices[-1].stop if slices else 0), np.float32)
@@ -51,31 +51,32 @@ def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, n
     return features, present, slices
 
 
-def _known(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _select(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.asarray(values, np.float64)[rows]
 
 
 def _cycle(turns: np.ndarray) -> list[np.ndarray]:
+    """Return sine and cosine of an angle in turns."""
     return [np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)]
 
 
 def _spatial(metadata: Metadata, rows: np.ndarray) -> list[np.ndarray]:
-    lat, lon = np.deg2rad(_known(metadata.latitude, rows)), np.deg2rad(_known(metadata.longitude, rows))
-    metres = _known(metadata.uncertainty, rows)
+    lat, lon = np.deg2rad(_select(metadata.latitude, rows)), np.deg2rad(_select(metadata.longitude, rows))
+    metres = _select(metadata.uncertainty, rows)
     stated = np.isfinite(metres)
     logarithm = np.log10(np.where(stated, np.maximum(metres, 1.0), 1.0)) / 6.0  # 1 m -> 0, 1000 km -> 1
     return [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat), logarithm, stated]
 
 
 def _temporal(metadata: Metadata, rows: np.ndarray) -> list[np.ndarray]:
-    day, hour = _known(metadata.day, rows), _known(metadata.hour, rows)
+    day, hour = _select(metadata.day, rows), _select(metadata.hour, rows)
     stated = np.isfinite(hour)
     clock = [np.where(stated, wave, 0.0) for wave in _cycle(np.where(stated, hour, 0.0) / 24.0)]
     return [*_cycle(day), *_cycle(2 * day), *clock, stated]
 
 
 def _elevation(metadata: Metadata, rows: np.ndarray) -> list[np.ndarray]:
-    metres = _known(metadata.elevation, rows)
+    metres = _select(metadata.elevation, rows)
     waves = [wave for period in ELEVATION_PERIODS for wave in _cycle(metres / period)]
     return [metres / 1000.0, np.sign(metres) * np.log1p(np.abs(metres) / 10.0) / 5.0, *waves]
 

@@ -1,4 +1,4 @@
-"""The taxonomy workload's own groups of the configuration: data, model, head, loss, augment."""
+"""The configuration groups of the taxonomy workload: data, model, head, loss, augment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from linnaeus.config.schema import DataConfig
 from linnaeus.config.setting import setting
 
-# metric -> whether smaller or larger is better, by the last part of its name
+# metric, by the last part of its name -> min if smaller is better, max if larger
 DIRECTIONS = {
     **dict.fromkeys(("inconsistent", "severity", "hd1", "hd5", "hd20", "ece", "aurc"), "min"),
     **dict.fromkeys(("top1", "top5", "chain", "partial_chain", "many", "medium", "few", "precision", "recall", "f1"), "max"),
@@ -17,70 +17,71 @@ DIRECTIONS = {
 @dataclass(frozen=True)
 class TaxonomyDataConfig(DataConfig):
     ranks: list[str] | None = setting("taxonomic ranks to predict, coarse to fine; null: every rank with more than one class")
-    components: list[str] = setting("metadata components the model reads: SPATIAL, TEMPORAL, ELEVATION")
-    image_size: int = setting("side of the square the model sees, in pixels", low=8)
+    components: list[str] = setting("metadata components that the model reads: SPATIAL, TEMPORAL, ELEVATION")
+    image_size: int = setting("side of the square input image, in pixels", low=8)
     sampling: str = setting(
-        "how often a class of n samples is drawn in an epoch of unchanged length: as often as it occurs, in proportion to the root of n, "
-        "or as often as any other",
+        "draws of a class with n samples in an epoch of unchanged length, proportional to n, to the root of n, or equal for all classes",
         choices=("natural", "square_root", "class_balanced"),
     )
-    sampling_rank: str | None = setting("taxonomic rank whose classes `sampling` balances; null: the finest")
+    sampling_rank: str | None = setting("taxonomic rank whose classes are balanced by `sampling`; null: the finest")
 
 
 @dataclass(frozen=True)
 class BiotaConfig(TaxonomyDataConfig):
-    train_samples: int = setting("individuals drawn for training", low=2)
-    validation_samples: int = setting("other individuals drawn for validation", low=1)
-    world: int = setting("number of the world: another one has other organisms", low=0)
+    train_samples: int = setting("number of generated individuals for training", low=2)
+    validation_samples: int = setting("number of further individuals for validation", low=1)
+    world: int = setting("seed of the generated world; each world has different organisms", low=0)
 
 
 @dataclass(frozen=True)
 class ManifestConfig(TaxonomyDataConfig):
     path: str = setting("CSV or Parquet manifest")
-    root: str | None = setting("folder the image paths are relative to; null: the manifest's own")
+    root: str | None = setting("folder that the image paths are relative to; null: the folder of the manifest")
     image_column: str = setting("column with the image path")
-    rank_columns: dict[str, str] = setting("column of each taxonomic rank, coarse to fine; empty: the columns named like known ranks")
+    rank_columns: dict[str, str] = setting("column of each taxonomic rank, coarse to fine; empty: all columns named like a known rank")
     taxonomy: str | None = setting(
-        "CSV or Parquet table of taxa (id, parent id or ancestry, rank, name), for labels that are ids; null: columns of names"
+        "CSV or Parquet table of taxa (id, parent id or ancestry, rank, name), if the labels are ids; null: the labels are names"
     )
-    taxon_column: str | None = setting("column with the id, in data.taxonomy, of the taxon of each row, of whatever rank; null: none")
+    taxon_column: str | None = setting("column with the id in data.taxonomy of the taxon of each row, at any rank; null: none")
     latitude_column: str | None = setting("column with degrees north; null: none")
     longitude_column: str | None = setting("column with degrees east; null: none")
     uncertainty_column: str | None = setting("column with the uncertainty of the coordinates in metres; null: none")
     date_column: str | None = setting("column with an ISO date; null: none")
     time_column: str | None = setting("column with the local time; null: none")
     elevation_column: str | None = setting("column with metres above the sea; null: none")
-    elevation_missing: float | None = setting("value of elevation that means missing, as 0.0 does in some exports; null: none")
-    split_column: str | None = setting("column that says train or val; null: the split is made here")
-    weight_column: str | None = setting("column with the weight of a row in the training loss, relative to the mean; null: all the same")
-    group_column: str | None = setting("column (observation, observer, site) whose rows stay on one side of the split; null: none")
-    validation_fraction: float = setting("share of the rows held out when the split is made here", low=0, high=1)
-    split_seed: int = setting("which of the possible splits", low=0)
-    max_image_pixels: int = setting("photographs with more pixels than this are refused as decompression bombs", low=1)
+    elevation_missing: float | None = setting("elevation value that marks a missing elevation, such as 0.0 in some exports; null: none")
+    split_column: str | None = setting("column with the values train and val; null: the rows are split at random")
+    weight_column: str | None = setting(
+        "column with the weight of each row in the training loss, divided by the mean weight; null: equal weights"
+    )
+    group_column: str | None = setting("column (observation, observer, site) whose equal values stay in the same split; null: none")
+    validation_fraction: float = setting("share of the rows for validation, if the rows are split at random", low=0, high=1)
+    split_seed: int = setting("seed of the random split", low=0)
+    max_image_pixels: int = setting("photographs with more pixels than this are rejected as decompression bombs", low=1)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    name: str = setting("which network")
-    dropout: float = setting("dropout of the features before the heads and in the transformer stages", low=0, high=1)
-    drop_path: float = setting("largest stochastic depth, growing linearly with depth", low=0, high=1)
-    meta_width: int = setting("width of the metadata encoders' hidden layer", low=1)
+    name: str = setting("name of the network")
+    dropout: float = setting("dropout probability, of the features before the head and in the residual branches", low=0, high=1)
+    drop_path: float = setting("stochastic depth of the last block; grows linearly with depth from 0", low=0, high=1)
+    meta_width: int = setting("width of the hidden layer of the metadata encoders", low=1)
 
 
 @dataclass(frozen=True)
 class MformerConfig(ModelConfig):
-    size: str = setting("named size", choices=("micro", "nano", "tiny", "small", "base", "large"))
+    size: str = setting("size of the network", choices=("micro", "nano", "tiny", "small", "base", "large"))
 
 
 @dataclass(frozen=True)
 class TimmConfig(ModelConfig):
     backbone: str = setting("name of a timm model")
-    pretrained: bool = setting("start from timm's pretrained weights")
+    pretrained: bool = setting("start from the pretrained weights of timm")
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    name: str = setting("how features become predictions")
+    name: str = setting("name of the head: the map from features to probabilities of taxa")
     nulls: str = setting(
         "ignore: null labels are not trained on; phase_in, predict: each rank gets a class for them, by schedule.null_mask_prob or always",
         choices=("ignore", "phase_in", "predict"),
@@ -94,67 +95,74 @@ class PlainHeadConfig(HeadConfig):
 
 @dataclass(frozen=True)
 class HierarchicalSoftmaxConfig(HeadConfig):
-    routing: str = setting("what ranks hand down: all probabilities, the best taxon, or a Gumbel draw", choices=("soft", "hard", "gumbel"))
-    temperature: float = setting("of the routing distribution; small is sharp", above=0)
+    routing: str = setting(
+        "routing from each rank to the next: by all probabilities, by the best taxon, or by a Gumbel draw",
+        choices=("soft", "hard", "gumbel"),
+    )
+    temperature: float = setting("temperature of the routing distribution; smaller is sharper", above=0)
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    name: str = setting("loss of one taxonomic rank")
+    name: str = setting("name of the loss of each taxonomic rank")
     class_weights: str = setting(
-        "weight of a class by its training rows n; none, inverse: 1 / n, effective: one over their effective number",
+        "weight of a class with n training rows; none: 1; inverse: 1 / n; effective: 1 / effective number of samples",
         choices=("none", "inverse", "effective"),
     )
-    effective_beta: float | None = setting("beta of the effective number (1 - beta^n) / (1 - beta); null otherwise", above=0, below=1)
-    class_weight_cap: float | None = setting("no class weighs more than this, the mean over labels being 1; null: no limit", above=1)
-    logit_adjustment: float = setting("how much of the log of the taxa's shares is added to the scores in training; 0: none", low=0)
+    effective_beta: float | None = setting(
+        "beta of the effective number (1 - beta^n) / (1 - beta); null for other class weights", above=0, below=1
+    )
+    class_weight_cap: float | None = setting("largest class weight, where the mean over labels is 1; null: no limit", above=1)
+    logit_adjustment: float = setting("factor of the log prior of each taxon that is added to the scores in training; 0: none", low=0)
 
 
 @dataclass(frozen=True)
 class CrossEntropyConfig(LossConfig):
-    label_smoothing: float = setting("share of the target spread evenly over the classes of the rank", low=0, high=1)
+    label_smoothing: float = setting("share of the target that is spread evenly over the classes of the rank", low=0, high=1)
 
 
 @dataclass(frozen=True)
 class TaxonomicSmoothingConfig(LossConfig):
-    label_smoothing: float = setting("share of the target spread over the other classes of the rank, near relatives first", low=0, high=1)
-    beta: float = setting("how fast it falls: in proportion to exp(-beta x edges between the classes)", low=0)
+    label_smoothing: float = setting(
+        "share of the target that is spread over the other classes, most of it over close relatives", low=0, high=1
+    )
+    beta: float = setting("decay of the spread, which is proportional to exp(-beta x edges between the classes)", low=0)
 
 
 @dataclass(frozen=True)
 class SoftLabelsConfig(LossConfig):
-    beta: float = setting("target in proportion to exp(-beta x height of the common ancestor / greatest height); large: one-hot", low=0)
+    beta: float = setting("decay of the target, exp(-beta x height of the common ancestor / greatest height); large: one-hot", low=0)
 
 
 @dataclass(frozen=True)
 class ConditionalConfig(LossConfig):
-    alpha: float = setting("a rank counts exp(-alpha x its height above the finest); 0: all the same", low=0)
+    alpha: float = setting("decay of the weight of a rank, exp(-alpha x height above the finest rank); 0: equal weights", low=0)
 
 
 @dataclass(frozen=True)
 class MarginalConfig(LossConfig):
-    """Nothing of its own."""
+    """The marginal loss, without keys of its own."""
 
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    name: str = setting("which pipeline")
-    crop_scale: list[float] = setting("smallest and largest share of the area a random crop takes")
+    name: str = setting("name of the augmentation pipeline")
+    crop_scale: list[float] = setting("smallest and largest share of the image area in a random crop")
     crop_ratio: list[float] = setting("smallest and largest aspect ratio of a random crop")
     horizontal_flip: float = setting("probability of mirroring left-right", low=0, high=1)
     vertical_flip: float = setting("probability of mirroring top-bottom", low=0, high=1)
     brightness: float = setting("largest relative change of brightness", low=0)
     contrast: float = setting("largest relative change of contrast", low=0)
     saturation: float = setting("largest relative change of saturation", low=0)
-    hue: float = setting("largest turn of hue, in turns", low=0, high=0.5)
-    policy: str = setting("automatic policy of further operations", choices=("none", "randaugment", "trivialaugment"))
+    hue: float = setting("largest rotation of hue, in turns", low=0, high=0.5)
+    policy: str = setting("automatic policy for further operations", choices=("none", "randaugment", "trivialaugment"))
     policy_magnitude: int = setting("strength of RandAugment, 0 to 30", low=0, high=30)
-    policy_operations: int = setting("operations of RandAugment", low=1)
+    policy_operations: int = setting("number of operations of RandAugment", low=1)
     erasing: float = setting("probability of erasing a rectangle", low=0, high=1)
-    mixup_alpha: float = setting("Beta(alpha, alpha) of mixup's share; 0: no mixup", low=0)
-    cutmix_alpha: float = setting("Beta(alpha, alpha) of cutmix's share; 0: no cutmix", low=0)
-    cutmix_share: float = setting("share of the mixed pairs that are cut rather than blended when both are on", low=0, high=1)
-    mix_nulls: bool = setting("mix samples that have a null label as well")
+    mixup_alpha: float = setting("alpha of the Beta(alpha, alpha) distribution of mixup shares; 0: no mixup", low=0)
+    cutmix_alpha: float = setting("alpha of the Beta(alpha, alpha) distribution of cutmix shares; 0: no cutmix", low=0)
+    cutmix_share: float = setting("share of mixed pairs that use cutmix if mixup is on, too", low=0, high=1)
+    mix_nulls: bool = setting("also mix samples with a null label")
 
 
 SCHEMAS: dict[str, dict[str, type]] = {

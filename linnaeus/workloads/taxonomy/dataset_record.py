@@ -1,13 +1,11 @@
-"""The record of the data a run was trained on: counts, densities, class indices and the tree, as files anyone can read.
+"""The record of the data of a run: counts, densities, class indices and the tree, as JSON and CSV files.
 
-`process_and_save_dataset_metadata(source, directory, draws)` writes
+`process_and_save_dataset_metadata(source, directory, draws)` writes these files, and `load_dataset_metadata(directory)` reads them:
 
-    dataset.json         rows, label and null density per rank, metadata density per component, what was left out and why, fingerprint
+    dataset.json         rows, label and null density per rank, metadata density per component, excluded rows by reason, fingerprint
     class_indices.json   rank -> lineage id -> class index
-    class_counts.csv     rank, class, name, lineage id, training rows, validation rows, positions of an epoch drawn from the training rows
-    taxonomy.json        the tree, as `TaxonomyTree.from_dict` reads it
-
-and `load_dataset_metadata(directory)` reads them back.
+    class_counts.csv     rank, class, name, lineage id, training rows, validation rows, draws of the class per epoch
+    taxonomy.json        the tree, in the format of `TaxonomyTree.from_dict`
 """
 
 from __future__ import annotations
@@ -33,23 +31,24 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class DatasetRecord:
-    """What the files hold. `counts[split][r]` is int64 [C_r], rows per class; `facts` is the content of dataset.json."""
+    """The content of the files. `counts[split][r]`: int64 [C_r], rows per class. `facts`: the content of dataset.json."""
 
     tree: TaxonomyTree
     counts: dict[str, tuple[np.ndarray, ...]]
-    drawn: tuple[np.ndarray, ...]  # per rank float64 [C_r]: positions of an epoch, on average; the training rows where sampling is natural
+    drawn: tuple[np.ndarray, ...]  # per rank float64 [C_r]: mean draws of each class per epoch; its training rows for natural sampling
     facts: Mapping[str, Any]
 
     @property
     def class_indices(self) -> dict[str, dict[str, int]]:
-        """rank -> lineage id -> class index."""
+        """Return rank -> lineage id -> class index."""
         ranks = self.tree.ranks
         return {rank: {lineage: c for c, lineage in enumerate(self.tree.lineage_ids(rank))} for rank in ranks}
 
 
 def process_and_save_dataset_metadata(source: Source, directory: Path | str, draws: np.ndarray | None = None) -> DatasetRecord:
-    """Count the source, write the four files into `directory` (made if need be), each whole or not at all, and return the record.
-    `draws` float64: how often an epoch draws each training row on average; None: once."""
+    """Write the four files into `directory`, each atomically, and return the record. The directory is created if necessary.
+
+    `draws`: float64 [N], mean draws of each training row per epoch; None: 1."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     drawn = drawn_counts(source, draws)
@@ -62,16 +61,16 @@ def process_and_save_dataset_metadata(source: Source, directory: Path | str, dra
 
 
 def load_dataset_metadata(directory: Path | str) -> DatasetRecord:
-    """The record a run left. Raises ConfigError where it is not there, or belongs to another version or to another tree."""
+    """Return the record in `directory`. Raise `ConfigError` for missing or invalid files, another version, or a tree of another record."""
     directory = Path(directory)
     try:
         facts = json.loads((directory / "dataset.json").read_text(encoding="utf-8"))
         tree = TaxonomyTree.from_dict(json.loads((directory / "taxonomy.json").read_text(encoding="utf-8")))
         rows = list(csv.DictReader(io.StringIO((directory / "class_counts.csv").read_text(encoding="utf-8"))))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{directory}: no readable record of a dataset: {error}") from error
+        raise ConfigError(f"{directory} does not contain a readable dataset record: {error}") from error
     if facts.get("version") != VERSION or facts.get("taxonomy_fingerprint") != tree.fingerprint():
-        raise ConfigError(f"{directory}: dataset.json and taxonomy.json do not belong together; save the record again")
+        raise ConfigError(f"{directory}: dataset.json and taxonomy.json are from different records; save the record again")
     counts = {split: tuple(np.zeros(size, dtype=np.int64) for size in tree.sizes) for split in SPLITS}
     drawn = tuple(np.zeros(size) for size in tree.sizes)
     for row in rows:
@@ -83,7 +82,7 @@ def load_dataset_metadata(directory: Path | str) -> DatasetRecord:
 
 
 def class_counts(source: Source) -> dict[str, tuple[np.ndarray, ...]]:
-    """Rows per class: split -> per rank int64 [C_r]."""
+    """Return split -> rows per class, int64 [C_r] per rank."""
     return {
         split: tuple(_bincount(source.labels[source.split == side, r], size) for r, size in enumerate(source.tree.sizes))
         for split, side in SPLITS.items()
@@ -91,7 +90,7 @@ def class_counts(source: Source) -> dict[str, tuple[np.ndarray, ...]]:
 
 
 def drawn_counts(source: Source, draws: np.ndarray | None) -> tuple[np.ndarray, ...]:
-    """Per rank float64 [C_r]: positions of an epoch that each class has on average, to three decimals."""
+    """Return the mean draws of each class per epoch, to three decimals, float64 [C_r] per rank."""
     labels = source.labels[source.split == TRAIN]
     draws = np.ones(len(labels)) if draws is None else draws
     sums = (np.bincount(labels[:, r] + 1, draws, minlength=size + 1)[1:] for r, size in enumerate(source.tree.sizes))
@@ -134,7 +133,7 @@ def _rank_facts(source: Source, r: int, per_split: Mapping[str, np.ndarray], dra
 
 
 def _known(metadata: Metadata) -> dict[str, np.ndarray]:
-    """bool [N] per component, and for the quantities that refine one: where it is known."""
+    """Return True where known, bool [N], for each component and for single quantities of a component."""
     known = {f.name: ~np.isnan(getattr(metadata, f.name)) for f in fields(Metadata)}
     components = {"SPATIAL": known["latitude"] & known["longitude"], "TEMPORAL": known["day"], "ELEVATION": known["elevation"]}
     return components | {name: known[name] for name in ("uncertainty", "day", "hour")}

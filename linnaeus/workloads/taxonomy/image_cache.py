@@ -1,9 +1,8 @@
-"""Decoded photographs kept in memory that forked loader workers share, for data small enough to fit.
+"""A cache of decoded photographs in memory shared by forked loader workers, for data that fit.
 
-The arena is an anonymous shared mapping made before the workers are forked: pages cost nothing until a photograph is first
-put there, /dev/shm with its small container default is not involved, and nothing is left behind when the processes end. Two
-workers that decode the same photograph write the same bytes to the same place. A pickled cache (workers that are spawned)
-arrives empty and is filled again.
+The memory is an anonymous shared mapping made before the workers are forked. Its pages are not allocated before a photograph is stored
+there, it does not use /dev/shm, which is small by default in containers, and it disappears with the processes. Two workers that decode the
+same photograph write the same bytes to the same address. A pickled cache (spawned workers) starts empty.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 
 class SharedImageCache:
-    """uint8 [H, W, 3] photographs by number; `capacity` int64 [N] is the room for each, in bytes (0: never kept)."""
+    """Photographs uint8 [H, W, 3] by number. `capacity`: int64 [N], bytes reserved for each; 0: not cached."""
 
     def __init__(self, capacity: np.ndarray) -> None:
         self._capacity = np.asarray(capacity, dtype=np.int64)
@@ -27,11 +26,11 @@ class SharedImageCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes the cache takes once full."""
+        """Return the size of the full cache in bytes."""
         return int(self._capacity.sum())
 
     def get(self, sample: int) -> np.ndarray | None:
-        """A copy of the photograph, or None if it is not there yet."""
+        """Return a copy of the photograph, or None if it is not cached yet."""
         width = int(self._shape[2 * sample + 1])
         if width == 0:
             return None
@@ -39,10 +38,10 @@ class SharedImageCache:
         return self._pixels[start : start + height * width * 3].reshape(height, width, 3).copy()
 
     def put(self, sample: int, image: np.ndarray) -> None:
-        """Keep the photograph if there is room for it."""
+        """Store the photograph if its capacity suffices."""
         if image.size > self._capacity[sample]:
             return
         start = int(self._start[sample])
         self._pixels[start : start + image.size] = image.reshape(-1)
         self._shape[2 * sample] = image.shape[0]
-        self._shape[2 * sample + 1] = image.shape[1]  # last: a width says that the rest is there
+        self._shape[2 * sample + 1] = image.shape[1]  # written last: a width above 0 marks a complete photograph

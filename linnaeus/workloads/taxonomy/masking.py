@@ -1,7 +1,8 @@
-"""Hiding metadata in training, so that one model serves with any of its components missing.
+"""Masking of metadata in training, so that one model works with any of its components missing.
 
-Per sample: with one probability all components are hidden, else with another one combination of them, drawn from a list by weight.
-Keyed by (seed, global_step, position) and applied after mixing, on the device. Validation passes hide named components for all.
+For each sample, all components are masked with probability `schedule.meta_mask_prob`; otherwise, with probability
+`schedule.partial_meta_mask_prob`, one combination of components is masked, drawn from a list by weight. Draws are keyed by (seed,
+global_step, position) and applied after mixing, on the device. Validation passes mask the same components for all samples.
 """
 
 from __future__ import annotations
@@ -17,28 +18,30 @@ from linnaeus.config.schema_schedule import RampConfig, ScheduleConfig
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys, uniform_draws
 
-FULL_OR_PARTIAL = 1  # the operation of these draws within their stream
+FULL_OR_PARTIAL = 1  # the key of these draws within the masking stream
 
 
 @dataclass(frozen=True)
 class MetadataMasking:
-    """What partial masking may draw."""
+    """The combinations that partial masking draws from."""
 
     seed: int
-    choices: np.ndarray  # bool [C, M]: what each combination hides
+    choices: np.ndarray  # bool [C, M]: True for a component that the combination masks
     cumulative: np.ndarray  # float64 [C]: cumulative probability
 
     @classmethod
-    def of(cls, config: ScheduleConfig, components: Sequence[str], seed: int) -> MetadataMasking:
-        """Raises ConfigError for a name that is not among `components` and for unusable weights."""
+    def from_config(cls, config: ScheduleConfig, components: Sequence[str], seed: int) -> MetadataMasking:
+        """Build from the configuration. Raise `ConfigError` for a name that is not in `components` and for invalid weights."""
         listed = config.partial_mask_whitelist or _proper_subsets(components)
         weights = _weights(config, len(listed))
-        rows = [hidden(names, components, "schedule.partial_mask_whitelist") for names in listed]
+        rows = [component_mask(names, components, "schedule.partial_mask_whitelist") for names in listed]
         choices = np.array(rows, dtype=bool).reshape(len(listed), len(components))
         return cls(seed, choices, np.cumsum(weights) / np.sum(weights) if len(weights) else weights)
 
     def draw(self, steps: np.ndarray, positions: np.ndarray, full: np.ndarray, partial: np.ndarray) -> np.ndarray:
-        """bool [B, M], True = hidden, for int64 [B] `steps` and `positions` and the probabilities float [B] at those steps."""
+        """Return the mask of each sample, bool [B, M], True for a masked component.
+
+        `steps` and `positions`: int64 [B]. `full` and `partial`: float [B], the probabilities at those steps."""
         u = uniform_draws(sample_keys(self.seed, randomness.MASK, steps, positions), FULL_OR_PARTIAL, 3)
         mask = np.zeros((len(positions), self.choices.shape[1]), dtype=bool)
         if len(self.choices):
@@ -48,26 +51,28 @@ class MetadataMasking:
 
 
 def masking_notes(config: ScheduleConfig, components: Sequence[str]) -> tuple[str, ...]:
-    """What the schedule asks for that these components cannot give, one line each, for the start of the run."""
-    found = []
+    """Return a line for each masking probability that has no effect with these components, to print at the start."""
+    notes = []
     if ramp_used(config.meta_mask_prob) and not components:
-        found.append("schedule.meta_mask_prob has no effect: data.components is empty")
+        notes.append("schedule.meta_mask_prob has no effect: data.components is empty")
     if ramp_used(config.partial_meta_mask_prob) and len(components) < 2 and not config.partial_mask_whitelist:
-        found.append(f"schedule.partial_meta_mask_prob has no effect: data.components={list(components)} has no proper subset to mask")
-    return tuple(found)
+        notes.append(f"schedule.partial_meta_mask_prob has no effect: data.components={list(components)} has no proper subset to mask")
+    return tuple(notes)
 
 
-def hidden(names: Sequence[str], components: Sequence[str], key: str) -> np.ndarray:
-    """bool [M]: which of `components` are among `names`; raises ConfigError, naming `key`, for one that is none of them."""
+def component_mask(names: Sequence[str], components: Sequence[str], key: str) -> np.ndarray:
+    """Return True for each of `components` that is in `names`, bool [M]. Raise `ConfigError`, naming `key`, for an empty list, an unknown
+    name or a repeated one."""
     for name in names:
         if name not in components:
-            raise ConfigError(f"{key}: {name!r} is not one of data.components, {list(components)}")
+            raise ConfigError(f"{key}: {name!r} is not in data.components={list(components)}")
     if not names or len(set(names)) != len(names):
-        raise ConfigError(f"{key}: {list(names)} must name at least one component, each once")
+        raise ConfigError(f"{key}: {list(names)} must name at least one component, and each only once")
     return np.array([c in names for c in components], dtype=bool)
 
 
 def ramp_used(ramp: RampConfig) -> bool:
+    """Return True if the ramp is above 0 at any time."""
     return ramp.start > 0 or ramp.end > 0
 
 
@@ -81,9 +86,9 @@ def _weights(config: ScheduleConfig, count: int) -> np.ndarray:
         return np.ones(count)
     if len(given) != len(config.partial_mask_whitelist):
         raise ConfigError(
-            f"schedule.partial_mask_weights has {len(given)} numbers for the {len(config.partial_mask_whitelist)} combinations of "
-            "schedule.partial_mask_whitelist; give one each, or none"
+            f"schedule.partial_mask_weights has {len(given)} weights for the {len(config.partial_mask_whitelist)} combinations of "
+            "schedule.partial_mask_whitelist; set one weight per combination, or none"
         )
     if min(given) < 0 or sum(given) <= 0:
-        raise ConfigError(f"schedule.partial_mask_weights={list(given)} must be 0 or more, and not all 0")
+        raise ConfigError(f"schedule.partial_mask_weights={list(given)} must be 0 or more, with at least one above 0")
     return np.array(given, dtype=np.float64)

@@ -1,7 +1,7 @@
-"""What happens to a batch on the device before the model sees it: normalise, mix pairs, mask metadata; in this order.
+"""Preparation of a batch on the device, before the model reads it: normalise, mix pairs, mask metadata, in this order.
 
-The host has drawn everything (`dataset.py`); here are only elementwise operations, and nothing waits for the device. Constants are
-copied to each device once.
+All random draws are made on the host (`image_dataset.py`). These are elementwise operations that do not wait for the device. Constants
+are copied to each device once.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import torch
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
-from linnaeus.workloads.taxonomy.masking import hidden
+from linnaeus.workloads.taxonomy.masking import component_mask
 
-MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as pretrained networks expect
+MEAN = (0.485, 0.456, 0.406)  # of ImageNet, which pretrained networks expect
 STD = (0.229, 0.224, 0.225)
-HOST_DRAWS = ("box", "pick", "mask", "blend")  # used up here
+HOST_DRAWS = ("box", "pick", "mask", "blend")  # not passed on to the model
 
 
 class BatchPreparation:
-    """Makes a model's batch of a host batch that was moved to the device."""
+    """The function from a host batch, moved to the device, to a prepared batch."""
 
     def __init__(self, components: Sequence[str], slices: Sequence[slice], dtype: torch.dtype = torch.float32) -> None:
-        """`slices` are the feature columns of each component; `dtype` is that of images and metadata features."""
+        """`slices`: the feature columns of each component. `dtype`: of prepared images and metadata features."""
         self.components, self.dtype = tuple(components), dtype
         self.column = [m for m, columns in enumerate(slices) for _ in range(columns.start, columns.stop)]
         self._constants: dict[tuple, Tensor] = {}
 
     def __call__(self, batch: Batch, masked: Sequence[str] = ()) -> Batch:
-        """`image` float [B, 3, S, S], `meta` float [B, F] with zeros where absent, `present` bool [B, M] after masking,
-        `available` bool [B, M] before it; `masked` components are hidden from all. Other entries pass through."""
+        """Return a batch with `image` float [B, 3, S, S], `meta` float [B, F] (0 where absent), `present` bool [B, M] after masking, and
+        `available` bool [B, M] before masking. Other entries are passed on. `masked`: components to mask for all samples."""
         out = {name: value for name, value in batch.items() if name not in HOST_DRAWS}
         out["image"] = self._normalise(batch["image"])
         meta, available = batch["meta"].to(self.dtype), batch["present"]
@@ -42,7 +42,7 @@ class BatchPreparation:
             meta = torch.where(self._per_feature(batch["pick"]), meta[other], meta)
         present = available & ~batch["mask"] if "mask" in batch else available
         if masked:
-            present = present & ~self._hidden(tuple(masked), present.device)
+            present = present & ~self._component_mask(tuple(masked), present.device)
         out["available"], out["present"] = available, present
         out["meta"] = meta.masked_fill(~self._per_feature(present), 0.0)
         return out
@@ -55,11 +55,12 @@ class BatchPreparation:
         return image.to(self.dtype).mul_(scale.view(1, 3, 1, 1)).add_(shift.view(1, 3, 1, 1))
 
     def _per_feature(self, flags: Tensor) -> Tensor:
+        """Return flags [B, F] of the feature columns from flags [B, M] of the components."""
         column = self._constant("column", flags.device, lambda: torch.tensor(self.column, dtype=torch.int64))
         return flags.index_select(1, column)
 
-    def _hidden(self, masked: tuple[str, ...], device: torch.device) -> Tensor:
-        return self._constant(masked, device, lambda: torch.from_numpy(hidden(masked, self.components, "masked")))
+    def _component_mask(self, masked: tuple[str, ...], device: torch.device) -> Tensor:
+        return self._constant(masked, device, lambda: torch.from_numpy(component_mask(masked, self.components, "masked")))
 
     def _constant(self, name: str | tuple[str, ...], device: torch.device, make: Callable[[], Tensor]) -> Tensor:
         if (name, device) not in self._constants:
@@ -68,13 +69,15 @@ class BatchPreparation:
 
 
 def partner_rows(count: int, device: torch.device) -> Tensor:
-    """int64 [B]: the row of each row's other half; an odd last row is its own (and unmixed)."""
+    """Return the row of each row's partner in its pair, int64 [B]; an unpaired last row, which is not mixed, gets its own."""
     return torch.arange(count, device=device).bitwise_xor(1).clamp_(max=count - 1)
 
 
 def mix_images(image: Tensor, share: Tensor, box: Tensor, other: Tensor) -> None:
-    """Mix float [B, 3, S, S] `image` in place: `share` [B] of the own picture everywhere, or all of the partner's (rows `other`) inside
-    `box` [B, 4] (top, left, bottom, right) and all of the own outside, where it is not empty."""
+    """Mix images [B, 3, S, S] with their partners (rows `other` [B]) in place.
+
+    With an empty `box` [B, 4] (top, left, bottom, right), the result is share x own + (1 - share) x partner, `share` [B]. Otherwise it is
+    the partner inside the box and the own image outside."""
     partner = image.index_select(0, other)
     top, left, bottom, right = box.t().unsqueeze(-1)
     side = torch.arange(image.shape[-1], device=image.device)
@@ -85,6 +88,6 @@ def mix_images(image: Tensor, share: Tensor, box: Tensor, other: Tensor) -> None
 
 
 def masking_counts(batch: Batch) -> Tensor:
-    """int64 [2, M] of a prepared batch: components there before masking, and after it, over the real samples."""
+    """Return the number of real samples of a prepared batch that have each component, before and after masking, int64 [2, M]."""
     real = (batch["weight"] > 0).unsqueeze(1)
     return torch.stack([(batch["available"] & real).sum(0), (batch["present"] & real).sum(0)])

@@ -1,15 +1,14 @@
-"""The tree of taxa as flat integer arrays. A taxon is its lineage (names repeat), numbered per rank.
+"""The tree of taxa as flat integer arrays.
 
-`TaxonomyTree.from_lineages` builds it from rows of names; every operation is a gather or a segment reduction, linear in the
-number of taxa. Classes of a rank are numbered in the order of their sorted lineages, so a taxon's descendants at a finer
-rank are neighbours.
+A taxon is identified by its lineage, since names repeat. `TaxonomyTree.from_lineages` builds the tree from rows of names. Every operation
+is a gather or a segment reduction, linear in the number of taxa. The classes of a rank are numbered in the order of their sorted lineages,
+so the descendants of a taxon at a finer rank have consecutive numbers. *Nodes* number the taxa of all ranks, coarse ranks first:
+node = offsets[rank] + class.
 
-Holes (a fish with no class): the taxon's `parent`, its class at the *next* coarser rank, is -1, and `anchor` holds its
-nearest known coarser ancestor, of whatever rank. Its lineage id keeps the empty place: `Chordata||Perciformes`. Where there
-are no holes, `anchor` follows from `parent` and need not be given. A lineage id is its ancestor's and a `tail`; only tails are
-stored, for whole lineages of a million taxa are 150 MB.
-
-*Nodes* number all taxa of all ranks in one range, coarse ranks first: node = offsets[rank] + class.
+A hole in a lineage is an unknown rank, such as the class of a fish. Then `parent`, the taxon's class at the *next* coarser rank, is -1,
+and `anchor` is its nearest known ancestor at any coarser rank. Its lineage id has an empty name there: `Chordata||Perciformes`. Without
+holes, `anchor` follows from `parent` and may be omitted. A lineage id is that of the anchor plus a `tail`; only tails are stored, since
+whole lineage ids of a million taxa take 150 MB.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from linnaeus.workloads.taxonomy.lineages import conflicting_names, distinct_lin
 
 @dataclass(frozen=True, eq=False)
 class TaxonomyTree:
-    """Taxa of `ranks` (coarse to fine). Class indices are per rank, 0-based, in order of the sorted lineages."""
+    """The taxa of `ranks`, coarse to fine. Class indices are per rank, from 0, in the order of the sorted lineages."""
 
     ranks: tuple[str, ...]
-    names: tuple[tuple[str, ...], ...]  # per rank, per class: the taxon's own name
-    parent: tuple[np.ndarray, ...]  # per rank, int64 [C_r]: class index at the next coarser rank, -1 where there is none
-    anchor: tuple[np.ndarray, ...] = ()  # per rank, int64 [C_r]: node of the nearest known ancestor, -1 for a root; (): no holes
-    tails: tuple[tuple[str, ...], ...] = ()  # per rank, per class: lineage id after the anchor's; (): they follow from names
-    keys: tuple[tuple[str, ...], ...] = ()  # per rank, per class: the taxon's id in the table it came from; (): it has none
+    names: tuple[tuple[str, ...], ...]  # per rank, per class: the name of the taxon
+    parent: tuple[np.ndarray, ...]  # per rank, int64 [C_r]: class index at the next coarser rank, -1 for none
+    anchor: tuple[np.ndarray, ...] = ()  # per rank, int64 [C_r]: node of the nearest known ancestor, -1 for a root; (): from `parent`
+    tails: tuple[tuple[str, ...], ...] = ()  # per rank, per class: end of the lineage id, after that of the anchor; (): from `names`
+    keys: tuple[tuple[str, ...], ...] = ()  # per rank, per class: id of the taxon in the table of taxa; (): no ids
 
     def __post_init__(self) -> None:
         assert len(self.ranks) == len(self.names) == len(self.parent), "one list of names and of parents per rank"
         if not self.anchor:
-            shifts = (0, *self.offsets[:-2])  # where the next coarser rank begins
+            shifts = (0, *self.offsets[:-2])  # first node of the next coarser rank
             anchor = tuple(np.where(p >= 0, p + shift, -1).astype(np.int64) for p, shift in zip(self.parent, shifts, strict=True))
             object.__setattr__(self, "anchor", anchor)
 
     @classmethod
     def from_lineages(cls, ranks: Sequence[str], rows: np.ndarray) -> tuple[TaxonomyTree, np.ndarray]:
-        """The tree of `rows`, names [N, R] with "" for null, and the rows' labels, int64 [N, R] with -1 for null."""
+        """Return the tree of `rows`, names [N, R] with "" for null, and their labels, int64 [N, R] with -1 for null."""
         rows = np.asarray(rows).reshape(-1, len(ranks))
         names, codes = number_names(rows)
         return cls.from_codes(ranks, names, codes)
@@ -55,8 +54,9 @@ class TaxonomyTree:
     def from_codes(
         cls, ranks: Sequence[str], names: Sequence[np.ndarray], codes: np.ndarray, keys: Sequence[np.ndarray] = ()
     ) -> tuple[TaxonomyTree, np.ndarray]:
-        """As `from_lineages`, of rows given as numbers: codes int [N, R] into the sorted `names` of each rank, -1 for null, and into
-        the `keys` of each rank, if any (names may then repeat, once for each key)."""
+        """Return tree and labels as `from_lineages` does, from `codes` int [N, R], -1 for null.
+
+        A code is an index into the sorted `names` of its rank, and into its `keys` if given; names may then repeat, once per key."""
         lineages, row_lineage = distinct_lineages(codes)
         classes = np.full(lineages.shape, -1, dtype=np.int64)
         latest = np.full(len(lineages), -1, dtype=np.int64)  # node of the finest known taxon so far, per lineage
@@ -79,28 +79,29 @@ class TaxonomyTree:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of classes per rank."""
+        """Return the number of classes per rank."""
         return tuple(len(n) for n in self.names)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Node of class 0 of each rank, and the number of nodes at the end (R + 1 integers)."""
+        """Return the node of class 0 of each rank, then the number of nodes, R + 1 integers."""
         return (0, *np.cumsum(self.sizes).tolist())
 
     @cached_property
     def node_parent(self) -> np.ndarray:
-        """int64 [T]: node of the nearest known ancestor of each node, -1 for roots."""
+        """Return the node of the nearest known ancestor of each node, int64 [T]; -1 for roots."""
         return np.concatenate(self.anchor) if self.anchor else np.empty(0, dtype=np.int64)
 
     @cached_property
     def node_rank(self) -> np.ndarray:
-        """int64 [T]: index of the rank of each node."""
+        """Return the rank index of each node, int64 [T]."""
         return np.repeat(np.arange(len(self.ranks)), self.sizes)
 
     @cached_property
     def path_rows(self) -> np.ndarray:
-        """int64 [T + 1, R]: class at each rank on the way from a node to its root, itself included; -1 in holes, at finer ranks and for
-        node -1, which reads the last row."""
+        """Return the class at each rank on the path from each node to its root, the node included, int64 [T + 1, R].
+
+        Holes and finer ranks have -1, and so has the last row, which is read by node -1."""
         rows = np.full((self.offsets[-1] + 1, len(self.ranks)), -1, dtype=np.int64)
         for r, anchor in enumerate(self.anchor):
             own = slice(self.offsets[r], self.offsets[r + 1])
@@ -110,12 +111,12 @@ class TaxonomyTree:
 
     @property
     def paths(self) -> np.ndarray:
-        """int64 [T, R]: `path_rows` of the nodes."""
+        """Return `path_rows` of the T nodes, int64 [T, R]."""
         return self.path_rows[:-1]
 
     @cached_property
     def leaf_count(self) -> np.ndarray:
-        """int64 [T]: leaves (nodes without children) at or below each node."""
+        """Return the number of leaves (nodes without children) at or below each node, int64 [T]."""
         children = np.bincount(self.node_parent[self.node_parent >= 0], minlength=self.offsets[-1])
         count = (children == 0).astype(np.int64)
         for r in reversed(range(len(self.ranks))):
@@ -124,10 +125,11 @@ class TaxonomyTree:
         return count
 
     def rank_index(self, rank: str | int) -> int:
+        """Return the index of a rank given by name or index."""
         return rank if isinstance(rank, int) else self.ranks.index(rank)
 
     def ancestors(self, rank: str | int, classes: np.ndarray, to_rank: str | int) -> np.ndarray:
-        """int64, shape of `classes`: their ancestors at `to_rank` (not finer than `rank`); -1 in holes and for class -1."""
+        """Return the ancestors of `classes` at `to_rank` (not finer than `rank`), int64 of the same shape; -1 in holes and for class -1."""
         r, to = self.rank_index(rank), self.rank_index(to_rank)
         assert to <= r, f"{self.ranks[to]} is finer than {self.ranks[r]}"
         classes = np.asarray(classes, dtype=np.int64)
@@ -135,7 +137,7 @@ class TaxonomyTree:
         return column[classes]  # class -1 reads the -1 at the end
 
     def lineage_id(self, rank: str | int, cls: int) -> str:
-        """The taxon's stable name: the names of its lineage joined by `|`, empty in holes (`Rosales|Rosaceae|Rosa`)."""
+        """Return the stable name of a taxon: the names of its lineage joined by `|`, empty in holes (`Rosales|Rosaceae|Rosa`)."""
         node, text = self.offsets[self.rank_index(rank)] + cls, ""
         while node >= 0:
             text = self._tail(node) + text
@@ -143,12 +145,12 @@ class TaxonomyTree:
         return text
 
     def lineage_ids(self, rank: str | int) -> tuple[str, ...]:
-        """`lineage_id` of every class of a rank."""
+        """Return the `lineage_id` of every class of a rank."""
         r = self.rank_index(rank)
         return tuple(self._lineages(r + 1)[self.offsets[r] : self.offsets[r + 1]])
 
     def _lineages(self, ranks: int) -> list[str]:
-        """Lineage id of every node of the first `ranks` ranks; one string is made of another, so the work is linear."""
+        """Return the lineage id of every node of the first `ranks` ranks. Each extends that of its anchor, so the work is linear."""
         texts: list[str] = []
         for r in range(ranks):
             tails = self.tails[r] if self.tails else [self._tail(n) for n in range(self.offsets[r], self.offsets[r + 1])]
@@ -156,7 +158,7 @@ class TaxonomyTree:
         return texts
 
     def _tail(self, node: int) -> str:
-        """What a node's lineage id has after its nearest known ancestor's."""
+        """Return the end of a node's lineage id, after that of its nearest known ancestor."""
         r = int(self.node_rank[node])
         cls = node - self.offsets[r]
         if self.tails:
@@ -165,13 +167,14 @@ class TaxonomyTree:
         return "|" * (r - int(self.node_rank[above]) if above >= 0 else r) + lineage_text([self.names[r][cls]])
 
     def subset(self, ranks: Sequence[str]) -> TaxonomyTree:
-        """The tree of some of the ranks: same classes and lineage ids, each linked to its nearest ancestor that is kept."""
+        """Return the tree of some of the ranks, with the same classes and lineage ids, each linked to its nearest remaining ancestor."""
         indices = [self.rank_index(r) for r in ranks]
         assert indices == sorted(set(indices)), f"ranks run from coarse to fine: {ranks}"
         return self._select(indices, [np.ones(self.sizes[i], dtype=bool) for i in indices])
 
     def restrict(self, keep: Sequence[np.ndarray]) -> tuple[TaxonomyTree, tuple[np.ndarray, ...]]:
-        """The tree of the classes with keep[r][c], renumbered, and per rank int64 [C_r]: the new class, -1 where it is gone."""
+        """Return the tree of the classes with `keep[r][c]`, renumbered, and per rank the new class of each class, int64 [C_r]; -1 if
+        removed."""
         renumber = tuple(np.where(k, np.cumsum(k) - 1, -1).astype(np.int64) for k in keep)
         return self._select(list(range(len(self.ranks))), keep), renumber
 
@@ -187,7 +190,7 @@ class TaxonomyTree:
             paths = self.path_rows[self.offsets[i] + kept]
             nearest = np.full(len(kept), -1, dtype=np.int64)
             above = nearest
-            for coarser in indices[:j]:  # the last one found is the nearest
+            for coarser in indices[:j]:  # the last ancestor found is the nearest
                 above = new_node[np.where(paths[:, coarser] >= 0, self.offsets[coarser] + paths[:, coarser], -1)]
                 nearest = np.where(above >= 0, above, nearest)
             names.append(tuple(self.names[i][c] for c in kept.tolist()))
@@ -199,23 +202,23 @@ class TaxonomyTree:
         return TaxonomyTree(ranks, tuple(names), tuple(parent), tuple(anchor), tails, tuple(keys) if self.keys else ())
 
     def _tails_between(self, indices: Sequence[int], new_node: np.ndarray) -> tuple[tuple[str, ...], ...]:
-        """Tails of the nodes that stay (new_node >= 0), with those of the nodes that go between them and the next that stays."""
-        stays, above = (new_node[:-1] >= 0).tolist(), self.node_parent.tolist()
+        """Return the tails of the remaining nodes (new_node >= 0), each after the tails of the removed nodes directly above it."""
+        remains, above = (new_node[:-1] >= 0).tolist(), self.node_parent.tolist()
         tails: list[tuple[str, ...]] = []
-        lost: dict[int, str] = {}  # node that goes -> what is missing since the last that stays
+        removed: dict[int, str] = {}  # removed node -> tails since its nearest remaining ancestor
         for r in range(len(self.ranks)):
             own = []
             for node in range(self.offsets[r], self.offsets[r + 1]):
-                tail = lost.get(above[node], "") + self._tail(node)
-                if stays[node]:
+                tail = removed.get(above[node], "") + self._tail(node)
+                if remains[node]:
                     own.append(tail)
                 else:
-                    lost[node] = tail
+                    removed[node] = tail
             tails += [tuple(own)] if r in indices else []
         return tuple(tails)
 
     def conflicts(self, labels: np.ndarray) -> list[str]:
-        """One line per rank at which a name occurs under several parents, with examples and their rows in `labels` [N, R]."""
+        """Return one line per rank that has a name under several parents, with examples and their number of rows in `labels` [N, R]."""
         lines = []
         for r, rank in enumerate(self.ranks):
             rows = np.bincount(labels[:, r][labels[:, r] >= 0], minlength=self.sizes[r])
@@ -223,7 +226,7 @@ class TaxonomyTree:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists for JSON; `from_dict` reads it back."""
+        """Return the tree as plain lists for JSON. `from_dict` reads them."""
         plain = {
             "version": 1,
             "ranks": list(self.ranks),
@@ -235,8 +238,8 @@ class TaxonomyTree:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> TaxonomyTree:
-        """The tree that `to_dict` wrote. Raises ValueError for a version it does not know."""
-        if plain.get("version") != 1 or "ids" in plain:  # whole lineage ids were stored for a while
+        """Return the tree that `to_dict` wrote. Raise `ValueError` for another version."""
+        if plain.get("version") != 1 or "ids" in plain:  # an early format stored whole lineage ids
             raise ValueError(f"taxonomy of version {plain.get('version')!r} with {', '.join(plain)}; this program reads version 1")
         anchor = tuple(np.asarray(a, dtype=np.int64) for a in plain["anchor"])
         starts = np.concatenate([[0], np.cumsum([len(a) for a in anchor])])
@@ -245,7 +248,7 @@ class TaxonomyTree:
         return cls(tuple(plain["ranks"]), names, parent, anchor, tails, keys)
 
     def fingerprint(self) -> str:
-        """Hash of everything that numbers the classes; the keys are left out, for a table may be renumbered."""
+        """Return a hash of everything that determines the classes. Keys are excluded, since a table may change its ids."""
         plain = {name: value for name, value in self.to_dict().items() if name != "keys"}
         text = json.dumps(plain, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]

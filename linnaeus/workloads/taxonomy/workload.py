@@ -1,4 +1,4 @@
-"""The taxonomy workload: photographs and metadata in, a class per taxonomic rank out. Implements `workloads.base.Workload`."""
+"""`TaxonomyWorkload`: from photographs and metadata to a class per taxonomic rank; the tasks are the ranks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from linnaeus.metrics.streaming import Metrics
 from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.resolved import RAMPS
 from linnaeus.workloads.base import Workload
+from linnaeus.workloads.taxonomy.accuracy_table import accuracy_table
 from linnaeus.workloads.taxonomy.components import column_slices, encode
-from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset, label_mass
 from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
+from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.masking import ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
 from linnaeus.workloads.taxonomy.models import build_classifier
-from linnaeus.workloads.taxonomy.nulls import NullPolicy
+from linnaeus.workloads.taxonomy.null_labels import NullPolicy
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
-from linnaeus.workloads.taxonomy.results import accuracy_table
 
 log = logging.getLogger("linnaeus")
 
@@ -56,9 +56,9 @@ class TaxonomyWorkload(Workload):
         self.config = config
         self.data_source, self.ceilings = build_data_source(config)
         self.tasks = self.data_source.tree.ranks
-        self.inputs = tuple(config.data.components)  # of the network
+        self.inputs = tuple(config.data.components)  # metadata components that the network reads
         known = encode(self.data_source.metadata, self.inputs)[1].any()
-        self.components = self.inputs if known else ()  # that validation passes can mask
+        self.components = self.inputs if known else ()  # metadata components that validation passes can mask
         self.fingerprint = self.data_source.fingerprint
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
         self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
@@ -66,16 +66,17 @@ class TaxonomyWorkload(Workload):
         self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
         labels = self.data_source.labels[self.train_rows]
-        self.nulls = NullPolicy.of(config, self.data_source.tree)
-        learnt = None if self.nulls is None else self.nulls.learnt(labels)
-        self.counts = LabelCounts.of(self.data_source.tree, labels, learnable=learnt)
+        self.nulls = NullPolicy.from_config(config, self.data_source.tree)
+        learnable = None if self.nulls is None else self.nulls.learnable(labels)
+        self.counts = LabelCounts.from_labels(self.data_source.tree, labels, learnable=learnable)
         self.notes = self.data_source.notes
-        counts = LabelCounts.of(self.data_source.tree, labels, label_mass(config, self.data_source, self.train_rows), learnt)
-        self.loss = TaxonomyLoss(config.loss, self.data_source.tree, counts, self.nulls is not None, dtype)
+        weights = epoch_weights(config, self.data_source, self.train_rows)
+        weighted = LabelCounts.from_labels(self.data_source.tree, labels, weights, learnable)
+        self.loss = TaxonomyLoss(config.loss, self.data_source.tree, weighted, self.nulls is not None, dtype)
         self.preparation = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
-        """`directory` is the run's: photographs an earlier launch could not decode are named there and not read again."""
+        """Build both datasets. `directory` is the run directory; photographs listed there as undecodable are not read again."""
         self.quarantine = Quarantine(directory, self.data_source, self.config.data.max_bad_fraction)
         bad = self.quarantine.samples
         self.train_set = TaxonomyDataset(self.data_source, self.train_rows, self.config, schedule, True, bad)
@@ -93,7 +94,7 @@ class TaxonomyWorkload(Workload):
         return self.loss.valid_counts(batch)
 
     def check_batch(self, batch: Batch) -> None:
-        """Name the photographs of a host batch that could not be decoded."""
+        """Log the photographs of a host batch that could not be decoded."""
         if (batch["bad"] >= 0).any():
             for line in self.quarantine.report(batch["bad"]):
                 log.warning(line)
@@ -118,7 +119,7 @@ class TaxonomyWorkload(Workload):
         )
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Stable names of training samples by dataset index."""
+        """Return stable names of training samples by dataset index."""
         return self.data_source.ids[self.train_rows[list(samples)]].tolist()
 
     def save_dataset_record(self, directory: Path) -> None:
@@ -127,7 +128,7 @@ class TaxonomyWorkload(Workload):
         self.quarantine.record_unreadable()
 
     def best_possible(self) -> dict[str, float]:
-        """Ceilings by metric name, where the source knows them."""
+        """Return the best possible accuracies by metric name, if the source computes them."""
         return self.ceilings(self.config.data) if self.ceilings is not None else {}
 
     def summary(self, final: Mapping[str, float]) -> list[str]:

@@ -7,7 +7,7 @@ import torch
 from linnaeus.config import compose
 from linnaeus.workloads.taxonomy.heads import linear_scores
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, class_weights, weighted_hierarchical_loss
-from linnaeus.workloads.taxonomy.nulls import NullPolicy
+from linnaeus.workloads.taxonomy.null_labels import NullPolicy
 from tests.workloads.taxonomy import slow_losses as slow
 
 
@@ -51,7 +51,7 @@ def test_classes_that_do_not_occur(counts):
 def world():
     """Three classes of one rank with 1, 2 and 4 rows and one row without a label."""
     tree, labels = slow.TaxonomyTree.from_lineages(("species",), np.array([["a"], *[["b"]] * 2, *[["c"]] * 4, [""]]))
-    return tree, labels, LabelCounts.of(tree, labels)
+    return tree, labels, LabelCounts.from_labels(tree, labels)
 
 
 def test_a_class_weight_acts_once():
@@ -88,9 +88,9 @@ def test_null_labels_that_cannot_be_learnt_do_not_count(head, null_rows):
     """On a tree: those below a taxon without children. 10 rows of each species, 10 of a genus alone, 970 of an order without children."""
     rows = [("o", "g", "s1")] * 10 + [("o", "g", "s2")] * 10 + [("o", "g", "")] * 10 + [("p", "", "")] * 970
     tree, labels = slow.TaxonomyTree.from_lineages(("order", "genus", "species"), np.array(rows))
-    policy = NullPolicy.of(compose([f"head={head}", "head.nulls=predict"]), tree)
+    policy = NullPolicy.from_config(compose([f"head={head}", "head.nulls=predict"]), tree)
     assert policy is not None
-    counts = LabelCounts.of(tree, labels, learnable=policy.learnt(labels))
+    counts = LabelCounts.from_labels(tree, labels, learnable=policy.learnable(labels))
     assert counts.ranks[2].tolist() == [10, 10, null_rows] and int(counts.finest.sum()) == len(rows)
     loss = TaxonomyLoss(slow.loss_config("cross_entropy", class_weights="inverse"), tree, counts, nulls=True)
     learnt = policy.apply(np.zeros(1000, np.int64), np.arange(1000), labels, np.zeros(1000), np.ones(1000, bool))
@@ -101,14 +101,14 @@ def test_null_labels_that_cannot_be_learnt_do_not_count(head, null_rows):
 def test_the_marginal_loss_counts_the_finest_labels_alone():
     rows = [("a", "s")] * 90 + [("a", "")] * 10 + [("b", "")] * 10
     tree, labels = slow.TaxonomyTree.from_lineages(("genus", "species"), np.array(rows))
-    loss = TaxonomyLoss(slow.loss_config("marginal", class_weights="inverse"), tree, LabelCounts.of(tree, labels))
+    loss = TaxonomyLoss(slow.loss_config("marginal", class_weights="inverse"), tree, LabelCounts.from_labels(tree, labels))
     sums = [float(loss.valid_counts({"label": torch.from_numpy(labels[i : i + 1]), "weight": torch.ones(1)})[0]) for i in (0, 95, 105)]
     assert sums == pytest.approx([0, 1, 1]), "10 labels of either genus can count"
 
 
 def test_counts_and_priors_are_those_of_the_rows():
     tree, labels = slow.random_tree(2)
-    counts, priors = LabelCounts.of(tree, labels), slow.slow_priors(tree, labels)
+    counts, priors = LabelCounts.from_labels(tree, labels), slow.slow_priors(tree, labels)
     found = counts.priors(torch.float64)
     assert all(torch.allclose(a, b, rtol=1e-14) for a, b in zip(found.ranks, priors.ranks, strict=True))
     assert torch.allclose(found.null, priors.null, rtol=1e-14)
@@ -119,13 +119,16 @@ def test_rows_that_are_drawn_more_often_or_weigh_more_count_as_much():
     """As many copies of them would; halves of a row too, of a class that has no whole one."""
     tree, labels = slow.random_tree(2)
     times = np.random.default_rng(0).integers(0, 4, len(labels))
-    counts, copies = LabelCounts.of(tree, labels, times.astype(float)), LabelCounts.of(tree, np.repeat(labels, times, axis=0))
+    counts, copies = (
+        LabelCounts.from_labels(tree, labels, times.astype(float)),
+        LabelCounts.from_labels(tree, np.repeat(labels, times, axis=0)),
+    )
     for a, b in zip((*counts.ranks, counts.finest), (*copies.ranks, copies.finest), strict=True):
         np.testing.assert_array_equal(a, b)
     found, wanted = counts.priors(torch.float64), copies.priors(torch.float64)
     assert all(torch.equal(a, b) for a, b in zip((*found.ranks, found.null), (*wanted.ranks, wanted.null), strict=True))
     tree, labels, _ = world()
-    even = LabelCounts.of(tree, labels, np.array([0.5, 0.25, 0.25, 0.125, 0.125, 0.125, 0.125, 1.0]))
+    even = LabelCounts.from_labels(tree, labels, np.array([0.5, 0.25, 0.25, 0.125, 0.125, 0.125, 0.125, 1.0]))
     assert even.priors(torch.float64).ranks[0][:3].tolist() == pytest.approx([np.log(0.5 / 2.5)] * 3)
     assert class_weights(even.ranks[0][:3], "inverse", None, None) == pytest.approx([1.0] * 3)
 

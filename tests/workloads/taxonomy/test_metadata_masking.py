@@ -8,7 +8,7 @@ import pytest
 
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.masking import MetadataMasking, hidden, masking_notes
+from linnaeus.workloads.taxonomy.masking import MetadataMasking, component_mask, masking_notes
 
 NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")
 
@@ -26,7 +26,7 @@ def schedule(full=0.1, partial=0.2, whitelist=(), weights=()):
 
 
 def draw(config, full, partial, count=20000, step=4, components=NAMES, seed=2):
-    masking = MetadataMasking.of(config, components, seed)
+    masking = MetadataMasking.from_config(config, components, seed)
     positions = np.arange(count)
     return masking.draw(np.full(count, step), positions, np.full(count, full), np.full(count, partial))
 
@@ -57,7 +57,7 @@ def test_certain_and_impossible():
 
 
 def test_keyed_by_step_and_position_and_independent_of_the_batch():
-    masking = MetadataMasking.of(schedule(), NAMES, 2)
+    masking = MetadataMasking.from_config(schedule(), NAMES, 2)
     steps, positions = np.repeat([3, 4], 32), np.tile(np.arange(32), 2)
     p = np.full(64, 0.4)
     whole = masking.draw(steps, positions, p, p)
@@ -78,7 +78,7 @@ def test_golden_draws():
         (schedule(whitelist=[["WEATHER"]]), NAMES, "partial_mask_whitelist: 'WEATHER'"),
         (schedule(whitelist=[["SPATIAL", "SPATIAL"]]), NAMES, "partial_mask_whitelist"),
         (schedule(whitelist=[[]]), NAMES, "partial_mask_whitelist"),
-        (schedule(whitelist=[["SPATIAL"]], weights=[1.0, 2.0]), NAMES, "partial_mask_weights has 2 numbers for the 1"),
+        (schedule(whitelist=[["SPATIAL"]], weights=[1.0, 2.0]), NAMES, "partial_mask_weights has 2 weights for the 1"),
         (schedule(weights=[1.0]), NAMES, "partial_mask_weights"),
         (schedule(whitelist=[["SPATIAL"]], weights=[0.0]), NAMES, "partial_mask_weights"),
         (schedule(whitelist=[["SPATIAL"], ["TEMPORAL"]], weights=[2.0, -1.0]), NAMES, "partial_mask_weights"),
@@ -86,7 +86,7 @@ def test_golden_draws():
 )
 def test_errors_name_the_key(config, components, words):
     with pytest.raises(ConfigError, match=words) as error:
-        MetadataMasking.of(config, components, 0)
+        MetadataMasking.from_config(config, components, 0)
     assert "\n" not in str(error.value)
 
 
@@ -100,4 +100,4 @@ def test_masking_without_anything_to_mask_masks_nothing_and_says_so():
 
 
 def test_hidden_names_components():
-    assert hidden(("TEMPORAL",), NAMES, "masked").tolist() == [False, True, False]
+    assert component_mask(("TEMPORAL",), NAMES, "masked").tolist() == [False, True, False]

@@ -11,7 +11,7 @@ from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.taxonomy.heads import linear_scores
 from linnaeus.workloads.taxonomy.losses import LabelCounts
-from linnaeus.workloads.taxonomy.nulls import NullPolicy
+from linnaeus.workloads.taxonomy.null_labels import NullPolicy
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RAMP = ["schedule.null_mask_prob.start=0.75", "schedule.null_mask_prob.end=0.25", "schedule.null_mask_prob.until=100steps"]
@@ -71,8 +71,8 @@ def test_a_certain_null_is_no_prediction(tree):
 @pytest.mark.parametrize(
     "overrides, said",
     [
-        (RAMP, "head.nulls=ignore does not ask it; set head.nulls=phase_in"),
-        (["head.nulls=predict", *RAMP], "head.nulls=predict does not ask it; set head.nulls=phase_in"),
+        (RAMP, "schedule.null_mask_prob has no effect with head.nulls=ignore; set head.nulls=phase_in"),
+        (["head.nulls=predict", *RAMP], "schedule.null_mask_prob has no effect with head.nulls=predict; set head.nulls=phase_in"),
         (PHASE_IN[:1], "needs schedule.null_mask_prob below 1"),
     ],
 )
@@ -87,10 +87,12 @@ def test_null_labels_that_cannot_be_learnt_are_nothing_to_learn():
     tree, found = TaxonomyTree.from_lineages(("order", "family", "species"), np.array([("o", "", "s1"), ("o", "f", "s2")]))
 
     def notes(head):
-        policy = NullPolicy.of(compose([f"head={head}", "head.nulls=predict"]), tree)
-        return policy.notes(tree.ranks, [int(rank[-1]) for rank in LabelCounts.of(tree, found, learnable=policy.learnt(found)).ranks])
+        policy = NullPolicy.from_config(compose([f"head={head}", "head.nulls=predict"]), tree)
+        return policy.notes(
+            tree.ranks, [int(rank[-1]) for rank in LabelCounts.from_labels(tree, found, learnable=policy.learnable(found)).ranks]
+        )
 
-    assert notes("linear") == ("head.nulls=predict: no training sample lacks a label of order, species that could be learnt",)
+    assert notes("linear") == ("head.nulls=predict: no training sample has a learnable null label at order, species",)
     with pytest.raises(ConfigError, match="below a taxon that has children, so there is nothing to learn"):
         notes("conditional")
 

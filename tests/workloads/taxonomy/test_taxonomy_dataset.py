@@ -18,7 +18,7 @@ from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.config import AugmentConfig
-from linnaeus.workloads.taxonomy.dataset import TaxonomyDataset, group_numbers, label_mass
+from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights, mixing_groups
 from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 
@@ -245,9 +245,9 @@ def test_pairs_are_in_group_and_labels_follow(mix_nulls):
 
 def test_groups_of_a_level():
     labels = np.array([[0, 0, 0], [0, 0, -1], [0, 1, 2], [0, -1, -1], [-1, -1, -1], [0, 0, -1], [0, -1, -1], [0, 0, 0]])
-    assert group_numbers(labels, 2, False).tolist() == [0, -1, 2, -1, -1, -1, -1, 0]
-    assert group_numbers(labels, 1, False).tolist() == [0, -1, 1, -1, -1, -1, -1, 0]
-    with_nulls = group_numbers(labels, 2, True)
+    assert mixing_groups(labels, 2, False).tolist() == [0, -1, 2, -1, -1, -1, -1, 0]
+    assert mixing_groups(labels, 1, False).tolist() == [0, -1, 1, -1, -1, -1, -1, 0]
+    with_nulls = mixing_groups(labels, 2, True)
     assert with_nulls[1] == with_nulls[5] and with_nulls[3] == with_nulls[6] and with_nulls[4] == -1 and with_nulls[0] == with_nulls[7]
     assert len({*with_nulls[[0, 1, 2, 3, 4]].tolist()}) == 5
     data = dataset()
@@ -352,7 +352,7 @@ def test_validation_is_never_resampled_nor_weighted():
     "keys, words",
     [
         ({"sampling_rank": "genus"}, "sampling_rank=genus has no effect"),
-        ({"sampling": "square_root", "sampling_rank": "tribe"}, "'tribe' is not one"),
+        ({"sampling": "square_root", "sampling_rank": "tribe"}, "'tribe' is not a taxonomic rank"),
     ],
 )
 def test_a_rank_to_balance_that_cannot_be_is_an_error(keys, words):
@@ -395,10 +395,10 @@ def test_unmixed_samples_have_their_own_weight_and_what_is_no_sample_none():
 
 def test_a_row_counts_for_its_draws_and_its_weight():
     source, rows = long_tailed(), np.arange(N)
-    assert label_mass(make_config(), source, rows) is None
-    draws = label_mass(make_config(sampling="class_balanced"), source, rows)
+    assert epoch_weights(make_config(), source, rows) is None
+    draws = epoch_weights(make_config(sampling="class_balanced"), source, rows)
     assert draws[:40].sum() == pytest.approx(23) and draws[40] == pytest.approx(23) and draws[-4:].tolist() == [1.0] * 4
     weight = np.linspace(0, 2, N, dtype=np.float32)
-    assert label_mass(make_config(sampling="class_balanced"), dataclasses.replace(source, weight=weight), rows) == pytest.approx(
+    assert epoch_weights(make_config(sampling="class_balanced"), dataclasses.replace(source, weight=weight), rows) == pytest.approx(
         draws * weight
     )

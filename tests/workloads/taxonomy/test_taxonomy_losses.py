@@ -37,7 +37,7 @@ def slowly(tree, kind, raw, nulls):
 
 
 def loss_of(config, tree, labels, nulls, dtype=torch.float64):
-    return TaxonomyLoss(config, tree, LabelCounts.of(tree, labels), nulls, dtype)
+    return TaxonomyLoss(config, tree, LabelCounts.from_labels(tree, labels), nulls, dtype)
 
 
 def gradients(sums, raw):
@@ -192,7 +192,9 @@ def test_of_equal_scores_the_loss_is_the_log_of_the_classes():
 def test_validation_is_plain_whatever_trains(tree, make_batch):
     batch = make_batch(32, 8, mixed=True)
     logits = [torch.randn(32, size, dtype=torch.float64) for size in tree.sizes]
-    plain = TaxonomyLoss(slow.loss_config("cross_entropy"), tree, LabelCounts.of(tree, np.zeros((0, 4), np.int64)), dtype=torch.float64)
+    plain = TaxonomyLoss(
+        slow.loss_config("cross_entropy"), tree, LabelCounts.from_labels(tree, np.zeros((0, 4), np.int64)), dtype=torch.float64
+    )
     scores = linear_scores(tree, logits)
     assert torch.allclose(rank_loss_sums(scores, batch), plain.sums({"scores": scores}, batch), rtol=1e-6)
     assert torch.allclose(valid_counts(batch), plain.valid_counts(batch), rtol=1e-12)

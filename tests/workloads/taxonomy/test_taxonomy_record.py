@@ -64,11 +64,11 @@ def test_it_is_read_back(source, tmp_path):
 
 
 def test_a_record_that_is_not_whole_is_refused(source, tmp_path):
-    with pytest.raises(ConfigError, match="no readable record"):
+    with pytest.raises(ConfigError, match="does not contain a readable dataset record"):
         load_dataset_metadata(tmp_path)
     process_and_save_dataset_metadata(source, tmp_path)
     tree = json.loads((tmp_path / "taxonomy.json").read_text())
     tree["names"][0][0] = "other"
     (tmp_path / "taxonomy.json").write_text(json.dumps(tree))
-    with pytest.raises(ConfigError, match="do not belong together"):
+    with pytest.raises(ConfigError, match="are from different records"):
         load_dataset_metadata(tmp_path)

@@ -2,7 +2,7 @@
 
 import math
 
-from linnaeus.workloads.taxonomy.results import accuracy_table
+from linnaeus.workloads.taxonomy.accuracy_table import accuracy_table
 
 RANKS = ("genus", "species")
 FINAL = {

@@ -18,23 +18,25 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Counts of training rows, T taxa in all; float64 if rows have a mass."""
+    """Counts of training rows, T taxa in all; float64 if rows have weights."""
 
     ranks: tuple[np.ndarray, ...]  # per rank int64 [C_r + 1]: rows of each class, then rows with a learnable null label
     finest: np.ndarray  # int64 [T + 1]: rows whose finest label is this taxon; last, rows without a label
 
     @classmethod
-    def of(cls, tree: TaxonomyTree, labels: np.ndarray, mass: np.ndarray | None = None, learnable: np.ndarray | None = None) -> LabelCounts:
+    def from_labels(
+        cls, tree: TaxonomyTree, labels: np.ndarray, weights: np.ndarray | None = None, learnable: np.ndarray | None = None
+    ) -> LabelCounts:
         """Count the labels of the training rows, int64 [N, R], -1 for null.
 
-        `mass`: float64 [N], the count of each row; None: 1. `learnable`: bool [N, R], the null labels that can be learnt; None: all."""
+        `weights`: float64 [N], the count of each row; None: 1. `learnable`: bool [N, R], the null labels that can be learnt; None: all."""
         ranks, finest = [], np.full(len(labels), tree.offsets[-1])
         for r, size in enumerate(tree.sizes):
             column = labels[:, r]
             null = size if learnable is None else np.where(learnable[:, r], size, size + 1)
-            ranks.append(np.bincount(np.where(column < 0, null, column), mass, minlength=size + 2)[: size + 1])
+            ranks.append(np.bincount(np.where(column < 0, null, column), weights, minlength=size + 2)[: size + 1])
             finest = np.where(column < 0, finest, tree.offsets[r] + column)
-        return cls(tuple(ranks), np.bincount(finest, mass, minlength=tree.offsets[-1] + 1))
+        return cls(tuple(ranks), np.bincount(finest, weights, minlength=tree.offsets[-1] + 1))
 
     def priors(self, dtype: torch.dtype) -> Priors:
         """Return the logarithms of the shares of all rows."""

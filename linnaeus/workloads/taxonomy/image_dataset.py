@@ -1,9 +1,9 @@
-"""Observations by position: what a loader worker does to make a batch. See `workloads/base.py` for the protocol.
+"""`TaxonomyDataset`: the batches that loader workers make from observations, by position.
 
-A batch is a function of its indices, the configuration and the schedule's probabilities at those indices: photographs are augmented by
-(seed, epoch, position), pairs mixed by (seed, epoch, slot), metadata masked by (seed, global_step, position). Draws are made here;
-`preparation.py` applies mixing and masking on the device. A photograph that cannot be decoded becomes a sample without labels and
-weight, and is named.
+A batch is a function of its indices, the configuration and the schedule's probabilities at those indices. Random draws are keyed:
+augmentation of photographs by (seed, epoch, position), mixing of pairs by (seed, epoch, slot), masking of metadata by (seed, global_step,
+position). The draws are made here; `preparation.py` applies mixing and masking on the device. A photograph that cannot be decoded
+becomes a sample without labels and with weight 0, and its observation number is returned in the batch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, masking_notes, ramp_used
-from linnaeus.workloads.taxonomy.nulls import NullPolicy
+from linnaeus.workloads.taxonomy.null_labels import NullPolicy
 from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
 
 
 class TrainingSchedule(Protocol):
-    """What the dataset asks of the schedule; picklable, it travels to the workers."""
+    """The methods of the schedule that the dataset calls. Picklable, since it is sent to the workers."""
 
     def get_meta_mask_prob(self, current_step: int) -> float: ...
     def get_partial_meta_mask_prob(self, current_step: int) -> float: ...
@@ -41,8 +41,8 @@ class TrainingSchedule(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Indices:
-    """The indices of a batch as arrays [B]."""
+class _BatchIndices:
+    """The fields of a batch of `SampleIndex` as arrays [B]."""
 
     epoch: np.ndarray
     position: np.ndarray
@@ -51,20 +51,21 @@ class _Indices:
     real: np.ndarray
 
     @classmethod
-    def of(cls, indices: Sequence[SampleIndex]) -> _Indices:
+    def from_indices(cls, indices: Sequence[SampleIndex]) -> _BatchIndices:
         epoch, position, sample, step, real = np.array(indices, dtype=np.int64).reshape(-1, 5).T
         return cls(epoch, position, sample, step, real.astype(bool))
 
 
 class TaxonomyDataset(PositionedDataset):
-    """One split of a source. `training` switches augmentation, mixing and masking on."""
+    """One split of a source, with augmentation, mixing and masking for training."""
 
     def __init__(
         self, source: Source, rows: np.ndarray, config: Config, schedule: TrainingSchedule, training: bool, quarantined: Iterable[int] = ()
     ) -> None:
-        """`rows` int64 [N]: observation numbers of the split. `quarantined`: observation numbers that are not read again.
+        """`rows`: int64 [N], observation numbers of the split. `training`: augment, mix and mask. `quarantined`: observation numbers that
+        are not read again.
 
-        Raises ConfigError where augmentation, mixing or masking ask for what the data do not have."""
+        Raise `ConfigError` if augmentation, mixing or masking do not fit the data."""
         self.rows = np.asarray(rows, dtype=np.int64)
         self.labels = source.labels[self.rows]
         self.ranks, self.images = source.tree.ranks, source.images
@@ -75,12 +76,12 @@ class TaxonomyDataset(PositionedDataset):
         self.image_size = config.data.image_size
         self.pipeline = AugmentationPipelineFactory(config.augment, self.image_size).build(training)
         self.mix_nulls = config.augment.mix_nulls
-        self.mixing = _mixing(config, self.ranks) if training else None
-        self.masking = MetadataMasking.of(config.schedule, self.components, config.seed) if training else None
+        self.mixing = build_mixing(config, self.ranks) if training else None
+        self.masking = MetadataMasking.from_config(config.schedule, self.components, config.seed) if training else None
         self._resampling = build_resampling(config, self.labels, self.ranks) if training else None
         self.weight = source.weight[self.rows] if training and source.weight is not None else None
         self.notes = (*masking_notes(config.schedule, self.components), *self._sampling_notes(config)) if training else ()
-        self.nulls = NullPolicy.of(config, source.tree) if training else None
+        self.nulls = NullPolicy.from_config(config, source.tree) if training else None
         self.fingerprint = _fingerprint(source.fingerprint, self.rows, self.components)
         self._groups: dict[str, np.ndarray] = {}
 
@@ -88,17 +89,19 @@ class TaxonomyDataset(PositionedDataset):
         return len(self.rows)
 
     def groups(self, level: str | None) -> np.ndarray | None:
-        """int64 [N]: the taxon of each sample at the rank `level`, -1 where it must not be mixed: a null label at any rank, unless
-        `augment.mix_nulls`. Then a sample that is null at `level` is grouped with its like under its nearest known ancestor."""
+        """Return the mixing group of each sample, int64 [N]: its taxon at rank `level`, -1 if it must not be mixed; None for level None.
+
+        Samples with a null label at any rank are not mixed, unless `augment.mix_nulls` is set. Then the samples with a null label at
+        `level` that have the same nearest known ancestor are a group."""
         if level is None:
             return None
         _check_level(level, self.ranks)
         if level not in self._groups:
-            self._groups[level] = group_numbers(self.labels, self.ranks.index(level), self.mix_nulls)
+            self._groups[level] = mixing_groups(self.labels, self.ranks.index(level), self.mix_nulls)
         return self._groups[level]
 
     def resampling(self) -> Resampling | None:
-        """Balanced drawing by `data.sampling`; None for natural sampling and in validation, which is never resampled."""
+        """Return the resampling of `data.sampling`; None for natural sampling, and for validation, which is never resampled."""
         return self._resampling
 
     def _sampling_notes(self, config: Config) -> tuple[str, ...]:
@@ -107,11 +110,13 @@ class TaxonomyDataset(PositionedDataset):
         return (f"{config.data.sampling} sampling of {config.data.sampling_rank or self.ranks[-1]}: {self._resampling.summary()}",)
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
-        """The batch of `indices`: `image` uint8 [B, 3, S, S], `label` int64 [B, R], `meta` float32 [B, F], `present` bool [B, M] (the
-        sample's own), `weight` float32 [B], `sample` int64 [B], `bad` int64 [B] (observation number of an undecodable photograph, else
-        -1); in training with metadata `mask` bool [B, M]; with mixing `share`, `box`, `pick` (see `MixDraws`) and `label2`, and for
-        samples with weights of their own `blend` float32 [B], the share of the pictures where `share` is that of the labels."""
-        index = _Indices.of(indices)
+        """Return the batch of `indices`.
+
+        Always: `image` uint8 [B, 3, S, S], `label` int64 [B, R], `meta` float32 [B, F], `present` bool [B, M] (before masking), `weight`
+        float32 [B], `sample` int64 [B], `bad` int64 [B] (observation number of an undecodable photograph, otherwise -1). In training with
+        metadata: `mask` bool [B, M]. With mixing: `share`, `box`, `pick` (see `MixDraws`) and `label2`. With mixing and sample weights:
+        `blend` float32 [B], the share of the images; `share` is then the share of the labels."""
+        index = _BatchIndices.from_indices(indices)
         observations = self.rows[index.sample]
         image, bad = self._images(index, observations)
         usable = index.real & (bad < 0)
@@ -126,29 +131,29 @@ class TaxonomyDataset(PositionedDataset):
             "bad": np.where(index.real, bad, -1),
         }
         if self.nulls is not None:
-            left_out = _at(self.schedule.get_null_mask_prob, index.step)
-            label = batch["label"] = self.nulls.apply(index.step, index.position, label, left_out, usable)
+            masked = _schedule_values(self.schedule.get_null_mask_prob, index.step)
+            label = batch["label"] = self.nulls.apply(index.step, index.position, label, masked, usable)
         if self.masking is not None and self.components:
-            full = _at(self.schedule.get_meta_mask_prob, index.step)
-            partial = _at(self.schedule.get_partial_meta_mask_prob, index.step)
+            full = _schedule_values(self.schedule.get_meta_mask_prob, index.step)
+            partial = _schedule_values(self.schedule.get_partial_meta_mask_prob, index.step)
             batch["mask"] = self.masking.draw(index.step, index.position, full, partial)
         if self.mixing is not None:
             batch |= self._mix(self.mixing, index, usable, label, present)
             if self.weight is not None:
-                batch |= _weighted_pairs(batch["weight"], batch["share"])
+                batch |= _pair_weights(batch["weight"], batch["share"])
         return {"image": image} | {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def _mix(
-        self, mixing: PairMixing, index: _Indices, usable: np.ndarray, label: np.ndarray, present: np.ndarray
+        self, mixing: PairMixing, index: _BatchIndices, usable: np.ndarray, label: np.ndarray, present: np.ndarray
     ) -> dict[str, np.ndarray]:
-        probability = _at(self.schedule.get_mixup_prob, index.step)
+        probability = _schedule_values(self.schedule.get_mixup_prob, index.step)
         drawn = mixing.draw(index.epoch, index.position, probability, self._pairs(index, usable), present)
         other = np.minimum(np.arange(len(label)) ^ 1, len(label) - 1)
         label2 = np.where(drawn.mixed[:, None], label[other], label)
         return {"share": drawn.share, "box": drawn.box, "pick": drawn.pick, "label2": label2}
 
-    def _pairs(self, index: _Indices, usable: np.ndarray) -> np.ndarray:
-        """bool [B]: rows i and i ^ 1 are the halves of one slot, both usable, and of one group."""
+    def _pairs(self, index: _BatchIndices, usable: np.ndarray) -> np.ndarray:
+        """Return True where rows i and i ^ 1 are one slot, both usable, and of the same mixing group, bool [B]."""
         group = np.full(len(usable), -1)
         for epoch in np.unique(index.epoch):
             numbers = self.groups(self.schedule.get_mixup_group_level(int(epoch)))
@@ -159,12 +164,12 @@ class TaxonomyDataset(PositionedDataset):
         first = np.arange(0, len(usable) - 1, 2)
         second = first + 1
         one_slot = (index.position[first] ^ 1 == index.position[second]) & (index.epoch[first] == index.epoch[second])
-        two = index.sample[first] != index.sample[second]  # resampling may draw one twice
-        allowed[first] = allowed[second] = one_slot & two & (group[first] >= 0) & (group[first] == group[second])
+        different = index.sample[first] != index.sample[second]  # resampling may draw a sample twice
+        allowed[first] = allowed[second] = one_slot & different & (group[first] >= 0) & (group[first] == group[second])
         return allowed
 
-    def _images(self, index: _Indices, observations: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
-        """The augmented photographs, and int64 [B] the observation number of each that cannot be decoded, else -1."""
+    def _images(self, index: _BatchIndices, observations: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+        """Return the augmented photographs, uint8 [B, 3, S, S], and int64 [B]: the observation number if undecodable, otherwise -1."""
         images, bad = self._read(observations)
         good = np.flatnonzero(bad < 0)
         keys = sample_keys(self.seed, randomness.AUGMENT, index.epoch[good], index.position[good])
@@ -181,7 +186,7 @@ class TaxonomyDataset(PositionedDataset):
             try:
                 return self.images.read(observations), bad
             except UndecodableImage:
-                pass  # one of them; find which below
+                pass  # read one by one below to find which
         images = []
         for i, observation in enumerate(observations.tolist()):
             if observation in self.quarantined:
@@ -194,8 +199,8 @@ class TaxonomyDataset(PositionedDataset):
         return images, bad
 
 
-def group_numbers(labels: np.ndarray, rank: int, with_nulls: bool) -> np.ndarray:
-    """int64 [N] group of each row of `labels` [N, R] at column `rank`; see `TaxonomyDataset.groups`."""
+def mixing_groups(labels: np.ndarray, rank: int, with_nulls: bool) -> np.ndarray:
+    """Return the group of each row of `labels` [N, R] at column `rank`, int64 [N]; see `TaxonomyDataset.groups`."""
     group = labels[:, rank].copy()
     if not with_nulls:
         group[(labels < 0).any(axis=1)] = -1
@@ -208,18 +213,20 @@ def group_numbers(labels: np.ndarray, rank: int, with_nulls: bool) -> np.ndarray
     return group
 
 
-def _weighted_pairs(weight: np.ndarray, share: np.ndarray) -> dict[str, np.ndarray]:
-    """Of rows' own weights and shares [B], what makes each label of a pair count by the weight of its own sample: the weights add up
-    as the pictures do, and the share of the labels is that of the weights."""
+def _pair_weights(weight: np.ndarray, share: np.ndarray) -> dict[str, np.ndarray]:
+    """Return `weight`, `share` and `blend` of a mixed batch from the samples' own weights and image shares, all [B].
+
+    Each label of a pair counts by the weight of its sample: the new weight is the sum of share x weight of both samples, and the share of
+    a label is its part of that sum."""
     other = np.minimum(np.arange(len(weight)) ^ 1, len(weight) - 1)
     own = share * weight
-    together = own + (1 - share) * np.where(share < 1, weight[other], np.float32(0))
-    of_labels = np.divide(own, together, out=share.copy(), where=together > 0)
-    return {"weight": together, "share": of_labels, "blend": share}
+    total = own + (1 - share) * np.where(share < 1, weight[other], np.float32(0))
+    label_share = np.divide(own, total, out=share.copy(), where=total > 0)
+    return {"weight": total, "share": label_share, "blend": share}
 
 
-def label_mass(config: Config, source: Source, rows: np.ndarray) -> np.ndarray | None:
-    """float64 [N]: what each of the training `rows` counts for in an epoch, its draws times its weight; None: one each."""
+def epoch_weights(config: Config, source: Source, rows: np.ndarray) -> np.ndarray | None:
+    """Return draws per epoch x weight of each of the training `rows`, float64 [N]; None: 1 for each."""
     resampling = build_resampling(config, source.labels[rows], source.tree.ranks)
     draws = None if resampling is None else resampling.draws
     if source.weight is None:
@@ -228,28 +235,28 @@ def label_mass(config: Config, source: Source, rows: np.ndarray) -> np.ndarray |
 
 
 def build_resampling(config: Config, labels: np.ndarray, ranks: Sequence[str]) -> Resampling | None:
-    """How epochs draw training rows of `labels` int64 [N, R]; None where sampling is natural. Raises ConfigError for no such rank."""
+    """Return the resampling of training rows with `labels` int64 [N, R]; None for natural sampling. Raise `ConfigError` for an unknown
+    rank."""
     name, rank = config.data.sampling, config.data.sampling_rank
     if name == "natural":
         if rank is not None:
-            raise ConfigError(f"data.sampling_rank={rank} has no effect with data.sampling=natural; leave it out, or balance the classes")
+            raise ConfigError(f"data.sampling_rank={rank} has no effect with data.sampling=natural; remove it, or choose another sampling")
         return None
     if rank is not None and rank not in ranks:
-        raise ConfigError(f"data.sampling_rank: {rank!r} is not one of the taxonomic ranks {list(ranks)}")
+        raise ConfigError(f"data.sampling_rank: {rank!r} is not a taxonomic rank; choose one of {', '.join(ranks)}")
     return Resampling(labels[:, ranks.index(rank) if rank is not None else -1], POWERS[name], config.seed)
 
 
-def _mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:
+def build_mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:
+    """Return the mixing of pairs; None if `schedule.mixup_prob` is 0. Raise `ConfigError` for settings that contradict each other."""
     if not ramp_used(config.schedule.mixup_prob):
         return None
     if config.augment.mixup_alpha == 0 and config.augment.cutmix_alpha == 0:
         raise ConfigError(
-            "schedule.mixup_prob asks for mixed pairs but augment.mixup_alpha and augment.cutmix_alpha are 0; set one above 0"
+            "schedule.mixup_prob is above 0, but augment.mixup_alpha and augment.cutmix_alpha are both 0; set one of them above 0"
         )
     if not config.schedule.mixup_group_level:
-        raise ConfigError(
-            "schedule.mixup_prob asks for mixed pairs but schedule.mixup_group_level is empty; set it to [{from: 0%, level: RANK}]"
-        )
+        raise ConfigError("schedule.mixup_prob is above 0, but schedule.mixup_group_level is empty; set it to [{from: 0%, level: RANK}]")
     for entry in config.schedule.mixup_group_level:
         _check_level(entry["level"], ranks)
     return PairMixing.from_config(config.augment, config.seed, config.data.image_size)
@@ -257,13 +264,13 @@ def _mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:
 
 def _check_level(level: str, ranks: Sequence[str]) -> None:
     if level not in ranks:
-        raise ConfigError(f"schedule.mixup_group_level: {level!r} is not one of the taxonomic ranks {list(ranks)}")
+        raise ConfigError(f"schedule.mixup_group_level: {level!r} is not a taxonomic rank; choose one of {', '.join(ranks)}")
 
 
-def _at(probability: Callable[[int], float], steps: np.ndarray) -> np.ndarray:
-    """float64 [B]: a probability of the schedule at each of `steps`."""
-    values, where = np.unique(steps, return_inverse=True)
-    return np.array([probability(int(step)) for step in values], dtype=np.float64)[where]
+def _schedule_values(probability: Callable[[int], float], steps: np.ndarray) -> np.ndarray:
+    """Return a probability of the schedule at each of `steps` [B], float64 [B]."""
+    distinct, inverse = np.unique(steps, return_inverse=True)
+    return np.array([probability(int(step)) for step in distinct], dtype=np.float64)[inverse]
 
 
 def _select(metadata: Metadata, rows: np.ndarray) -> Metadata:

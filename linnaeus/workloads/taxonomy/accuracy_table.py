@@ -1,5 +1,5 @@
-"""The result of a run as tables for a person: accuracy per taxonomic rank and pass, beside the best possible where it is known, and
-below it what concerns whole predictions: paths, distances in the tree, calibration."""
+"""The tables at the end of a run: accuracy per validation pass and taxonomic rank, beside its ceiling if known, then metrics of whole
+predictions (paths, distances in the tree, calibration) per pass."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 COLUMNS = {"top1": "top-1", "macro": "macro"}
 PERCENT, PLAIN = (100.0, 1), (1.0, 2)  # factor and digits
 
-# Title -> metric, how it is shown; "{finest}" is the finest rank.
-WHOLE = {
+# Title -> metric and format; "{finest}" is the finest rank.
+PASS_METRICS = {
     "chain": ("chain", PERCENT),
     "incons.": ("inconsistent", PERCENT),
     "hd1": ("hd1", PLAIN),
@@ -23,8 +23,8 @@ WHOLE = {
 }
 
 
-def passes_of(final: Mapping[str, float]) -> dict[str, str]:
-    """Prefix of the validated passes in `final` -> the oracle's name of the same conditions."""
+def validated_passes(final: Mapping[str, float]) -> dict[str, str]:
+    """Return the prefix of each validation pass in `final` -> the name of its conditions among the ceilings."""
     found = {}
     for key in final:
         prefix = key.split("/")[0]
@@ -34,12 +34,14 @@ def passes_of(final: Mapping[str, float]) -> dict[str, str]:
 
 
 def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
-    """Lines: one per pass and rank, finest rank first, in percent; the ceiling and the share of it reached where there is one; the 95 %
-    interval of top-1 behind. Then one line per pass."""
+    """Return the lines of both tables.
+
+    The first has a line per pass and rank, finest rank first, in percent: accuracy, its ceiling and their quotient if known, and the
+    95 % interval of top-1. The second has a line per pass."""
     if not final:
         return []
     by_rank = _with_ceilings if ceilings else _plain_table
-    return [*by_rank(ranks, components, final, ceilings), "", *_whole_table(ranks, components, final)]
+    return [*by_rank(ranks, components, final, ceilings), "", *_pass_table(ranks, components, final)]
 
 
 def _with_ceilings(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
@@ -47,35 +49,37 @@ def _with_ceilings(ranks: Sequence[str], components: Sequence[str], final: Mappi
         f"{'':46s}{'top-1':^22s}{'macro':^22s}{'top-1':>13s}",
         f"{'metadata':32s}{'rank':14s}" + f"{'run':>6s}{'best':>8s}{'share':>8s}" * 2 + f"{'95 %':>13s}",
     ]
-    for prefix, condition in passes_of(final).items():
+    for prefix, condition in validated_passes(final).items():
         for rank in reversed(ranks):
             cells = ""
             for column in COLUMNS:
                 key = f"{prefix}/{rank}/" + ("macro_top1" if column == "macro" else column)
                 cells += _cell(final.get(key, math.nan), ceilings.get(f"{condition}/{rank}/{column}"))
             cells += _interval(final, f"{prefix}/{rank}/top1")
-            lines.append(f"{_named(condition, components):32s}{rank:14s}{cells}")
+            lines.append(f"{_condition_label(condition, components):32s}{rank:14s}{cells}")
     return lines
 
 
 def _plain_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
     lines = [f"{'metadata':32s}{'rank':14s}" + "".join(f"{name:>8s}" for name in COLUMNS.values()) + f"{'top-1, 95 %':>13s}"]
-    for prefix, condition in passes_of(final).items():
+    for prefix, condition in validated_passes(final).items():
         for rank in reversed(ranks):
             values = (final.get(f"{prefix}/{rank}/{key}", math.nan) for key in ("top1", "macro_top1"))
             cells = "".join(_number(value, PERCENT, 8) for value in values) + _interval(final, f"{prefix}/{rank}/top1")
-            lines.append(f"{_named(condition, components):32s}{rank:14s}{cells}")
+            lines.append(f"{_condition_label(condition, components):32s}{rank:14s}{cells}")
     return lines
 
 
-def _whole_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float]) -> list[str]:
-    """One line per pass; shares in percent, distances in taxonomic ranks."""
-    width = {title: max(len(title) + 2, 7) for title in WHOLE}
-    lines = [f"{'metadata':32s}" + "".join(f"{title:>{width[title]}s}" for title in WHOLE)]
-    for prefix, condition in passes_of(final).items():
-        found = {title: (final.get(f"{prefix}/" + key.format(finest=ranks[-1]), math.nan), how) for title, (key, how) in WHOLE.items()}
-        cells = "".join(_number(value, how, width[title]) for title, (value, how) in found.items())
-        lines.append(f"{_named(condition, components):32s}{cells}")
+def _pass_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float]) -> list[str]:
+    """Return one line per pass, with shares in percent and distances in taxonomic ranks."""
+    width = {title: max(len(title) + 2, 7) for title in PASS_METRICS}
+    lines = [f"{'metadata':32s}" + "".join(f"{title:>{width[title]}s}" for title in PASS_METRICS)]
+    for prefix, condition in validated_passes(final).items():
+        found = {
+            title: (final.get(f"{prefix}/" + key.format(finest=ranks[-1]), math.nan), form) for title, (key, form) in PASS_METRICS.items()
+        }
+        cells = "".join(_number(value, form, width[title]) for title, (value, form) in found.items())
+        lines.append(f"{_condition_label(condition, components):32s}{cells}")
     return lines
 
 
@@ -92,12 +96,12 @@ def _interval(final: Mapping[str, float], name: str) -> str:
     return f"{text:>13s}"
 
 
-def _number(value: float, how: tuple[float, int], width: int) -> str:
-    factor, digits = how
+def _number(value: float, form: tuple[float, int], width: int) -> str:
+    factor, digits = form
     return f"{'-':>{width}s}" if math.isnan(value) else f"{factor * value:{width}.{digits}f}"
 
 
-def _named(condition: str, components: Sequence[str]) -> str:
+def _condition_label(condition: str, components: Sequence[str]) -> str:
     if condition == "with_meta":
         return "all" if components else "none"
     return "masked: all" if condition == "without_meta" else "masked: " + condition.removeprefix("mask_").replace("_", "+").lower()

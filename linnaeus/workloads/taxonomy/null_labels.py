@@ -1,0 +1,92 @@
+"""The treatment of null labels in training (`head.nulls`): ignored, or learnt as a class, by schedule or always.
+
+    ignore     null labels are not trained on; there is no null class
+    phase_in   every rank has one more class, the last, for "not known at this rank"; in training a null label becomes that class with
+               probability 1 - `schedule.null_mask_prob`, keyed by (seed, global_step, position), and is ignored (-1) otherwise
+    predict    the same for every null label at every step; `schedule.null_mask_prob` must keep its default
+
+In heads that are one distribution on the tree, the null class is a child of every taxon that has children. A null label below a taxon
+without children, or with a known taxon at a finer rank (a hole in the lineage), then has no such class and is ignored.
+
+Validation does not convert null labels: accuracies are over known labels and real classes, and `null_recall` and `null_precision`
+(`metrics/accuracy.py`) measure the null class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from linnaeus import randomness
+from linnaeus.config.schema import Config
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.augment.draws import sample_keys, uniform_draws
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+PHASE_IN = 2  # the key of these draws within the masking stream
+
+
+@dataclass(frozen=True)
+class NullPolicy:
+    """The conversion of null labels to the null class. `null_class`: int64 [R], the null class of each rank. `always`: convert at every
+    step. For heads on the tree: `offsets` int64 [R], the node of class 0 of each rank; `has_children` bool [T + 1], the top last."""
+
+    seed: int
+    null_class: np.ndarray
+    always: bool
+    offsets: np.ndarray | None = None
+    has_children: np.ndarray | None = None
+
+    @classmethod
+    def from_config(cls, config: Config, tree: TaxonomyTree) -> NullPolicy | None:
+        """Return the policy; None if null labels are ignored. Raise `ConfigError` if schedule and head contradict each other."""
+        ramp, nulls = config.schedule.null_mask_prob, config.head.nulls
+        always_masked = ramp.start == ramp.end == 1
+        if nulls == "phase_in" and always_masked:
+            raise ConfigError(
+                "head.nulls=phase_in needs schedule.null_mask_prob below 1 at some step, otherwise the null class is never learnt; "
+                "to learn all null labels set head.nulls=predict"
+            )
+        if nulls != "phase_in" and not always_masked:
+            raise ConfigError(f"schedule.null_mask_prob has no effect with head.nulls={nulls}; set head.nulls=phase_in, or remove it")
+        if nulls == "ignore":
+            return None
+        policy = cls(config.seed, np.array(tree.sizes, dtype=np.int64), nulls == "predict")
+        if config.head.name == "linear":
+            return policy
+        has_children = np.zeros(tree.offsets[-1] + 1, dtype=bool)
+        has_children[tree.node_parent] = True  # -1, the top, is the last
+        return replace(policy, offsets=np.array(tree.offsets[:-1]), has_children=has_children)
+
+    def notes(self, ranks: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
+        """Return the lines to print at the start, from the number of learnable null labels per rank in the training set. Raise
+        `ConfigError` if there are none at all."""
+        name = f"head.nulls={'predict' if self.always else 'phase_in'}"
+        if not any(counts):
+            where = "" if self.has_children is None else " at a rank below a taxon that has children"
+            raise ConfigError(f"{name}: no training sample has a null label{where}, so there is nothing to learn; set head.nulls=ignore")
+        without = [rank for rank, count in zip(ranks, counts, strict=True) if not count]
+        return (f"{name}: no training sample has a learnable null label at {', '.join(without)}",) if without else ()
+
+    def apply(self, steps: np.ndarray, positions: np.ndarray, label: np.ndarray, masked: np.ndarray, usable: np.ndarray) -> np.ndarray:
+        """Return `label` int64 [B, R] with null labels of `usable` bool [B] samples converted to the null class.
+
+        `steps` and `positions`: int64 [B]. `masked`: float [B], the probability of ignoring a null label, unless `always`."""
+        converted = self.learnable(label) & usable[:, None]
+        if not self.always:
+            converted &= (
+                uniform_draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1]) >= masked[:, None]
+            )
+        return np.where(converted, self.null_class, label)
+
+    def learnable(self, label: np.ndarray) -> np.ndarray:
+        """Return True for each null label that can be learnt, bool [B, R], for labels int64 [B, R]. For heads on the tree: the null labels
+        at ranks finer than the finest known taxon, if that taxon has children."""
+        if self.has_children is None or self.offsets is None:
+            return label < 0
+        nodes = np.where(label >= 0, label + self.offsets, -1)
+        finest = nodes.max(axis=1)  # finer taxa have larger numbers
+        rank = np.where(finest >= 0, nodes.argmax(axis=1), -1)
+        return (np.arange(label.shape[1]) > rank[:, None]) & self.has_children[finest][:, None]

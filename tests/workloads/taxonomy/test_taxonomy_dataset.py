@@ -328,7 +328,7 @@ def long_tailed():
 
 def test_a_sample_that_is_drawn_twice_is_no_partner_of_itself():
     data = dataset(make_config(sampling="class_balanced"), Certain(), source=long_tailed())
-    assert len(data.notes) and "class_balanced sampling of species: an epoch of 96 sees" in data.notes[-1]
+    assert len(data.notes) and "class_balanced sampling of species: an epoch of 96 contains" in data.notes[-1]
     order = epoch_order(7, 0, N, data.groups("species"), data.resampling())
     assert np.bincount(order, minlength=N)[40] >= 22, "of its class alone"
     mixed = alone = 0

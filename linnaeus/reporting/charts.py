@@ -135,6 +135,6 @@ class Chart:
         self.add("polygon", element("title", escape(title)) if title else "", points=corners, fill=colour)
         middle, room, base = (a + b + c + d) / 4, (c + d - a - b) / 2, (low + high) / 2 + 4
         if text and room > 4 * LETTER:
-            self.text(middle, base - 8 * bool(note), shorten(text, int(room / LETTER)), "middle", INK)
+            self.text(middle, base - 8 * bool(note), shorten(text, int(room / LETTER) - 1), "middle", INK)
             if note:
                 self.text(middle, base + 9, note, "middle")

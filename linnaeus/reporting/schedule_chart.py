@@ -13,7 +13,7 @@ from linnaeus.durations import first_step_at
 from linnaeus.reporting.charts import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Chart, Scale, document, nice_ticks
 from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
 
-WIDTH, LEFT, RIGHT, TOP, GAP = 1060, 190, 170, 64, 40  # pixels
+WIDTH, LEFT, RIGHT, TOP, GAP = 1070, 190, 180, 64, 40  # pixels
 RAMP_COLOURS = {"meta_mask_prob": BLUE, "partial_meta_mask_prob": SKY, "null_mask_prob": VERMILION, "mixup_prob": GREEN, DENSITY: PURPLE}
 EVENT_COLOURS = {"checkpoint": ORANGE, "weighting": PURPLE, "conflict": PURPLE, "report": GREY, "log": GREY}
 AREA_COLOURS = ("#dcecf5", "#fbeccb", "#d6efe6", "#f6e2ed")
@@ -104,7 +104,7 @@ class _Picture:
             width = 1.6 if len(columns) < 200 else 0.8
             chart.add("path", d=path, class_="events", stroke=EVENT_COLOURS.get(name, GREEN), stroke_width=width)
             count = [f"{len(steps):,} x"] if steps else []
-            clock = [f"every {seconds / 60:g} min" for seconds in every.seconds]
+            clock = [f"every {', '.join(f'{seconds / 60:g}' for seconds in every.seconds)} min"] if every.seconds else []
             chart.text(WIDTH - RIGHT + 8, y + 4, ", ".join(count + clock))
 
     def _mixing_levels(self) -> None:

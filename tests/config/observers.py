@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import io
 import json
@@ -16,20 +15,17 @@ from unittest import mock
 
 import numpy as np
 import torch
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
 from PIL import Image
 
 import main
 from linnaeus import train
-from linnaeus.config import compose, typed_config
 from linnaeus.distributed import DistributedContext
 from linnaeus.rundir import RunDirectory, run_path
 from linnaeus.train.build import build_train_loader
 from linnaeus.train.loop import update_on_window, windows
 from linnaeus.workloads import build_workload
+from tests import runs
 
-VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "conf"
 TINY = [
     "data.train_samples=40",
     "data.validation_samples=20",
@@ -53,25 +49,14 @@ TINY = [
 ]
 
 
-@functools.cache
-def of_groups(*choices: str) -> Any:
-    return compose(list(choices), config_dir=VECTORS, missing_ok=True)
-
-
 def composed(*overrides: str) -> Any:
-    """TINY with `overrides`, the last value of a key winning. Hydra composes each choice of groups once (it takes 0.1 s) and its
-    parser reads the values."""
-    groups = {
-        text.partition("=")[0]: text for text in overrides if "." not in text.partition("=")[0] and text[:5] not in ("seed=", "plan=")
-    }
-    tree = dataclasses.asdict(of_groups(*groups.values()))
-    for override in OverridesParser.create().parse_overrides([text for text in (*TINY, *overrides) if text not in groups.values()]):
-        *parents, name = override.key_or_group.split(".")
-        node = functools.reduce(lambda node, parent: node[parent], parents, tree)
-        if override.key_or_group.startswith("data.") and name not in node:  # TINY's, for another source
-            continue
-        node[name] = override.value()
-    return typed_config(OmegaConf.to_container(OmegaConf.create(tree)))
+    """TINY with `overrides`, the last value of a key winning; without TINY's keys of a data source that is not chosen."""
+    typed = {text.partition("=")[0]: text for text in overrides}
+    source = tuple(text for key, text in typed.items() if key in ("experiment", "workload", "data"))
+    known = {f"data.{name}" for name in runs.tree_of(source, runs.VECTORS)["data"]}
+    tiny = {text.partition("=")[0]: text for text in TINY}
+    kept = {key: text for key, text in tiny.items() if not key.startswith("data.") or key in known}
+    return runs.composed([*{**kept, **typed}.values()], runs.VECTORS)
 
 
 def plan(config: Any) -> Any:

@@ -308,7 +308,7 @@ TABLE = {
             ("dimensions", f"{PHASE}:100%,dimensions:{{x:1}}}}}}", see.refusal(see.plan_text)),
         )
     },
-    "schedule.early_stop.monitor": Case("schedule.early_stop.monitor=val/order/top1", end, f"{FALLING} schedule.early_stop.metric_bound=1"),
+    "schedule.early_stop.monitor": Case("schedule.early_stop.monitor=val/order/top1", end, f"{FALLING} schedule.early_stop.metric_bound=0"),
     "schedule.early_stop.mode": Case("schedule.early_stop.mode=max", see.stops, "schedule.early_stop.patience=1"),
     "schedule.early_stop.patience": Case("schedule.early_stop.patience=1", see.stops),
     "schedule.early_stop.min_delta": Case("schedule.early_stop.min_delta=1.5", see.stops, "schedule.early_stop.patience=2"),

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests import runs
+from tests import fork_server, runs
 from tests.faults.compare import what_differs
 from tests.faults.places import RANDOM
 from tests.faults.settings import Setting
@@ -70,9 +70,15 @@ class Chain:
 
 
 def launch(
-    setting: Setting, root: Path, aim: Fault | Instant | None = None, trace: Path | None = None, broken: str | None = None
+    setting: Setting,
+    root: Path,
+    aim: Fault | Instant | None = None,
+    trace: Path | None = None,
+    broken: str | None = None,
+    forked: bool = False,
 ) -> Launch:
-    """Start the run of `root`, kill it as `aim` says, and wait until none of its processes is left."""
+    """Start the run of `root`, kill it as `aim` says, and wait until none of its processes is left. `forked`: from the fork
+    server, instead of starting an interpreter for each process."""
     mark = uuid.uuid4().hex
     root.mkdir(parents=True, exist_ok=True)
     record, log = root / "landed.jsonl", root / f"launch-{len(list(root.glob('launch-*.log'))) + 1}.log"
@@ -86,7 +92,7 @@ def launch(
     environment["PYTHONFAULTHANDLER"] = "1"
     started = time.time()
     with open(log, "wb") as output:
-        process = subprocess.Popen(
+        process = (fork_server.Popen if forked else subprocess.Popen)(
             setting.command(root), cwd=runs.ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
@@ -163,17 +169,24 @@ def _environment(pid: int) -> bytes:
 # -- a run and its kills -------------------------------------------------------------------------------------------------------
 
 
-def run_through(setting: Setting, kills: Sequence[Kill], root: Path, reference: Path, broken: str | None = None) -> Chain:
-    """Launch the run of `root` once for each kill, then once more to its end, and compare it with the run of `reference`."""
+def run_through(
+    setting: Setting, kills: Sequence[Kill], root: Path, reference: Path, broken: str | None = None, real: int | None = None
+) -> Chain:
+    """Launch the run of `root` once for each kill, then once more to its end, and compare it with the run of `reference`. The first `real`
+    launches start interpreters, the others are forked; None: all start interpreters."""
     chain = Chain()
+
+    def forked() -> bool:
+        return real is not None and len(chain.launches) >= real
+
     for kill in kills:
         if kill.damaged and not damage_newest(setting.directory(root)):
             chain.failures.append("there were not two checkpoints, so that one could be damaged")
-        chain.launches.append(launch(setting, root, kill.aim))
+        chain.launches.append(launch(setting, root, kill.aim, forked=forked()))
         _judge_kill(chain, kill)
         if chain.failures:
             return chain
-    chain.launches.append(launch(setting, root, broken=broken))
+    chain.launches.append(launch(setting, root, broken=broken, forked=forked()))
     last = chain.launches[-1]
     if last.status != 0:
         chain.failures.append(f"the last launch ended with status {last.status}, see {last.log}")

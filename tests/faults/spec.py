@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "TESTS_FAULTS"  # also the mark by which the processes of a launch are found
+from tests.fork_server import FAULTS, MARK
 
+VARIABLE = FAULTS
 
 ANY = -2  # a fault's `step`: the index counts over the whole launch
 
@@ -42,7 +43,7 @@ class Spec:
     broken: str | None = None
 
     def environment(self) -> dict[str, str]:
-        return {VARIABLE: json.dumps(asdict(self))}
+        return {VARIABLE: json.dumps(asdict(self)), MARK: self.mark}
 
     @classmethod
     def read(cls) -> Spec | None:

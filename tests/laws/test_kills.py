@@ -52,7 +52,7 @@ def test_one_process_with_two_workers_killed_in_a_pass_in_the_writer_and_in_the_
         Kill(Fault("checkpoint: its files / after weights", 6, 1, 0, "tree")),
         Kill(Fault("resume / rows cut", ANY, 1, 0, "rank")),  # its loader workers die of themselves
     ]
-    chain = run_through(ONE, kills, tmp_path, uninterrupted(ONE))
+    chain = run_through(ONE, kills, tmp_path, uninterrupted(ONE), real=1)
     assert chain.failures == []
     assert landed(chain) == [kill.aim.place for kill in kills]
 
@@ -64,7 +64,7 @@ def test_two_processes_whose_agent_dies_then_one_rank_then_all_of_them(uninterru
         Kill(Fault("inside a step / between backward and optimizer", 5, 1, 1, "rank")),
         Kill(Fault("a step beside the writer / updated, not counted", 8, 1, 0, "tree", ("checkpoint: its rename / after", 8))),
     ]
-    chain = run_through(TWO, kills, tmp_path, uninterrupted(TWO))
+    chain = run_through(TWO, kills, tmp_path, uninterrupted(TWO), real=1)
     assert chain.failures == []
     assert landed(chain) == [kill.aim.place for kill in kills]
 
@@ -76,7 +76,9 @@ def test_two_processes_whose_agent_dies_then_one_rank_then_all_of_them(uninterru
 def cut_off(tmp_path_factory):
     """A run killed in mid-epoch when the checkpoint of step 6 was just committed, with a pass in it that is owed and not run."""
     root = tmp_path_factory.mktemp("cut_off")
-    found = launch(SMALL, root, Fault("checkpoint: retention / before", 6, 1, 0, "tree", ("between passes / owed and saved, none run", 6)))
+    found = launch(
+        SMALL, root, Fault("checkpoint: retention / before", 6, 1, 0, "tree", ("between passes / owed and saved, none run", 6)), forked=True
+    )
     assert found.status == -9 and found.landed is not None
     return root
 
@@ -91,14 +93,14 @@ SEEN = {
 @pytest.mark.parametrize("broken", (None, *breaks.BREAKS))
 def test_the_comparison_sees_a_broken_resume_and_no_other(uninterrupted, cut_off, tmp_path, broken):
     shutil.copytree(cut_off, tmp_path, dirs_exist_ok=True)
-    chain = run_through(SMALL, [], tmp_path, uninterrupted(SMALL), broken=broken)
+    chain = run_through(SMALL, [], tmp_path, uninterrupted(SMALL), broken=broken, real=0)
     assert chain.launches[-1].status == 0
     assert chain.failures == [] if broken is None else SEEN[broken] <= set(chain.failures)
 
 
 def test_a_kill_that_does_not_land_is_a_failure(tmp_path):
     """At a step the run does not have; the launch ends as if nobody had aimed at it."""
-    chain = run_through(SMALL, [Kill(Fault("inside a step / window fetched", 99, 1, 0, "tree"))], tmp_path, tmp_path)
+    chain = run_through(SMALL, [Kill(Fault("inside a step / window fetched", 99, 1, 0, "tree"))], tmp_path, tmp_path, real=0)
     assert chain.landed == [] and "did not land (status 0)" in chain.failures[0]
 
 

@@ -13,6 +13,7 @@ class VectorsConfig(DataConfig):
     train_samples: int = setting("vectors to train on", low=1)
     validation_samples: int = setting("vectors to validate on", low=1)
     width: int = setting("numbers in a vector", low=1)
+    components: list[str] = setting("metadata components of a vector, which can be masked")
     unlabelled: float = setting("share of the samples without the second target", low=0, high=1)
 
 

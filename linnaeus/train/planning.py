@@ -12,6 +12,7 @@ from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.files import write_atomic
+from linnaeus.metrics.streaming import Metrics
 from linnaeus.optim import LRSchedule, build_scheduler, scaled_lr
 from linnaeus.reporting.plan import schedule_summary
 from linnaeus.reporting.schedule_chart import schedule_picture
@@ -23,7 +24,7 @@ from linnaeus.schedule import (
     resolve_all_schedule_params,
     training_length,
 )
-from linnaeus.workloads.base import Workload
+from linnaeus.workloads.base import Workload, check_members
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,11 @@ def monitored(config: Config) -> dict[str, str]:
 
 
 def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool) -> list[str]:
-    """Return the names of the metrics that the validation passes of this run measure, from the result of a pass over no samples."""
+    """Return the names of the metrics that the validation passes of this run measure, from the result of a pass over no samples.
+
+    Raise `TypeError` if the metrics misspell an optional member."""
     metrics = workload.metrics(training=False, device=torch.device("cpu"))
+    check_members(metrics, Metrics)
     names = metrics.compute(torch.zeros(metrics.width, dtype=torch.float64), metrics.counts)
     keys = ["val"] if resolved.validate.ever_due else []
     if resolved.validate_mask_meta.ever_due:

@@ -1,8 +1,8 @@
 """The step end: the only place that logs, saves, validates or stops.
 
-A resume depends on the order: training row, pending validations scheduled, report, checkpoint, validation passes and their results,
-checkpoint, stop. The report of the last step comes after its validation passes. What is due is a function of `global_step`, so a
-resumed run does the same.
+A resume depends on the order: training row, pending validations scheduled, report, check for a stop, checkpoint, validation passes and
+their results, checkpoint. The report of the last step comes after its validation passes. What is due is a function of `global_step`,
+so a resumed run does the same.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from linnaeus import workloads
-from linnaeus.workloads.base import Model, Workload, as_model, as_workload
+from linnaeus.metrics.streaming import Metrics
+from linnaeus.workloads.base import Model, Workload, as_model, as_workload, check_members
 from tests import runs
 
 
@@ -99,6 +100,22 @@ def test_other_members_of_a_model_are_allowed() -> None:
     network = extended(Net, trunk_parameters=lambda self: [], encode=lambda self, batch: batch, width=8)
     network.trunk = nn.Linear(2, 2)
     assert as_model(network) is network
+
+
+class Errors(Metrics):
+    """Metrics with the members that do not have a default."""
+
+    def sums(self, outputs: Any, batch: Any) -> Any: ...
+
+    def count(self, outputs: Any, batch: Any) -> Any: ...
+
+    def compute(self, sums: Any, counts: Any) -> Any: ...
+
+
+def test_a_misspelt_member_of_metrics_is_an_error() -> None:
+    check_members(extended(Errors, sum=0, compute_at_end=lambda self, counts: {}), Metrics)
+    with pytest.raises(TypeError, match=r"Own.computes_at_end is not a member of Metrics; did you mean compute_at_end\?"):
+        check_members(extended(Errors, computes_at_end=lambda self, counts: {}), Metrics)
 
 
 def test_other_classes_are_refused() -> None:

@@ -150,7 +150,7 @@ def test_a_process_that_reads_the_configuration_differently_is_refused(monkeypat
     tree = compose_tree([])
     assert shared.shared_config(lambda: tree).seed == 0
     monkeypatch.setattr(DistributedContext, "from_master", lambda self, name, make: {"tree": tree, "hash": "another"})
-    with pytest.raises(ConfigError, match="reads the configuration of rank 0 otherwise"):
+    with pytest.raises(ConfigError, match="derives another configuration from that of rank 0"):
         shared.shared_config(lambda: tree)
 
 

@@ -1,10 +1,10 @@
-"""How runs are started where it is not by hand: a process each, a torchrun each, or SLURM (group `launch`)."""
+"""Launchers start runs: one process each, one torchrun each, or one SLURM job each (group `launch`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linnaeus.launch.base import Handle, Job, Launcher
+from linnaeus.launch.launcher import Handle, Job, Launcher
 
 if TYPE_CHECKING:
     from linnaeus.config.schema_launch import LaunchConfig
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 __all__ = ["Handle", "Job", "Launcher", "build_launcher"]
 
 
-def build_launcher(config: LaunchConfig, at_once: int) -> Launcher:
-    """The launcher of a `launch` group, for up to `at_once` jobs at a time."""
+def build_launcher(config: LaunchConfig, max_parallel: int) -> Launcher:
+    """Build the launcher that a `launch` group selects, for at most `max_parallel` jobs at a time."""
     from linnaeus.config.schema_launch import SlurmConfig, TorchrunConfig
     from linnaeus.launch.process import ProcessLauncher
     from linnaeus.launch.torchrun import TorchrunLauncher
 
     if isinstance(config, TorchrunConfig):
-        return TorchrunLauncher(config.processes, at_once)
+        return TorchrunLauncher(config.processes, max_parallel)
     if isinstance(config, SlurmConfig):
         from linnaeus.launch.slurm import SlurmLauncher
 
         return SlurmLauncher(config)
-    return ProcessLauncher(at_once)
+    return ProcessLauncher(max_parallel)

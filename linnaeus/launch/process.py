@@ -1,7 +1,7 @@
-"""Runs on this machine: `python main.py ...` in a process of its own, which never outlives the one that started it.
+"""Runs on this machine: `python main.py ...` in its own process, which is killed when the parent process ends.
 
-A session of its own keeps the terminal's Ctrl-C away: the parent passes a request to stop on exactly once. Where several runs share
-the machine, each gets GPUs of its own.
+Each run has its own session, so Ctrl-C in the terminal reaches only the parent, which forwards it exactly once. Parallel runs on one
+machine get separate GPUs.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
-from typing import IO
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from linnaeus.distributed import die_with_parent
-from linnaeus.errors import ConfigError
-from linnaeus.launch.base import Handle, Job
-from linnaeus.launch.gpus import share, visible_gpus
+from linnaeus.launch.launcher import Handle, Job
 
 
 class ProcessHandle:
-    """A process and the slot it occupies."""
+    """A process and its slot, which determines its GPUs."""
 
     def __init__(self, process: subprocess.Popen[bytes], slot: int) -> None:
         self.process, self.slot = process, slot
-        self._asked = False
+        self._stop_requested = False
 
     def poll(self) -> int | None:
         status = self.process.poll()
@@ -34,15 +34,15 @@ class ProcessHandle:
     def stop(self) -> None:
         if self.poll() is not None:
             return
-        if self._asked:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)  # the loader workers with it
+        if not self._stop_requested:
+            self._stop_requested = True
+            self.request_stop()
             return
-        self._asked = True
-        self.ask()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # the group contains the loader workers
 
-    def ask(self) -> None:
-        """Pass the request to stop on."""
+    def request_stop(self) -> None:
+        """Send SIGTERM to the run."""
         self.process.send_signal(signal.SIGTERM)
 
     def describe(self) -> str:
@@ -50,19 +50,20 @@ class ProcessHandle:
 
 
 class ProcessLauncher:
-    """Up to `at_once` runs at a time, of one process each."""
+    """Starts at most `max_parallel` runs at a time, one process each. OSError if the log cannot be opened."""
 
     processes = 1
+    handle_type: type[ProcessHandle] = ProcessHandle
 
-    def __init__(self, at_once: int) -> None:
-        self.at_once = at_once
+    def __init__(self, max_parallel: int) -> None:
+        self.max_parallel = max_parallel
         self._handles: list[ProcessHandle] = []
 
     def start(self, job: Job) -> Handle:
         self._handles = [handle for handle in self._handles if handle.poll() is None]
-        slot = min(set(range(self.at_once)) - {handle.slot for handle in self._handles})
+        slot = min(set(range(self.max_parallel)) - {handle.slot for handle in self._handles})
         with contextlib.ExitStack() as files:
-            output = files.enter_context(_appended(job)) if job.log is not None else None
+            output = files.enter_context(open(job.log, "ab")) if job.log is not None else None
             process = subprocess.Popen(
                 [sys.executable, *self.command(job)],
                 stdin=subprocess.DEVNULL,
@@ -72,27 +73,27 @@ class ProcessLauncher:
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, os.getpid()),
             )
-        self._handles.append(self.handle(process, slot))
+        self._handles.append(self.handle_type(process, slot))
         return self._handles[-1]
 
     def command(self, job: Job) -> list[str]:
-        """What follows `python`."""
+        """Return the arguments of `python`."""
         return job.arguments()
 
-    def handle(self, process: subprocess.Popen[bytes], slot: int) -> ProcessHandle:
-        return ProcessHandle(process, slot)
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
     def _environment(self, slot: int) -> dict[str, str]:
-        gpus = visible_gpus(os.environ) if self.at_once > 1 else []
-        return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(share(gpus, slot, self.processes))} if gpus else dict(os.environ)
+        gpus = visible_gpus(os.environ) if self.max_parallel > 1 else []
+        return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(assigned_gpus(gpus, slot, self.processes))} if gpus else dict(os.environ)
 
 
-def _appended(job: Job) -> IO[bytes]:
-    assert job.log is not None
-    try:
-        return open(job.log, "ab")
-    except OSError as error:
-        raise ConfigError(f"run.root: {job.log} cannot be written ({error.strerror}); choose a directory you may write to") from None
+def visible_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
+    """Return the GPUs of this process in the form of CUDA_VISIBLE_DEVICES, without loading CUDA: the parent's context would occupy memory
+    on each GPU."""
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip() not in ("", "-1")]
+    return [str(i) for i, _ in enumerate(path for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))]
+
+
+def assigned_gpus(gpus: Sequence[str], slot: int, processes: int) -> list[str]:
+    """Return the GPUs of the run in `slot` (from 0), one per process, round robin: with too few GPUs runs share them."""
+    return list(dict.fromkeys(gpus[(slot * processes + i) % len(gpus)] for i in range(processes)))

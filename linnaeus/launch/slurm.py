@@ -1,11 +1,9 @@
-"""`launch=slurm`: one SLURM job per trial, submitted through submitit. `slurm_request.py` says what is asked for, `slurm_job.py`
-is what runs in it.
+"""`launch=slurm`: one SLURM job per run, submitted through submitit. `slurm_request.py` builds the request, `slurm_job.py` runs in the job.
 
     python main.py -m launch=slurm launch.time=4h launch.partition=gpu launch.gpus=4 launch.processes=4 seed=0,1,2
 
-A job is requeued before its time limit and after a preemption, and the run in it goes on where it was, until it is finished. The
-process that submitted may end: the jobs belong to SLURM. The same command again finds those still queued or running, by their
-names, which are made of the run directory.
+A job is requeued before its time limit and after a preemption, and the run continues, until it is finished. The submitting process may
+end: the jobs stay in the queue. The same command finds queued and running jobs by their names, which are derived from the run directory.
 """
 
 from __future__ import annotations
@@ -21,31 +19,30 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from linnaeus.config.schema_launch import SlurmConfig
 from linnaeus.errors import ConfigError
-from linnaeus.launch.base import Job
-from linnaeus.launch.slurm_job import ENDED, FAILED, FINISHED, INTERRUPTED, REQUEUES, STOP
-from linnaeus.launch.slurm_request import check_settings, job_name, log_of, records_of, run_in_job, sbatch_settings
-from linnaeus.rundir.finished_run import read_summary
+from linnaeus.launch.launcher import EXIT_FAILED, Job
+from linnaeus.launch.slurm_job import END_FILE, REQUEUE_FILE, STOP_FILE, settled_status
+from linnaeus.launch.slurm_request import check_settings, job_name, log_path, run_in_job, sbatch_settings, slurm_directory
 
 log = logging.getLogger("linnaeus")
 
 PROGRAMS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
-SETTLING = 30.0  # seconds a shared file system may take to show a job's last file
+SETTLE_SECONDS = 30.0  # until a shared file system shows the last file of a job
 
 
-class State(NamedTuple):
-    """SLURM's words for a job, such as PENDING and Resources."""
+class QueueEntry(NamedTuple):
+    """A row of squeue, such as PENDING, Resources, linnaeus-run-1a2b3c4d."""
 
-    word: str
+    state: str
     reason: str
     name: str
 
 
 class SlurmLauncher:
-    """Raises `ConfigError` where there is no SLURM, no submitit, or a setting that SLURM could not take."""
+    """Submits jobs. Raise `ConfigError` if SLURM or submitit is not installed, or for a setting that SLURM does not accept."""
 
     def __init__(self, config: SlurmConfig) -> None:
         missing = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -59,137 +56,125 @@ class SlurmLauncher:
         except ModuleNotFoundError:
             raise ConfigError("launch=slurm needs submitit; install it with: pip install -e '.[slurm]'") from None
         self.config = config
-        self._queue: dict[str, State] = {}
-        self._asked = -math.inf
-        self._silent = ""  # why squeue failed when it was asked last
+        self._queue: dict[str, QueueEntry] = {}
+        self._queried_at = -math.inf
+        self._query_error = ""  # of the last squeue
 
     def start(self, job: Job) -> SlurmHandle:
-        """Submit `job`, or take on the one that was submitted for its run directory and is still in the queue."""
+        """Submit `job`, or return the handle of the job in the queue that was submitted for the same run directory."""
         name = job_name(job.directory)
-        self._refresh()
-        if self._silent:  # a job of an earlier command may be there, and would meet its double
-            raise ConfigError(f"launch=slurm: SLURM does not answer ({self._silent}); try again later")
-        number = next((number for number, state in self._queue.items() if state.name == name), None)
+        self._query()
+        if self._query_error:  # an earlier job may be in the queue; a second one would run in the same directory
+            raise ConfigError(f"launch=slurm: SLURM does not answer ({self._query_error}); try again later")
+        number = next((number for number, entry in self._queue.items() if entry.name == name), None)
         if number is not None:
-            log.info("%s: SLURM job %s of an earlier command goes on; it prints to %s", job.directory, number, log_of(job))
-            (records_of(job.directory) / STOP).unlink(missing_ok=True)
+            log.info("%s: SLURM job %s of an earlier command continues; its output is in %s", job.directory, number, log_path(job))
+            (slurm_directory(job.directory) / STOP_FILE).unlink(missing_ok=True)
         else:
             number = self._submit(job)
-            log.info("%s: submitted as SLURM job %s, which prints to %s", job.directory, number, log_of(job))
-            self._queue[number] = State("PENDING", "None", name)
+            log.info("%s: submitted as SLURM job %s; its output is in %s", job.directory, number, log_path(job))
+            self._queue[number] = QueueEntry("PENDING", "None", name)
         return SlurmHandle(self, number, job)
 
-    def close(self) -> None:
-        """The jobs go on: SLURM owns them."""
-
-    def state(self, number: str) -> State | None:
-        """Where a job stands; None: it is not in the queue."""
-        self._refresh()
+    def entry(self, number: str) -> QueueEntry | None:
+        """Return the row of a job in the queue, None if it has left the queue."""
+        self._query()
         return self._queue.get(number)
 
-    def _refresh(self) -> None:
-        """One question for all jobs, now and then. A controller that does not answer changes nothing that is known."""
-        if time.monotonic() - self._asked < self.config.poll:
+    def _query(self) -> None:
+        """Run one squeue for all jobs, at most every `launch.poll` seconds. Keep the last rows if it fails."""
+        if time.monotonic() - self._queried_at < self.config.poll:
             return
         command = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i|%T|%r|%j"]
-        asked = subprocess.run(command, capture_output=True, text=True)
-        self._asked = time.monotonic()
-        self._silent = " ".join(asked.stderr.split()) or "squeue failed" if asked.returncode else ""
-        if self._silent:
-            log.warning("SLURM does not answer: %s", self._silent)
+        done = subprocess.run(command, capture_output=True, text=True)
+        self._queried_at = time.monotonic()
+        self._query_error = " ".join(done.stderr.split()) or "squeue failed" if done.returncode else ""
+        if self._query_error:
+            log.warning("SLURM does not answer: %s", self._query_error)
             return
-        rows = (line.split("|", 3) for line in asked.stdout.splitlines())
-        self._queue = {number: State(*row) for number, *row in rows}
+        rows = (line.split("|", 3) for line in done.stdout.splitlines())
+        self._queue = {number: QueueEntry(*row) for number, *row in rows}
 
     def _submit(self, job: Job) -> str:
         import submitit
 
-        records = records_of(job.directory)
-        is_new = not records.exists()
-        records.mkdir(parents=True, exist_ok=True)
-        for left in (ENDED, REQUEUES, STOP):
-            (records / left).unlink(missing_ok=True)
-        executor = submitit.SlurmExecutor(folder=records)
+        directory = slurm_directory(job.directory)
+        is_new = not directory.exists()
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in (END_FILE, REQUEUE_FILE, STOP_FILE):
+            (directory / name).unlink(missing_ok=True)
+        executor = submitit.SlurmExecutor(folder=directory)
         executor.update_parameters(**sbatch_settings(self.config, job))
         try:
-            with _outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what it raises
+            with _without_job_variables(), contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error it raises
                 return str(executor.submit(run_in_job(self.config, job)).job_id)
         except submitit.core.utils.FailedJobError as error:
             if is_new:
-                shutil.rmtree(records)
+                shutil.rmtree(directory)
                 with contextlib.suppress(OSError):
-                    os.removedirs(records.parent)  # as far as they are empty
+                    os.removedirs(directory.parent)  # only empty ones
             text = " ".join(re.sub(r"sbatch: (error: )?", "", str(error)).split())
             raise ConfigError(f"sbatch refuses the job ({text}); check launch.partition and the other launch keys") from None
 
 
 class SlurmHandle:
-    """One job in SLURM's hands. What becomes of it is logged as it is noticed."""
+    """One SLURM job. Each change of its state is logged."""
 
     def __init__(self, launcher: SlurmLauncher, number: str, job: Job) -> None:
         self.launcher, self.number, self.job = launcher, number, job
-        self.records = records_of(job.directory)
-        self._said = ""
-        self._gone: float | None = None
-        self._stopping = False
+        self.directory = slurm_directory(job.directory)
+        self._last_logged = ""
+        self._left_queue_at: float | None = None
+        self._stop_requested = False
 
     def poll(self) -> int | None:
-        """The exit status once the job has left the queue for good; a requeued one has not."""
-        state = self.launcher.state(self.number)
-        if state is not None:
-            self._gone = None
-            self._say(state.word.lower() + (f" ({state.reason})" if state.reason not in ("None", state.word) else ""))
+        """Return the exit status after the job has left the queue for good; a requeued job is still in it."""
+        entry = self.launcher.entry(self.number)
+        if entry is not None:
+            self._left_queue_at = None
+            self._log(entry.state.lower() + (f" ({entry.reason})" if entry.reason not in ("None", entry.state) else ""))
             return None
-        ended = self._ended()
-        if ended is not None:
-            self._say(f"ended{': ' if ended['why'] else ''}{ended['why']}")
-            return int(ended["status"])
-        self._gone = self._gone or time.monotonic()
-        if time.monotonic() - self._gone < SETTLING:
-            return None
-        return self._lost()
+        path = self.directory / END_FILE
+        end = json.loads(path.read_text()) if path.exists() else {}
+        if end.get("job") == self.number:  # not the file of an earlier job
+            self._log(f"ended{': ' if end['reason'] else ''}{end['reason']}")
+            return int(end["status"])
+        self._left_queue_at = self._left_queue_at or time.monotonic()
+        return None if time.monotonic() - self._left_queue_at < SETTLE_SECONDS else self._status_without_end_file()
 
     def stop(self) -> None:
-        """Ask it to save and end, however long it takes, and not to be requeued; a job that does not run is cancelled. Once more: cancel
-        it, which leaves the run the cluster's KillWait to save."""
-        if not self._stopping:
-            (self.records / STOP).touch()
+        """Request that the run saves and ends, without a time limit, and is not requeued; cancel a pending job. The second call cancels the
+        job: the run has KillWait seconds (a setting of the cluster) to save."""
+        if self._stop_requested:
+            _scancel(self.number)
+        else:
+            (self.directory / STOP_FILE).touch()
             _scancel("--state=PENDING", self.number)
             _scancel("--signal=USR2", self.number)
-        else:
-            _scancel(self.number)
-        self._stopping = True
+        self._stop_requested = True
 
     def describe(self) -> str:
         return f"SLURM job {self.number}"
 
-    def _ended(self) -> dict[str, Any] | None:
-        """What the job wrote at its end; of an earlier job nothing counts."""
-        path = self.records / ENDED
-        found = json.loads(path.read_text()) if path.exists() else {}
-        return found if found.get("job") == self.number else None
-
-    def _lost(self) -> int:
-        """The exit status of a job that was cancelled, or broke, before it could say how it ended."""
-        status = {"finished": FINISHED, "stopped_early": FINISHED, "interrupted": INTERRUPTED}
-        found = FAILED if not self._stopping else INTERRUPTED
-        found = status.get(str(read_summary(self.job.directory).get("status")), found)
-        line = f"SLURM ended job {self.number} before the run could; see {self.records}/{self.number}_0_log.out"
-        self._say(line)
-        if found == FAILED:
-            with log_of(self.job).open("a") as file:
+    def _status_without_end_file(self) -> int:
+        """Return the exit status of a job that was cancelled or broke before it wrote its end file."""
+        status = settled_status(EXIT_FAILED, self.job.directory, -1, self._stop_requested)
+        line = f"SLURM ended job {self.number} before the run ended; see {self.directory}/{self.number}_0_log.out"
+        self._log(line)
+        if status == EXIT_FAILED:
+            with log_path(self.job).open("a") as file:
                 file.write(f"error: {line}\n")
-        return found
+        return status
 
-    def _say(self, what: str) -> None:
-        if what != self._said:
-            log.info("%s: SLURM job %s %s", self.job.directory, self.number, what)
-            self._said = what
+    def _log(self, message: str) -> None:
+        if message != self._last_logged:
+            log.info("%s: SLURM job %s %s", self.job.directory, self.number, message)
+            self._last_logged = message
 
 
 @contextlib.contextmanager
-def _outside_of_jobs() -> Iterator[None]:
-    """Without the variables of a SLURM job that this process may run in: the new job would take some of them for its own."""
+def _without_job_variables() -> Iterator[None]:
+    """Remove the variables of a SLURM job that contains this process: sbatch would apply some of them to the new job."""
     before = dict(os.environ)
     for name in before:
         if name.startswith(("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")) and name not in ("SLURM_CONF", "SLURM_CLUSTERS"):

@@ -1,50 +1,80 @@
-"""Runs of several processes on this machine, each under a torchrun of its own."""
+"""Runs of several processes on this machine, each under its own torchrun.
+
+`python -m linnaeus.launch.torchrun --standalone --nproc-per-node=2 main.py ...` is torchrun with the exit status of the run. torchrun
+itself returns 1 and prints a page of text for every end but 0. The parent needs to distinguish saved-and-stopped (75) and a mistake in
+the command (2) from a failure, and the last line of the log should be the run's own.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
-import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from linnaeus.launch.base import Job
+from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE, Job, signal_name
 from linnaeus.launch.process import ProcessHandle, ProcessLauncher
 
 
 class TorchrunHandle(ProcessHandle):
-    """torchrun's agent; its children are the ranks."""
+    """The process of torchrun; its children are the process ranks."""
 
-    def ask(self) -> None:
-        """Past the agent, to the ranks: asked itself it would give them 30 s to save, then kill them."""
-        ranks = children(self.process.pid)
-        for pid in ranks or [self.process.pid]:
-            try:
+    def request_stop(self) -> None:
+        """Send SIGTERM to the process ranks. torchrun would give them only 30 s to save, then kill them."""
+        for pid in children(self.process.pid) or [self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(pid, signal.SIGTERM)
-            except ProcessLookupError:
-                continue  # it has ended meanwhile
 
     def describe(self) -> str:
         return f"torchrun {self.process.pid}"
 
 
 class TorchrunLauncher(ProcessLauncher):
-    """Up to `at_once` runs at a time, of `processes` processes each."""
+    """Starts at most `max_parallel` runs at a time, `processes` processes each."""
 
-    def __init__(self, processes: int, at_once: int) -> None:
-        super().__init__(at_once)
+    handle_type = TorchrunHandle
+
+    def __init__(self, processes: int, max_parallel: int) -> None:
+        super().__init__(max_parallel)
         self.processes = processes
 
     def command(self, job: Job) -> list[str]:
-        return ["-m", "linnaeus.launch.agent", "--standalone", f"--nproc-per-node={self.processes}", *job.arguments()]
-
-    def handle(self, process: subprocess.Popen[bytes], slot: int) -> TorchrunHandle:
-        return TorchrunHandle(process, slot)
+        return ["-m", "linnaeus.launch.torchrun", "--standalone", f"--nproc-per-node={self.processes}", *job.arguments()]
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started; none where the system does not tell."""
+    """Return the ids of the child processes of `pid`, empty where /proc does not list them."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         return [int(child) for task in tasks for child in (task / "children").read_text().split()]
     except OSError:
         return []
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run torchrun with `arguments`. Return the exit status of the run: 0, 1, 2 or 75, or 128 + the signal that torchrun received."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # replaced by the one line below
+    try:
+        run.run(run.parse_args(list(arguments)))
+    except ChildFailedError as error:
+        rank, first = error.get_first_failure()
+        if first.exitcode in (EXIT_USAGE, EXIT_INTERRUPTED):
+            return first.exitcode
+        name = signal_name(128 - first.exitcode) if first.exitcode < 0 else None
+        reason = f"was killed by {name}" if name else f"failed with exit status {first.exitcode}"
+        print(f"error: process rank {rank} {reason}; its own lines are above", file=sys.stderr, flush=True)
+        return EXIT_FAILED
+    except SignalException as received:
+        return 128 + int(received.sigval)
+    return EXIT_FINISHED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

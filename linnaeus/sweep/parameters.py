@@ -1,7 +1,7 @@
-"""What is swept: a key and the values it takes, in Hydra's grammar.
+"""Swept parameters: a key and its values, in Hydra's grammar.
 
-optimizer.lr=1e-3,3e-4   head=linear,conditional   seed=range(5)   model=glob(*)   choice(...)      values one by one
-interval(1e-4,1e-1)   tag(log,interval(1e-4,1e-1))   int(interval(1,8))                            anything between two ends
+optimizer.lr=1e-3,3e-4   head=linear,conditional   seed=range(5)   model=glob(*)   choice(...)      a list of values
+interval(1e-4,1e-1)   tag(log,interval(1e-4,1e-1))   int(interval(1,8))                            every number between two ends
 """
 
 from __future__ import annotations
@@ -19,21 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interval:
-    """Every number from `low` to `high`, both included; whole ones where both ends are; `log`: evenly by their logarithm."""
+    """The numbers from `low` to `high`, both included; integers if both ends are integers. `log`: sampled evenly by logarithm."""
 
     low: float | int
     high: float | int
     log: bool
 
-    @property
-    def whole(self) -> bool:
-        return isinstance(self.low, int) and isinstance(self.high, int)
-
 
 @dataclass(frozen=True)
 class Parameter:
-    """`key` as it is shown; `setting` as it is typed before the `=` (`+key`, `group@package`); `text` what was typed behind it;
-    `choices` as they are typed behind it one by one, None for an interval; `ordered`: they are the numbers of a range."""
+    """`key`: the name in tables. `setting`: the text before the `=` (`+key`, `group@package`). `text`: the text after it. `choices`: the
+    values in that text, None for an interval. `ordered`: the values are the numbers of a range."""
 
     key: str
     setting: str
@@ -42,8 +38,8 @@ class Parameter:
     interval: Interval | None
     ordered: bool = False
 
-    def ends(self) -> tuple[str, ...]:
-        """Values that have to be right for all to be: every choice, or both ends."""
+    def values_to_check(self) -> tuple[str, ...]:
+        """Return every choice, or both ends of the interval: if these are valid, all values are."""
         if self.choices is not None:
             return self.choices
         assert self.interval is not None
@@ -53,47 +49,47 @@ class Parameter:
         return f"{self.setting}={value}"
 
 
-def parse(text: str) -> Override:
-    """One setting in Hydra's grammar."""
+def parse_override(text: str) -> Override:
+    """Parse one setting in Hydra's grammar."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     return OverridesParser.create().parse_override(text)
 
 
-def parameter(override: Override, config_dir: str | None) -> Parameter:
-    """What a setting with several values stands for. Raises `ConfigError` for one that would not be the same after a restart, and for
-    none."""
+def read_parameter(override: Override, config_dir: str | None) -> Parameter:
+    """Return the parameter of a setting with several values. Raise `ConfigError` if it has no value or a repeated one, and if its values
+    or their order would differ after a restart."""
     from hydra.core.override_parser.types import Glob, IntervalSweep, Sweep
 
     key, setting, value = override.key_or_group, override.get_key_element(), override.value()
     text = override.get_value_string()
     tags = value.tags if isinstance(value, Sweep) else set()
     if tags and (tags != {"log"} or not isinstance(value, IntervalSweep)):
-        raise ConfigError(f"{key}={text}: the only tag is log, of an interval: {key}=tag(log,interval(1e-4,1e-1))")
+        raise ConfigError(f"{key}={text}: the only tag is log, for an interval: {key}=tag(log,interval(1e-4,1e-1))")
     if isinstance(value, IntervalSweep):
-        return Parameter(key, setting, text, None, _interval(key, text, value, "log" in tags))
+        return Parameter(key, setting, text, None, _read_interval(key, text, value, "log" in tags))
     if getattr(value, "shuffle", False):
-        raise ConfigError(f"{key}={text}: shuffled values come in another order after a restart; leave shuffle out")
-    choices = _globbed(key, value, config_dir) if isinstance(value, Glob) else list(override.sweep_string_iterator())
+        raise ConfigError(f"{key}={text}: shuffled values have another order after a restart; leave shuffle out")
+    choices = _matching_options(key, value, config_dir) if isinstance(value, Glob) else list(override.sweep_string_iterator())
     if not choices:
-        raise ConfigError(f"{key}={text} has no value; give some, as in {key}=1,2")
+        raise ConfigError(f"{key}={text} has no value; set at least one, as in {key}=1,2")
     repeated = next((choice for choice in choices if choices.count(choice) > 1), None)
     if repeated is not None:
         raise ConfigError(f"{key}={text} has the value {repeated} twice; keep one")
     return Parameter(key, setting, text, tuple(choices), None, ordered=override.is_range_sweep())
 
 
-def _interval(key: str, text: str, value: Any, log: bool) -> Interval:
+def _read_interval(key: str, text: str, value: Any, log: bool) -> Interval:
     low, high = value.start, value.end
     if not low < high:
-        raise ConfigError(f"{key}={text}: the lower end comes first, and is less than the upper one")
+        raise ConfigError(f"{key}={text}: the lower end must be first and less than the upper end")
     if log and low <= 0:
-        raise ConfigError(f"{key}={text}: a logarithm needs ends above 0; raise the lower one, or leave tag(log, ...) out")
+        raise ConfigError(f"{key}={text}: with tag(log, ...) both ends must be above 0; raise the lower end, or leave the tag out")
     return Interval(low, high, log)
 
 
-def _globbed(group: str, glob: Any, config_dir: str | None) -> list[str]:
-    """The files of a group that a pattern fits, those of `config_dir` too."""
+def _matching_options(group: str, glob: Any, config_dir: str | None) -> list[str]:
+    """Return the files of a group that match a pattern, including those of `config_dir`."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 

@@ -11,10 +11,10 @@ from statistics import fmean
 
 from linnaeus.reporting.charts import BLUE, INK, LETTER, SKY, VERMILION, Chart, Scale, document
 from linnaeus.reporting.formatting import format_tick, format_value, shorten
-from linnaeus.sweep.outcomes import Metric, Outcome
 from linnaeus.sweep.parameters import Parameter
-from linnaeus.sweep.study_record import ranking
-from linnaeus.sweep.trials import Trial, shown
+from linnaeus.sweep.sweep_files import ranking
+from linnaeus.sweep.trial import Trial, short_value
+from linnaeus.sweep.trial_results import Metric, TrialResult
 
 WIDTH, HEIGHT, COLUMNS = 460, 300, 2  # of a panel with its axes, in pixels; panels beside each other
 LEFT, RIGHT, TOP, BOTTOM, HEAD = 66, 22, 18, 56, 52
@@ -22,19 +22,21 @@ LOG_RATIO = 20.0  # ratio of the largest to the smallest positive value from whi
 MAX_VALUES = 8  # numbers that are labelled one by one; more get round ticks
 
 
-def sweep_picture(parameters: Sequence[Parameter], trials: Sequence[Trial], outcomes: Mapping[int, Outcome], metric: Metric) -> str | None:
+def sweep_picture(
+    parameters: Sequence[Parameter], trials: Sequence[Trial], results: Mapping[int, TrialResult], metric: Metric
+) -> str | None:
     """Return the SVG; None without a parameter or without a trial that has a value."""
-    measured = [t for t in ranking(trials, outcomes, metric) if t.number in outcomes and outcomes[t.number].value is not None]
+    measured = [t for t in ranking(trials, results, metric) if t.number in results and results[t.number].value is not None]
     if not measured or not parameters:
         return None
-    values = [outcomes[trial.number].value or 0.0 for trial in measured]
+    values = [results[trial.number].value or 0.0 for trial in measured]
     columns = min(COLUMNS, len(parameters))
     panels = []
     for i, p in enumerate(parameters):
         points = [(trial.values[p.key], value) for trial, value in zip(measured, values)]
         panels.append(_panel(p, points, i % columns * WIDTH, HEAD + i // columns * HEIGHT))
     panels[0].text(20, 26, metric.name, colour=INK, font_size="16", font_weight="bold")
-    best = f"best: trial {measured[0].number}, {shown(repr(values[0]))}"
+    best = f"best: trial {measured[0].number}, {short_value(repr(values[0]))}"
     panels[0].text(20, 46, best, colour=VERMILION)
     height = HEAD + math.ceil(len(parameters) / columns) * HEIGHT
     return document(columns * WIDTH, height, (part for panel in panels for part in panel.parts))

@@ -1,4 +1,4 @@
-"""What the groups `launch` and `sweep` of a configuration do, seen without starting a run."""
+"""Effects of the keys of `launch` and `sweep`, without starting a run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from linnaeus.launch import Job, build_launcher
-from linnaeus.sweep.driver import Driver
-from linnaeus.sweep.outcomes import Metric, finished, metric_of
-from linnaeus.sweep.request import Request, check_settings, divided
-from linnaeus.sweep.trials import sweep_name
+from linnaeus.sweep.request import Request, check_settings, split_parameters
+from linnaeus.sweep.trial_results import Metric, finished_result, metric_of
+from linnaeus.sweep.trial_runner import TrialRunner
+from linnaeus.sweep.trial_source import sweep_name
 
 
 def command(config: Any) -> list[str]:
-    """What a run is started with on this machine."""
+    """Return the command of a run on this machine."""
     launcher: Any = build_launcher(config.launch, 1)
     return launcher.command(Job(["seed=1"], Path("run"), None, None))
 
@@ -31,7 +31,7 @@ def sweep_name_of(config: Any) -> str:
 
 
 def parameters(config: Any) -> list[Any]:
-    return divided(config.sweep, [], None)[0]
+    return split_parameters(config.sweep.params, [], None)[0]
 
 
 def compared_by(config: Any) -> Metric:
@@ -39,16 +39,16 @@ def compared_by(config: Any) -> Metric:
 
 
 def columns_of_a_run(config: Any) -> Any:
-    """What the table of a sweep has of a trial that ended so."""
+    """Return the columns of a finished trial in the table of a sweep."""
     summary = {"status": "finished", "final": {"val/loss": 1.0, "val/order/loss": 2.0}, "timings": {"time/ms_per_step": 3.0}}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "summary.json").write_text(json.dumps(summary))
         found: Any = SimpleNamespace(config=config, directory=Path(folder))
-        return finished(found, config.sweep).columns
+        return finished_result(found, config.sweep).columns
 
 
 def most_at_once(config: Any) -> int:
-    """How many of four trials that take a while run at the same time."""
+    """Return the largest number of trials that run at the same time, of four."""
     running: set[int] = set()
     most = [0]
 
@@ -67,9 +67,11 @@ def most_at_once(config: Any) -> int:
         return SimpleNamespace(poll=poll, describe=lambda: "")
 
     waiting = [trial(number, config) for number in range(1, 5)]
-    source: Any = SimpleNamespace(total=4, next=lambda _: waiting.pop(0) if waiting else None, kept=lambda _: None)
-    driver = Driver(source, SimpleNamespace(start=start, close=None), config.sweep, metric_of(config.sweep, config), Path("/nonexistent"))  # type: ignore[arg-type]
-    driver.run(lambda: None)
+    source: Any = SimpleNamespace(total=4, next=lambda _: waiting.pop(0) if waiting else None, saved_failure=lambda _: None)
+    source.metric, source.record_before_start = metric_of(config.sweep, config), False
+    launcher: Any = SimpleNamespace(start=start)
+    with tempfile.TemporaryDirectory() as folder:
+        TrialRunner(source, launcher, config.sweep, Path(folder)).run(lambda: None)
     return most[0]
 
 

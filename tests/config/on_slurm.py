@@ -1,4 +1,4 @@
-"""What the keys of `launch=slurm` do, seen without a SLURM."""
+"""Effects of the keys of `launch=slurm`, without SLURM."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RUN = Job(["seed=1"], Path("run"), None, None)
 
 
 def asked(config: Any) -> Any:
-    """What is asked of SLURM, and what the job does."""
+    """Return the options of sbatch and the function that the job calls."""
     return sbatch_settings(config.launch, RUN), run_in_job(config.launch, RUN)
 
 
 def questions(config: Any) -> int:
-    """How often SLURM is asked within a minute in which somebody wants to know every second."""
+    """Return the number of squeue calls in a minute with one poll per second."""
     clock = iter(range(60))
     run = mock.Mock(return_value=SimpleNamespace(returncode=0, stdout="", stderr=""))
     with (
@@ -31,5 +31,5 @@ def questions(config: Any) -> int:
         launcher = slurm.SlurmLauncher(config.launch)
         for now in clock:
             with mock.patch.object(slurm, "time", SimpleNamespace(monotonic=lambda now=now: float(now))):
-                launcher.state("1")
+                launcher.entry("1")
     return run.call_count

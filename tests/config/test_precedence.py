@@ -15,7 +15,7 @@ from linnaeus.config.precedence import as_hydra_takes, note
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.repeat import run_config as compose
 from linnaeus.sweep.request import read_request
-from linnaeus.sweep.trials import grid
+from linnaeus.sweep.trial_source import Grid
 from tests import runs
 
 EXPERIMENT = """# @package _global_
@@ -268,7 +268,7 @@ def test_cfg_shows_what_a_run_would_have(typed: list[str], start: Any, folder: P
 def test_each_trial_of_a_sweep_has_its_own_curriculum(folder: Path) -> None:
     two = "{dawn: {start: 0%, end: 100%}}"
     asked = ["-m", "--config-dir", str(folder), "experiment=mine", f"{ONE},{two}", "lr_scheduler=constant,cosine"]
-    found = grid(read_request(parse_command_line(asked)))
+    found = Grid(read_request(parse_command_line(asked))).trials
     assert [list(trial.config.schedule.phases) for trial in found] == [["noon"], ["noon"], ["dawn"], ["dawn"]]
     assert [phases_of(trial.config)["dawn"][1:] for trial in found[2:]] == [(1.0, {}, {})] * 2
     assert [trial.config.lr_scheduler.name for trial in found] == ["constant", "cosine"] * 2

@@ -1,4 +1,4 @@
-"""Runs that are started on this machine: their GPUs, their exit statuses, their end."""
+"""Launchers on this machine: the GPUs, exit statuses and stop requests of their runs."""
 
 from __future__ import annotations
 
@@ -11,52 +11,53 @@ import time
 import pytest
 
 from linnaeus.config import compose
-from linnaeus.launch import Job, base, build_launcher
-from linnaeus.launch.gpus import share, visible_gpus
+from linnaeus.launch import Job, build_launcher, launcher
+from linnaeus.launch.process import assigned_gpus, visible_gpus
 from linnaeus.launch.torchrun import children
 from tests import runs
+from tests.sweep.conftest import wait_until
 
 RANK = """
 import os, pathlib, signal, sys, time
-rank, what = int(os.environ.get("RANK", 0)), sys.argv[1]
-if what == "saved":
+rank, kind = int(os.environ.get("RANK", 0)), sys.argv[1]
+if kind == "saved":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-if what == "deaf":
+if kind == "ignores SIGTERM":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if what == "mistake":
+if kind == "mistake":
     sys.exit(2)
-if what == "killed" and rank == 1:
+if kind == "killed" and rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 pathlib.Path(sys.argv[2], f"rank-{rank}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-if what not in ("finished", "gpus"):
+if kind not in ("finished", "gpus"):
     time.sleep(120)
 """
 
 
-def test_gpus_are_dealt_out_in_turn(tmp_path):
+def test_gpus_are_assigned_round_robin(tmp_path):
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "3,GPU-8a"}) == ["3", "GPU-8a"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == visible_gpus({}, tmp_path) == []
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert visible_gpus({}, tmp_path) == ["0", "1"]
     four = ["0", "1", "2", "3"]
-    assert [share(four, slot, 1) for slot in range(5)] == [["0"], ["1"], ["2"], ["3"], ["0"]]
-    assert [share(four, slot, 2) for slot in range(3)] == [["0", "1"], ["2", "3"], ["0", "1"]]
-    assert share(["7"], 1, 3) == ["7"]
+    assert [assigned_gpus(four, slot, 1) for slot in range(5)] == [["0"], ["1"], ["2"], ["3"], ["0"]]
+    assert [assigned_gpus(four, slot, 2) for slot in range(3)] == [["0", "1"], ["2", "3"], ["0", "1"]]
+    assert assigned_gpus(["7"], 1, 3) == ["7"]
 
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Start a pretended run of some kind with a launcher; (handle, log)."""
+    """Return a function that starts a fake run of some kind with a launcher and returns (handle, log)."""
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    monkeypatch.setattr(base, "MAIN", script)
+    monkeypatch.setattr(launcher, "MAIN", script)
     handles = []
 
-    def run(what: str, *launch: str, at_once: int = 1):
+    def run(kind: str, *launch: str):
         log = tmp_path / "log"
-        launcher = build_launcher(compose(list(launch)).launch, at_once)
-        handles.append(launcher.start(Job([what, str(tmp_path)], tmp_path, None, log)))
+        started = build_launcher(compose(list(launch)).launch, 1)
+        handles.append(started.start(Job([kind, str(tmp_path)], tmp_path, None, log)))
         return handles[-1], log
 
     yield run
@@ -73,46 +74,46 @@ def ended(handle) -> int:
     return status
 
 
-def test_runs_side_by_side_have_gpus_of_their_own_and_slots_are_used_again(start, tmp_path, monkeypatch):
+def test_parallel_runs_have_separate_gpus_and_slots_are_reused(start, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
-    launcher = build_launcher(compose().launch, 2)
+    two_slots = build_launcher(compose().launch, 2)
 
-    def seen(what: str, folder: str):
+    def run(kind: str, folder: str):
         (tmp_path / folder).mkdir()
-        return launcher.start(Job([what, str(tmp_path / folder)], tmp_path, None, tmp_path / "log")), tmp_path / folder / "rank-0"
+        return two_slots.start(Job([kind, str(tmp_path / folder)], tmp_path, None, tmp_path / "log")), tmp_path / folder / "rank-0"
 
-    first, second = seen("deaf", "a"), seen("gpus", "b")
+    first, second = run("ignores SIGTERM", "a"), run("gpus", "b")
     assert ended(second[0]) == 0
-    third = seen("gpus", "c")
+    third = run("gpus", "c")
     assert ended(third[0]) == 0
-    until(first[1].exists)
+    wait_until(first[1].exists)
     assert [path.read_text() for _, path in (first, second, third)] == ["4", "5", "5"]
     first[0].stop()
     first[0].stop()
     assert ended(first[0]) == 128 + signal.SIGKILL
-    alone, _ = start("gpus")
-    assert ended(alone) == 0 and (tmp_path / "rank-0").read_text() == "4,5,6", "one at a time has all of them"
+    single, _ = start("gpus")
+    assert ended(single) == 0 and (tmp_path / "rank-0").read_text() == "4,5,6", "a single run has all GPUs"
 
 
-@pytest.mark.parametrize("what, status", [("mistake", 2), ("killed", 1)])
-def test_torchrun_returns_what_the_run_meant(start, what, status):
-    handle, log = start(what, "launch=torchrun", "launch.processes=2")
+@pytest.mark.parametrize("kind, status", [("mistake", 2), ("killed", 1)])
+def test_torchrun_returns_the_status_of_the_run(start, kind, status):
+    handle, log = start(kind, "launch=torchrun", "launch.processes=2")
     assert ended(handle) == status
     lines = [line for line in log.read_text().splitlines() if "OMP_NUM_THREADS" not in line and set(line) != {"*"}]
-    assert lines == (["error: process rank 1 was killed by SIGKILL; its own lines are above"] if what == "killed" else [])
+    assert lines == (["error: process rank 1 was killed by SIGKILL; its own lines are above"] if kind == "killed" else [])
 
 
-def test_a_request_to_stop_reaches_the_ranks_and_their_status_comes_back(start, tmp_path):
+def test_a_stop_request_reaches_the_ranks_and_their_status_is_returned(start, tmp_path):
     handle, _ = start("saved", "launch=torchrun", "launch.processes=2")
-    until(lambda: (tmp_path / "rank-1").exists() and (tmp_path / "rank-0").exists())
+    wait_until(lambda: (tmp_path / "rank-1").exists() and (tmp_path / "rank-0").exists())
     assert len(children(handle.process.pid)) == 2
     handle.stop()
     assert ended(handle) == 75
 
 
-def test_a_second_request_ends_a_run_at_once(start, tmp_path):
-    handle, _ = start("deaf")
-    until(lambda: (tmp_path / "rank-0").exists())
+def test_a_second_stop_request_kills_the_run(start, tmp_path):
+    handle, _ = start("ignores SIGTERM")
+    wait_until(lambda: (tmp_path / "rank-0").exists())
     handle.stop()
     time.sleep(0.2)
     assert handle.poll() is None
@@ -120,28 +121,21 @@ def test_a_second_request_ends_a_run_at_once(start, tmp_path):
     assert ended(handle) == 128 + signal.SIGKILL
 
 
-def until(what) -> None:
-    end = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def test_one_run_under_torchrun_stops_and_goes_on(tmp_path):
-    """`python main.py launch=torchrun` is the run itself to who started it: its output, its signals, its exit status."""
+def test_a_single_run_with_torchrun_stops_and_continues(tmp_path):
+    """`python main.py launch=torchrun` has the output and the exit status of the run and forwards signals to it."""
     settings = runs.overrides("vectors", tmp_path, "logger.console=auto", "trainer.length=300steps", "trainer.micro_batch_size=16")
     command = [sys.executable, "main.py", "--config-dir", str(runs.VECTORS), *settings, "launch=torchrun"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = tmp_path / "vectors" / "run"
     process = subprocess.Popen(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    until(lambda: process.poll() is not None or ((run / "metrics.jsonl").exists() and len(runs.rows(run / "metrics.jsonl")) > 5))
+    wait_until(lambda: process.poll() is not None or ((run / "metrics.jsonl").exists() and len(runs.rows(run / "metrics.jsonl")) > 5))
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 75, out
     assert "Traceback" not in out and "the same command continues" in out
     step = len(runs.rows(run / "metrics.jsonl"))
-    done = subprocess.run(command, cwd=runs.ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and 5 < step < 300
+    second = subprocess.run(command, cwd=runs.ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert second.returncode == 0 and 5 < step < 300
     steps = [row["global_step"] for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row]
     assert steps == list(range(1, 301))
     assert not (tmp_path / "sweeps").exists() and [path.name for path in (tmp_path / "vectors").iterdir()] == ["run"]

@@ -1,12 +1,12 @@
-"""Two hosts on this machine: each has a network, a host name and a table of processes of its own, and a cable joins them.
+"""Two hosts on this machine: each has its own network, host name and process table, and a virtual cable connects them.
 
     with two_hosts() as (first, second):
-        process = first.start(["python", "..."])         # runs there
-        second.kill()                                    # every process of that host, at once
-        second.cut_off()                                 # the cable is pulled: what was sent is lost, nobody is told
+        process = first.start(["python", "..."])         # start a process on the first host
+        second.kill()                                    # kill every process of the second host
+        second.disconnect()                              # its packets are lost without an error on the other host
 
-Made of network, name and process namespaces, so root and Linux's `ip` and `unshare` are needed; `why_not()` says what is missing.
-What is on a disk is shared, as on a cluster.
+They are network, name and process namespaces, so root and Linux's `ip` and `unshare` are necessary; `why_not()` returns what is missing.
+They share the disk, as on a cluster.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ NETWORK = "10.99.0"
 
 
 def why_not() -> str | None:
-    """What is missing here; None: two hosts can be made."""
+    """Return what is missing on this machine, None if two hosts can be made."""
     missing = [program for program in ("ip", "unshare") if shutil.which(program) is None]
     if missing:
-        return f"no {missing[0]} command here (Debian: iproute2, util-linux)"
+        return f"there is no {missing[0]} command (Debian: iproute2, util-linux)"
     if os.geteuid() != 0:
         return "only root can make network namespaces"
     made = subprocess.run(["ip", "netns", "add", "linnaeus-probe"], capture_output=True, text=True)
     subprocess.run(["ip", "netns", "delete", "linnaeus-probe"], capture_output=True)
-    return f"network namespaces cannot be made here ({made.stderr.strip()})" if made.returncode else None
+    return f"network namespaces cannot be made ({made.stderr.strip()})" if made.returncode else None
 
 
 class Host:
-    """`number` from 0; `address` and `interface` lead to it from the other one."""
+    """One host. `number`: from 0; `address`: its IP address; `interface`: its network device."""
 
     def __init__(self, number: int) -> None:
         self.number, self.name = number, f"host{number}"
@@ -43,7 +43,7 @@ class Host:
         self._processes: list[subprocess.Popen[str]] = []
 
     def start(self, command: Sequence[str], log: Path, folder: Path, private: Path | None = None) -> subprocess.Popen[str]:
-        """Run `command` here in `folder`; what it prints is appended to `log`. At `private` this host has an empty disk of its own."""
+        """Start `command` on this host in `folder`; its output is appended to `log`. `private`: mount an empty disk of this host there."""
         disk = f"mount -t tmpfs none {private} && " if private else ""
         inside = ["sh", "-c", f'{disk}hostname {self.name} && "$@"', "sh", *command]  # the shell is the init of this host
         spaces = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -62,13 +62,13 @@ class Host:
         return process
 
     def kill(self) -> None:
-        """End every process that was started here: with its init, a table of processes is emptied by the kernel."""
+        """Kill every process of this host: the kernel kills all processes of a namespace with its init."""
         for process in self._processes:
             process.kill()
             process.wait()
         self._processes = []
 
-    def cut_off(self) -> None:
+    def disconnect(self) -> None:
         _ip("-n", self.namespace, "link", "set", self.interface, "down")
 
     def connect(self) -> None:
@@ -77,11 +77,11 @@ class Host:
 
 @contextlib.contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """Both, up and joined; gone after the block, with all that runs there."""
+    """Make two connected hosts. Remove them after the block, with their processes."""
     hosts = (Host(0), Host(1))
     try:
         for host in hosts:
-            subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True)  # of a test that was killed
+            subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True)  # left by a test that was killed
             _ip("netns", "add", host.namespace)
             _ip("-n", host.namespace, "link", "set", "lo", "up")
         first, second = hosts

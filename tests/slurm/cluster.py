@@ -3,11 +3,11 @@
     with slurm_cluster(folder) as environment:            # adds SLURM_CONF
         subprocess.run(["sbatch", ...], env=environment)
 
-Needs root and Debian's `slurm-wlm` and `munge`, which `install()` fetches. Nothing of it outlives the block, and no SLURM that the
-machine may have otherwise is touched.
+Needs root and Debian's `slurm-wlm` and `munge`, which `install()` installs. All its processes end with the block; another SLURM on the
+machine is not changed.
 
-Three settings differ from a cluster's so that tests need not wait: `cred_expire` is also how long a requeued job waits (two minutes
-by default), the main scheduler looks every second, and `KillWait`, the time between SIGTERM and SIGKILL, is short.
+Three settings are shorter than on a cluster, to save time: `cred_expire`, which is also the wait of a requeued job (two minutes by
+default), the interval of the main scheduler (1 s), and `KillWait`, the time between SIGTERM and SIGKILL.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def install() -> None:
-    """SLURM's programs, from Debian where they are missing. Raises `RuntimeError` where that cannot be."""
+    """Install SLURM's programs from Debian if they are missing. Raise `RuntimeError` if that is impossible."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing and (os.geteuid() != 0 or shutil.which("apt-get") is None):
-        raise RuntimeError(f"{', '.join(missing)}: not here, and only root on Debian can install {' '.join(PACKAGES)}")
+        raise RuntimeError(f"{', '.join(missing)} missing; only root on Debian can install {' '.join(PACKAGES)}")
     if missing:
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]):
@@ -69,11 +69,11 @@ def install() -> None:
 
 @contextlib.contextmanager
 def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """Start the daemons with their files in `folder`, which must be new and on a short path (a socket lies in it); yields the
-    environment in which SLURM's commands find them. They and all jobs are gone after the block."""
+    """Start the daemons with their files in `folder`, which must be new and on a short path (it contains a socket). Yield the
+    environment for SLURM's commands. End the daemons and all jobs after the block."""
     for name in ("", "state", *(f"spool-{node}" for node in NODES)):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o755)  # munge refuses a key that others could replace
+    folder.chmod(0o755)  # munge refuses a key that other users could replace
     (folder / "slurm.conf").write_text(_configuration(folder))
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     daemons: list[subprocess.Popen] = []
@@ -112,20 +112,20 @@ def _daemon(command: list[str], folder: Path, environment: dict[str, str]) -> su
 
 
 def _wait_until_idle(environment: dict[str, str], folder: Path, seconds: float = 60) -> None:
-    """Until the node takes jobs."""
+    """Wait until the nodes accept jobs."""
     end = time.monotonic() + seconds
     while True:
-        asked = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True)
-        if asked.stdout.strip() == "idle":
+        done = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True)
+        if done.stdout.strip() == "idle":
             return
         if time.monotonic() > end:
             logs = "\n".join(f"{path.name}:\n{path.read_text()[-2000:]}" for path in sorted(folder.glob("*.out")))
-            raise RuntimeError(f"SLURM does not come up: {asked.stdout} {asked.stderr}\n{logs}")
+            raise RuntimeError(f"SLURM does not start: {done.stdout} {done.stderr}\n{logs}")
         time.sleep(0.2)
 
 
 def _end(daemons: list[subprocess.Popen], environment: dict[str, str]) -> None:
-    """Jobs first, by their daemon; then the daemons."""
+    """End the jobs, through their daemons, then the daemons."""
     if len(daemons) > len(NODES) + 1:
         subprocess.run(["scancel", "--user=root"], env=environment, capture_output=True)
         end = time.monotonic() + 2 * KILL_WAIT

@@ -1,5 +1,5 @@
-"""Runs on a real SLURM are preempted, run into their time limit and lose the command that started them, and end as if nothing had
-happened. `make test-slurm`; five minutes on two cores; needs root (the cluster is made and removed here, `cluster.py`).
+"""Runs on a real SLURM are preempted, reach their time limit and lose the command that started them, and end with the same results.
+`make test-slurm`; five minutes on two cores; needs root (`cluster.py` starts and ends the cluster).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from tests import runs
 from tests.slurm.cluster import install, slurm_cluster
 
-# a run of about a minute on one idle core, longer than the time limit leaves it (30 s), whose updates differ
+# a run of about a minute on one idle core, longer than the 30 s before the signal
 LONG = [
     "trainer.length=10000steps",
     "trainer.micro_batch_size=1",
@@ -35,7 +35,7 @@ LAUNCH = ["launch=slurm", "launch.time=1min", "launch.signal_before=30", "launch
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[dict[str, str]]:
-    """The environment in which SLURM's commands find the cluster."""
+    """The environment for SLURM's commands."""
     install()
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     try:
@@ -49,8 +49,8 @@ def command(root: Path, *more: str, options: tuple[str, ...] = ()) -> list[str]:
     return [sys.executable, "main.py", "--config-dir", str(runs.VECTORS), *options, *runs.overrides("vectors", root, *LONG, *more)]
 
 
-def begin(arguments: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
-    """What it prints is appended to `log`."""
+def start(arguments: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a command; its output is appended to `log`."""
     with log.open("a") as out:
         return subprocess.Popen(arguments, cwd=runs.ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, text=True)
 
@@ -60,14 +60,14 @@ def slurm(environment: dict[str, str], *arguments: str) -> str:
 
 
 def jobs(environment: dict[str, str]) -> dict[str, str]:
-    """Number -> state of all that is in the queue."""
+    """Return number -> state of all jobs in the queue."""
     return dict(line.split() for line in slurm(environment, "squeue", "-h", "-o", "%i %T").splitlines())
 
 
-def wait_until(what: Callable[[], object], log: Path, seconds: float = 180) -> None:
+def wait_until(condition: Callable[[], object], log: Path, seconds: float = 180) -> None:
     end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, f"it did not happen\n{log.read_text()}"
+    while not condition():
+        assert time.monotonic() < end, f"the condition is still False\n{log.read_text()}"
         time.sleep(0.2)
 
 
@@ -84,13 +84,13 @@ def printed(run: Path) -> str:
     return "\n".join(path.read_text() for path in run.parents[1].glob("sweeps/*/*.log"))
 
 
-def test_a_sweep_goes_on_through_a_preemption_time_limits_and_the_death_of_its_command(cluster, tmp_path):
+def test_a_sweep_continues_after_a_preemption_time_limits_and_a_kill_of_its_command(cluster, tmp_path):
     whole, root, log = tmp_path / "whole", tmp_path / "runs", tmp_path / "log"
     trials = [root / "vectors" / f"run-{number}" for number in (1, 2)]
     sweep = command(root, "seed=0,1", "sweep.parallel=2", *LAUNCH, options=("-m",))
-    began = time.monotonic()
+    start_time = time.monotonic()
 
-    first = begin(sweep, log, cluster)
+    first = start(sweep, log, cluster)
     wait_until(lambda: all(has_rows(run, 5) for run in trials), log)
     submitted = jobs(cluster)
     assert sorted(submitted.values()) == ["RUNNING", "RUNNING"]
@@ -101,25 +101,25 @@ def test_a_sweep_goes_on_through_a_preemption_time_limits_and_the_death_of_its_c
     number = next(job for job in submitted if (trials[0] / "slurm" / f"{job}_submitted.pkl").exists())
     slurm(cluster, "scontrol", "requeue", number)
 
-    second = begin(sweep, log, cluster)
+    second = start(sweep, log, cluster)
     assert second.wait(400) == 0, log.read_text()
     text = log.read_text()
-    assert text.count("submitted as SLURM job") == 2 and text.count("of an earlier command goes on") == 2
-    print(f"the sweep took {time.monotonic() - began:.0f} s; starts: {[launches(run) for run in trials]}")
+    assert text.count("submitted as SLURM job") == 2 and text.count("of an earlier command continues") == 2
+    print(f"the sweep took {time.monotonic() - start_time:.0f} s; starts: {[launches(run) for run in trials]}")
     assert launches(trials[0]) >= 3 and launches(trials[1]) >= 2, "a preemption and a time limit; a time limit"
     for run in trials:
-        assert json.loads((run / "slurm/requeues.json").read_text())["requeues"] >= 1, "the time limit was noticed"
+        assert json.loads((run / "slurm/requeues.json").read_text())["requeues"] >= 1, "the job was requeued before the time limit"
         assert "Traceback" not in printed(run)
 
     outside = command(whole, "seed=0,1", "sweep.parallel=2", options=("-m",))
-    assert begin(outside, tmp_path / "outside", cluster).wait(400) == 0, (tmp_path / "outside").read_text()
+    assert start(outside, tmp_path / "outside", cluster).wait(400) == 0, (tmp_path / "outside").read_text()
     for run in trials:
-        alone = whole / "vectors" / run.name
-        assert launches(alone) == 1
-        assert (run / "metrics.jsonl").read_bytes() == (alone / "metrics.jsonl").read_bytes()
-        assert runs.differences(alone, run) == []
+        outside_run = whole / "vectors" / run.name
+        assert launches(outside_run) == 1
+        assert (run / "metrics.jsonl").read_bytes() == (outside_run / "metrics.jsonl").read_bytes()
+        assert runs.differences(outside_run, run) == []
 
-    third = begin(sweep, tmp_path / "third", cluster)
+    third = start(sweep, tmp_path / "third", cluster)
     assert third.wait(60) == 0 and jobs(cluster) == {}
     assert "submitted" not in (tmp_path / "third").read_text()
 
@@ -132,14 +132,14 @@ def two_processes(cluster, tmp_path_factory) -> Path:
     """The run directory of a run of two processes outside SLURM."""
     folder = tmp_path_factory.mktemp("two")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    process = begin([*torchrun, *command(folder / "runs", *TWO)[1:]], folder / "log", cluster)
+    process = start([*torchrun, *command(folder / "runs", *TWO)[1:]], folder / "log", cluster)
     assert process.wait(300) == 0, (folder / "log").read_text()
     return folder / "runs/vectors/run"
 
 
-def test_a_run_on_two_nodes_is_preempted_and_goes_on(cluster, two_processes, tmp_path):
+def test_a_run_on_two_nodes_is_preempted_and_continues(cluster, two_processes, tmp_path):
     root, log = tmp_path / "runs", tmp_path / "log"
-    process = begin(command(root, *TWO, "launch=slurm", "launch.time=5min", "launch.nodes=2", "launch.poll=1"), log, cluster)
+    process = start(command(root, *TWO, "launch=slurm", "launch.time=5min", "launch.nodes=2", "launch.poll=1"), log, cluster)
     run = root / "vectors/run"
     wait_until(lambda: has_rows(run, 5), log)
     assert slurm(cluster, "squeue", "-h", "-o", "%D %T") == "2 RUNNING"
@@ -150,12 +150,12 @@ def test_a_run_on_two_nodes_is_preempted_and_goes_on(cluster, two_processes, tmp
     assert runs.differences(two_processes, run) == []
 
 
-def test_the_script_of_the_guide_goes_on_after_the_signal_before_a_time_limit(cluster, two_processes, tmp_path):
+def test_the_script_of_the_docs_continues_after_the_signal_before_a_time_limit(cluster, two_processes, tmp_path):
     root, script, log = tmp_path / "runs", tmp_path / "script.sh", tmp_path / "log"
     run = root / "vectors/run"
     text = re.search(r"```bash\n(#!/bin/bash.*?)```", (runs.ROOT / "docs/clusters.md").read_text(), re.S)[1]
     settings = " ".join(f'"{argument}"' for argument in command(root, *TWO)[2:])
-    for shown, here in {
+    for old, new in {
         "--cpus-per-task=32\n#SBATCH": "--cpus-per-task=1\n#SBATCH",
         "srun --cpus-per-task=32": "srun --cpus-per-task=1",
         "#SBATCH --gpus-per-node=4\n": "",
@@ -165,8 +165,8 @@ def test_the_script_of_the_guide_goes_on_after_the_signal_before_a_time_limit(cl
         "--nproc-per-node=4": "--nproc-per-node=1",
         "experiment=plants480 data.path=photos/manifest.csv run.name=all": settings,
     }.items():
-        assert text.count(shown) == 1, shown
-        text = text.replace(shown, here)
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
     script.write_text(text)
     log.touch()
     slurm(cluster, "sbatch", f"--chdir={runs.ROOT}", str(script))
@@ -178,9 +178,9 @@ def test_the_script_of_the_guide_goes_on_after_the_signal_before_a_time_limit(cl
     assert runs.differences(two_processes, run) == []
 
 
-def test_a_request_to_stop_saves_and_leaves_nothing_in_the_queue(cluster, tmp_path):
+def test_after_a_stop_request_the_run_saves_and_the_queue_is_empty(cluster, tmp_path):
     root, log = tmp_path / "runs", tmp_path / "log"
-    process = begin(command(root, *LAUNCH), log, cluster)
+    process = start(command(root, *LAUNCH), log, cluster)
     run = root / "vectors/run"
     wait_until(lambda: has_rows(run, 5), log)
     os.kill(process.pid, signal.SIGINT)
@@ -199,7 +199,7 @@ def test_a_request_to_stop_saves_and_leaves_nothing_in_the_queue(cluster, tmp_pa
         ("launch.extra={colour: red}", "colour"),
     ],
 )
-def test_what_slurm_cannot_take_is_one_line(cluster, tmp_path, wrong, line):
+def test_an_invalid_request_is_one_line(cluster, tmp_path, wrong, line):
     settings = dict(setting.split("=", 1) for setting in [*LAUNCH, wrong])
     done = subprocess.run(
         command(tmp_path / "runs", *(f"{key}={value}" for key, value in settings.items())),

@@ -1,4 +1,4 @@
-"""Sweeps whose trials pretend (`pretend.py`), started as a user starts them."""
+"""Sweeps whose trials are fake runs (`fake_run.py`), started as a user starts them."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Sweep:
-    """One command and its sweep directories under `root`/sweeps."""
+    """One command, with its sweep directories under `root`/sweeps."""
 
     def __init__(self, root: Path, *arguments: str, program: tuple[str, ...] = ("-m", "tests.sweep.command")) -> None:
         self.root = root
         self.command = [sys.executable, *program, "-m", f"run.root={root}", *arguments]
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
-    def begin(self, seconds: float = 0.01) -> subprocess.Popen[str]:
-        """Start it; an update of a pretended trial takes `seconds`."""
-        environment = {**self.environment, "PRETEND_SECONDS": str(seconds)}
+    def start(self, seconds: float = 0.01) -> subprocess.Popen[str]:
+        """Start the command; an update of a fake run takes `seconds`."""
+        environment = {**self.environment, "UPDATE_SECONDS": str(seconds)}
         return subprocess.Popen(
             self.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
 
     def run(self, seconds: float = 0.01) -> tuple[int, str, str]:
-        """To its end: (exit status, stdout, stderr)."""
-        process = self.begin(seconds)
+        """Run the command to its end. Return (exit status, stdout, stderr)."""
+        process = self.start(seconds)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
     @property
     def directory(self) -> Path:
-        (found,) = (self.root / "sweeps").iterdir()
-        return found
+        (directory,) = (self.root / "sweeps").iterdir()
+        return directory
 
     def text(self, name: str) -> str:
         return (self.directory / name).read_text()
 
     def statuses(self) -> list[str]:
         lines = self.text("trials.csv").splitlines() if list(self.root.glob("sweeps/*/trials.csv")) else []
-        return [re.split(",", line)[lines[0].split(",").index("status")] for line in lines[1:]]
+        return [line.split(",")[lines[0].split(",").index("status")] for line in lines[1:]]
 
 
-def wait_until(what: Callable[[], Any], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
+    while not condition():
+        assert time.monotonic() < end, "the condition is still False"
         time.sleep(0.02)
 
 
 def started(out: str) -> list[int]:
-    """Processes of the trials, from what the parent printed."""
+    """Return the process ids of the trials in the output of a sweep."""
     return [int(number) for number in re.findall(r"started \(\w+ (\d+)\)", out)]
 
 
@@ -70,8 +70,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def killed(process: subprocess.Popen[str]) -> str:
-    """SIGKILL to the parent alone; what it had printed. Its trials must not outlive it."""
+def kill(process: subprocess.Popen[str]) -> str:
+    """Send SIGKILL to the parent alone. Return its output. Check that its trials end too."""
     process.send_signal(signal.SIGKILL)
     out, _ = process.communicate(timeout=30)
     assert started(out)
@@ -81,5 +81,5 @@ def killed(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Callable[..., Sweep]:
-    """`sweep(folder, arguments...)`."""
+    """Return a function `sweep(folder, arguments...)`."""
     return lambda folder, *arguments, **more: Sweep(tmp_path / folder, *arguments, **more)

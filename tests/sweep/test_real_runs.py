@@ -1,4 +1,4 @@
-"""Acceptance: a real sweep of six trainings, killed in the middle and started again, ends with the table of one that was not."""
+"""Acceptance: a real sweep of six trainings that is killed and started again ends with the table of one that was not killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests import runs
-from tests.sweep.conftest import Sweep, killed, started, wait_until
+from tests.sweep.conftest import Sweep, kill, started, wait_until
 
 TRAINING = (
     *["--config-dir", str(runs.VECTORS), "experiment=vectors", "optimizer.lr=3e-3,3e-2", "seed=0,1,2", "sweep.parallel=2"],
@@ -28,24 +28,24 @@ def uninterrupted(tmp_path_factory):
     return sweep
 
 
-def test_six_trainings_killed_in_the_middle(uninterrupted, tmp_path):
+def test_six_trainings_are_killed_and_continue(uninterrupted, tmp_path):
     cut = real(tmp_path / "cut")
-    process = cut.begin()
+    process = cut.start()
 
     def in_the_middle() -> bool:
-        begun = [path for path in cut.root.glob("vectors/*/checkpoints") if len(list(path.glob("step-*"))) >= 2]
-        return "finished" in cut.statuses() and any(not ended(path.parent) for path in begun)
+        started_runs = [path for path in cut.root.glob("vectors/*/checkpoints") if len(list(path.glob("step-*"))) >= 2]
+        return "finished" in cut.statuses() and any(not ended(path.parent) for path in started_runs)
 
     wait_until(in_the_middle, 120)
-    killed(process)
-    every = list(cut.root.glob("vectors/*"))
-    cut_off = [path for path in every if not ended(path) and list(path.glob("checkpoints/step-*"))]
-    done = [path for path in every if ended(path)]
-    assert cut_off and done and len(done) < 6
+    kill(process)
+    paths = list(cut.root.glob("vectors/*"))
+    unfinished = [path for path in paths if not ended(path) and list(path.glob("checkpoints/step-*"))]
+    finished = [path for path in paths if ended(path)]
+    assert unfinished and finished and len(finished) < 6
     status, out, err = cut.run()
     assert (status, err) == (0, ""), err
-    assert len(started(out)) == 6 - len(done)
-    assert all(len(list((path / "launches").iterdir())) == (1 if path in done else 2) for path in [*done, *cut_off])
+    assert len(started(out)) == 6 - len(finished)
+    assert all(len(list((path / "launches").iterdir())) == (1 if path in finished else 2) for path in [*finished, *unfinished])
     for name in ("trials.csv", "table.txt"):
         assert cut.text(name) == uninterrupted.text(name)
 
@@ -56,7 +56,7 @@ def test_the_best_value_of_each_run_is_in_the_table(uninterrupted):
         summary = json.loads((uninterrupted.root / row[-1] / "summary.json").read_text())
         best = summary["best"]["val/loss"]
         assert (float(row[4]), int(row[5])) == (best["value"], best["global_step"])
-    assert len({row[4] for row in rows}) == 6, "each trial was a training of its own"
+    assert len({row[4] for row in rows}) == 6
 
 
 def ended(path) -> bool:

@@ -1,4 +1,4 @@
-"""A sweep from outside: every trial once, whatever is killed, crashes or is asked to stop."""
+"""Sweeps through their command line: every trial runs once, in spite of kills, crashes and stop requests."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import signal
 
 import pytest
 
-from linnaeus.sweep.study_record import SweepLock
-from tests.sweep.conftest import alive, killed, started, wait_until
+from linnaeus.sweep.sweep_files import SweepLock
+from tests.sweep.conftest import Sweep, alive, kill, started, wait_until
 
 GRID = ("optimizer.lr=1e-3,1e-2", "seed=0,1")
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """The tables of a sweep that nothing happened to."""
-    from tests.sweep.conftest import Sweep
-
-    found = Sweep(tmp_path_factory.mktemp("whole"), *GRID, "sweep.parallel=2")
-    status, out, err = found.run()
+    """A sweep that was not interrupted, and its output."""
+    sweep = Sweep(tmp_path_factory.mktemp("whole"), *GRID, "sweep.parallel=2")
+    status, out, err = sweep.run()
     assert (status, err) == (0, "")
-    return found, out
+    return sweep, out
 
 
-def test_every_combination_is_run_and_the_best_comes_first(uninterrupted):
+def test_every_combination_runs_and_the_best_is_first(uninterrupted):
     sweep, out = uninterrupted
     lines = sweep.text("trials.csv").splitlines()
     assert lines[0] == "trial,optimizer.lr,seed,status,val/loss,step,directory"
@@ -39,25 +37,25 @@ def test_every_combination_is_run_and_the_best_comes_first(uninterrupted):
     assert json.loads(sweep.text("sweep.json"))["parameters"] == {"optimizer.lr": "1e-3,1e-2", "seed": "0,1"}
 
 
-def test_killed_in_the_middle_and_started_again_it_ends_with_the_same_table(sweep, uninterrupted):
+def test_a_killed_sweep_continues_and_ends_with_the_same_table(sweep, uninterrupted):
     cut = sweep("cut", *GRID, "sweep.parallel=2")
-    process = cut.begin(0.15)
+    process = cut.start(0.15)
     wait_until(lambda: cut.statuses().count("finished") >= 2 and "running" in cut.statuses())
-    killed(process)
-    done = {path.parent for path in cut.root.glob("biota/*/summary.json")}
-    begun = {path.parent for path in cut.root.glob("biota/*/step.json")} - done
-    assert 2 <= len(done) < 4
+    kill(process)
+    finished = {path.parent for path in cut.root.glob("biota/*/summary.json")}
+    unfinished = {path.parent for path in cut.root.glob("biota/*/step.json")} - finished
+    assert 2 <= len(finished) < 4
     status, out, err = cut.run()
     assert (status, err) == (0, "")
     for name in ("trials.csv", "table.txt"):
         assert cut.text(name) == uninterrupted[0].text(name)
-    assert out.count("already") == len(done) and out.count("started") == 4 - len(done)
-    for run in done | begun:  # finished ones were not touched, cut-off ones went on
+    assert out.count("already") == len(finished) and out.count("started") == 4 - len(finished)
+    for run in finished | unfinished:
         assert [int(line.split()[0]) for line in (run / "updates").read_text().splitlines()] == list(range(1, 9))
-    assert all((run / "launches/2").exists() == (run not in done) for run in done | begun)
+    assert all((run / "launches/2").exists() == (run not in finished) for run in finished | unfinished)
 
 
-def test_no_more_than_asked_for_run_at_once(uninterrupted):
+def test_at_most_sweep_parallel_trials_run_at_once(uninterrupted):
     spans = []
     for path in uninterrupted[0].root.glob("biota/*/updates"):
         times = [float(line.split()[1]) for line in path.read_text().splitlines()]
@@ -65,38 +63,38 @@ def test_no_more_than_asked_for_run_at_once(uninterrupted):
     assert max(sum(a <= start <= b for a, b in spans) for start, _ in spans) <= 2
 
 
-def test_a_crashed_trial_does_not_take_the_others_with_it(sweep):
+def test_a_crashed_trial_does_not_stop_the_others(sweep):
     one = sweep("crash", "seed=0,13,1")
     status, out, err = one.run()
     assert (status, err) == (1, "")
     assert one.statuses() == ["finished", "failed", "finished"]
     (line,) = (line for line in out.splitlines() if " failed " in line and "trial 2/3" in line)
-    assert "RuntimeError: nothing good comes of 13" in line and line.endswith("trial-02.log")
+    assert "RuntimeError: seed 13 always crashes" in line and line.endswith("trial-02.log")
     assert "Traceback" in one.text("trial-02.log") and "Traceback" not in out
-    assert json.loads(one.text("sweep.json"))["trials"][1]["error"] == "RuntimeError: nothing good comes of 13"
-    status, out, _ = one.run()  # tried again; the others are done
+    assert json.loads(one.text("sweep.json"))["trials"][1]["error"] == "RuntimeError: seed 13 always crashes"
+    status, out, _ = one.run()  # runs only the failed one again
     assert status == 1 and len(started(out)) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
-def test_a_signal_lets_the_trials_save_and_starts_nothing_new(sweep, uninterrupted, number):
+def test_after_a_signal_trials_save_and_no_trial_starts(sweep, uninterrupted, number):
     cut = sweep("signal", *GRID, "sweep.parallel=2")
-    process = cut.begin(0.1)
+    process = cut.start(0.1)
     wait_until(lambda: len(list(cut.root.glob("biota/*/updates"))) >= 2)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (75, "")
     assert cut.statuses().count("interrupted") >= 1 and "waiting" in cut.statuses() and "running" not in cut.statuses()
-    assert cut.text("table.txt").splitlines()[-1] in out, "what there is is shown"
+    assert cut.text("table.txt").splitlines()[-1] in out
     assert not any(alive(pid) for pid in started(out))
     if number is signal.SIGTERM:
         assert cut.run()[0] == 0
         assert cut.text("trials.csv") == uninterrupted[0].text("trials.csv")
 
 
-def test_a_second_signal_ends_the_trials_at_once(sweep):
+def test_a_second_signal_kills_the_trials(sweep):
     cut = sweep("twice", "seed=0,1")
-    process = cut.begin(30)  # no update ends in time to notice the first
+    process = cut.start(30)  # longer than the test: the first signal has no effect
     wait_until(lambda: list(cut.root.glob("biota/*/config.yaml")))
     process.send_signal(signal.SIGTERM)
     with pytest.raises(Exception, match="timed out"):
@@ -108,25 +106,25 @@ def test_a_second_signal_ends_the_trials_at_once(sweep):
 
 
 def test_trials_of_a_named_run_are_numbered(sweep):
-    named = sweep("named", "seed=0,1", "run.name=study", "sweep.name=mine", "sweep.metric=val/r2")
+    named = sweep("named", "seed=0,1", "run.name=study", "sweep.name=mine", "sweep.metric=val/r2", "sweep.mode=max")
     assert named.run()[0] == 0
     assert {path.name for path in (named.root / "biota").iterdir()} == {"study-1", "study-2"}
     assert named.directory.name == "mine"
     rows = [line.split(",") for line in named.text("trials.csv").splitlines()]
-    assert rows[0][3] == "val/r2" and named.text("table.txt").splitlines()[1].split()[1] == "1", "more is better for r2"
+    assert rows[0][3] == "val/r2" and named.text("table.txt").splitlines()[1].split()[1] == "1"
     other = sweep("named", "seed=2,1", "run.name=study", "sweep.name=mine")
     status, _, err = other.run()
     assert status == 2 and "trial 1 (seed=2)" in err and "study-1 was started with another configuration" in err
 
 
-def test_a_metric_that_no_run_has_is_named_after_the_first(sweep):
-    lost = sweep("metric", "seed=0,1", "sweep.metric=val/r3")
-    status, out, err = lost.run()
+def test_an_unknown_metric_stops_the_sweep_after_the_first_trial(sweep):
+    unknown = sweep("metric", "seed=0,1", "sweep.metric=val/r3", "sweep.mode=max")
+    status, out, err = unknown.run()
     assert status == 2 and len(started(out)) == 1
     assert err.endswith("has no val/r3; it has val/few, val/loss, val/r2\n") and err.count("\n") == 1
 
 
-def test_two_parents_cannot_have_one_sweep(sweep):
+def test_two_parents_cannot_run_one_sweep(sweep):
     both = sweep("both", "seed=0", "sweep.name=mine")
     (both.root / "sweeps/mine").mkdir(parents=True)
     lock = SweepLock(both.root / "sweeps/mine/lock")
@@ -135,11 +133,11 @@ def test_two_parents_cannot_have_one_sweep(sweep):
         status, out, err = both.run()
     finally:
         lock.release()
-    assert status == 2 and not started(out) and "sweeps/mine is being run by process" in err
+    assert status == 2 and not started(out) and "sweeps/mine is in use by process" in err
 
 
 def test_columns_of_the_table_and_means_over_seeds(sweep):
-    """NaN and what a run has not measured are no numbers; what no run has at all is named; no clock gets into trials.csv."""
+    """NaN and missing values are empty cells; a column that no run has gives a warning; trials.csv has no clock times."""
     columns = "sweep.columns=[val/r2,val/few,time/ms_per_step,val/r3]"
     wide = sweep("columns", "optimizer.lr=3e-3,3e-2", "seed=0,1,13", columns, "sweep.parallel=3")
     status, out, _ = wide.run()
@@ -157,7 +155,7 @@ def test_columns_of_the_table_and_means_over_seeds(sweep):
     assert [cell.strip() for cell in means[1] if cell.strip()][1:3] == ["2", f"{sum(numbers) / 2:.4g} +- {0.01 / 2**0.5:.4g}"]
 
 
-def test_no_means_where_no_two_trials_differ_in_their_seed_alone(uninterrupted, sweep):
+def test_there_are_no_means_if_only_the_seed_is_swept(uninterrupted, sweep):
     assert (uninterrupted[0].directory / "means.txt").exists()
     one = sweep("seeds", "seed=0,1")
     assert one.run()[0] == 0 and not (one.directory / "means.txt").exists()

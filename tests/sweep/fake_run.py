@@ -1,7 +1,8 @@
-"""Stands in for main.py where a test is about the sweep and not about training: a run directory, updates of some milliseconds that
-survive a kill, a summary. `python tests/sweep/pretend.py overrides...`; seed=13 crashes after its first update.
+"""A replacement of main.py for tests of sweeps: a run directory, updates of some milliseconds that survive a kill, a summary.
 
-PRETEND_SECONDS in the environment is the time of an update."""
+`python tests/sweep/fake_run.py overrides...`; seed=13 crashes after its first update. UPDATE_SECONDS in the environment is the time of
+an update.
+"""
 
 from __future__ import annotations
 
@@ -27,37 +28,37 @@ STEPS = 8
 
 
 def loss(config: Any) -> float:
-    """Least at a learning rate of 0.003 and a dropout of 0.2."""
+    """Return a loss that is least at a learning rate of 0.003 and a dropout of 0.2."""
     return round(math.log10(config.optimizer.lr / 0.003) ** 2 + (config.model.dropout - 0.2) ** 2 + 0.01 * config.seed, 12)
 
 
-def pretend(config: Any) -> int:
-    asked: list[int] = []
+def fake_run(config: Any) -> int:
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, lambda number, _: asked.append(number))
+        signal.signal(number, lambda number, _: signals.append(number))
     with RunDirectory.open(dataclasses.asdict(config)) as directory:
         path = directory.path
         step = json.loads((path / "step.json").read_text()) if (path / "step.json").exists() else 0
-        while step < STEPS and not asked:
-            time.sleep(float(os.environ.get("PRETEND_SECONDS", "0.01")))
+        while step < STEPS and not signals:
+            time.sleep(float(os.environ.get("UPDATE_SECONDS", "0.01")))
             step += 1
             (path / "step.tmp").write_text(json.dumps(step))
             (path / "step.tmp").replace(path / "step.json")
             with (path / "updates").open("a") as file:
                 print(step, time.time(), file=file)
             if config.seed == 13:
-                raise RuntimeError("nothing good comes of 13")
+                raise RuntimeError("seed 13 always crashes")
         value = loss(config)
         final = {"val/loss": value, "val/r2": 1 - value, "val/few": math.nan}
         timings = {"time/ms_per_step": 1000 * time.process_time() / STEPS}
-        done = dict(best={"val/loss": {"value": value, "global_step": STEPS}}, final=final) if step == STEPS else {}
+        measured = dict(best={"val/loss": {"value": value, "global_step": STEPS}}, final=final) if step == STEPS else {}
         write_summary(
             path / "summary.json",
             "finished" if step == STEPS else "interrupted",
             step,
             wall_seconds=time.process_time(),
             timings=timings,
-            **done,
+            **measured,
         )
     return 0 if step == STEPS else 75
 
@@ -65,4 +66,4 @@ def pretend(config: Any) -> int:
 if __name__ == "__main__":
     with user_errors(2):
         parsed = parse_command_line(sys.argv[1:])
-        sys.exit(pretend(compose(parsed.overrides, parsed.config_dir)))
+        sys.exit(fake_run(compose(parsed.overrides, parsed.config_dir)))

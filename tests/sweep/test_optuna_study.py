@@ -1,4 +1,4 @@
-"""Trials that Optuna proposes: the same whatever was killed, and whatever ended first."""
+"""Optuna proposes the same trials after a kill and in any order of their ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.errors import ConfigError
-from linnaeus.sweep import study
-from linnaeus.sweep.outcomes import Outcome
+from linnaeus.sweep import optuna_study
 from linnaeus.sweep.request import read_request
-from tests.sweep.conftest import killed, started, wait_until
+from linnaeus.sweep.trial_results import TrialResult
+from linnaeus.sweep.trial_source import sweep_header
+from tests.sweep.conftest import kill, started, wait_until
 
 pytest.importorskip("optuna")
 
@@ -26,15 +27,15 @@ def proposals(sweep):
     return [trial["values"] for trial in json.loads(sweep.text("sweep.json"))["trials"]]
 
 
-def test_killed_and_started_again_it_is_the_same_study(sweep):
+def test_a_killed_study_continues_with_the_same_proposals(sweep):
     search = (*SEARCH[:-1], "seed=0,13", "sweep.trials=5", "sweep.seed=2")
     whole = sweep("whole", *search)
     status, _, err = whole.run()
     assert status == 1 and err == "" and {"failed", "finished"} == set(whole.statuses())
     cut = sweep("cut", *search)
-    process = cut.begin(0.05)
+    process = cut.start(0.05)
     wait_until(lambda: len(cut.statuses()) >= 3 and cut.statuses().count("running") >= 1 and "failed" in cut.statuses())
-    killed(process)
+    kill(process)
     before = proposals(cut)
     status, out, err = cut.run()
     assert status == 1 and err == ""
@@ -50,40 +51,41 @@ CONFIG = functools.cache(compose)
 
 
 class Replayed:
-    """A study without runs: trials end in a random order, with results that follow from their values."""
+    """A study without runs: trials end in a random order, with results computed from their values."""
 
     def __init__(self, monkeypatch, parallel: int, **settings: int) -> None:
         def make_trial(_, number, values, **__):
             return SimpleNamespace(number=number, values=values, config=CONFIG())
 
-        monkeypatch.setattr(study, "make_trial", make_trial)
+        monkeypatch.setattr(optuna_study, "make_trial", make_trial)
         more = [f"sweep.{key}={value}" for key, value in settings.items()]
         self.request = read_request(parse_command_line(["-m", *SEARCH, "sweep.trials=24", f"sweep.parallel={parallel}", *more]))
 
     def run(self, order: int, trials: int = 24, before: dict | None = None, shift: float = 0.0) -> dict:
-        """What sweep.json has after `trials` trials were proposed."""
-        found, outcomes, running, rows = study.Study(self.request), {}, [], []
-        found.resume(before or {})
+        """Return sweep.json after `trials` proposals."""
+        study, results, running = optuna_study.OptunaStudy(self.request), {}, []
+        header = sweep_header(self.request, study.metric)
+        study.resume(before or {}, header)
         draw = random.Random(order)
         while True:
-            trial = found.next(outcomes) if len(rows) < trials and len(running) < self.request.sweep.parallel else None
+            trial = study.next(results) if len(study.trials) < trials and len(running) < self.request.sweep.parallel else None
             if trial is not None:
                 running.append(trial)
-                rows.append({"trial": trial.number, "values": trial.values, "after": found.after[trial.number], "status": "running"})
                 continue
             if not running:
-                return {**found.head, "trials": rows}
+                rows = [{"values": t.values, "after": after, "status": "running"} for t, after in zip(study.trials, study.after)]
+                return {**header, "trials": rows}
             ended = running.pop(draw.randrange(len(running)))
             loss = sum(float(value) for value in ended.values.values()) + shift
-            outcomes[ended.number] = Outcome("failed") if ended.number % 7 == 3 else Outcome("finished", loss, 1)
+            results[ended.number] = TrialResult("failed") if ended.number % 7 == 3 else TrialResult("finished", loss)
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
-def test_proposals_follow_from_the_seed_and_the_results_alone(monkeypatch, parallel):
+def test_proposals_depend_on_the_seed_and_the_results_alone(monkeypatch, parallel):
     replayed = Replayed(monkeypatch, parallel)
     whole = replayed.run(order=0)
     values = [row["values"] for row in whole["trials"]]
-    assert replayed.run(order=1) == whole, "whatever ended first"
+    assert replayed.run(order=1) == whole, "in any order of their ends"
     for cut in (4, 15):
         assert replayed.run(order=2, before=replayed.run(order=3, trials=cut)) == whole
     assert len({json.dumps(v) for v in values}) == 24
@@ -92,38 +94,38 @@ def test_proposals_follow_from_the_seed_and_the_results_alone(monkeypatch, paral
     )
     assert Replayed(monkeypatch, parallel, seed=1).run(order=0) != whole
     late = [float(v["optimizer.lr"]) + float(v["model.dropout"]) + float(v["seed"]) for v in values]
-    assert sum(late[-8:]) < sum(late[:8]), "it learns: less is better"
+    assert sum(late[-8:]) < sum(late[:8]), "the later proposals are better"
 
 
-def test_a_study_goes_on_with_another_number_at_once(monkeypatch):
-    begun = Replayed(monkeypatch, 3).run(order=0, trials=12)
-    more = Replayed(monkeypatch, 1).run(order=0, before=begun)
-    assert more["trials"][:12] == begun["trials"]
+def test_a_study_continues_with_another_sweep_parallel(monkeypatch):
+    first = Replayed(monkeypatch, 3).run(order=0, trials=12)
+    more = Replayed(monkeypatch, 1).run(order=0, before=first)
+    assert more["trials"][:12] == first["trials"]
 
 
-def test_other_results_or_another_study_are_noticed(monkeypatch):
-    """The negative control of the replay."""
+def test_other_results_and_another_study_are_refused(monkeypatch):
+    """Negative control of the replay."""
     replayed = Replayed(monkeypatch, 1)
     before = replayed.run(order=0, trials=20)
     before["trials"][-1]["values"] = before["trials"][0]["values"]
     with pytest.raises(ConfigError, match=r"trial 20 was run with .* a result has changed"):
         replayed.run(order=0, before=before)
-    with pytest.raises(ConfigError, match=r"holds a study with other seed \(0, now 1\)"):
+    with pytest.raises(ConfigError, match=r"that study has seed 0, not 1"):
         Replayed(monkeypatch, 1, seed=1).run(order=0, before=before)
 
 
-def test_a_mistake_in_a_choice_is_found_before_anything_is_proposed():
-    asked = read_request(parse_command_line(["-m", *SEARCH[:2], "optimizer=adamw,sgd,adamv"]))
+def test_an_invalid_value_is_refused_before_the_first_proposal():
+    request = read_request(parse_command_line(["-m", *SEARCH[:2], "optimizer=adamw,sgd,adamv"]))
     with pytest.raises(ConfigError, match="there is no optimizer=adamv; did you mean adamw"):
-        study.Study(asked)
+        optuna_study.OptunaStudy(request)
     with pytest.raises(ConfigError, match=r"optimizer\.lr is 0\.0; it must be more than 0"):
-        study.Study(read_request(parse_command_line(["-m", "sweep=optuna", "optimizer.lr=interval(0,1)"])))
+        optuna_study.OptunaStudy(read_request(parse_command_line(["-m", "sweep=optuna", "optimizer.lr=interval(0,1)"])))
     with pytest.raises(ConfigError, match="has nothing to search"):
-        study.Study(read_request(parse_command_line(["-m", "sweep=optuna"])))
+        optuna_study.OptunaStudy(read_request(parse_command_line(["-m", "sweep=optuna"])))
 
 
-def test_a_proposal_that_cannot_be_run_lets_the_others_save(sweep):
-    """Each value is right by itself, and the first trials run; trial 4 is then found to be another one than was recorded."""
+def test_the_trials_save_if_a_later_proposal_differs_from_the_record(sweep):
+    """Trial 4 differs from sweep.json, which shows only after trial 3 has started again."""
     search = (*SEARCH[:-1], "sweep.trials=4", "sweep.parallel=2")
     one = sweep("study", *search)
     assert one.run()[0] == 0

@@ -1,0 +1,128 @@
+"""Trials that Optuna proposes from the results of earlier ones (extra `sweep`).
+
+The proposals are a function of the seed and the results alone, so a sweep that was killed ends like one that was not: proposal k is
+made after the results of trials 1 to k - sweep.parallel exactly, in their order, even if other trials have ended by then. No state of
+Optuna is saved: a new start repeats all proposals and results and compares the proposals with sweep.json.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from linnaeus.errors import ConfigError
+from linnaeus.sweep.parameters import Parameter
+from linnaeus.sweep.request import Request
+from linnaeus.sweep.trial import Trial, make_trial
+from linnaeus.sweep.trial_results import FAILED, TrialResult, metric_of
+from linnaeus.sweep.trial_source import TrialSource
+
+log = logging.getLogger("linnaeus")
+
+
+class OptunaStudy(TrialSource):
+    """A study with the TPE sampler. sweep.json has of each trial also `after`: the number of results before its proposal."""
+
+    record_before_start = True  # the next start compares its proposals with sweep.json
+
+    def __init__(self, request: Request) -> None:
+        optuna = import_optuna()
+        assert request.sweep.trials is not None
+        if not request.parameters:
+            raise ConfigError("sweep=optuna has nothing to search; set a parameter, as in optimizer.lr='tag(log,interval(1e-4,1e-1))'")
+        self.first = check_values(request)
+        self.request, self.metric, self.total = request, metric_of(request.sweep, self.first.config), request.sweep.trials
+        self.trials = []
+        self.after: list[int] = []
+        self._distributions = {p.key: _distribution(p) for p in request.parameters}
+        self._study = optuna.create_study(
+            direction="minimize" if self.metric.mode == "min" else "maximize",
+            sampler=optuna.samplers.TPESampler(seed=request.sweep.seed),
+        )
+        self._failed = optuna.trial.TrialState.FAIL
+        self._results_added = 0
+        self._saved: list[dict[str, Any]] = []
+
+    def resume(self, saved: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+        for key in ("parameters", "metric", "mode", "seed"):
+            if saved and saved.get(key) != header[key]:
+                raise ConfigError(f"sweep.name: that study has {key} {saved.get(key)}, not {header[key]}; choose another sweep.name")
+        self._saved = saved.get("trials", [])
+
+    def next(self, results: Mapping[int, TrialResult]) -> Trial | None:
+        number = len(self.trials) + 1
+        if number > self.total:
+            return None
+        saved = self._saved[number - 1] if number <= len(self._saved) else None
+        after = saved["after"] if saved else max(self._results_added, number - self.request.sweep.parallel)
+        while self._results_added < after:
+            result = results.get(self._results_added + 1)
+            if result is None or not result.is_final:
+                return None
+            self._add_result(result)
+        proposed = self._study.ask(self._distributions).params
+        values = {p.key: _as_typed(p, proposed[p.key]) for p in self.request.parameters}
+        if saved and saved["values"] != values:
+            raise ConfigError(
+                f"trial {number} was run with {saved['values']}, and would be proposed as {values} now: optuna or a result has changed; "
+                "choose another sweep.name"
+            )
+        self.trials.append(make_trial(self.request, number, values))
+        self.after.append(after)
+        return self.trials[-1]
+
+    def saved_failure(self, trial: Trial) -> TrialResult | None:
+        """A failure is final once a later proposal was made after it."""
+        saved = self._saved[trial.number - 1] if trial.number <= len(self._saved) else {}
+        if saved.get("status") == FAILED and any(row["after"] >= trial.number for row in self._saved):
+            return TrialResult(FAILED, seconds=saved["seconds"], error=saved["error"])
+        return None
+
+    def rows(self, results: Mapping[int, TrialResult]) -> list[dict[str, Any]]:
+        rows = [{**row, "after": after} for row, after in zip(super().rows(results), self.after)]
+        return rows + self._saved[len(rows) :]  # those that an earlier start has proposed and this one not yet
+
+    def _add_result(self, result: TrialResult) -> None:
+        if result.value is None and result.status != FAILED:
+            log.warning("trial %d has no %s; optuna counts it as failed", self._results_added + 1, self.metric.name)
+        self._study.tell(self._results_added, result.value, None if result.value is not None else self._failed)
+        self._results_added += 1
+
+
+def import_optuna() -> Any:
+    try:
+        import optuna
+    except ModuleNotFoundError:
+        raise ConfigError("sweep=optuna needs the package optuna; install it with: pip install -e '.[sweep]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def check_values(request: Request) -> Trial:
+    """Compose a trial for every choice and both ends of every interval, the other parameters at their first value. Return the trial with
+    the first value of all. Raise `ConfigError` for an invalid value."""
+    first = {p.key: p.values_to_check()[0] for p in request.parameters}
+    for p in request.parameters:
+        for value in p.values_to_check():
+            make_trial(request, 1, {**first, p.key: value}, check_directory=False)
+    return make_trial(request, 1, first, check_directory=False)
+
+
+def _distribution(p: Parameter) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if p.choices is not None:  # a range by index, so that the value of a trial is exactly one of its numbers
+        return IntDistribution(0, len(p.choices) - 1) if p.ordered else CategoricalDistribution(p.choices)
+    assert p.interval is not None
+    low, high, log = p.interval.low, p.interval.high, p.interval.log
+    if isinstance(low, int) and isinstance(high, int):
+        return IntDistribution(low, high, log=log)
+    return FloatDistribution(float(low), float(high), log=log)
+
+
+def _as_typed(p: Parameter, value: Any) -> str:
+    """Return a proposed value as it is typed on a command line."""
+    if p.choices is not None:
+        return p.choices[value] if p.ordered else value
+    return repr(value)

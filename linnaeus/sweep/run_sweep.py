@@ -1,0 +1,88 @@
+"""A sweep from its request to its table, and a single run that is started by a launcher."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from linnaeus.launch import Job, build_launcher
+from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE, POLL_SECONDS
+from linnaeus.sweep.optuna_study import OptunaStudy
+from linnaeus.sweep.picture import sweep_picture
+from linnaeus.sweep.request import Request
+from linnaeus.sweep.sweep_files import SweepFiles
+from linnaeus.sweep.trial import make_trial
+from linnaeus.sweep.trial_results import FAILED, INTERRUPTED, STOP_STATUSES
+from linnaeus.sweep.trial_runner import StopRequests, TrialRunner
+from linnaeus.sweep.trial_source import Grid, TrialSource, sweep_header, sweep_name
+
+log = logging.getLogger("linnaeus")
+
+
+def run_sweep(request: Request) -> int:
+    """Run every trial to its end and print the table. Return the exit status. `ConfigError` is raised before anything is written, unless
+    a trial shows the mistake."""
+    source = Grid(request) if request.sweep.method == "grid" else OptunaStudy(request)
+    launcher = build_launcher(request.launch, request.sweep.parallel)
+    root, name = Path(source.first.config.run.root), sweep_name(request, source.first)
+    keys = [p.key for p in request.parameters]
+    files = SweepFiles(root / "sweeps" / name, root, source.metric, keys, request.sweep.columns)
+    lock = files.open()
+    try:
+        header = sweep_header(request, source.metric)
+        source.resume(files.saved, header)
+        runner = TrialRunner(source, launcher, request.sweep, files.directory)
+        log.info("sweep %s: %d trials, at most %d in parallel; %s", name, source.total, request.sweep.parallel, files.directory)
+
+        def write() -> None:
+            picture = sweep_picture(request.parameters, source.trials, runner.results, source.metric)
+            files.write({**header, "trials": source.rows(runner.results)}, source.trials, runner.results, picture)
+
+        runner.run(write)
+        return _finish(files, runner, source)
+    finally:
+        lock.release()
+
+
+def _finish(files: SweepFiles, runner: TrialRunner, source: TrialSource) -> int:
+    """Log the table and how the sweep ended. Return the exit status."""
+    log.info("the best first:\n%s", files.table(source.trials, runner.results).rstrip())
+    means = files.means(source.trials, runner.results)
+    if means:
+        log.info("over the seeds, mean +- standard deviation:\n%s", means.rstrip())
+    for column in files.unknown_columns(runner.results):
+        log.warning("sweep.columns: no trial has %s; the names are in `final` and `timings` of a summary.json", column)
+    if runner.is_recorded:
+        log.info("%s: table.txt, trials.csv, sweep.svg", files.directory)
+    else:
+        log.error("%s cannot be written; the same command writes its files", files.directory)
+    statuses = [result.status for result in runner.results.values()]
+    if runner.interrupted:
+        log.info("stopped; the same command continues")
+    elif FAILED in statuses:
+        retry = "; the same command tries again" if isinstance(source, Grid) else ""
+        log.info("%d of %d trials failed%s", statuses.count(FAILED), len(source.trials), retry)
+        return EXIT_FAILED
+    if runner.interrupted or INTERRUPTED in statuses:
+        return EXIT_INTERRUPTED
+    return EXIT_FINISHED if runner.is_recorded else EXIT_FAILED
+
+
+def run_single(request: Request) -> int:
+    """Start one run with a launcher other than `process`, show its output and forward stop requests. Return the exit status of the
+    run: 0, 1, 2 or 75."""
+    trial = make_trial(request, 0, {}, check_directory=False)
+    if trial.is_finished() and not trial.config.plan:
+        log.info("%s is finished; for another run choose another run.name", trial.directory)
+        return EXIT_FINISHED
+    launcher = build_launcher(request.launch, 1)
+    with StopRequests() as requests:
+        handle = launcher.start(Job(trial.overrides, trial.directory, trial.config_dir, log=None))
+        log.info("%s: %s", trial.directory, handle.describe())
+        while (status := handle.poll()) is None:
+            requests.forward([handle])
+            time.sleep(POLL_SECONDS)
+    if status == EXIT_INTERRUPTED or (requests.forwarded and status in STOP_STATUSES):
+        return EXIT_INTERRUPTED
+    return status if status in (EXIT_FINISHED, EXIT_USAGE) else EXIT_FAILED

@@ -1,0 +1,86 @@
+"""One trial: a run of a sweep, composed and checked before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from linnaeus.config.load import compose, keys_left_out
+from linnaeus.config.messages import one_line
+from linnaeus.config.schema import Config
+from linnaeus.errors import ConfigError
+from linnaeus.rundir import RunDirectory, run_path
+from linnaeus.sweep.request import Request
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`number`: from 1; `values`: parameter key -> value as typed; `overrides`: all settings of the command; `config`: the composed
+    configuration; `directory`: the run directory."""
+
+    number: int
+    values: dict[str, str]
+    overrides: list[str]
+    config_dir: str | None
+    config: Config
+    directory: Path
+
+    def is_finished(self) -> bool:
+        """Return True if the run has ended well. Raise `ConfigError` if the directory contains another run."""
+        return RunDirectory(dataclasses.asdict(self.config), config_dir=self.config_dir).finished
+
+    def describe(self) -> str:
+        return " ".join(f"{key}={short_value(value)}" for key, value in self.values.items()) or "(as given)"
+
+
+def short_value(value: str) -> str:
+    """Return a value for tables: a number of more than 8 characters is rounded to four digits."""
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return value if len(value) <= 8 else f"{number:.4g}"
+
+
+def make_trial(request: Request, number: int, values: Mapping[str, str], *, check_directory: bool = True) -> Trial:
+    """Compose the trial with these values of the parameters. With `run.name` the name gets `-number`; a single run has number 0 and
+    keeps its name.
+
+    Raise `ConfigError`, one line with the trial's number, for an invalid configuration and, if `check_directory`, for a run directory
+    that it cannot continue."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    overrides = [*request.fixed, *(p.override(values[p.key]) for p in request.parameters)]
+    try:
+        config = compose(overrides, request.config_dir)
+        more = _process_overrides(overrides, config, request)
+        if number and config.run.name is not None and "run.name" not in values:
+            overrides = [text for text in overrides if not re.match(r"\s*\+*run\.name\s*=", text)]
+            more.append(f"run.name={_quoted(f'{config.run.name}-{number}')}")
+        if more:
+            overrides = [*overrides, *more]
+            config = compose(overrides, request.config_dir)
+        trial = Trial(number, dict(values), overrides, request.config_dir, config, run_path(dataclasses.asdict(config)))
+        if check_directory:
+            trial.is_finished()
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        message = str(error) if isinstance(error, ConfigError) else one_line(error)
+        name = f"trial {number} ({' '.join(f'{key}={value}' for key, value in values.items())}): " if values else ""
+        raise ConfigError(name + message) from None
+    return trial
+
+
+def _process_overrides(overrides: Sequence[str], config: Config, request: Request) -> list[str]:
+    """Return settings that make the trial a plain process if the experiment's file selects another launcher, which the parent uses."""
+    if config.launch.name == "process":
+        return []
+    surplus = keys_left_out([*overrides, "launch=process"], request.config_dir)
+    return ["launch=process", *(f"~{key}" for key in surplus if key.startswith("launch."))]
+
+
+def _quoted(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z_][\w.-]*", text) else "'" + text.replace("'", r"\'") + "'"

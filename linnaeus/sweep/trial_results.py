@@ -1,0 +1,117 @@
+"""The result of a trial: its status, and the metric that trials are compared by, read from the summary of the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from linnaeus.config.metric_directions import direction
+from linnaeus.config.schema import Config
+from linnaeus.config.schema_launch import SweepConfig
+from linnaeus.errors import ConfigError
+from linnaeus.launch.launcher import EXIT_FINISHED, EXIT_INTERRUPTED, signal_name
+from linnaeus.rundir.finished_run import ENDED, read_summary
+from linnaeus.sweep.trial import Trial
+
+WAITING, RUNNING, FINISHED, PLANNED, INTERRUPTED, FAILED = "waiting", "running", "finished", "planned", "interrupted", "failed"
+STOP_STATUSES = (130, 137, 138, 143)  # exit statuses after SIGINT, SIGKILL, SIGUSR1, SIGTERM
+TAIL = 65536  # bytes at the end of a log that are searched for the last error
+_ERROR = re.compile(r"(error\b|[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Failed|Killed)\b)")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The metric that trials are compared by. `mode`: min or max; `of_best`: the best value in a run, otherwise the last."""
+
+    name: str
+    mode: str
+    of_best: bool
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """`value` (of the metric) and `step` are None unless the run ended well and measured it; `seconds`: over all starts of the run;
+    `error`: one line; `columns`: the values of `sweep.columns` in the summary, None for NaN."""
+
+    status: str
+    value: float | None = None
+    columns: Mapping[str, float | None] = field(default_factory=dict)
+    step: int | None = None
+    seconds: float | None = None
+    error: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Return True if the same command would not continue the trial."""
+        return self.is_good or self.status == FAILED
+
+    @property
+    def is_good(self) -> bool:
+        return self.status in (*ENDED, PLANNED)
+
+
+def metric_of(sweep: SweepConfig, config: Config) -> Metric:
+    """Return the metric of a trial with this configuration."""
+    if sweep.metric is None:
+        return Metric(config.schedule.best_monitor, config.schedule.best_mode, True)
+    return Metric(sweep.metric, direction(sweep.mode, sweep.metric, config.workload.name, "sweep.mode"), False)
+
+
+def common_metric(sweep: SweepConfig, trials: Sequence[Trial]) -> Metric:
+    """Return the metric of all trials, with the name of the first. Raise `ConfigError` if their modes differ."""
+    metrics = [metric_of(sweep, trial.config) for trial in trials]
+    other = next((metric for metric in metrics if metric.mode != metrics[0].mode), None)
+    if other is not None:
+        raise ConfigError(f"trials cannot be compared by both {metrics[0].name} and {other.name}; choose one with sweep.metric")
+    return metrics[0]
+
+
+def result_of_job(trial: Trial, sweep: SweepConfig, exit_status: int, log: Path, start: int, stop_requested: bool) -> TrialResult:
+    """Return the result of a trial whose job ended with `exit_status` and printed to `log` from byte `start`."""
+    if exit_status == EXIT_FINISHED:
+        return finished_result(trial, sweep)
+    try:
+        summary = read_summary(trial.directory)
+    except OSError:  # the exit status determines the result without the summary
+        summary = {}
+    seconds = summary.get("wall_seconds")
+    if exit_status == EXIT_INTERRUPTED or (stop_requested and exit_status in STOP_STATUSES):
+        return TrialResult(INTERRUPTED, step=summary.get("global_step"), seconds=seconds)
+    name = signal_name(exit_status)
+    error = f"killed by {name}" if name else last_error(log, start) or f"exit status {exit_status}"
+    return TrialResult(FAILED, seconds=seconds, error=error)
+
+
+def finished_result(trial: Trial, sweep: SweepConfig) -> TrialResult:
+    """Return the result of a run that has ended well. Raise `ConfigError` if it has not measured `sweep.metric`."""
+    if trial.config.plan:
+        return TrialResult(PLANNED)
+    summary, metric = read_summary(trial.directory), metric_of(sweep, trial.config)
+    final, step = summary.get("final", {}), summary.get("global_step")
+    if metric.of_best:
+        best: Mapping[str, Any] = summary.get("best", {}).get(metric.name, {})
+        value = best.get("value")
+        step = best.get("global_step") if value is not None else step
+    elif metric.name in final:
+        value = final[metric.name]
+    else:
+        raise ConfigError(f"sweep.metric: {trial.directory} has no {metric.name}; it has {', '.join(sorted(final)) or 'no metric'}")
+    measured = {**final, **summary.get("timings", {})}
+    columns = {name: measured[name] for name in sweep.columns if name in measured}
+    return TrialResult(str(summary.get("status", FINISHED)), value, columns, step, summary.get("wall_seconds"))
+
+
+def last_error(log: Path, start: int) -> str | None:
+    """Return the last line with an error after byte `start` of a log, or else its last line."""
+    try:
+        with log.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(start, end - TAIL))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return None
+    errors = [line for line in lines if _ERROR.match(line)] or lines
+    return errors[-1] if errors else None

@@ -1,0 +1,200 @@
+"""The loop of a sweep: start trials, read the results of those that have ended, forward requests to stop.
+
+Trials do not affect each other. The files on the disk are sufficient to continue at any instant: a run directory shows if its run is
+finished, and the same command starts the unfinished ones. If the disk refuses a file of the sweep, it is written later; no trial ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from linnaeus.config.schema_launch import SweepConfig
+from linnaeus.errors import ConfigError
+from linnaeus.launch import Handle, Job, Launcher
+from linnaeus.launch.launcher import POLL_SECONDS
+from linnaeus.sweep.trial import Trial, short_value
+from linnaeus.sweep.trial_results import FAILED, INTERRUPTED, RUNNING, WAITING, TrialResult, finished_result, result_of_job
+from linnaeus.sweep.trial_source import TrialSource
+
+log = logging.getLogger("linnaeus")
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+SAME_REQUEST = 2.0  # seconds: one request may arrive as several signals
+
+
+class StopRequests:
+    """A context that counts SIGTERM, SIGINT and SIGUSR1 in `count`: 1 requests that the runs save and end, 2 kills them. The third ends
+    this process, and with it its child processes. `forwarded`: requests that the runs have received."""
+
+    def __init__(self) -> None:
+        self.count = self.forwarded = 0
+        self._last = 0.0
+
+    def __enter__(self) -> StopRequests:
+        self._previous = {number: signal.signal(number, self._receive) for number in STOP_SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        now = time.monotonic()
+        if not self.count or now - self._last > SAME_REQUEST:
+            self.count, self._last = self.count + 1, now
+        if self.count > 2:
+            os._exit(128 + number)
+
+    def forward(self, handles: Sequence[Handle]) -> None:
+        """Send every request to every job once."""
+        while self.forwarded < self.count:
+            self.forwarded += 1
+            for handle in handles:
+                handle.stop()
+
+
+@dataclass
+class RunningTrial:
+    """`since`: the monotonic time of its start; `log_start`: the size of its log at the start."""
+
+    trial: Trial
+    handle: Handle
+    since: float
+    log_start: int
+
+
+class TrialRunner:
+    """`results`: by trial number, from 1; `interrupted`: a stop was requested; `is_recorded`: the disk has accepted the last files."""
+
+    def __init__(self, source: TrialSource, launcher: Launcher, sweep: SweepConfig, directory: Path) -> None:
+        self.source, self.launcher, self.sweep, self.directory = source, launcher, sweep, directory
+        self.results: dict[int, TrialResult] = {}
+        self.interrupted, self.is_recorded = False, True
+        self._running: list[RunningTrial] = []
+        self._next: Trial | None = None  # cannot start yet
+        self._requests = StopRequests()
+        self._error: ConfigError | None = None
+
+    def run(self, write: Callable[[], None]) -> None:
+        """Run until every trial has ended, or after a stop request those that run. Call `write` before a trial starts, after it ended and
+        at the end; if it raises OSError, again at each poll. A `ConfigError` of the source, the launcher or a metric's name stops the
+        sweep like a stop request and is raised at the end."""
+        self._write = write
+        with self._requests:
+            while True:
+                changed = self._read_results()
+                self._forward_stop_requests()
+                if not self._requests.count and len(self._running) < self.sweep.parallel and self._start_next():
+                    continue
+                if changed or not self.is_recorded:
+                    self._record()
+                if not self._running and (self._requests.count or self._next is None):
+                    break
+                time.sleep(POLL_SECONDS)
+        self._record()
+        self.interrupted = self._requests.count > 0
+        if self._error is not None:
+            raise self._error
+
+    def log_path(self, trial: Trial) -> Path:
+        return self.directory / f"trial-{trial.number:02d}.log"
+
+    def _record(self) -> None:
+        """Write the files of the sweep. Log a warning at the first of several failures."""
+        was_recorded, self.is_recorded = self.is_recorded, True
+        try:
+            self._write()
+        except OSError as error:
+            self.is_recorded = False
+            if was_recorded:
+                log.warning("%s cannot be written: %s; trying again, the trials continue", self.directory, _reason(error))
+
+    def _start_next(self) -> bool:
+        """Start the next trial, or read its result if it has ended before. Return False if none can start now."""
+        try:
+            trial = self._next = self._next or self.source.next(self.results)
+            if trial is None or any(trial.directory == running.trial.directory for running in self._running):
+                return False
+            is_finished = trial.is_finished() and not trial.config.plan
+            result = finished_result(trial, self.sweep) if is_finished else self.source.saved_failure(trial)
+            self.results[trial.number] = result or TrialResult(WAITING)
+            self._record()
+            if result is None and self.source.record_before_start and not self.is_recorded:
+                return False
+            self._next = None
+            if result is not None:
+                self._log(trial, self._describe(result) + (" already" if result.is_good else " before"))
+            else:
+                self._start(trial)
+            return True
+        except ConfigError as error:
+            self._stop(error)
+        except OSError as error:
+            self._stop(ConfigError(f"the next trial cannot be read: {_reason(error)}"))
+        return False
+
+    def _start(self, trial: Trial) -> None:
+        path = self.log_path(trial)
+        try:
+            path.touch()
+            start = path.stat().st_size
+            handle = self.launcher.start(Job(trial.overrides, trial.directory, trial.config_dir, path))
+        except OSError as error:
+            self.results[trial.number] = TrialResult(FAILED, error=f"cannot start: {_reason(error)}")
+            self._log(trial, f"failed: {self.results[trial.number].error}")
+        else:
+            self._running.append(RunningTrial(trial, handle, time.monotonic(), start))
+            self.results[trial.number] = TrialResult(RUNNING)
+            self._log(trial, f"started ({handle.describe()})")
+        self._record()
+
+    def _read_results(self) -> bool:
+        """Read the results of trials that have ended. Return True if there are any."""
+        ended = [(running, status) for running in self._running if (status := running.handle.poll()) is not None]
+        for running, status in ended:
+            self._running.remove(running)
+            trial, path = running.trial, self.log_path(running.trial)
+            try:
+                result = result_of_job(trial, self.sweep, status, path, running.log_start, self._requests.forwarded > 0)
+            except ConfigError as error:
+                self._stop(error)
+                result = TrialResult(FAILED, error=str(error))
+            except OSError as error:  # the next start may be able to read it
+                result = TrialResult(FAILED, error=f"its results cannot be read: {_reason(error)}")
+            self.results[trial.number] = result
+            details = f": {result.error}; {path}" if result.error else ""
+            if result.status == INTERRUPTED and result.step is not None:
+                details = f"; saved at step {result.step}"
+            self._log(trial, f"{self._describe(result)}  {time.monotonic() - running.since:.0f} s{details}")
+        return bool(ended)
+
+    def _describe(self, result: TrialResult) -> str:
+        value = f"  {self.source.metric.name} {short_value(repr(result.value))}" if result.value is not None else ""
+        return result.status.replace("_", " ") + value
+
+    def _log(self, trial: Trial, message: str) -> None:
+        log.info("trial %d/%d  %s  %s", trial.number, self.source.total, trial.describe(), message)
+
+    def _stop(self, error: ConfigError) -> None:
+        """Stop the sweep like a stop request; `run` raises the first error at the end."""
+        self._error = self._error or error
+        self._requests.count = max(self._requests.count, 1)
+
+    def _forward_stop_requests(self) -> None:
+        if self._running and self._requests.forwarded < self._requests.count:
+            count = f"{len(self._running)} trial{'s' if len(self._running) > 1 else ''}"
+            log.info("stopping: %s to %s", count, "save and end" if self._requests.count == 1 else "end at once")
+        self._requests.forward([running.handle for running in self._running])
+
+
+def _reason(error: OSError) -> str:
+    """Return the text of a system error, with its file."""
+    file = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{file}"

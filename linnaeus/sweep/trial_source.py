@@ -1,0 +1,111 @@
+"""The trials of a sweep in their order: `Grid` composes all of them in advance; `optuna_study.py` has the other source."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from linnaeus.errors import ConfigError
+from linnaeus.rundir import update_hash
+from linnaeus.sweep.request import Request
+from linnaeus.sweep.trial import Trial, make_trial
+from linnaeus.sweep.trial_results import WAITING, Metric, TrialResult, common_metric
+
+
+class TrialSource:
+    """`trials`: those that are known so far; `first`: a trial to read settings from; `total`: the number of trials at the end."""
+
+    record_before_start = False  # True if a trial must not start before sweep.json on the disk contains it
+    trials: list[Trial]
+    first: Trial
+    total: int
+    metric: Metric
+
+    def resume(self, saved: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+        """Continue the sweep whose sweep.json is `saved`, empty for a new one. Raise `ConfigError` if `header` shows another sweep."""
+
+    def next(self, results: Mapping[int, TrialResult]) -> Trial | None:
+        """Return the next trial, None if there is none before another one has ended."""
+        raise NotImplementedError
+
+    def saved_failure(self, trial: Trial) -> TrialResult | None:
+        """Return the result of a trial that failed in an earlier start and must not be tried again."""
+        return None
+
+    def rows(self, results: Mapping[int, TrialResult]) -> list[dict[str, Any]]:
+        """Return the trials as sweep.json lists them."""
+        return [
+            {
+                "trial": trial.number,
+                "values": trial.values,
+                "overrides": trial.overrides,
+                "directory": str(trial.directory),
+                **dataclasses.asdict(results.get(trial.number, TrialResult(WAITING))),
+            }
+            for trial in self.trials
+        ]
+
+
+class Grid(TrialSource):
+    """Every combination of the values, the last parameter fastest. Trials that failed are tried again. Raise `ConfigError` for the first
+    invalid trial and for two trials that are the same run."""
+
+    def __init__(self, request: Request) -> None:
+        for p in request.parameters:
+            if p.choices is None:
+                listed = ",".join(p.values_to_check())
+                raise ConfigError(f"{p.key}={p.text} is not a list of values; choose sweep=optuna, or set a list: {p.key}={listed}")
+        combinations = itertools.product(*(p.choices or () for p in request.parameters))
+        keys = [p.key for p in request.parameters]
+        self.trials = []
+        by_directory: dict[Path, Trial] = {}
+        for number, values in enumerate(combinations, 1):
+            trial = make_trial(request, number, dict(zip(keys, values)))
+            other = by_directory.setdefault(trial.directory, trial)
+            if other is not trial:
+                raise ConfigError(
+                    f"trials {other.number} ({other.describe()}) and {number} ({trial.describe()}) are the same run {trial.directory}: "
+                    "they differ in nothing that alters the updates; leave one out, or set run.name"
+                )
+            self.trials.append(trial)
+        self.first, self.total = self.trials[0], len(self.trials)
+        self.metric = common_metric(request.sweep, self.trials)
+        self._remaining = iter(self.trials)
+
+    def next(self, results: Mapping[int, TrialResult]) -> Trial | None:
+        return next(self._remaining, None)
+
+
+def sweep_header(request: Request, metric: Metric) -> dict[str, Any]:
+    """Return the fields of sweep.json besides `trials`."""
+    return {
+        "command": ["python", "main.py", *sys.argv[1:]],
+        "parameters": {p.setting: p.text for p in request.parameters},
+        "fixed": request.fixed,
+        "metric": metric.name,
+        "mode": metric.mode,
+        "seed": request.sweep.seed,
+    }
+
+
+def sweep_name(request: Request, first: Trial) -> str:
+    """Return `sweep.name`, or ten hexadecimal digits of a hash of the swept values and the settings that alter updates: the same for
+    the same command with any launcher."""
+    if request.sweep.name is not None:
+        return request.sweep.name
+    content: dict[str, Any] = {
+        "parameters": [[p.setting, p.text] for p in request.parameters],
+        "first": update_hash(dataclasses.asdict(first.config)),
+        "experiment": first.config.run.experiment,
+        "run": first.config.run.name,
+        "method": request.sweep.method,
+    }
+    if request.sweep.method == "optuna":  # its proposals depend on these too
+        content["study"] = [request.sweep.seed, request.sweep.metric, request.sweep.mode]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:10]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import math
 import types
 import typing
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from linnaeus.config.metric_directions import direction, workload_module
 from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, same_for_hydra
-from linnaeus.config.registry import config_classes, import_plugins
+from linnaeus.config.registry import config_classes, import_here, import_plugins
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, RunConfig
 from linnaeus.config.schema_optimization import PlateauConfig
 from linnaeus.durations import Duration
@@ -88,7 +87,7 @@ def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:
 def variants_of(workload: str) -> dict[str, dict[str, type]]:
     """Return group -> name -> dataclass: the program's groups, the workload's, and parts that plugins registered."""
     try:
-        module = importlib.import_module(workload_module(workload) + ".config")
+        module = import_here(workload_module(workload) + ".config")
     except ModuleNotFoundError as error:
         raise ConfigError(f"workload.name is {workload!r}, which cannot be imported ({error})") from None
     known, added = {**VARIANTS, **module.SCHEMAS}, config_classes()

@@ -6,10 +6,9 @@ states it when it registers a metric. An unknown metric is an error: a guess wou
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 
-from linnaeus.config.registry import registered_parts
+from linnaeus.config.registry import import_here, registered_parts
 from linnaeus.errors import ConfigError
 
 COMMON = {"loss": "min", "seconds": "min", "ms_per_step": "min", "per_second": "max"}  # of every workload
@@ -22,7 +21,7 @@ def workload_module(name: str) -> str:
 
 def directions(workload: str) -> Mapping[str, str]:
     """Return metric -> min or max, of a workload and of registered metrics."""
-    own = getattr(importlib.import_module(f"{workload_module(workload)}.config"), "DIRECTIONS", {})
+    own = getattr(import_here(f"{workload_module(workload)}.config"), "DIRECTIONS", {})
     return {**COMMON, **own, **{name: part.direction for name, part in registered_parts("metric").items()}}
 
 

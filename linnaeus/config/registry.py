@@ -16,6 +16,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from linnaeus.errors import ConfigError
@@ -73,14 +74,20 @@ def config_classes() -> dict[str, dict[str, type]]:
 
 
 def import_plugins(names: Sequence[str]) -> None:
-    """Import the packages of `plugins`, from the working directory too. Raise `ConfigError` for one that cannot be imported."""
+    """Import the packages of `plugins`. Raise `ConfigError` for one that cannot be imported."""
     for name in names:
         try:
-            importlib.import_module(name)
+            import_here(name)
         except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}.") or os.getcwd() in sys.path:
-                raise ConfigError(
-                    f"plugins: {name} cannot be imported ({error}); install the package or start where its folder is"
-                ) from None
-            sys.path.append(os.getcwd())
-            import_plugins([name])
+            raise ConfigError(f"plugins: {name} cannot be imported ({error}); install it, or start in the folder that holds it") from None
+
+
+def import_here(name: str) -> ModuleType:
+    """Import a module, also from the working directory, which `python FOLDER/main.py` does not search by itself."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}.") or os.getcwd() in sys.path:
+            raise
+        sys.path.append(os.getcwd())
+        return importlib.import_module(name)

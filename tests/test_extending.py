@@ -1,0 +1,77 @@
+"""`docs/extending.md` works as printed, outside the repository: every part trains, resumes and is in --help."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+FILE = re.compile(r"`(mylab/[\w/.]+)`:\n\n```(?:python|yaml)\n(.*?)```", re.S)
+SMALL = ["logger.report=false", "logger.console=plain", "data.validation_batch=16", "schedule.validate_partial_mask_meta=[]"]
+BIOTA = [*SMALL, "plugins=[mylab]", "data.train_samples=64", "data.validation_samples=16", "trainer.length=2epochs"]
+PARTS = {
+    "optimizer": (["optimizer=signsgd"], "optimizer.momentum = 0.9"),
+    "timm optimizer": (["optimizer=timm"], "optimizer.opt = lamb"),
+    "loss": (["loss=focal"], "loss.gamma = 2.0"),
+    "head": (["head=cosine"], "head.scale = 16.0"),
+    "model": (["model=smallconv"], "model.channels = 32"),
+    "augmentation": (["augment=inverted"], "augment.name = inverted"),
+    "metric": (["schedule.best_monitor=val/top3"], "plugins = ['mylab']"),
+}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder with the package of the page."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    for name, text in FILE.findall(PAGE):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def train(lab: Path, *words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "main.py"), "--config-dir", "mylab/conf", *words]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(command, cwd=lab, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode in (0, 75), done.stderr[-3000:]
+    return done
+
+
+def summary(lab: Path, name: str) -> dict:
+    (path,) = lab.glob(f"outputs/*/{name}/summary.json")
+    return json.loads(path.read_text())
+
+
+def test_each_example_is_short():
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    assert len(blocks) >= 10 and max(len(block.splitlines()) for block in blocks) <= 40
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_trains_resumes_and_is_in_help(lab: Path, part: str):
+    words, key = PARTS[part]
+    name = part.replace(" ", "-")
+    cut = ["schedule.early_stop.max_steps=2", "run.allow=[schedule.early_stop]"]  # stops at step 2; then the same run goes on to its end
+    train(lab, *BIOTA, *words, f"run.name={name}", *cut)
+    assert summary(lab, name)["global_step"] == 2
+    done = train(lab, *BIOTA, *words, f"run.name={name}", "run.allow=[schedule.early_stop]")
+    assert "continuing at step 2 of 4" in done.stdout and summary(lab, name)["global_step"] == 4
+    assert key in train(lab, *BIOTA, *words, "--help").stdout
+
+
+def test_a_data_source(lab: Path):
+    train(lab, *SMALL, "plugins=[mylab]", "data=tiles", "trainer.length=1epochs", "run.name=tiles")
+    assert summary(lab, "tiles")["status"] == "finished"
+
+
+def test_a_workload(lab: Path):
+    train(lab, "experiment=lines", "run.name=lines", "logger.report=false")
+    assert summary(lab, "lines")["best"]["val/mae"]["value"] > 0

@@ -80,6 +80,8 @@ class TrainerConfig:
     timeout: str = setting(
         "how long processes wait for each other afterwards; then the run ends and names the process that hangs", duration="clock"
     )
+    limit_train_samples: int | None = setting("train on the first samples only, at most this many; null: all", low=2)
+    limit_validation_samples: int | None = setting("validate on the first samples only, at most this many; null: all", low=1)
     max_skipped_in_a_row: int = setting("stop after this many consecutive updates were skipped as non-finite", low=1)
     num_workers: int = setting("loader workers per process; 0: load in the training process, enough for small cached images", low=0)
     prefetch: int = setting("batches that each worker prepares in advance", low=1)
@@ -108,6 +110,7 @@ class LoggerConfig:
 @dataclass(frozen=True)
 class DebugConfig:
     dump_metrics: bool = setting("print and save MetricsTracker.dump_metrics_state() at each validation")
+    profile_steps: list[int] = setting("[first, last]: write a torch profiler trace and summary of these updates to profile/; []: none")
     batch_hashes: bool = setting("write the hash and the sample ids of every micro-batch to batches-rank<r>.jsonl")
 
 

@@ -35,6 +35,11 @@ def training_length(config: Config, dataset_size: int) -> TrainingLength:
     return TrainingLength(per_epoch, total, -(-total // per_epoch))
 
 
+def training_samples(config: Config, dataset_size: int) -> int:
+    """Return the number of samples of an epoch: all, or the first `trainer.limit_train_samples`."""
+    return min(dataset_size, config.trainer.limit_train_samples or dataset_size)
+
+
 def steps_per_epoch(config: Config, dataset_size: int) -> int:
     """Return the updates of one epoch: ceil(N / global batch size) with `data.last_batch=keep`, floor with `drop`.
 
@@ -42,6 +47,7 @@ def steps_per_epoch(config: Config, dataset_size: int) -> int:
     batch = config.trainer.global_batch_size
     if dataset_size < 1:
         raise ConfigError(f"data.name={config.data.name} has no training samples; check the split and the filters of the data")
+    dataset_size = training_samples(config, dataset_size)
     if config.data.last_batch == "keep":
         return -(-dataset_size // batch)
     if dataset_size < batch:

@@ -30,8 +30,10 @@ from linnaeus.optim.update import Update
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.progress.stages import validation_passes
 from linnaeus.schedule import EarlyStopping
+from linnaeus.schedule.length import training_samples
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
 from linnaeus.train.planning import Plan
+from linnaeus.train.profiling import StepProfiler
 from linnaeus.train.state import Training
 from linnaeus.weighting import GradientConflict, TaskGradients, TaskWeighting, WeightingMeter, build_weighting, weighting_notes
 from linnaeus.workloads.base import Model, Workload, as_model
@@ -95,6 +97,7 @@ def build_training(
         watchdog=watchdog,
         sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock),
         growth=growth,
+        profiler=StepProfiler(steps, directory, context.device) if (steps := config.debug.profile_steps) and context.is_master else None,
     )
 
 
@@ -163,11 +166,17 @@ def keep_compiled_graphs() -> None:
 def build_sampler(config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> PositionSampler:
     """Return the sampler of this rank's training positions."""
 
+    size, resampling = training_samples(config, workload.train_size), workload.train_set.resampling()
+    if resampling is not None and size < workload.train_size:
+        raise ConfigError(f"trainer.limit_train_samples={size} cannot limit resampled data; set data.sampling=natural, or leave it out")
+
     def groups(epoch: int) -> Any:
-        return workload.train_set.groups(plan.ops.get_mixup_group_level(epoch)) if workload.pairs_samples else None
+        level = plan.ops.get_mixup_group_level(epoch)
+        found = workload.train_set.groups(level) if workload.pairs_samples else None
+        return found if found is None else found[:size]
 
     return PositionSampler(
-        workload.train_size,
+        size,
         config.seed,
         config.trainer.global_batch_size,
         config.trainer.micro_batch_size,
@@ -176,7 +185,7 @@ def build_sampler(config: Config, context: DistributedContext, workload: Workloa
         context.rank,
         context.world_size,
         groups,
-        workload.train_set.resampling(),
+        resampling,
     )
 
 

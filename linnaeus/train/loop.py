@@ -35,7 +35,11 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     first_step = t.progress.global_step
     for window in windows(prefetcher, t.sampler.accumulation):
         t.watchdog.activity = "training"
+        if t.profiler is not None:
+            t.profiler.before_step(t.progress.global_step + 1)
         train_one_step(t, window)
+        if t.profiler is not None:
+            t.profiler.after_step(t.progress.global_step)
         t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
         end_step(t)
         if not t.run.running:

@@ -30,6 +30,7 @@ from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress, Vali
 from linnaeus.schedule import EarlyStopping, OpsSchedule
 from linnaeus.train.freezing import changing_buffers
 from linnaeus.train.outputs import Outputs
+from linnaeus.train.profiling import StepProfiler
 from linnaeus.weighting import GradientConflict, TaskWeighting, WeightingMeter
 from linnaeus.workloads.base import Model, Workload
 
@@ -133,6 +134,7 @@ class Training:
     stop: StopRequest
     watchdog: Watchdog
     sync: RankSync
+    profiler: StepProfiler | None = None  # for debug.profile_steps, on rank 0
     growth: Growth | None = None  # None: all weights are connected
     run: RunState = field(default_factory=RunState)
     clock: Clock = field(default_factory=Clock)

@@ -108,7 +108,7 @@ def validate_one_pass(t: Training, pass_: ValidationPass) -> dict[str, float] | 
     """Return the metrics of the whole validation set in one pass; None if it was interrupted. Names are prefixed with the key of the
     pass (`val/...`, or `val_ema/...` for averaged weights)."""
     batch = t.config.data.validation_batch
-    own_batches = validation_batches(len(t.workload.validation_set), batch, t.context.rank, t.context.world_size)
+    own_batches = validation_batches(validation_size(t), batch, t.context.rank, t.context.world_size)
     if t.validation_loader is None:
         t.validation_loader = build_loaders(
             t.workload.validation_set, own_batches, t.config.trainer.num_workers, t.config.trainer.prefetch, t.pin_memory
@@ -126,11 +126,17 @@ def validate_one_pass(t: Training, pass_: ValidationPass) -> dict[str, float] | 
     return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
+def validation_size(t: Training) -> int:
+    """Return the number of validation samples: all, or the first `trainer.limit_validation_samples`."""
+    size = len(t.workload.validation_set)
+    return min(size, t.config.trainer.limit_validation_samples or size)
+
+
 def _run_batches(t: Training, own_batches: list[Any], masked: tuple[str, ...]) -> dict[str, float] | None:
     """Run this rank's batches and reduce the sums over the ranks. Return the metrics; None if the pass was interrupted."""
     metrics = t.workload.metrics(training=False, device=t.device)
     batch_size = t.config.data.validation_batch
-    number_of_batches = -(-len(t.workload.validation_set) // batch_size)
+    number_of_batches = -(-validation_size(t) // batch_size)
     slots = torch.zeros(number_of_batches, metrics.width, dtype=torch.float64, device=t.device)
     batches = zip(own_batches, DevicePrefetcher(t.validation_loader, t.device))
     t.sync.start_pass()

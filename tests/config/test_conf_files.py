@@ -62,9 +62,9 @@ def test_the_program_comes_first_and_the_experiment_last():
     assert {next(iter(d)) for d in defaults[1:-1]} == set(GROUPS)
 
 
-def test_the_smoke_preset_stops_an_experiment_after_three_updates():
-    config = compose(["debug=smoke", "experiment=plantnet20", "data.path=photos.csv"])
-    assert config.schedule.early_stop.max_steps == 3
+def test_the_preset_fdr_stops_an_experiment_after_one_update():
+    config = compose(["debug=fdr", "experiment=plantnet20", "data.path=photos.csv"])
+    assert config.schedule.early_stop.max_steps == 1
     assert config.debug.batch_hashes and config.debug.dump_metrics
     assert config.run.experiment == "plantnet20"
 

@@ -14,6 +14,7 @@ import torch
 
 from linnaeus import workloads
 from linnaeus.config.load import entry_schema, variants_of
+from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.workloads import build_workload
 from tests.config import launched, on_slurm
@@ -126,6 +127,7 @@ def ramp(name: str, observe: Callable[[Any], Any], base: str = "") -> dict[str, 
 TABLE = {
     "seed": Case("seed=1", see.updates),
     "plan": Case("plan=true", ran("checkpoints")),
+    "plugins": Case("plugins=[tests.config.plugin]", lambda c: registered("optimizer", "registered_by_the_tests") is not None),
     "run.name": Case("run.name=x", see.directory),
     "run.experiment": Case("run.experiment=x", see.directory),
     "run.root": Case("run.root=x", see.directory),
@@ -233,6 +235,8 @@ TABLE = {
     "optimizer.lr_scaling": Case("optimizer.lr_scaling=sqrt", see.updates),
     "optimizer.lr_reference_batch": Case("optimizer.lr_reference_batch=32", see.updates, "optimizer.lr_scaling=linear"),
     "optimizer.weight_decay": Case("optimizer.weight_decay=0.5", see.updates),
+    "optimizer.opt@timm": Case("optimizer.opt=lion", see.updates, "optimizer=timm"),
+    "optimizer.options@timm": Case("optimizer.options={betas:[0.5,0.9]}", see.updates, "optimizer=timm"),
     "optimizer.fused": Case("optimizer.fused=false", built(lambda t: [type(m).__name__ for m in t.optimizers.optimizers])),
     "optimizer.param_groups": Case("optimizer.param_groups=[{filter:{dim:1},lr_scale:0}]", see.updates),
     "optimizer.beta1@adamw": Case("optimizer.beta1=0.5", see.updates),
@@ -342,6 +346,8 @@ TABLE = {
     "trainer.startup_timeout": Case("trainer.startup_timeout=5min", built(lambda t: t.watchdog.startup_timeout)),
     "trainer.timeout": Case("trainer.timeout=1min", built(lambda t: t.watchdog.timeout)),
     "trainer.max_skipped_in_a_row": Case("trainer.max_skipped_in_a_row=1", ran("status"), "optimizer=sgd optimizer.lr=1e30"),
+    "trainer.limit_train_samples": Case("trainer.limit_train_samples=16", see.batches),
+    "trainer.limit_validation_samples": Case("trainer.limit_validation_samples=10", ran("rows")),
     "trainer.num_workers": Case("trainer.num_workers=1", see.loader_on_gpu),
     "trainer.prefetch": Case("trainer.prefetch=2", see.loader_on_gpu, "trainer.num_workers=1"),
     "trainer.pin_memory": Case("trainer.pin_memory=false", see.loader_on_gpu, "trainer.num_workers=1"),
@@ -355,6 +361,7 @@ TABLE = {
     "logger.peak_tflops": Case("logger.peak_tflops=1", lambda c: "no effect" in see.ran(c).console),
     "logger.report": Case("logger.report=true", ran("files"), "run.name=x"),
     "debug.dump_metrics": Case("debug.dump_metrics=true", ran("files"), "run.name=x"),
+    "debug.profile_steps": Case("debug.profile_steps=[1,2]", ran("files"), "run.name=x"),
     "debug.batch_hashes": Case("debug.batch_hashes=true", ran("files"), "run.name=x"),
     "launch.name@process": Case("launch=torchrun", launched.command),
     "launch.processes@torchrun": Case("launch.processes=3", launched.command, "launch=torchrun"),

@@ -8,7 +8,7 @@ from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 
 def config(length: str = "4epochs", last_batch: str = "keep") -> SimpleNamespace:
     return SimpleNamespace(
-        trainer=SimpleNamespace(length=length, global_batch_size=8, micro_batch_size=4),
+        trainer=SimpleNamespace(length=length, global_batch_size=8, micro_batch_size=4, limit_train_samples=None),
         data=SimpleNamespace(name="biota", last_batch=last_batch),
     )
 

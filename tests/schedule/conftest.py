@@ -23,7 +23,8 @@ TRAINER = TrainerConfig(
     global_batch_size=8, micro_batch_size=4, length="10epochs", device="cpu", precision="float32", freeze=[], max_grad_norm=None,
     ema_decay=None,
     ema_validate=False, compile=False, channels_last=False, deterministic=False, threads=None, max_time=None, startup_timeout="30min",
-    timeout="10min", max_skipped_in_a_row=9, num_workers=0, prefetch=1, pin_memory=False,
+    timeout="10min", max_skipped_in_a_row=9, limit_train_samples=None,
+    limit_validation_samples=None, num_workers=0, prefetch=1, pin_memory=False,
 )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def build(
         lr_scheduler=scheduler or CosineConfig("cosine", "0steps", 0.0),
         schedule=replace(SCHEDULE, early_stop=replace(EARLY_STOP, **(early_stop or {})), **schedule),
         trainer=replace(TRAINER, **(trainer or {})), logger=LoggerConfig("plain", "disabled", "x", False, False, ["progress"], None),
-        debug=DebugConfig(False, False), growth=growth or GrowthConfig("none"), launch=None, sweep=None,
+        debug=DebugConfig(False, [], False), growth=growth or GrowthConfig("none"), launch=None, sweep=None,
     )  # fmt: skip
 
 

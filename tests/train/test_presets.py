@@ -25,9 +25,7 @@ def test_limited_validation_equals_the_metrics_of_those_samples(tmp_path):
     whole = runs.run("vectors", tmp_path / "whole", "data.validation_samples=10")
     limited = runs.run("vectors", tmp_path / "limited", "data.validation_samples=13", "trainer.limit_validation_samples=10")
     other = runs.run("vectors", tmp_path / "other", "data.validation_samples=13")
-    found = [
-        [row["val/mse" if "val/mse" in row else "val/loss"] for row in rows(run) if "val/loss" in row] for run in (whole, limited, other)
-    ]
+    found = [[row["val/loss"] for row in rows(run) if "val/loss" in row] for run in (whole, limited, other)]
     assert found[0] == found[1] != found[2]
 
 
@@ -40,10 +38,7 @@ def test_resampled_data_cannot_be_limited(tmp_path):
 def test_a_profile_is_written_and_changes_no_update(tmp_path):
     plain = runs.run("vectors", tmp_path / "plain")
     run = runs.run("vectors", tmp_path / "profiled", "debug.profile_steps=[2,3]")
-    assert (
-        "ProfilerStep" in (run / "profile" / "trace.json").read_text()
-        or json.loads((run / "profile" / "trace.json").read_text())["traceEvents"]
-    )
+    assert json.loads((run / "profile" / "trace.json").read_text())["traceEvents"]
     assert "aten::" in (run / "profile" / "summary.txt").read_text()
     assert rows(plain) == rows(run) and not (plain / "profile").exists()
 

@@ -44,7 +44,7 @@ class MaskedParameter:
 
 
 class NewConnections(NamedTuple):
-    """The weights of one parameter that the current update connects."""
+    """Weights of one parameter that the current update connects."""
 
     parameter_index: int  # in `Optimizers.params`
     entries: Tensor  # bool, in the shape of the parameter
@@ -52,7 +52,7 @@ class NewConnections(NamedTuple):
 
 
 class Growth:
-    """The masks of the growing parameters. `notes`: lines to log at the start of a run."""
+    """Masks of the growing parameters. `notes`: lines to log at the start of a run."""
 
     def __init__(
         self, indices: Mapping[str, int], params: Sequence[Tensor], ops: OpsSchedule, by: str, seed: int, num_unmasked: int

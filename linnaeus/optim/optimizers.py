@@ -1,4 +1,4 @@
-"""The optimizers of a run as one object, with one step, one learning rate, one `found_inf` and one state by parameter name.
+"""All optimizers of a run as one object, with one step, one learning rate, one `found_inf` and one state by parameter name.
 
 A run may have two optimizers (Muon for hidden matrices, AdamW for the rest). They share `found_inf`, so both skip an update or neither.
 """

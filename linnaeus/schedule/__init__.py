@@ -1,4 +1,4 @@
-"""The schedule of a run: durations converted to steps once, and the events, ramps and phases they define. Does not import torch."""
+"""Schedule of a run: durations converted to steps once, and the events, ramps and phases they define. Does not import torch."""
 
 from linnaeus.schedule.early_stopping import EarlyStopping, StopConditions
 from linnaeus.schedule.events import Every, Ramp, TimeTrigger

@@ -46,7 +46,7 @@ class EarlyStopping:
 
 
 class StopConditions:
-    """The limits of `schedule.early_stop`. Each method returns the reason to stop, in one line, or None."""
+    """Limits of `schedule.early_stop`. Each method returns the reason to stop, in one line, or None."""
 
     def __init__(self, config: EarlyStopConfig, warmup_end: int = 0) -> None:
         self.config, self.warmup_end = config, warmup_end
@@ -83,7 +83,7 @@ class StopConditions:
         return None
 
     def _check_name(self, results: Mapping[str, float]) -> None:
-        """Raise `ConfigError` if the monitored pass has results. A pass that is not due at this step has no results: not an error."""
+        """Raise `ConfigError` if the monitored pass has results. Without results the pass is not due at this step."""
         prefix = self.config.monitor.split("/")[0] + "/"
         found = [name for name in results if name.startswith(prefix)]
         if found:

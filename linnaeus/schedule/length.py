@@ -1,4 +1,4 @@
-"""The length of a run in steps, known before the first batch.
+"""Length of a run in steps, known before the first batch.
 
 It depends on the number of samples and the global batch size only, not on process ranks or accumulation, so a schedule can be computed
 from it.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OpsSchedule:
-    """The schedule of a run, read by step. It can be pickled: loader workers receive a copy for the probabilities."""
+    """Schedule of a run, read by step. It can be pickled: loader workers receive a copy for the probabilities."""
 
     def __init__(self, resolved: ResolvedSchedule, clock: Callable[[], float] = time.monotonic) -> None:
         self.resolved = resolved

@@ -38,7 +38,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """The curriculum of a run, sorted by start. The phases cover the run without a gap; at most two overlap at any step."""
+    """Curriculum of a run, sorted by start. The phases cover the run without a gap; at most two overlap at any step."""
 
     phases: tuple[Phase, ...]
 

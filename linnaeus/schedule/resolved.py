@@ -1,4 +1,4 @@
-"""The schedule of a run in whole steps: every duration of the configuration resolved once, checked and frozen.
+"""Schedule of a run in whole steps: every duration of the configuration resolved once, checked and frozen.
 
 `OpsSchedule` reads it, `schedule_summary` and `schedule_picture` display it, and loader workers receive a copy for the ramps.
 """
@@ -66,7 +66,7 @@ class ResolvedSchedule:
     num_listed: int  # the first combinations, listed in the configuration; the others run at the end only
     all_combinations_at_end: bool
     at_end: tuple[str, ...]  # validation passes of the last step, also if the run stops early
-    can_mask: bool  # False if the data have no metadata to mask; True also if that is not known yet
+    can_mask: bool  # False if the data do not have metadata; True also before the data are known
     probabilities: tuple[str, ...]  # the names in RAMPS that affect these data
     meta_mask_prob: Ramp
     partial_meta_mask_prob: Ramp

@@ -1,4 +1,4 @@
-"""The weights of the tasks' losses: how they are set, and the gradients and losses they are computed from."""
+"""Task weighting: the weights of the tasks' losses, and the gradients and losses from which they are computed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The gradient of each task's loss in one update, computed from the graphs of the micro-batches before their backward.
+"""Gradients of the tasks' losses in one update, computed from the graphs of the micro-batches before their backward.
 
 `weighting.place` selects what is differentiated:
 
 - `shared`: the parameters (scale and bias) of the last shared affine layer. The backward stops there; costs a few percent of a step.
-- `features`: the features that the heads read. Costs the same but is another quantity: the gradient of a sample at its features says
-  little about the gradient at the trunk.
+- `features`: the features that the heads read. Costs the same but is another quantity: the gradient of a sample at its features
+  is a poor measure of its gradient at the trunk.
 - `trunk`: all parameters shared by all tasks. Exact; costs a backward through the trunk and memory for one gradient per task.
 
 Gradients at parameters are summed over micro-batches and ranks before norms and products are computed. At features each sample has its

@@ -1,4 +1,4 @@
-"""The interface of task weightings, their measurements and their initial weights.
+"""Interface of task weightings, their measurements and their initial weights.
 
 A weighting states in `requirements` what it needs; `WeightingMeter` measures only that, over the whole global batch, and passes it to
 `finish`. So the loop treats all weightings alike.

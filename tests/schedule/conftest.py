@@ -1,4 +1,4 @@
-"""A config for tests of the schedule, made of the program's own dataclasses without composing YAML."""
+"""A configuration for tests of the schedule, constructed from dataclasses without composing YAML."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +38,7 @@ def build(
     last_batch: str = "keep",
     **schedule: Any,
 ) -> Config:
-    """`schedule` replaces fields of the schedule, `trainer` and `early_stop` of those groups; `gradnorm` is (every, warm-up)."""
+    """Return a configuration. `schedule`, `trainer` and `early_stop` replace fields of these groups; `gradnorm` is (every, warm-up)."""
     weighting = WeightingConfig("fixed", {}, list(conflict))
     if gradnorm:
         weighting = GradNormConfig("gradnorm", {}, list(conflict), *gradnorm, 1.5, 0.025, "shared")

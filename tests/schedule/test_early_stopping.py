@@ -17,10 +17,10 @@ def checks_until_stop(stopper: EarlyStopping, values: Callable[[int], float], li
 
 
 def test_a_plateau_of_equal_losses_stops() -> None:
-    assert checks_until_stop(EarlyStopping(), lambda i: 0.5) == 8  # the first is an improvement, then seven are not
+    assert checks_until_stop(EarlyStopping(), lambda i: 0.5) == 8  # the first value is an improvement, the next seven are not
 
 
-def test_nan_stops_from_the_first_on() -> None:
+def test_nan_counts_as_no_improvement() -> None:
     stopper = EarlyStopping(patience=3)
     assert checks_until_stop(stopper, lambda i: math.nan) == 3
     assert stopper.best_loss == math.inf
@@ -28,7 +28,7 @@ def test_nan_stops_from_the_first_on() -> None:
     assert checks_until_stop(stopper, lambda i: 1.0 if i == 0 else math.nan) == 4 and stopper.best_loss == 1.0
 
 
-def test_improvement_resets_and_never_stops() -> None:
+def test_an_improvement_resets_the_counter() -> None:
     assert checks_until_stop(EarlyStopping(patience=1), lambda i: -float(i)) is None
     assert checks_until_stop(EarlyStopping(patience=1, mode="max"), float) is None
     assert checks_until_stop(EarlyStopping(patience=1, mode="max"), lambda i: -float(i)) == 2
@@ -36,11 +36,11 @@ def test_improvement_resets_and_never_stops() -> None:
 
 def test_min_delta_must_be_exceeded() -> None:
     assert checks_until_stop(EarlyStopping(patience=1, min_delta=0.25), lambda i: 8 - 0.25 * i) == 2
-    assert checks_until_stop(EarlyStopping(patience=2, min_delta=0.25), lambda i: 8 - 0.25 * i) is None  # 0.5 since the best one
+    assert checks_until_stop(EarlyStopping(patience=2, min_delta=0.25), lambda i: 8 - 0.25 * i) is None  # 0.5 better than the best value
     assert checks_until_stop(EarlyStopping(patience=1, min_delta=0.25), lambda i: 8 - 0.5 * i) is None
 
 
-def test_state_survives_the_round_trip() -> None:
+def test_state_dict_round_trip() -> None:
     stopper = EarlyStopping(patience=3)
     for value in (2.0, 1.0, 1.5):
         stopper.check(value)
@@ -51,7 +51,7 @@ def test_state_survives_the_round_trip() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"patience": 0}, {"min_delta": -1.0}, {"mode": "least"}])
-def test_bad_arguments(arguments: dict) -> None:
+def test_invalid_arguments_raise(arguments: dict) -> None:
     with pytest.raises(ConfigError, match=next(iter(arguments))):
         EarlyStopping(**arguments)
 
@@ -63,19 +63,19 @@ def test_nothing_stops_without_limits() -> None:
     assert conditions.after_validation({"val/loss": -1e9}) is None
 
 
-def test_maximum_steps() -> None:
+def test_max_steps() -> None:
     conditions = StopConditions(replace(NEVER, max_steps=7))
     assert conditions.at_step(6) is None and "max_steps=7" in conditions.at_step(7)
 
 
-def test_minimum_rate_only_after_warm_up() -> None:
+def test_min_lr_applies_after_warm_up_only() -> None:
     conditions = StopConditions(replace(NEVER, min_lr=1e-3), warmup_end=10)
     assert conditions.after_log(10, 1e-4, 1.0) is None
     assert conditions.after_log(11, 1e-3, 1.0) is None
     assert "min_lr" in conditions.after_log(11, 9e-4, 1.0)
 
 
-def test_maximum_gradient_norm() -> None:
+def test_max_grad_norm() -> None:
     conditions = StopConditions(replace(NEVER, max_grad_norm=2.0))
     assert conditions.after_log(1, 1.0, 2.0) is None and conditions.after_log(1, 1.0, math.nan) is None
     assert "gradient norm 2.5 exceeded" in conditions.after_log(1, 1.0, 2.5)
@@ -89,7 +89,7 @@ def test_metric_bound_in_both_directions() -> None:
     assert smaller.after_validation({"val/loss": math.nan}) is None
 
 
-def test_a_monitor_that_is_no_metric_is_named_but_a_pass_not_due_is_fine() -> None:
+def test_an_unknown_monitor_raises_but_a_pass_that_is_not_due_does_not() -> None:
     conditions = StopConditions(replace(NEVER, metric_bound=0.5, monitor="val/los"))
     assert conditions.after_validation({"val_mask_meta/loss": 1.0}) is None
     with pytest.raises(ConfigError, match=r"monitor=val/los is not a metric of this run; choose one of val/loss"):

@@ -4,12 +4,13 @@ from fractions import Fraction
 
 import pytest
 
+from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
-from linnaeus.schedule.events import Every, TimeTrigger
+from linnaeus.schedule.events import Every, Ramp, TimeTrigger
 
 
-def by_hand(amount: str, unit: str, total: int, per_epoch: int) -> set[int]:
-    """The steps of a cadence in exact arithmetic, from the definition."""
+def exact_steps(amount: str, unit: str, total: int, per_epoch: int) -> set[int]:
+    """Return the steps of a cadence by its definition, in exact arithmetic."""
     period = Fraction(amount) * {"steps": 1, "epochs": per_epoch, "%": Fraction(total, 100)}[unit]
     return {s for k in range(1, math.floor(total / period) + 2) if (s := math.ceil(k * period)) <= total}
 
@@ -24,60 +25,87 @@ def random_duration(draw: random.Random) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_listed_steps_are_the_steps_that_fire_and_the_right_ones(seed: int) -> None:
+def test_steps_due_and_the_exact_reference_agree(seed: int) -> None:
     draw = random.Random(seed)
     total, per_epoch = draw.randint(1, 400), draw.randint(1, 60)
     durations = [random_duration(draw) for _ in range(draw.randint(0, 3))]
     first, at_end = draw.choice([1, draw.randint(1, 50)]), draw.random() < 0.5
     last = draw.choice([total, draw.randint(1, total)])
     every = Every.resolve([a + u for a, u in durations], "key", total, per_epoch, last, first=first, at_end=at_end)
-    fired = [step for step in range(-1, total + 3) if every.due(step)]
-    expected = {s for a, u in durations for s in by_hand(a, u, total, per_epoch) if first <= s <= last}
+    due = [step for step in range(-1, total + 3) if every.due(step)]
+    expected = {s for a, u in durations for s in exact_steps(a, u, total, per_epoch) if first <= s <= last}
     if at_end and first <= last:
         expected.add(last)
-    assert fired == every.steps() == sorted(expected)
-    assert every.ever_due == bool(fired)
+    assert due == every.steps() == sorted(expected)
+    assert every.ever_due == bool(due)
 
 
-def test_units_fire_exactly_as_often_as_they_say() -> None:
+def test_steps_of_each_unit() -> None:
     def steps(*texts: str, total: int = 120, per_epoch: int = 10) -> list[int]:
         return Every.resolve(list(texts), "key", total, per_epoch, total).steps()
 
     assert steps("50steps") == [50, 100]
     assert steps("5epochs") == [50, 100]  # at the ends of epochs 5 and 10, counted from 1
     assert steps("25%") == [30, 60, 90, 120]
-    assert steps("3epochs", "25%") == [30, 60, 90, 120]  # coinciding events are one
+    assert steps("3epochs", "25%") == [30, 60, 90, 120]  # a step is listed once
     assert steps("0.25epochs", total=10, per_epoch=10) == [3, 5, 8, 10]
     assert steps("30%", total=9) == [3, 6, 9] and steps("25%", total=9) == [3, 5, 7, 9]
-    assert steps("1%", total=10) == list(range(1, 11))  # finer than a step: each step, once
+    assert steps("1%", total=10) == list(range(1, 11))  # shorter than a step: every step
     assert steps() == [] and steps("13epochs") == []
 
 
-def test_the_end_is_listed_once() -> None:
+def test_the_last_step_is_listed_once() -> None:
     assert Every.resolve(["4steps"], "key", 10, 5, 10, at_end=True).steps() == [4, 8, 10]
     assert Every.resolve(["5steps"], "key", 10, 5, 10, at_end=True).steps() == [5, 10]
 
 
-def test_a_cadence_of_zero_is_an_error() -> None:
+def test_a_cadence_of_zero_raises() -> None:
     with pytest.raises(ConfigError, match=r"schedule\.log is '0steps'.*use \[\] for never"):
         Every.resolve(["0steps"], "schedule.log", 10, 5, 10)
 
 
-def test_times_are_kept_apart_from_steps() -> None:
+def test_clock_cadences_are_separate_from_steps() -> None:
     every = Every.resolve(["10%", "15min"], "schedule.checkpoint", 10, 5, 10, by_clock=True)
     assert every.seconds == (900.0,) and every.steps() == list(range(1, 11)) and every.cadences == ("10%", "15min")
 
 
-def test_time_trigger_fires_once_per_interval() -> None:
+def test_time_trigger_is_due_once_per_interval() -> None:
     now = [100.0]
     trigger = TimeTrigger(10, lambda: now[0])
     assert not trigger.due()
     now[0] = 110.0
     assert trigger.due() and not trigger.due()
-    now[0] = 155.0  # late: one firing, and the next a whole interval later
+    now[0] = 155.0  # late: due once, and the next interval starts now
     assert trigger.due() and not trigger.due()
     now[0] = 164.9
     assert not trigger.due()
     trigger.restart()
     now[0] = 170.0
     assert not trigger.due()
+
+
+# -- ramps ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_ramp_is_linear_inside_and_constant_outside() -> None:
+    ramp = Ramp.resolve(RampConfig(0.2, 1.0, "10%", "50%"), "schedule.mixup_prob", 100, 10)
+    assert (ramp.begin_step, ramp.until_step) == (10, 50)
+    assert [ramp.at(s) for s in (0, 10, 50, 99)] == [0.2, 0.2, 1.0, 1.0]
+    assert ramp.at(30) == pytest.approx(0.6) and ramp.at(11) == pytest.approx(0.22)
+
+
+def test_a_falling_ramp_from_step_0() -> None:
+    ramp = Ramp(1.0, 0.0, 0, 4)
+    assert [ramp.at(s) for s in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+
+
+def test_a_ramp_of_zero_length_is_a_jump() -> None:
+    ramp = Ramp(0.0, 1.0, 7, 7)
+    assert [ramp.at(s) for s in (6, 7, 8)] == [0.0, 1.0, 1.0]
+
+
+def test_a_ramp_that_ends_before_it_starts_raises() -> None:
+    with pytest.raises(
+        ConfigError, match=r"schedule\.mixup_prob\.until=10% \(step 10\) comes before schedule\.mixup_prob\.begin=2epochs \(step 20\)"
+    ):
+        Ramp.resolve(RampConfig(0.0, 1.0, "2epochs", "10%"), "schedule.mixup_prob", 100, 10)

@@ -37,21 +37,21 @@ def random_config(make_config: Callable, draw: random.Random) -> object:
 
 
 def events_in(text: str) -> dict[str, str]:
-    """event -> its steps as the summary prints them."""
+    """Return event -> its steps, as printed in the summary."""
     lines = text.split("events\n")[1].split("probabilities\n")[0].splitlines()
     pairs = (line[2:].split(maxsplit=1) for line in lines if not line.startswith("    "))
     return {name: rest.split(": ")[-1].split("  (every")[0] for name, rest in pairs}
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_summary_lists_exactly_what_fires(make_config: Callable, seed: int) -> None:
+def test_the_summary_lists_the_steps_at_which_events_are_due(make_config: Callable, seed: int) -> None:
     draw = random.Random(seed)
     config = random_config(make_config, draw)
     length = training_length(config, draw.randint(8, 200))
     components = draw.choice([COMPONENTS, COMPONENTS, ()])
     resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, components)
     ops = OpsSchedule(resolved)
-    questions = {
+    checks = {
         "validate": ops.should_validate,
         "validate_mask_meta": ops.should_validate_mask_meta,
         "validate_partial_mask_meta": lambda step: len(ops.partial_validations_due(step)) > 0,
@@ -62,15 +62,15 @@ def test_the_summary_lists_exactly_what_fires(make_config: Callable, seed: int) 
         "log": ops.should_log_metrics,
     }
     listed = events_in(schedule_summary(resolved))
-    assert questions.keys() - listed.keys() == (set() if components else {"validate_mask_meta", "validate_partial_mask_meta"})
-    for name, asks in questions.items():
-        fired = [step for step in range(1, resolved.last_step + 1) if asks(step)]
-        if name not in listed:  # there is nothing to mask
-            assert fired == []
+    assert checks.keys() - listed.keys() == (set() if components else {"validate_mask_meta", "validate_partial_mask_meta"})
+    for name, is_due in checks.items():
+        due = [step for step in range(1, resolved.last_step + 1) if is_due(step)]
+        if name not in listed:  # the data have no metadata
+            assert due == []
             continue
-        assert fired == resolved.events()[name].steps()
-        assert listed[name] == (abbreviate(fired) if fired else "never")
-        assert not asks(resolved.last_step + 1) and not asks(0)
+        assert due == resolved.events()[name].steps()
+        assert listed[name] == (abbreviate(due) if due else "never")
+        assert not is_due(resolved.last_step + 1) and not is_due(0)
 
 
 def test_partial_passes_due(make_config: Callable) -> None:
@@ -82,7 +82,7 @@ def test_partial_passes_due(make_config: Callable) -> None:
     assert list(ops.partial_validations_due(100)) == list(range(6))
 
 
-def test_passes_at_the_end_are_those_of_the_last_step(make_config: Callable) -> None:
+def test_passes_at_end(make_config: Callable) -> None:
     ops = OpsSchedule(resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS))
     assert ops.passes_at_end() == [
         ("validate", None),
@@ -114,7 +114,7 @@ def test_mixup_group_level_by_epoch(make_config: Callable) -> None:
     assert OpsSchedule(resolve_all_schedule_params(make_config(), 100, 10)).get_mixup_group_level(3) is None
 
 
-def test_workers_can_carry_it(make_config: Callable) -> None:
+def test_it_can_be_pickled_for_workers(make_config: Callable) -> None:
     ops = OpsSchedule(
         resolve_all_schedule_params(make_config(checkpoint=["15min"], mixup_prob=RampConfig(0.0, 1.0, "0%", "100%")), 100, 10)
     )
@@ -134,14 +134,14 @@ def test_checkpoints_by_the_clock(make_config: Callable) -> None:
     now[0] = 61.0
     assert saves(4) and not saves(5)
     now[0] = 110.0
-    assert saves(50)  # by its step, from which the minute counts anew
+    assert saves(50)  # due by its step, which restarts the interval of a minute
     now[0] = 130.0
     assert not saves(51)
     now[0] = 171.0
     assert saves(52)
 
 
-def test_a_process_other_than_rank_0_saves_when_told_and_counts_its_minutes_anew(make_config: Callable) -> None:
+def test_a_rank_other_than_0_saves_by_rank_0s_clock_and_restarts_its_interval(make_config: Callable) -> None:
     now = [0.0]
     config = make_config(checkpoint=["1min"], checkpoint_at_end=False)
     ops = OpsSchedule(resolve_all_schedule_params(config, 100, 10), clock=lambda: now[0])
@@ -158,7 +158,7 @@ def test_reports_by_the_clock(make_config: Callable) -> None:
     assert ops.should_report(51) and not ops.should_report(52)
 
 
-def test_should_stop_early_asks_every_limit(make_config: Callable) -> None:
+def test_should_stop_early_checks_every_limit(make_config: Callable) -> None:
     ops = OpsSchedule(
         resolve_all_schedule_params(
             make_config(early_stop={"max_steps": 50, "min_lr": 0.1, "max_grad_norm": 5.0, "metric_bound": 1.0}), 100, 10

@@ -1,4 +1,4 @@
-"""Curriculum phases against hand-worked goldens and a slow reference in exact fractions, and every way they can be wrong."""
+"""Curriculum phases: values computed by hand, a slow reference in exact fractions, and invalid configurations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def five(total: int = 1000) -> Phases:
     return found
 
 
-def test_boundaries_shares_and_multipliers_of_the_five() -> None:
+def test_steps_shares_and_multipliers_of_five_phases() -> None:
     phases = five()
     assert phases.names == tuple(FIVE)
     assert [(p.start, p.end) for p in phases.phases] == [(0, 200), (150, 500), (400, 700), (600, 850), (800, 1000)]
@@ -59,17 +59,17 @@ def test_boundaries_shares_and_multipliers_of_the_five() -> None:
         650: ([0, 0, 0.5, 0.5, 0], 0.85),
         840: ([0, 0, 0, 0.2, 0.8], 0.72),
         850: ([0, 0, 0, 0, 1], 0.7),
-        1000: ([0, 0, 0, 0, 1], 0.7),  # what holds when the run is over
+        1000: ([0, 0, 0, 0, 1], 0.7),  # after the run
     }
     assert phases.shares(np.array([*golden])) == pytest.approx(np.array([shares for shares, _ in golden.values()]), abs=1e-12)
     assert [phases.lr_multiplier(step) for step in golden] == pytest.approx([lr for _, lr in golden.values()], abs=1e-12)
     names = [phases.at(step)[0] for step in (0, 174, 175, 449, 450, 650, 824, 825, 999)]
     order = list(FIVE)
-    assert names == [order[i] for i in (0, 0, 1, 1, 2, 3, 3, 4, 4)], "half-way the later one"
+    assert names == [order[i] for i in (0, 0, 1, 1, 2, 3, 3, 4, 4)], "of two equal shares the later phase"
     assert phases.at(3) == ("basic_awareness", "identity and basic patterns")
 
 
-def test_dimension_weights_of_the_five() -> None:
+def test_dimension_weights_of_five_phases() -> None:
     phases = five()
     first, focus, blend, symbolic = phases.dimension_weights(np.array([0, 300, 450, 550]), DIMENSIONS)
     assert first == pytest.approx([1 / 8] * 8)
@@ -79,15 +79,15 @@ def test_dimension_weights_of_the_five() -> None:
 
 
 @pytest.mark.parametrize("total", [*range(1, 30), 1000, 123_457])
-def test_the_five_fit_into_a_run_of_any_length(total: int) -> None:
+def test_five_phases_in_a_run_of_any_length(total: int) -> None:
     phases, steps = five(total), np.unique(np.linspace(0, total, 400).astype(int))
     shares = phases.shares(steps)
     assert shares.sum(1) == pytest.approx(np.ones(len(steps)), abs=1e-12)
     assert ((shares > 0).sum(1) <= 2).all() and (shares[0] == [1, 0, 0, 0, 0]).all() and (shares[-1] == [0, 0, 0, 0, 1]).all()
 
 
-def test_learning_rates_of_the_five() -> None:
-    """Worked out by hand for 1e-4, a warm-up of 5,000 of 50,000 steps and a cosine to a tenth; where no two phases overlap."""
+def test_learning_rates_of_five_phases() -> None:
+    """Computed by hand for lr 1e-4, a warm-up of 5,000 of 50,000 steps and a cosine to 0.1, at steps with a single phase."""
     schedule = build_scheduler(CosineConfig("cosine", "5000steps", 0.1), 1e-4, 50_000, 50_000, five(50_000))
     plain = build_scheduler(CosineConfig("cosine", "5000steps", 0.1), 1e-4, 50_000, 50_000)
     golden = {4_999: 1.2e-4, 10_000: 9.729e-5, 25_000: 5.653e-5, 49_999: 7.0e-6}
@@ -100,7 +100,7 @@ def test_learning_rates_of_the_five() -> None:
 
 
 def random_phases(draw: random.Random) -> tuple[dict[str, PhaseConfig], int]:
-    """Phases in steps that follow the rules, some of which meet and some of which overlap, and the length of the run."""
+    """Return valid phases in steps, some adjacent and some overlapping, and the length of the run."""
     config, start, least = {}, 0, 1
     for number in range(draw.randint(1, 6)):
         end = max(start, least) + draw.randint(1, 30)
@@ -112,7 +112,7 @@ def random_phases(draw: random.Random) -> tuple[dict[str, PhaseConfig], int]:
 
 
 def slow_shares(config: Mapping[str, PhaseConfig], step: int) -> list[Fraction]:
-    """By the words: the one phase there is, or of two the new one by how far the overlap is over."""
+    """Return the shares by definition: 1 for a single phase; in an overlap the fraction that has passed for the new phase."""
     bounds = [(int(phase.start.removesuffix("steps")), int(phase.end.removesuffix("steps"))) for phase in config.values()]
     active = [i for i, (start, end) in enumerate(bounds) if start <= step < end]
     shares = [Fraction(0)] * len(bounds)
@@ -134,7 +134,7 @@ def slow_row(config: Mapping[str, PhaseConfig], step: int, names: str, otherwise
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_against_the_reference(seed: int) -> None:
+def test_phases_equal_the_slow_reference(seed: int) -> None:
     config, total = random_phases(random.Random(seed))
     phases = Phases.resolve(config, total, 7)
     assert phases is not None
@@ -147,11 +147,10 @@ def test_against_the_reference(seed: int) -> None:
     one_by_one = (phases.shares(steps) * [phase.lr for phase in phases.phases]).sum(1)
     assert [phases.lr_multiplier(s) for s in range(total)] == one_by_one.tolist(), "the same bits"
     pieces = np.concatenate([phases.mixture(steps[i : i + 1], "abc", sizes) for i in range(total)])
-    assert (pieces == phases.mixture(steps, "abc", sizes)).all(), "a step alone gives the same bits as among others"
+    assert (pieces == phases.mixture(steps, "abc", sizes)).all(), "one step at a time gives the same bits"
 
 
-def test_the_reference_exercises_overlaps() -> None:
-    """The negative control of the one above: phases that meet without an overlap are other phases."""
+def test_negative_control_an_overlap_differs_from_adjacent_phases() -> None:
     config = {"old": PhaseConfig("0steps", "30steps", "", 2.0), "new": PhaseConfig("10steps", "50steps")}
     overlap, meet = Phases.resolve(config, 50, 7), Phases.resolve(config | {"new": PhaseConfig("30steps", "50steps")}, 50, 7)
     assert overlap is not None and meet is not None
@@ -166,12 +165,12 @@ def test_the_reference_exercises_overlaps() -> None:
 # -- through the schedule ------------------------------------------------------------------------------------------------------
 
 
-def test_the_schedule_answers(make_config: Callable[..., Config]) -> None:
+def test_ops_schedule_with_and_without_phases(make_config: Callable[..., Config]) -> None:
     ops = OpsSchedule(resolve_all_schedule_params(make_config(phases=FIVE), 1000, 100))
     ops = pickle.loads(pickle.dumps(ops))
     assert ops.get_phase(450) == ("hypergraph_patterns", "") and ops.get_lr_multiplier(160) == pytest.approx(1.16)
     assert ops.get_dimension_weights(np.array([300]), DIMENSIONS)[0, 0] == pytest.approx(2 / 11)
-    assert ops.get_mixture(np.array([300, 450]), ("a", "b"), (30, 10)).tolist() == [[0.75, 0.25]] * 2, "no phase says what to draw"
+    assert ops.get_mixture(np.array([300, 450]), ("a", "b"), (30, 10)).tolist() == [[0.75, 0.25]] * 2, "no phase sets data"
     for phases in ({}, None):
         plain = OpsSchedule(resolve_all_schedule_params(make_config(phases=phases), 1000, 100))
         assert plain.resolved.phases is None and plain.get_phase(5) is None and plain.get_lr_multiplier(5) == 1.0
@@ -195,23 +194,23 @@ def test_the_plan_shows_phases(make_config: Callable[..., Config], tmp_path: Pat
     assert "phases" not in schedule_summary(plain) and "<polygon" not in (tmp_path / "plain.svg").read_text()
 
 
-def test_a_phase_that_a_short_run_never_reaches_is_noted(make_config: Callable[..., Config]) -> None:
+def test_a_phase_without_updates_is_noted(make_config: Callable[..., Config]) -> None:
     resolved = resolve_all_schedule_params(make_config(early_stop={"max_steps": 300}, phases=FIVE), 1000, 100)
     assert [note.split(":")[0] for note in unreached(resolved) if "phases" in note] == [f"schedule.phases.{name}" for name in [*FIVE][2:]]
     assert not [note for note in unreached(resolve_all_schedule_params(make_config(phases=FIVE), 1000, 100)) if "phases" in note]
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_undrawn_sources_are_those_whose_share_is_nothing_in_every_update(seed: int) -> None:
+def test_unused_sources_have_probability_0_in_every_update(seed: int) -> None:
     config, total = random_phases(random.Random(seed))
     phases = Phases.resolve(config, total, 7)
     assert phases is not None
     for last in range(1, total + 1):
         drawn = phases.mixture(np.arange(last), "abcd", (1, 1, 1, 1)).any(0)
-        assert phases.unused_sources("abcd", last) == [name for name, there in zip("abcd", drawn, strict=True) if not there]
+        assert phases.unused_sources("abcd", last) == [name for name, is_drawn in zip("abcd", drawn, strict=True) if not is_drawn]
 
 
-def test_what_a_longer_run_moves(make_config: Callable[..., Config]) -> None:
+def test_changes_of_a_longer_run(make_config: Callable[..., Config]) -> None:
     old, new = make_config({"length": "10epochs"}, phases=FIVE), make_config({"length": "20epochs"}, phases=FIVE)
     text = describe_changes(old, new, 80, (), 45)
     assert "phase at step 45 (now)" in text and "hypergraph_patterns" in text and "from step 40 to step 70, fade-in ends at step 50" in text
@@ -228,7 +227,7 @@ def test_what_a_longer_run_moves(make_config: Callable[..., Config]) -> None:
 # -- from the configuration ----------------------------------------------------------------------------------------------------
 
 
-def test_only_start_and_end_are_needed() -> None:
+def test_only_start_and_end_are_required() -> None:
     config = compose(["schedule.phases={one:{start:0%,end:60%},two:{start:50%,end:100%,lr:2,data:{a:1}}}"])
     assert config.schedule.phases == {
         "one": PhaseConfig("0%", "60%", "", 1.0, {}, {}),
@@ -237,7 +236,7 @@ def test_only_start_and_end_are_needed() -> None:
     assert compose(["schedule.phases=null"]).schedule.phases is None and compose().schedule.phases == {}
 
 
-WRONG = {
+INVALID = {
     "{a:{start:0%,end:40%},b:{start:60%,end:100%}}": "no phase covers steps 40 to 60, between a and b",
     "{a:{start:0%,end:50%},b:{start:30%,end:80%},c:{start:40%,end:100%}}": "a, b and c overlap from step 40 to step 50",
     "{a:{start:0%,end:100%},b:{start:50%,end:40%}}": "schedule.phases.b.end=40% (step 40) does not come after schedule.phases.b.start=50%",
@@ -259,12 +258,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("phases", WRONG)
-def test_what_is_wrong_is_one_line(make_config: Callable[..., Config], phases: str) -> None:
+@pytest.mark.parametrize("phases", INVALID)
+def test_an_invalid_curriculum_raises_one_line(make_config: Callable[..., Config], phases: str) -> None:
     with pytest.raises(ConfigError) as error:
         read = compose([f"schedule.phases={phases}"]).schedule.phases
         resolve_all_schedule_params(make_config(phases=read), 100, 10)
-    assert WRONG[phases] in str(error.value) and "\n" not in str(error.value)
+    assert INVALID[phases] in str(error.value) and "\n" not in str(error.value)
 
 
 NAMES = [
@@ -276,7 +275,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("given, message", NAMES)
-def test_names_are_checked(given: dict[str, Any], message: str | None) -> None:
+def test_check_names(given: dict[str, Any], message: str | None) -> None:
     phases = Phases.resolve({"a": PhaseConfig("0%", "100%", **given)}, 10, 10)
     assert phases is not None
     if message is None:

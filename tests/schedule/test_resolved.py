@@ -12,7 +12,7 @@ from linnaeus.schedule import resolve_all_schedule_params
 COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
 
 
-def test_at_end_is_honoured_and_only_for_passes_with_a_cadence(make_config: Callable) -> None:
+def test_at_end_adds_the_last_step_to_passes_with_a_cadence(make_config: Callable) -> None:
     config = make_config(validate=["3epochs"], validate_mask_meta=[], validate_partial_mask_meta=["4epochs"], checkpoint=[])
     resolved = resolve_all_schedule_params(config, 100, 10, COMPONENTS)
     assert resolved.validate.steps() == [30, 60, 90, 100]
@@ -37,14 +37,14 @@ def test_all_combinations_at_end(make_config: Callable) -> None:
         ("SPATIAL", "TEMPORAL"), ("SPATIAL",), ("TEMPORAL",), ("ELEVATION",), ("SPATIAL", "ELEVATION"), ("TEMPORAL", "ELEVATION"),
     )  # fmt: skip
     assert resolved.num_listed == 1
-    assert resolved.validate_mask_meta.steps() == [100]  # all of them masked is a combination too
+    assert resolved.validate_mask_meta.steps() == [100]  # masking all components is a combination too
     one = resolve_all_schedule_params(
         make_config(partial_combinations=[], validate_partial_mask_meta=[], all_combinations_at_end=True), 100, 10, ("SPATIAL",)
     )
     assert one.combinations == () and one.validate_partial_mask_meta.steps() == [] and one.validate_mask_meta.steps() == [100]
 
 
-def test_without_metadata_nothing_masks_it(make_config: Callable) -> None:
+def test_without_metadata_masking_passes_are_never_due(make_config: Callable) -> None:
     resolved = resolve_all_schedule_params(make_config(all_combinations_at_end=True), 100, 10, ())
     assert resolved.validate_mask_meta.steps() == resolved.validate_partial_mask_meta.steps() == []
     assert resolved.validate.steps() == [20, 40, 60, 80, 100]
@@ -56,26 +56,26 @@ def test_gradnorm_starts_after_its_warm_up(make_config: Callable) -> None:
     assert resolve_all_schedule_params(make_config(), 60, 10).weighting.steps() == []
 
 
-def test_maximum_steps_end_the_run_but_do_not_stretch_it(make_config: Callable) -> None:
+def test_max_steps_shortens_the_run_but_does_not_extend_it(make_config: Callable) -> None:
     resolved = resolve_all_schedule_params(make_config(early_stop={"max_steps": 47}), 100, 10)
-    assert resolved.last_step == 47 and resolved.validate.steps() == [20, 40, 47]  # 20 % is of the length, not of what is left of it
+    assert resolved.last_step == 47 and resolved.validate.steps() == [20, 40, 47]  # 20 % of trainer.length, not of max_steps
     assert resolve_all_schedule_params(make_config(early_stop={"max_steps": 470}), 100, 10).last_step == 100
 
 
-def test_mixing_levels_take_effect_at_epoch_starts(make_config: Callable) -> None:
+def test_mixup_group_levels_take_effect_at_epoch_starts(make_config: Callable) -> None:
     levels = [{"from": "0%", "level": "family"}, {"from": "45steps", "level": "genus"}, {"from": "80%", "level": "species"}]
     resolved = resolve_all_schedule_params(make_config(mixup_group_level=levels), 100, 10)
     assert resolved.mixup_group_levels == ((0, "family"), (5, "genus"), (8, "species"))
 
 
-def test_corners_of_the_learning_rate(make_config: Callable) -> None:
+def test_lr_milestones(make_config: Callable) -> None:
     step = resolve_all_schedule_params(make_config(scheduler=StepConfig("step", "1epochs", ["60%", "85%"], 0.1)), 100, 10)
     assert step.warmup_end == 10 and step.lr_milestones == (("warm-up ends", 10), ("x 0.1", 60), ("x 0.1", 85))
     wsd = resolve_all_schedule_params(make_config(scheduler=WSDConfig("wsd", "0steps", "20%", "sqrt", 0.0)), 100, 10)
     assert wsd.lr_milestones == (("decay begins", 80),)
 
 
-def test_a_density_that_stays_says_that_nothing_is_connected(make_config: Callable) -> None:
+def test_a_constant_density_needs_an_empty_cadence(make_config: Callable) -> None:
     def growing(start: float, end: float, every: list[str]) -> LinearGrowthConfig:
         return LinearGrowthConfig("linear", start, end, "0%", "50%", every, "gradient")
 
@@ -87,7 +87,7 @@ def test_a_density_that_stays_says_that_nothing_is_connected(make_config: Callab
         resolve_all_schedule_params(make_config(growth=growing(0.3, 0.4, [])), 100, 10)
 
 
-def test_what_will_not_happen_is_noted(make_config: Callable) -> None:
+def test_events_beyond_the_run_are_noted(make_config: Callable) -> None:
     config = make_config(
         validate=["20epochs"],
         validate_at_end=False,
@@ -106,15 +106,15 @@ def test_what_will_not_happen_is_noted(make_config: Callable) -> None:
 
 
 @pytest.mark.parametrize("every, reached", [("15steps", 0.55), ("90%", 0.1)])
-def test_what_a_growth_reaches_is_that_of_its_last_update(make_config: Callable, every: str, reached: float) -> None:
-    """In 50 of 100 steps from 0.1 to 1.0: at step 45 or never, and not what the ramp comes to behind it."""
+def test_the_note_names_the_density_of_the_last_growth(make_config: Callable, every: str, reached: float) -> None:
+    """In 50 of 100 steps, from 0.1 to 1.0: the density at step 45, or the initial one if no update connects weights."""
     growth = LinearGrowthConfig("linear", 0.1, 1.0, "0%", "90steps", [every], "random")
     notes = unreached(resolve_all_schedule_params(make_config(growth=growth, early_stop={"max_steps": 50}), 100, 10, COMPONENTS))
-    said = f"growth: the ramp ends at step 90, after the last step 50, and reaches {reached:g}"
-    assert said in notes
+    expected = f"growth: the ramp ends at step 90, after the last step 50, and reaches {reached:g}"
+    assert expected in notes
 
 
-def test_plain_and_picklable(make_config: Callable) -> None:
+def test_it_can_be_pickled(make_config: Callable) -> None:
     resolved = resolve_all_schedule_params(make_config(checkpoint=["7%", "15min"]), 100, 10)
     assert pickle.loads(pickle.dumps(resolved)) == resolved
 
@@ -142,7 +142,7 @@ def test_plain_and_picklable(make_config: Callable) -> None:
         ({"gradnorm": (["15min"], "0steps")}, "weighting.every"),
     ],
 )
-def test_impossible_schedules_are_one_line(make_config: Callable, changes: dict, message: str) -> None:
+def test_an_impossible_schedule_raises_one_line(make_config: Callable, changes: dict, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         resolve_all_schedule_params(make_config(**changes), 100, 10, COMPONENTS)
     assert message in str(error.value) and "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""A small matrix that grows under the program's own update, for tests that choose the gradients themselves."""
+"""A small growing model with a real update, for tests that set the gradients themselves."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Net(Model):
         return ["hidden.weight"]
 
 
-class Steps:
-    """A schedule that has `counts[s]` of `size` weights connected after the updates s, and grows at these alone."""
+class StepSchedule:
+    """A schedule that connects weights only at the updates s in `counts`: `counts[s]` of `size` are connected after update s."""
 
     def __init__(self, size: int, counts: dict[int, int]) -> None:
         self.size, self.counts = size, counts
@@ -52,8 +52,8 @@ def optimizer(name: str, weight_decay: float = 0.1, beta2: float = 0.999) -> Opt
     return SGDConfig(name="sgd", fused=fused, momentum=0.0 if "plain" in name else 0.9, nesterov="nesterov" in name, **common)
 
 
-class Growing:
-    """`net` with everything that an update consists of."""
+class GrowingModel:
+    """A `Net` with its optimizers, growth, moving average and update."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Growing:
         self.optimizers: Optimizers = build_optimizer(optimizer(name, **options), self.net, torch.device("cpu"))
         self.optimizers.set_lr(LR)
         config = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], by)
-        growth = build_growth(config, self.net, self.optimizers, Steps(1200, counts), 0)  # type: ignore[arg-type]
+        growth = build_growth(config, self.net, self.optimizers, StepSchedule(1200, counts), 0)  # type: ignore[arg-type]
         assert growth is not None
         self.growth: Growth = growth
         self.ema = EMA(self.net, 0.9)
@@ -84,16 +84,16 @@ class Growing:
 
     @property
     def connected(self) -> Tensor:
-        """bool [30, 40]."""
+        """Mask of the matrix, bool [30, 40]."""
         return self.growth.masked[0].mask.bool()
 
     @property
-    def kept(self) -> dict[str, Tensor]:
-        """What the optimizer keeps for the matrix."""
+    def state(self) -> dict[str, Tensor]:
+        """Optimizer state of the matrix."""
         return self.optimizers.state_dict()["state"]["hidden.weight"]
 
     def step(self, gradient: Tensor, rest: float = 0.1) -> Tensor:
-        """One update in which the matrix has `gradient` [30, 40] and everything else `rest`; how far each weight has moved."""
+        """Make an update with `gradient` [30, 40] for the matrix and `rest` for every other weight. Return the change of the matrix."""
         before, scale = self.weight.clone(), 1.0 if self.scaler is None else float(self.scaler.value)
         self.number += 1
         for parameter in self.net.parameters():
@@ -104,6 +104,6 @@ class Growing:
         return self.weight - before
 
 
-def signs(seed: int, size: float = 1.0) -> Tensor:
-    """[30, 40] of plus or minus `size`."""
+def random_signs(seed: int, size: float = 1.0) -> Tensor:
+    """Return [30, 40] of plus or minus `size`, at random."""
     return size * (torch.randint(0, 2, (30, 40), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1)

@@ -1,4 +1,4 @@
-"""The average of the weights: its values, what it copies, its swap."""
+"""Moving average of the weights: values, copied buffers, swapping in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def train(model, step):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("decay", [0.999, 0.3])
-def test_equals_the_definition(dtype, fused, decay):
+def test_averages_equal_the_definition(dtype, fused, decay):
     model = make_model(dtype)
     ema = EMA(model, decay)
     ema._fused = fused
@@ -60,7 +60,7 @@ def test_the_model_is_not_changed_by_averaging():
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_swap_is_exact_also_in_inference_mode_and_after_an_error():
+def test_swapped_in_is_exact_in_inference_mode_and_after_an_error():
     model = make_model()
     ema = EMA(model, 0.9)
     train(model, 0)
@@ -86,7 +86,7 @@ def test_tied_weights_have_one_average_under_both_names():
     assert averaged["0.weight"] is averaged["1.weight"] and set(averaged) == set(model.state_dict())
 
 
-def test_loading_the_wrong_averages_is_refused():
+def test_loading_averages_of_another_model_raises():
     ema = EMA(make_model(), 0.9)
     good = {name: tensor.clone() + 1 for name, tensor in ema.averaged().items()}
     ema.load_averaged(good)

@@ -1,4 +1,4 @@
-"""Whole runs whose connections grow: the invariants after every update, what is chosen, kills, the rows, several processes."""
+"""Runs with growing connections: invariants after every update, selected weights, rows, kills, several processes."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ SIZES = {"vectors": {"trunk.0.weight": 192, "trunk.3.weight": 1024}}
 
 
 def wanted(size: int, step: int) -> int:
-    """The schedule again: cadence of 3 steps, from 0.1 at step 2 to 0.9 at step 10, which itself is a growth."""
+    """Return the scheduled number of connected weights: from 0.1 at step 2 to 0.9 at step 10, every 3 steps and at step 10."""
     grown = 10 if step >= 10 else step // 3 * 3
     return round((0.1 + 0.8 * min(max(grown - 2, 0) / 8, 1)) * size)
 
 
 @contextlib.contextmanager
-def looked_at(look: Any) -> Iterator[list[Any]]:
-    """`look(training)` after every update."""
+def observed_after_updates(observe: Any) -> Iterator[list[Any]]:
+    """Collect `observe(training)` after every update."""
     original, found = loop.train_one_step, []
 
     def train_one_step(t: Any, window: Any) -> None:
         original(t, window)
-        found.append(look(t))
+        found.append(observe(t))
 
     with mock.patch.object(loop, "train_one_step", train_one_step):
         yield found
 
 
 def invariants(t: Any) -> dict[str, float]:
-    """Checks them; returns what a row is to say."""
+    """Check the invariants of growth. Return the values that the row must contain."""
     parameters, state, averages = dict(t.model.named_parameters()), t.optimizers.state_dict()["state"], t.ema.averaged()
     assert [m.name for m in t.growth.masked] == t.model.maskable_parameters()
     connected = 0
@@ -66,8 +66,8 @@ def invariants(t: Any) -> dict[str, float]:
 @pytest.mark.parametrize("workload", ["vectors", "language"])
 @pytest.mark.parametrize("by", ["gradient", "random"])
 @pytest.mark.parametrize("optimizer", [["optimizer=adamw"], ["optimizer=adamw", "optimizer.fused=false"], ["optimizer=sgd"]], ids=" ".join)
-def test_what_holds_after_every_update_and_is_told(tmp_path, workload, by, optimizer):
-    with looked_at(invariants) as found:
+def test_invariants_and_rows_after_every_update(tmp_path, workload, by, optimizer):
+    with observed_after_updates(invariants) as found:
         run = runs.run(workload, tmp_path, *GROWING, f"growth.by={by}", *optimizer)
     rows = {row["global_step"]: row for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row}
     assert [{name: rows[step][name] for name in found[0]} for step in range(1, 13)] == found
@@ -83,8 +83,8 @@ def test_what_holds_after_every_update_and_is_told(tmp_path, workload, by, optim
 
 
 @pytest.mark.parametrize("growing", [True, False])
-def test_active_is_what_is_trained_and_connected(tmp_path, growing):
-    """Frozen weights are neither masked nor active; the same count in rows, in reports and without growth."""
+def test_active_parameters_are_trained_and_connected(tmp_path, growing):
+    """Frozen weights are neither masked nor counted as active. Rows and reports have the same count."""
     more = GROWING if growing else GROWING[6:]
     run = runs.run("vectors", tmp_path, *more, "trainer.freeze=[trunk.0]", "schedule.report=[3steps]", "schedule.validate=[]")
     weights = runs.newest(run).model_state
@@ -100,15 +100,15 @@ def test_active_is_what_is_trained_and_connected(tmp_path, growing):
     assert all(rows[step] == found[step] for step in (3, 6, 9, 12))
 
 
-def test_a_run_without_growth_says_nothing_of_it(tmp_path):
+def test_a_run_without_growth_has_no_growth_metrics(tmp_path):
     run = runs.run("vectors", tmp_path, "trainer.length=2steps")
     assert not any(name.startswith("growth") for row in runs.rows(run / "metrics.jsonl") for name in row)
     assert "growth" not in runs.newest(run).training_state
 
 
 @pytest.mark.parametrize("workload", ["vectors", "language"])
-def test_the_largest_gradients_of_the_very_update_are_connected(tmp_path, workload):
-    """Slowly, by sorting; the gradient is that of all weights, missing ones too, before anything is masked or clipped."""
+def test_weights_with_the_largest_gradients_of_the_update_are_connected(tmp_path, workload):
+    """Reference by sorting. The gradient includes unconnected weights, before masking and clipping."""
     original, checked = Growth.connect, 0
 
     def connect(self: Growth, number: int, grads: Any) -> Any:
@@ -123,7 +123,7 @@ def test_the_largest_gradients_of_the_very_update_are_connected(tmp_path, worklo
             order = sorted(missing, key=lambda i: (-magnitudes[i], i))
             assert new.nonzero().flatten().tolist() == sorted(order[: int(new.sum())])
             checked += bool(new.any())
-            assert number > 3 or float(dense[m.name][missing].abs().max()) > 0, "what is missing has a gradient"
+            assert number > 3 or float(dense[m.name][missing].abs().max()) > 0, "unconnected weights have a gradient"
         return result
 
     with mock.patch.object(Growth, "connect", connect):
@@ -158,8 +158,8 @@ def test_killed_and_continued_bit_for_bit(uninterrupted, tmp_path, workload, cal
     assert runs.differences(uninterrupted[workload], runs.run_path(config)) == []
 
 
-def test_killed_in_the_middle_of_a_growth(uninterrupted, tmp_path):
-    """After the masks have changed and before the update is made."""
+def test_killed_while_connecting_weights(uninterrupted, tmp_path):
+    """After the masks changed and before the update."""
     config = runs.configuration("vectors", tmp_path, *GROWING)
     with runs.killed(Growth, "connect", 6, after=True):
         runs.start(config)
@@ -169,7 +169,7 @@ def test_killed_in_the_middle_of_a_growth(uninterrupted, tmp_path):
     assert runs.differences(uninterrupted["vectors"], runs.run_path(config)) == []
 
 
-def test_negative_control_the_comparison_sees_forgotten_masks(uninterrupted, tmp_path):
+def test_negative_control_masks_that_are_not_loaded_are_detected(uninterrupted, tmp_path):
     config = runs.configuration("vectors", tmp_path, *GROWING)
     with watching.stopped_at(7):
         assert runs.start(config) == 75
@@ -178,22 +178,22 @@ def test_negative_control_the_comparison_sees_forgotten_masks(uninterrupted, tmp
     assert "model_state.trunk.3.weight" in runs.differences(uninterrupted["vectors"], runs.run_path(config))
 
 
-def test_a_new_run_from_dense_weights_begins_sparse(tmp_path):
+def test_a_warm_start_from_dense_weights_starts_sparse(tmp_path):
     dense = runs.run("vectors", tmp_path / "dense", "trainer.length=2steps")
-    with looked_at(invariants) as found:
+    with observed_after_updates(invariants) as found:
         sparse = runs.run("vectors", tmp_path / "sparse", *GROWING, f"run.init_from={dense}")
     assert len(found) == 12
     lost = sum(size - wanted(size, 0) for size in SIZES["vectors"].values())
     assert f"growth: {lost:,} of these weights are not connected" in (sparse / "train.log").read_text()
 
 
-def test_a_longer_growth_of_a_continued_run_takes_nothing_away(tmp_path):
-    """`run.allow=[growth]`: where the new ramp has fewer weights connected, those there are stay until it has more."""
+def test_a_longer_growth_of_a_resumed_run_removes_no_connections(tmp_path):
+    """`run.allow=[growth]`: while the new ramp has fewer connected weights than the run, the number does not change."""
     config = runs.configuration("vectors", tmp_path, *GROWING)
     with watching.stopped_at(6):
         assert runs.start(config) == 75
-    look = looked_at(lambda t: t.growth.row()["growth/density"])
-    with look as densities:
+    observed = observed_after_updates(lambda t: t.growth.row()["growth/density"])
+    with observed as densities:
         slower = ["growth.until=12steps", "growth.start=0.05", "growth.every=[1steps]", "run.allow=[growth]"]
         assert runs.start(runs.configuration("vectors", tmp_path, *GROWING, *slower)) == 0
     assert len(densities) == 6 and densities == sorted(densities) and densities[-1] == pytest.approx(0.9, abs=1e-3)
@@ -210,7 +210,7 @@ JOBS = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """root / <processes> / <job>."""
+    """Return the root of the runs, in <processes>/<job>."""
     root = tmp_path_factory.mktemp("processes")
     for processes in (1, 2):
         jobs = []
@@ -228,7 +228,7 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_two_processes_grow_as_one_does(results, name):
+def test_two_processes_grow_like_one(results, name):
     folder = "language/text" if name == "language" else "vectors"
     histories = [torch.load(path) for path in sorted(results.glob(f"*/{name}/masks-rank*.pt"))]
     assert len(histories) == 3 and len(histories[0]) == 12
@@ -240,11 +240,11 @@ def test_two_processes_grow_as_one_does(results, name):
             assert tensor.dtype == torch.float64 and float(distance) < 1e-10, (folder, key)
 
 
-# -- refusals --------------------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "workload, more, said",
+    "workload, more, message",
     [
         ("vectors", ["growth.end=1.5"], "growth.end is 1.5; it must be at most 1"),
         ("vectors", ["growth.start=1"], "growth.start is 1.0; it must be less than 1"),
@@ -259,23 +259,23 @@ def test_two_processes_grow_as_one_does(results, name):
         ("biota", [], "growth=linear: this model does not support growth"),
     ],
 )
-def test_what_cannot_be_is_one_line(tmp_path, workload, more, said):
+def test_impossible_growth_raises_one_line(tmp_path, workload, more, message):
     with pytest.raises(ConfigError) as caught:
         runs.start(runs.configuration(workload, tmp_path, "growth=linear", "trainer.length=12steps", "schedule.validate=[]", *more))
-    assert said in str(caught.value) and "\n" not in str(caught.value)
-    assert not list(tmp_path.rglob("config.yaml")), "nothing was begun"
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("config.yaml")), "nothing was written"
 
 
-def test_the_plan_says_when_and_how_much(tmp_path):
+def test_the_plan_lists_steps_and_densities(tmp_path):
     run = runs.run("vectors", tmp_path, *GROWING, "schedule.validate=[]")
     text = (run / "schedule.txt").read_text()
     assert "4 times: 3, 6, 9, 10  (every 3steps)" in text and "0.1 -> 0.9, from step 2 to step 10" in text
-    assert "growth\n  connected weights  " in text and "probabilities" not in text, "nothing is drawn here"
+    assert "growth\n  connected weights  " in text and "probabilities" not in text, "no probabilities in this workload"
     assert "connected weights" in (run / "schedule.svg").read_text()
     assert "1,216 weights of 2 matrices, 121 of them connected at the start" in (run / "train.log").read_text()
     shutil.rmtree(run)
     short = runs.run("vectors", tmp_path, *GROWING, "schedule.validate=[]", "schedule.early_stop.max_steps=8")
-    says = "  note: growth: the ramp ends at step 10, after the last step 8, and reaches 0.5"  # 6 is the last update that connects any
-    assert says in (short / "schedule.txt").read_text().splitlines()
+    note = "  note: growth: the ramp ends at step 10, after the last step 8, and reaches 0.5"  # 6 is the last update that connects any
+    assert note in (short / "schedule.txt").read_text().splitlines()
     assert runs.rows(short / "metrics.jsonl")[-1]["growth/density"] == 0.5
     assert json.loads((short / "summary.json").read_text())["global_step"] == 8

@@ -1,4 +1,4 @@
-"""Which entries are connected, against slow obvious references; masks as bits."""
+"""Selection of entries to connect, compared with slow references; masks as bits."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from linnaeus.randomness import key, uniforms, uniforms_on
 CPU = torch.device("cpu")
 
 
-def slowly(scores: list[float], taken: list[bool], count: int) -> list[bool]:
+def reference_selection(scores: list[float], taken: list[bool], count: int) -> list[bool]:
     order = sorted((i for i in range(len(scores)) if not taken[i]), key=lambda i: (-scores[i], i))
     return [i in order[:count] for i in range(len(scores))]
 
 
 @pytest.mark.parametrize("stream", [0, 5, key(7), key(3, 1), 2**64 - 1])
-def test_the_device_draws_the_bits_that_the_host_draws(stream):
+def test_device_and_host_draw_the_same_bits(stream):
     assert np.array_equal(uniforms_on(CPU, stream, 1000).numpy(), uniforms(stream, np.arange(1000)))
     assert not np.array_equal(uniforms_on(CPU, stream, 1000).numpy(), uniforms(stream ^ 1, np.arange(1000)))
 
 
 @pytest.mark.parametrize("count", [1, 7, 60, 119, 120])
-def test_of_equal_scores_the_first_are_taken(count):
-    scores = torch.tensor([i * i % 7 for i in range(120)], dtype=torch.float64)  # four values only
-    assert top_entries(scores, count).tolist() == slowly(scores.tolist(), [False] * 120, count)
+def test_of_equal_scores_the_lowest_indices_are_selected(count):
+    scores = torch.tensor([i * i % 7 for i in range(120)], dtype=torch.float64)  # four distinct values
+    assert top_entries(scores, count).tolist() == reference_selection(scores.tolist(), [False] * 120, count)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
-def test_the_largest_gradients_among_the_missing_come_next(dtype, memory):
+def test_the_largest_gradients_of_unconnected_entries_are_selected(dtype, memory):
     shape, stream = torch.Size((4, 3, 5, 2)), order_stream(0, "x")
     gradient = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype).round(decimals=1).to(memory_format=memory)
     connected = initial_mask(shape, 30, stream, CPU)
     chosen = select_new(connected, 40, stream, gradient)
-    assert chosen.reshape(-1).tolist() == slowly(gradient.abs().reshape(-1).tolist(), connected.reshape(-1).tolist(), 40)
+    assert chosen.reshape(-1).tolist() == reference_selection(gradient.abs().reshape(-1).tolist(), connected.reshape(-1).tolist(), 40)
     assert chosen.tolist() != select_new(connected, 40, stream, None).tolist()
 
 
-def test_random_masks_are_nested_and_do_not_know_how_they_were_reached():
+def test_random_masks_are_nested_and_independent_of_the_cadence():
     shape, stream = torch.Size((10, 9)), order_stream(3, "blocks.0.up")
     whole = initial_mask(shape, 50, stream, CPU)
     mask = initial_mask(shape, 10, stream, CPU)
@@ -54,7 +54,7 @@ def test_random_masks_are_nested_and_do_not_know_how_they_were_reached():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_chooses_nothing_but_as_many(bad):
+def test_a_non_finite_gradient_selects_by_the_random_order(bad):
     stream, connected = order_stream(0, "x"), torch.zeros(8, 8, dtype=torch.bool)
     gradient = torch.arange(64.0).view(8, 8)
     gradient[0, 0] = bad
@@ -62,7 +62,7 @@ def test_a_gradient_that_is_not_finite_chooses_nothing_but_as_many(bad):
 
 
 @pytest.mark.parametrize("shape", [(1,), (8,), (3, 5), (4, 3, 7)])
-def test_masks_survive_as_bits(shape):
+def test_pack_and_unpack(shape):
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(2)) < 0.5
     packed = pack(mask)
     assert packed.dtype == torch.uint8 and packed.numel() == -(-mask.numel() // 8)

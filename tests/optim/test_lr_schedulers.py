@@ -1,4 +1,4 @@
-"""Learning-rate curves: golden values, warm-up, purity, and what does not fit into a run."""
+"""Learning-rate schedules: golden values, warm-up, purity, and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_golden_curves(name):
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_pure_positive_and_never_above_the_peak(name):
+def test_the_scale_is_pure_positive_and_at_most_1(name):
     schedule = build_scheduler(GOLDEN[name][0], 1.0, 10, 5)
     forward = [schedule.scale(step) for step in range(10)]
     assert [schedule.scale(step) for step in reversed(range(10))] == forward[::-1]
@@ -41,13 +41,13 @@ def test_pure_positive_and_never_above_the_peak(name):
     schedule.load_state_dict({})
 
 
-def test_warmup_as_long_as_the_training():
+def test_a_warmup_as_long_as_the_run():
     schedule = build_scheduler(CosineConfig("cosine", "10steps", 0.0), 1.0, 10, 5)
     assert [schedule.scale(step) for step in range(10)] == pytest.approx([(step + 1) / 10 for step in range(10)])
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (CosineConfig("cosine", "11steps", 0.0), "lr_scheduler.warmup=11steps"),
         (CosineConfig("cosine", "5min", 0.0), "lr_scheduler.warmup"),
@@ -58,10 +58,10 @@ def test_warmup_as_long_as_the_training():
         (StepConfig("step", "0steps", ["0%"], 0.1), "lr_scheduler.milestones"),
     ],
 )
-def test_what_does_not_fit_is_refused(config, words):
+def test_a_schedule_that_does_not_fit_raises(config, message):
     with pytest.raises(ConfigError) as error:
         build_scheduler(config, 1.0, 10, 5)
-    assert words in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def plateau(mode="min"):
@@ -87,7 +87,7 @@ def test_plateau_waits_then_reduces_and_resumes():
 def test_plateau_modes_and_other_passes():
     rising = plateau("max")
     assert not any(rising.observe({"val/loss": value}) for value in (1.0, 2.0, 3.0, 4.0))
-    assert rising.observe({"val_mask_meta/loss": 0.0}) is False, "another pass says nothing about the monitored one"
+    assert rising.observe({"val_mask_meta/loss": 0.0}) is False, "results of another pass are ignored"
     assert rising.state_dict()["waited"] == 0
     with pytest.raises(ConfigError, match="choose one of val/top1"):
         rising.observe({"val/top1": 0.5})

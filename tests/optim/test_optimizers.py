@@ -1,4 +1,4 @@
-"""Optimizers against torch's own, their state across a resume, and updates that are skipped without a trace."""
+"""Optimizers compared with torch.optim, their state after a resume, and skipped updates."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def assert_same(a, b):
 
 def torch_reference(name, model):
     decayed = [p for p in model.parameters() if p.ndim > 1]
-    spared = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}]
+    not_decayed = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": not_decayed, "weight_decay": 0.0}]
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.99), fused=True)
     return torch.optim.SGD(groups, lr=0.01, momentum=0.0 if name == "sgd_plain" else 0.9, nesterov=name == "sgd", fused=True)
@@ -69,23 +69,23 @@ def torch_reference(name, model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["adamw", "sgd", "sgd_plain"])
-def test_fused_members_equal_torch_to_the_bit(name, dtype):
-    ours, theirs = make_model(dtype), make_model(dtype)
-    optimizers, reference = built(CONFIGS[name], ours), torch_reference(name, theirs)
+def test_fused_optimizers_equal_torch_to_the_bit(name, dtype):
+    own, other = make_model(dtype), make_model(dtype)
+    optimizers, reference = built(CONFIGS[name], own), torch_reference(name, other)
     for step in range(5):
         scale = (step + 1) / 5
-        fill_gradients(ours, step), fill_gradients(theirs, step)
+        fill_gradients(own, step), fill_gradients(other, step)
         optimizers.set_lr(0.01 * scale)
         optimizers.step()
         for group in reference.param_groups:
             group["lr"] = 0.01 * scale
         reference.step()
-    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+    for p, q in zip(own.parameters(), other.parameters(), strict=True):
         assert torch.equal(p, q)
 
 
 @pytest.mark.parametrize(("fused", "plain"), [("adamw", "adamw_unfused")])
-def test_unfused_agrees_and_shares_the_state_format(fused, plain):
+def test_unfused_adamw_agrees_and_has_the_same_state_format(fused, plain):
     a, b = make_model(), make_model()
     first, second = built(CONFIGS[fused], a), built(CONFIGS[plain], b)
     assert isinstance(second.optimizers[0], TorchOptimizer)
@@ -97,10 +97,10 @@ def test_unfused_agrees_and_shares_the_state_format(fused, plain):
     second.load_state_dict(first.state_dict())
 
 
-def test_muon_takes_hidden_matrices_only_and_equals_torch():
-    ours, theirs = make_model(), make_model()
+def test_muon_optimizes_hidden_matrices_only_and_equals_torch():
+    own, other = make_model(), make_model()
     head = nn.Sequential()
-    head.add_module("trunk", ours)
+    head.add_module("trunk", own)
     head.add_module("head", nn.Linear(2, 3))
     head.add_module("embedding", nn.Embedding(5, 4))
     optimizers = built(CONFIGS["muon"], head)
@@ -108,16 +108,16 @@ def test_muon_takes_hidden_matrices_only_and_equals_torch():
     assert set(muon.names) == {"trunk.2.weight", "trunk.4.weight", "trunk.5.weight"}
     assert {"head.weight", "embedding.weight", "trunk.0.weight", "trunk.3.weight"} <= set(adamw.names)
     assert adamw.lr_scales[0] == pytest.approx(0.1 * muon.lr_scales[0])
-    reference = torch.optim.Muon([p for p in theirs.parameters() if p.ndim == 2], lr=0.01, weight_decay=0.1, momentum=0.95)
+    reference = torch.optim.Muon([p for p in other.parameters() if p.ndim == 2], lr=0.01, weight_decay=0.1, momentum=0.95)
     for step in range(3):
-        fill_gradients(ours, step), fill_gradients(theirs, step)
+        fill_gradients(own, step), fill_gradients(other, step)
         optimizers.step(), reference.step()
-    assert torch.equal(ours[2].weight, theirs[2].weight) and torch.equal(ours[5].weight, theirs[5].weight)
+    assert torch.equal(own[2].weight, other[2].weight) and torch.equal(own[5].weight, other[5].weight)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_found_inf_leaves_every_bit_alone(name, value):
+def test_found_inf_changes_no_bit(name, value):
     model = make_model()
     optimizers = built(CONFIGS[name], model)
     before = snapshot(model, optimizers)
@@ -130,30 +130,30 @@ def test_found_inf_leaves_every_bit_alone(name, value):
     fill_gradients(model, 2, value)
     optimizers.step(torch.tensor(1.0), torch.tensor(math.nan))
     assert_same(before, snapshot(model, optimizers))
-    optimizers.step(torch.tensor(0.0))  # negative control: the same gradients do harm when nothing says skip
+    optimizers.step(torch.tensor(0.0))  # negative control: the same gradients without found_inf change the state
     with pytest.raises(AssertionError):
         assert_same(before, snapshot(model, optimizers))
 
 
 @pytest.mark.parametrize("name", ["adamw_unfused", "sgd_unfused", "muon"])
 def test_selection_on_the_device_equals_the_direct_check(name):
-    """What CUDA runs for optimizers that know no `found_inf`, run on the CPU."""
+    """Run on the CPU the selection that CUDA uses for optimizers that do not support `found_inf`."""
     model, twin = make_model(), make_model()
-    ours, direct = built(CONFIGS[name], model), built(CONFIGS[name], twin)
+    own, direct = built(CONFIGS[name], model), built(CONFIGS[name], twin)
     for step, bad in enumerate([True, False, True, False]):
         fill_gradients(model, step, math.nan if bad else None), fill_gradients(twin, step, math.nan if bad else None)
         found = torch.tensor(float(bad))
-        for member in ours.optimizers:
-            if isinstance(member, TorchOptimizer):
-                for group, scale in zip(member.optimizer.param_groups, member.lr_scales, strict=True):
-                    group["lr"] = ours.lr * scale
+        for optimizer in own.optimizers:
+            if isinstance(optimizer, TorchOptimizer):
+                for group, scale in zip(optimizer.optimizer.param_groups, optimizer.lr_scales, strict=True):
+                    group["lr"] = own.lr * scale
                 with torch.no_grad():
-                    member.step_and_select(found)
+                    optimizer.step_and_select(found)
             else:
                 with torch.no_grad():
-                    member.step([p.grad for p in member.params], True, ours.lr, found, None)
+                    optimizer.step([p.grad for p in optimizer.params], True, own.lr, found, None)
         direct.step(found)
-    assert_same(snapshot(model, ours), snapshot(twin, direct))
+    assert_same(snapshot(model, own), snapshot(twin, direct))
 
 
 def test_skipped_updates_do_not_count_as_steps():
@@ -179,20 +179,20 @@ def test_resume_is_bit_exact(name):
     resumed = make_model()
     resumed.load_state_dict(saved["model"])
     again = built(CONFIGS[name], resumed)
-    forgetful = make_model()
-    forgetful.load_state_dict(saved["model"])
-    without = built(CONFIGS[name], forgetful)
+    without_state = make_model()
+    without_state.load_state_dict(saved["model"])
+    without = built(CONFIGS[name], without_state)
     again.load_state_dict(saved["optimizers"])
     for step in range(3, 6):
-        for each, stepper in ((model, optimizers), (resumed, again), (forgetful, without)):
+        for each, stepper in ((model, optimizers), (resumed, again), (without_state, without)):
             fill_gradients(each, step)
             stepper.step()
     assert_same(snapshot(model, optimizers), snapshot(resumed, again))
-    if name != "sgd_plain":  # negative control; plain SGD has no state to forget
-        assert not torch.equal(next(model.parameters()), next(forgetful.parameters()))
+    if name != "sgd_plain":  # negative control; plain SGD does not have a state
+        assert not torch.equal(next(model.parameters()), next(without_state.parameters()))
 
 
-def test_divisor_divides_for_every_kind():
+def test_divisor_divides_gradients_of_every_optimizer():
     for name in CONFIGS:
         a, b = make_model(), make_model()
         first, second = built(CONFIGS[name], a), built(CONFIGS[name], b)
@@ -205,13 +205,13 @@ def test_divisor_divides_for_every_kind():
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "adamw_unfused"])
-def test_parameters_without_gradient_stay_and_do_not_count(name):
+def test_parameters_without_gradient_do_not_change_or_count_steps(name):
     model = make_model()
     optimizers = built(CONFIGS[name], model)
     fill_gradients(model, 0)
     frozen = model[2].weight.detach().clone()
     for p in (model[2].weight, model[3].weight, model[3].bias, model[0].bias, model[2].bias, model[4].bias, model[5].bias):
-        p.grad = None  # no bias and no norm has a gradient: a whole group goes without
+        p.grad = None  # no bias and no norm has a gradient, so a whole group is without
     moving = model[4].weight.detach().clone()
     optimizers.step(torch.tensor(0.0), torch.tensor(2.0))
     assert torch.equal(model[2].weight, frozen) and not torch.equal(model[4].weight, moving)
@@ -222,7 +222,7 @@ def test_parameters_without_gradient_stay_and_do_not_count(name):
         assert float(optimizers.state_dict()["state"]["4.weight"]["step"]) == 1
 
 
-def test_loading_a_wrong_state_says_what_is_wrong():
+def test_loading_a_wrong_state_names_the_difference():
     optimizers = built(CONFIGS["adamw"], make_model())
     good = copy.deepcopy(optimizers.state_dict())
     with pytest.raises(ConfigError, match="of sgd"):
@@ -257,7 +257,7 @@ def test_groups_reach_the_kernels():
     assert not moved["0.weight"] and not moved["0.bias"] and moved["2.weight"]
 
 
-def test_refusals():
+def test_impossible_configurations_raise():
     with pytest.raises(ConfigError, match="does not have a 2-d hidden weight"):
         build_optimizer(CONFIGS["muon"], nn.Sequential(nn.Conv2d(3, 4, 3)), CPU)
     bad = SGDConfig(name="sgd", fused=True, momentum=0.0, nesterov=True, **COMMON)
@@ -268,7 +268,7 @@ def test_refusals():
 
 
 def test_adamw_does_not_import_the_compiler():
-    """torch._dynamo is a second of start-up; the first torch.optim optimizer imports it, ours must not."""
+    """The import of torch._dynamo costs 1 s of start-up. The first torch.optim optimizer imports it; the fused optimizers must not."""
     import subprocess
     import sys
 

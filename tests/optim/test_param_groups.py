@@ -1,4 +1,4 @@
-"""Parameter groups: what goes where, exclusively, and what is refused."""
+"""Parameter groups: the group of each parameter, and invalid groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(groups, decay):
     return {name for group in groups for name in group.names if group.weight_decay == decay}
 
 
-def test_default_spares_norms_biases_and_tokens():
+def test_by_default_norms_biases_and_tokens_are_not_decayed():
     groups = parameter_groups(Small(), [], 0.1)
     assert names(groups, 0.1) == {"blocks.0.0.weight", "blocks.1.0.weight", "blocks.2.0.weight", "head.weight"}
     assert names(groups, 0.0) >= {"token", "head.bias", "blocks.1.1.weight", "blocks.0.0.bias"}
@@ -47,7 +47,7 @@ def test_filters(spec, expected):
     assert {name for group in groups for name in group.names if group.lr_scale == 0.5} == expected
 
 
-def test_exclusive_complete_and_first_match_wins():
+def test_every_parameter_is_in_one_group_the_first_that_matches():
     specs = [
         {"filter": {"name": "blocks.0.*"}, "lr_scale": 0.1},
         {"filter": {"name": "blocks.*"}, "lr_scale": 0.2, "weight_decay": 0.3},
@@ -59,8 +59,8 @@ def test_exclusive_complete_and_first_match_wins():
     scales = {name: group.lr_scale for group in groups for name in group.names}
     assert scales["blocks.0.0.weight"] == 0.1 and scales["blocks.1.0.weight"] == 0.2 and scales["head.weight"] == 1.0
     decays = {name: group.weight_decay for group in groups for name in group.names}
-    assert decays["blocks.0.0.bias"] == 0.0, "a group without a weight decay of its own keeps the exception"
-    assert decays["blocks.1.0.bias"] == 0.3, "one that names a weight decay means it"
+    assert decays["blocks.0.0.bias"] == 0.0, "a group that does not set weight_decay keeps the exception"
+    assert decays["blocks.1.0.bias"] == 0.3, "a group that sets weight_decay applies it to biases"
 
 
 def test_frozen_parameters_are_left_out():
@@ -77,7 +77,7 @@ def test_dtypes_do_not_share_a_group():
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "message"),
     [
         ({"filter": {"name": "nothing.*"}, "lr_scale": 2}, "optimizer.param_groups[0]: its filter matches no parameter"),
         ({"filter": {"nme": "x"}, "lr_scale": 2}, "optimizer.param_groups[0].filter.nme"),
@@ -93,13 +93,13 @@ def test_dtypes_do_not_share_a_group():
         ({"lr_scale": 2}, "a group must be a dict with `filter`"),
     ],
 )
-def test_mistakes_are_named_in_one_line(spec, words):
+def test_an_invalid_group_raises_one_line(spec, message):
     with pytest.raises(ConfigError) as error:
         parameter_groups(Small(), [spec], 0.1)
-    assert words in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_group_whose_parameters_are_all_taken_is_an_error():
+def test_a_group_without_remaining_parameters_raises():
     specs = [{"filter": {"name": "*"}, "lr_scale": 0.5}, {"filter": {"name": "head.*"}, "lr_scale": 2}]
     with pytest.raises(ConfigError, match=r"optimizer.param_groups\[1\]"):
         parameter_groups(Small(), specs, 0.1)

@@ -1,4 +1,4 @@
-"""The update after backward: against torch's own clipping, scaling and optimizers, skipped without a trace, resumed to the bit."""
+"""Updates after backward: compared with clipping, scaling and optimizers of torch, skipped, and resumed to the bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MUON = MuonConfig(name="muon", momentum=0.95, adamw_lr_scale=0.1, beta1=0.9, bet
 
 
 class Run:
-    """A model with an update, and gradients that are a function of the step."""
+    """A model with an update. Its gradients are a function of the step."""
 
     def __init__(self, config=ADAMW, clip=1.0, precision="float32", decay=0.9):
         torch.manual_seed(0)
@@ -69,7 +69,7 @@ def assert_equal(a, b, where=""):
 
 
 def changed(a, b):
-    """Names of parameters that moved, buffers aside: batch statistics move in forward."""
+    """Return the names of parameters that differ. Buffers are excluded: the forward pass changes batch statistics."""
     return [
         name
         for name in a["model"]
@@ -126,7 +126,7 @@ def test_non_finite_gradient_skips_everything_and_is_counted(config, bad):
     assert run.state()["update"] == {"skipped_updates": 2, "skipped_in_a_row": 2}
     run.step(4)
     assert run.state()["update"] == {"skipped_updates": 2, "skipped_in_a_row": 0}
-    assert len(changed(after, run.state())) == len(list(run.model.parameters())), "negative control: an applied update moves all"
+    assert len(changed(after, run.state())) == len(list(run.model.parameters())), "negative control: an applied update changes all"
 
 
 def test_one_bad_entry_in_one_of_two_optimizers_skips_both():
@@ -135,7 +135,7 @@ def test_one_bad_entry_in_one_of_two_optimizers_skips_both():
     before = run.state()
     for p in run.model.parameters():
         p.grad = torch.ones_like(p)
-    run.model[1].bias.grad[3] = math.inf  # AdamW's; Muon's gradients are all finite
+    run.model[1].bias.grad[3] = math.inf  # a parameter of AdamW; the gradients of Muon are finite
     run.update()
     assert changed(before, run.state()) == []
     assert_equal(before["optimizers"], run.state()["optimizers"])
@@ -151,7 +151,7 @@ def test_non_finite_loss_with_finite_gradient_skips():
     run.update()
     assert changed(before, run.state()) == [] and run.state()["update"]["skipped_updates"] == 1
     run.optimizers.zero_grad()
-    (run.model(torch.ones(6, 4)).sum() + torch.tensor(math.inf)).backward()  # negative control: plain backward does not see it
+    (run.model(torch.ones(6, 4)).sum() + torch.tensor(math.inf)).backward()  # negative control: plain backward does not detect it
     run.update()
     assert changed(before, run.state())
 
@@ -166,14 +166,14 @@ def test_resume_equals_the_uninterrupted_run(precision, config):
         straight.step(step, math.nan if step == 1 else 1.0)
     resumed = Run(config, precision=precision)
     resumed.load(saved)
-    forgetful = Run(config, precision=precision)
-    forgetful.load({**saved, "ema": {"applied": 0.0}})
+    wrong_count = Run(config, precision=precision)
+    wrong_count.load({**saved, "ema": {"applied": 0.0}})
     for step in range(3, 6):
         resumed.step(step)
-        forgetful.step(step)
+        wrong_count.step(step)
     assert_equal(straight.state(), resumed.state())
     with pytest.raises(AssertionError):
-        assert_equal(straight.state(), forgetful.state())
+        assert_equal(straight.state(), wrong_count.state())
 
 
 def test_fp16_scales_unscales_and_backs_off():
@@ -189,15 +189,15 @@ def test_fp16_scales_unscales_and_backs_off():
 
 def test_grad_scaler_follows_the_rule_of_torch(monkeypatch):
     monkeypatch.setattr(GradScaler, "INTERVAL", 3)
-    ours, theirs = GradScaler(CPU), torch.amp.GradScaler("cpu", growth_interval=3)
+    own, other = GradScaler(CPU), torch.amp.GradScaler("cpu", growth_interval=3)
     p = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([p], lr=0.0)
     for bad in [0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0]:
         p.grad = torch.full((2,), math.inf if bad else 1.0)
-        theirs.scale(torch.ones(()))
-        theirs.step(optimizer), theirs.update()
-        ours.update(torch.tensor(float(bad)))
-        assert float(ours.value) == theirs.get_scale()
+        other.scale(torch.ones(()))
+        other.step(optimizer), other.update()
+        own.update(torch.tensor(float(bad)))
+        assert float(own.value) == other.get_scale()
 
 
 def test_float64_clips_in_float64():
@@ -219,8 +219,8 @@ def test_precision_contexts():
     assert Precision("float64", CPU).dtype == torch.float64
 
 
-def test_nothing_on_the_path_reads_the_device(monkeypatch):
-    """On CUDA a read is a stall. Every way of reading a tensor from Python is made an error for one update of each kind."""
+def test_an_update_does_not_read_the_device(monkeypatch):
+    """On CUDA a read is a stall. Every way to read a tensor from Python raises during one update."""
 
     def refuse(*_):
         raise AssertionError("read on the step path")

@@ -1,4 +1,4 @@
-"""What a weighting is shown in tests, made of plain numbers."""
+"""Measurements for tests of weightings, made from lists of numbers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def vector(values: Sequence[float]) -> torch.Tensor:
 
 
 def gradients(norms: Sequence[float], losses: Sequence[float] | None = None) -> Measurements:
-    """An update with these gradient norms and mean losses (1 by default)."""
+    """Return measurements with these gradient norms and mean losses (default 1)."""
     return Measurements(1, True, losses=vector(losses or [1.0] * len(norms)), grad_norms=vector(norms))
 
 
 def losses(
     sums: Sequence[float], valid: Sequence[float] | None = None, after: Sequence[float] | None = None, due: bool = True
 ) -> Measurements:
-    """An update with these loss sums over `valid` labels (1 by default), before and after it."""
+    """Return measurements with these loss sums over `valid` labels (default 1), before and after the update."""
     labels = vector(valid or [1.0] * len(sums))
     return Measurements(1, due, loss_sums=vector(sums), valid=labels, loss_sums_after=None if after is None else vector(after))

@@ -1,4 +1,4 @@
-"""The weightings that look at losses alone, against their papers' recipes written out with autograd and torch's own optimizers."""
+"""Weightings that use losses only, compared with the formulas of their papers in autograd and torch.optim."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def normed(values: torch.Tensor) -> torch.Tensor:
 
 
 def test_variances_follow_the_gradient_of_the_papers_objective():
-    """The closed form against 4,000 small steps of autograd on sum e^(-s) L + s / 2."""
+    """Compare the closed form with 4,000 small steps of autograd on sum e^(-s) L + s / 2."""
     found, s = UncertaintyWeighting(even(), lr=0.8), torch.zeros(3, dtype=torch.float64, requires_grad=True)
     means = vector([2.0, 0.3, 0.7])
     for _ in range(4_000):
@@ -35,7 +35,7 @@ def test_variances_follow_the_gradient_of_the_papers_objective():
     torch.testing.assert_close(found.weights, normed(torch.exp(-found.log_variances)))
 
 
-def test_variances_end_at_twice_the_loss_and_never_pass_it():
+def test_variances_converge_to_twice_the_loss_from_below():
     found, track = UncertaintyWeighting(even(2), lr=0.5), []
     for _ in range(100):
         found.finish(losses([1e6, 0.25]))
@@ -45,7 +45,7 @@ def test_variances_end_at_twice_the_loss_and_never_pass_it():
     assert found.weights.tolist() == pytest.approx(normed(vector([1 / 2e6, 2.0])).tolist())
 
 
-def test_the_configured_weights_are_where_variances_begin():
+def test_initial_variances_are_the_inverse_configured_weights():
     found = UncertaintyWeighting(normed(vector([1.0, 3.0])), lr=1e-9)
     found.finish(losses([5.0, 5.0]))
     assert found.weights.tolist() == pytest.approx([0.5, 1.5], rel=1e-6)
@@ -63,13 +63,13 @@ def test_weights_follow_the_ratio_of_mean_losses_of_two_intervals():
             found.finish(losses(sums, valid, due=number == len(updates)))
         means.append(sum(vector(s) for s, _ in updates) / sum(vector(v) for _, v in updates))
         if len(means) == 1:
-            assert torch.equal(found.weights, even()), "one interval has nothing to be compared with"
+            assert torch.equal(found.weights, even()), "the first interval has no previous one"
     torch.testing.assert_close(found.weights, normed(torch.exp(means[1] / means[0] / 2.0)))
-    assert found.weights.argmax() == 1 and found.weights.argmin() == 2, "the slowest weighs most"
+    assert found.weights.argmax() == 1 and found.weights.argmin() == 2, "the slowest task has the largest weight"
     assert found.sums.sum() == found.valid.sum() == 0
 
 
-def test_an_update_that_is_not_due_moves_nothing_and_a_broken_one_is_left_out():
+def test_updates_that_are_not_due_move_nothing_and_non_finite_losses_are_left_out():
     found, clean = DynamicWeightAverage(even(2), 1.0), DynamicWeightAverage(even(2), 1.0)
     for weighting, broken in ((found, True), (clean, False)):
         for due, sums in ((False, [2.0, 2.0]), (True, [3.0, 2.0]), (False, [1.0, 2.0]), (True, [1.0, 1.0])):
@@ -81,7 +81,7 @@ def test_an_update_that_is_not_due_moves_nothing_and_a_broken_one_is_left_out():
     assert torch.equal(found.weights, clean.weights) and not torch.equal(found.weights, even(2))
 
 
-def test_a_task_not_seen_in_an_interval_is_compared_with_the_last_one_it_was_seen_in():
+def test_a_task_absent_from_an_interval_keeps_its_previous_loss():
     found = DynamicWeightAverage(even(), 1.0)
     for sums, valid in (([4.0, 4.0, 4.0], [1.0, 1.0, 1.0]), ([2.0, 0.0, 4.0], [1.0, 0.0, 1.0])):
         found.finish(losses(sums, valid))
@@ -94,8 +94,8 @@ def test_a_task_not_seen_in_an_interval_is_compared_with_the_last_one_it_was_see
 STEPS = [([4.0, 2.0, 1.0], [3.0, 1.9, 1.0]), ([2.5, 1.8, 1.1], [2.6, 1.2, 0.9]), ([2.0, 1.5, 0.8], [1.0, 1.4, 0.7])] * 4
 
 
-def papers_famo(steps, sign=1.0, lr=0.025, decay=0.001):
-    """Logits moved by torch's Adam, with the gradient of sum_t z_t delta_t by autograd."""
+def reference_famo(steps, sign=1.0, lr=0.025, decay=0.001):
+    """Return logits and weights from torch's Adam and the autograd gradient of sum_t z_t delta_t."""
     logits = torch.zeros(len(steps[0][0]), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([logits], lr=lr, weight_decay=decay)
     for before, after in steps:
@@ -105,25 +105,25 @@ def papers_famo(steps, sign=1.0, lr=0.025, decay=0.001):
     return logits.detach(), normed(torch.softmax(logits.detach(), 0) / vector(steps[-1][1]))
 
 
-def test_logits_and_weights_are_those_of_the_papers_recipe():
+def test_logits_and_weights_equal_the_formulas_of_the_paper():
     found = FAMO(even(), lr=0.025, decay=0.001)
     for before, after in STEPS:
         found.finish(losses(before, after=after))
-    logits, weights = papers_famo(STEPS)
+    logits, weights = reference_famo(STEPS)
     torch.testing.assert_close(found.logits, logits, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(found.weights, weights, rtol=1e-12, atol=0)
     assert found.weights.dtype == torch.float64 and found.logits.abs().max() > 0.1
-    assert not torch.allclose(found.logits, papers_famo(STEPS, sign=-1.0)[0], atol=1e-3), "negative control: the sign matters"
+    assert not torch.allclose(found.logits, reference_famo(STEPS, sign=-1.0)[0], atol=1e-3), "negative control: the sign matters"
 
 
-def test_a_task_that_improves_less_gains():
+def test_a_task_that_improves_less_gets_a_larger_logit():
     found = FAMO(even(2), lr=0.1, decay=0.0)
     for _ in range(5):
         found.finish(losses([1.0, 1.0], after=[0.5, 1.0]))
     assert found.logits[1] > found.logits[0]
 
 
-def test_famo_leaves_a_task_out_as_if_it_were_not_there():
+def test_famo_without_a_task_equals_famo_of_the_others():
     found, alone = FAMO(even(), 0.025, 0.001), FAMO(even(2), 0.025, 0.001)
     for before, after in STEPS:
         found.finish(losses([before[0], 0.0, before[2]], after=[after[0], 0.0, after[2]]))
@@ -133,7 +133,7 @@ def test_famo_leaves_a_task_out_as_if_it_were_not_there():
     assert found.logits[1] == found.moves[1] == 0 and found.weights[1] == 1
 
 
-# -- all of them -------------------------------------------------------------------------------------------------------------------
+# -- all weightings ----------------------------------------------------------------------------------------------------------------
 
 KINDS = {
     "uncertainty": lambda weights: UncertaintyWeighting(weights, 0.3),
@@ -156,7 +156,7 @@ def test_a_task_without_a_usable_loss_keeps_its_weight(kind, bad):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_labels_that_weigh_less_than_one_are_counted_as_what_they_weigh(kind):
+def test_labels_with_weights_below_1_count_by_their_weight(kind):
     found, scaled = KINDS[kind](even()), KINDS[kind](even())
     for _ in range(2):
         found.finish(losses([5.0, 2.0, 1.0], [8.0, 4.0, 2.0], after=[4.0, 2.0, 0.8]))
@@ -165,7 +165,7 @@ def test_labels_that_weigh_less_than_one_are_counted_as_what_they_weigh(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_goes_on_exactly(kind):
+def test_resume_is_exact(kind):
     found, resumed = KINDS[kind](torch.ones(3)), KINDS[kind](torch.ones(3))
     found.finish(UPDATES[0])
     resumed.load_state_dict(found.state_dict())

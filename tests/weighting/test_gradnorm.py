@@ -1,4 +1,4 @@
-"""GradNorm's fixed points and steps against slow references."""
+"""GradNorm: its fixed points, and its steps compared with slow references."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def balance(gradnorm, norms, losses=None, updates=1):
     return gradnorm.weights
 
 
-def test_norms_of_three_to_one_end_at_half_and_one_and_a_half():
+def test_norms_of_3_to_1_converge_to_weights_of_half_and_one_and_a_half():
     gradnorm, track = GradNorm(torch.ones(2), alpha=0.0, lr=0.1), []
     for _ in range(300):
         track.append(float(balance(gradnorm, [3.0, 1.0])[0]))
     assert gradnorm.weights.tolist() == pytest.approx([0.5, 1.5], abs=1e-5)
-    assert all(b <= a + 1e-6 for a, b in pairwise(track)), "it comes down without oscillation"
-    assert all(abs(math.log(b / a)) <= 2 * 0.1 for a, b in pairwise(track)), "at most a factor e^lr each way"
+    assert all(b <= a + 1e-6 for a, b in pairwise(track)), "converges without oscillation"
+    assert all(abs(math.log(b / a)) <= 2 * 0.1 for a, b in pairwise(track)), "at most a factor e^lr in either direction"
 
 
-def test_the_other_direction_would_not_pass():
-    """Negative control: multiplying by G / target (the sign turned) drives the weights apart."""
+def test_negative_control_the_opposite_sign_diverges():
+    """Multiplying by G / target instead of dividing drives the weights apart."""
     assert balance(GradNorm(torch.ones(2), 0.0, -0.1), [3.0, 1.0], updates=300)[0] > 1.9
 
 
@@ -43,7 +43,7 @@ def test_alpha_gives_slow_tasks_larger_gradients():
     gradnorm = GradNorm(torch.ones(2), alpha=1.5, lr=0.2)
     balance(gradnorm, [1.0, 1.0], [2.0, 4.0])
     weights = balance(gradnorm, [1.0, 1.0], [2.0, 1.0], updates=200)  # ratios 1 and 1/4: the first trains slowly
-    assert float(weights[0] / weights[1]) == pytest.approx(4**1.5, rel=1e-3)  # at rest G_t is proportional to r_t^alpha
+    assert float(weights[0] / weights[1]) == pytest.approx(4**1.5, rel=1e-3)  # at the fixed point G_t is proportional to r_t^alpha
     assert float(weights.sum()) == pytest.approx(2.0, rel=1e-6)
 
 
@@ -63,8 +63,8 @@ def test_one_update_against_a_slow_reference():
     assert balance(gradnorm, norms, losses).tolist() == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_step_goes_down_the_published_loss():
-    """d/dw_t sum |G_t - T_t| by autograd, targets held fixed, has the sign of our step for every task."""
+def test_the_step_descends_the_loss_of_the_paper():
+    """The gradient of sum |G_t - T_t| by autograd, with constant targets, orders the tasks as the step does."""
     norms = torch.tensor([3.0, 1.0, 0.5, 2.2])
     w = torch.ones(4, requires_grad=True)
     (w * norms - (w * norms).mean().detach()).abs().sum().backward()
@@ -82,13 +82,13 @@ def test_a_task_without_a_usable_gradient_is_left_out(bad):
     assert float(weights.sum()) == pytest.approx(3.0, rel=1e-6) and float(weights[0]) < 1 < float(weights[2])
 
 
-def test_nothing_to_compare_changes_nothing():
+def test_fewer_than_two_usable_tasks_change_nothing():
     for norms in ([0.0, 0.0], [math.nan, math.nan], [2.0, 0.0], [math.inf, 1.0]):
         start = torch.tensor([0.7, 1.3])
         assert torch.allclose(balance(GradNorm(start.clone(), 1.5, 0.1), norms), start, rtol=0, atol=1e-7), norms
 
 
-def test_initial_losses_are_those_of_the_first_usable_measurement():
+def test_initial_losses_are_from_the_first_usable_measurement():
     gradnorm = GradNorm(torch.ones(3), 1.5, 0.1)
     balance(gradnorm, [1.0, 0.0, 1.0], [5.0, 0.0, math.nan])
     assert gradnorm.initial_losses.tolist() == [5.0, 0.0, 0.0]
@@ -102,11 +102,11 @@ def test_weights_are_one_tensor_and_resume_is_exact():
     balance(gradnorm, [3.0, 2.0, 1.0], [1.0, 2.0, 3.0], updates=2)
     resumed = GradNorm(torch.ones(3), 1.5, 0.1)
     resumed.load_state_dict(gradnorm.state_dict())
-    forgetful = GradNorm(gradnorm.weights.clone(), 1.5, 0.1)
-    for each in (gradnorm, resumed, forgetful):
+    without_state = GradNorm(gradnorm.weights.clone(), 1.5, 0.1)
+    for each in (gradnorm, resumed, without_state):
         balance(each, [1.0, 2.0, 3.0], [1.5, 1.0, 2.0], updates=2)
     assert torch.equal(gradnorm.weights, resumed.weights) and torch.equal(gradnorm.initial_losses, resumed.initial_losses)
-    assert not torch.equal(gradnorm.weights, forgetful.weights), "negative control: the initial losses matter"
+    assert not torch.equal(gradnorm.weights, without_state.weights), "negative control: without the initial losses the weights differ"
     assert gradnorm.weights.data_ptr() == address
     with pytest.raises(ConfigError, match="other tasks"):
         GradNorm(torch.ones(2), 1.5, 0.1).load_state_dict(gradnorm.state_dict())

@@ -1,4 +1,4 @@
-"""Every weighting in real runs: one override starts it, a kill does not show, two processes are one, measuring changes no gradient."""
+"""Runs with every weighting: a killed run equals a whole one, two processes equal one, measuring changes no gradient."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENGTH = ["trainer.length=12steps", "schedule.log=[5steps]", "schedule.validate=
 
 
 def settings(name: str, *more: str) -> list[str]:
-    """Accumulation of four, and of one for surgery."""
+    """Return the settings of a run: accumulation of 4, of 1 for surgery."""
     one = ["trainer.micro_batch_size=32"] if name == "surgery" else []
     return [*LENGTH, *WEIGHTINGS[name], *one, "model.batch_norm=true", *more]
 
@@ -40,24 +40,24 @@ def weights_of(run: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", WEIGHTINGS)
-def test_a_killed_run_goes_on_bit_for_bit(tmp_path, name):
-    """Checkpoints between two rows, two intervals of dwa and two measurements of the conflict."""
+def test_a_killed_run_resumes_bit_for_bit(tmp_path, name):
+    """Checkpoints lie between two rows, two intervals of dwa and two measurements of the conflict."""
     options = settings(name, "schedule.checkpoint=[4steps]", "weighting.conflict=[3steps]")
     whole = runs.run("vectors", tmp_path / "whole", *options)
-    for call in (6, 4):  # work is lost since step 4, then since step 8
+    for call in (6, 4):  # loses the work since step 4, then since step 8
         with runs.killed(loop, "train_one_step", call):
             runs.start(runs.configuration("vectors", tmp_path / "cut", *options))
     cut = runs.run("vectors", tmp_path / "cut", *options)
     assert runs.differences(whole, cut) == []
     assert len(list((cut / "launches").iterdir())) == 3
-    if name != "surgery":  # its weights are those of the last update alone
+    if name != "surgery":  # its weights depend on the last update only
         assert distance(weights_of(whole), torch.ones(2)) > 1e-5, "the weights have moved"
     conflicts = [row["train/conflict/first/second"] for row in runs.rows(whole / "metrics.jsonl") if "train/conflict/first/second" in row]
     assert len(conflicts) == 2 and all(-1 <= cosine <= 1 for cosine in conflicts)
 
 
-def test_negative_control_a_conflict_that_is_forgotten_is_missed(tmp_path):
-    """It is measured at step 3, saved at 4, said at 5."""
+def test_negative_control_a_conflict_that_is_not_loaded_is_detected(tmp_path):
+    """It is measured at step 3, saved at step 4 and logged at step 5."""
     from linnaeus.weighting import GradientConflict
 
     options = [*LENGTH, "schedule.checkpoint=[4steps]", "weighting.conflict=[3steps]"]
@@ -74,7 +74,7 @@ def test_negative_control_a_conflict_that_is_forgotten_is_missed(tmp_path):
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
-    """root / <processes> / <name>, without the batch statistics that depend on the split. Alone surgery has one micro-batch of all."""
+    """Return the root of the runs, in <processes>/<name>. No batch statistics: they depend on the split. Surgery has one micro-batch."""
     root = tmp_path_factory.mktemp("split")
     for processes in (1, 2):
         jobs = []
@@ -99,7 +99,7 @@ def split(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", WEIGHTINGS)
-def test_two_processes_are_one(split, name):
+def test_two_processes_equal_one(split, name):
     one, two = split / "1" / name, split / "2" / name
     assert distance(gradients(one), gradients(two)) < 1e-10
     assert distance(parameters(one, "vectors"), parameters(two, "vectors")) < 1e-10
@@ -109,20 +109,20 @@ def test_two_processes_are_one(split, name):
         for key, value in states[0][part].items():
             if isinstance(value, torch.Tensor):
                 assert torch.allclose(value, states[1][part][key], rtol=1e-10, atol=1e-14, equal_nan=True), (part, key)
-    said = [[row.get("train/conflict/first/second") for row in runs.rows(folder / "vectors/run/metrics.jsonl")] for folder in (one, two)]
-    assert any(cosine is not None for cosine in said[0])
-    assert [c is None for c in said[0]] == [c is None for c in said[1]]
-    assert all(abs(a - b) < 1e-10 for a, b in zip(*said) if a is not None)
+    logged = [[row.get("train/conflict/first/second") for row in runs.rows(folder / "vectors/run/metrics.jsonl")] for folder in (one, two)]
+    assert any(cosine is not None for cosine in logged[0])
+    assert [c is None for c in logged[0]] == [c is None for c in logged[1]]
+    assert all(abs(a - b) < 1e-10 for a, b in zip(*logged) if a is not None)
 
 
-def test_negative_control_every_weighting_has_weights_of_its_own(split):
-    """Weights that had nothing to do with the data would agree as well."""
+def test_negative_control_every_weighting_has_different_weights(split):
+    """Weights that do not depend on the data would also agree between one and two processes."""
     found = {name: weights_of(split / "1" / name / "vectors/run") for name in WEIGHTINGS}
     assert len({str(weights.tolist()) for weights in found.values()}) == len(found)
     assert distance(found["gradnorm"], found["trunk"]) > 1e-6
 
 
-# -- what is measured changes nothing ------------------------------------------------------------------------------------------------
+# -- measuring does not change an update ---------------------------------------------------------------------------------------------
 
 MEASURED = {
     "conflict": ["weighting.conflict=[1steps]"],
@@ -140,7 +140,7 @@ def trained(root: Path, *options: str) -> tuple[dict, dict]:
 
 @contextlib.contextmanager
 def compiled_without_inductor() -> Iterator[None]:
-    """Autograd as compiled, kernels as they are: inductor takes a minute. Backwards give memory away, torch's default."""
+    """Compile autograd only: inductor takes a minute. Backwards donate their buffers, the default of torch."""
     import torch._functorch.config as functorch
 
     compile_part = nn.Module.compile
@@ -151,7 +151,7 @@ def compiled_without_inductor() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_optimizer_sees_the_same_bits_with_and_without_measuring(tmp_path, plain, name):
-    """Over a run: weights, moments and batch statistics."""
+    """Compare weights, moments and batch statistics at the end of a run."""
     assert runs.unequal(plain, trained(tmp_path, *MEASURED[name])) == []
 
 
@@ -160,7 +160,7 @@ def plain(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("plain"))
 
 
-def test_compiled_too(tmp_path):
+def test_a_compiled_model_has_the_same_bits_too(tmp_path):
     with compiled_without_inductor():
         plain = trained(tmp_path / "plain", "trainer.compile=true")
         for name in ("conflict", "trunk"):
@@ -168,14 +168,14 @@ def test_compiled_too(tmp_path):
             assert runs.unequal(plain, found) == [], name
 
 
-def test_negative_control_a_compiled_backward_that_gives_its_memory_away_cannot_be_measured(tmp_path):
+def test_negative_control_measuring_fails_with_donated_buffers(tmp_path):
     nothing = mock.patch.object(build, "keep_compiled_graphs", lambda: None)
     with compiled_without_inductor(), nothing, pytest.raises(RuntimeError, match="donated"):
         trained(tmp_path, "trainer.compile=true", *MEASURED["trunk"])
 
 
-def test_looking_at_the_losses_again_changes_no_buffer_and_has_the_same_dropout(tmp_path):
-    """Until the weights move, a run with FAMO is the run without it; and losses after no update are those before."""
+def test_the_second_forward_changes_no_buffer_and_has_the_same_dropout(tmp_path):
+    """A run with FAMO equals one without it until its weights move. If an update changes nothing, the losses after it are equal."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     original = loop.loss_sums_after_update
 
@@ -188,7 +188,7 @@ def test_looking_at_the_losses_again_changes_no_buffer_and_has_the_same_dropout(
     with mock.patch.object(loop, "loss_sums_after_update", loss_sums_after_update):
         measured = trained(tmp_path / "famo", *famo)
         plain = trained(tmp_path / "plain", *famo[2:])
-        assert runs.unequal(plain, measured) == [], "it was looked at after the last update"
+        assert runs.unequal(plain, measured) == [], "the second forward is after the last update"
         assert len(seen) == 1 and not torch.equal(*seen[0])
         trained(tmp_path / "still", *famo, "weighting.warmup=0steps", "optimizer.lr=1e-30", "optimizer.weight_decay=0")
     for before, after in seen[1:]:

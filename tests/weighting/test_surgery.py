@@ -1,6 +1,6 @@
-"""Gradient surgery: the weighted sum of losses has the gradient that surgery on the tasks' gradients themselves would give.
+"""Gradient surgery: the gradient of the weighted sum of losses equals surgery on the task gradients themselves.
 
-The library is stood in for by a few lines where it is not installed, so that what is ours is tested anyway.
+If the library is not installed, a few lines replace it, so that the code around it is tested.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from linnaeus.weighting import surgery as module
 INSTALLED = importlib.util.find_spec("torchjd") is not None
 
 
-class StandIn:
-    """PCGrad on a Gramian, orders from torch's global generator, as the library has it."""
+class ReplacementPCGrad:
+    """PCGrad on a Gramian, with orders from torch's global generator, like the library."""
 
     def __call__(self, gramian):
         assert gramian.isfinite().all() and gramian.device.type == "cpu"
@@ -35,17 +35,17 @@ class StandIn:
         return torch.stack(rows).sum(0)
 
 
-@pytest.fixture(params=["stand-in", *(["torchjd"] if INSTALLED else [])])
+@pytest.fixture(params=["replacement", *(["torchjd"] if INSTALLED else [])])
 def library(request, monkeypatch):
-    if request.param == "stand-in":
+    if request.param == "replacement":
         package = types.ModuleType("torchjd")
         package.aggregation = types.ModuleType("torchjd.aggregation")
-        package.aggregation.PCGradWeighting = StandIn
+        package.aggregation.PCGradWeighting = ReplacementPCGrad
         monkeypatch.setitem(sys.modules, "torchjd", package)
         monkeypatch.setitem(sys.modules, "torchjd.aggregation", package.aggregation)
 
 
-def shown(rows, update=1):
+def measured(rows, update=1):
     return Measurements(update, True, gramian=rows @ rows.T)
 
 
@@ -53,39 +53,39 @@ def vectors(*rows):
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def test_the_weighted_sum_is_that_of_projected_gradients(library):
-    """Two tasks, so that the order does not matter: each loses its component along the other (Yu et al. 2020, algorithm 1)."""
+def test_the_weighted_sum_equals_the_sum_of_projected_gradients(library):
+    """With two tasks the order has no effect: each gradient loses its component along the other (Yu et al. 2020, algorithm 1)."""
     g = vectors([1.0, 0.5, 0.0], [-2.0, 0.3, 1.0])
     projected = [g[0] - (g[0] @ g[1]) / (g[1] @ g[1]) * g[1], g[1] - (g[0] @ g[1]) / (g[0] @ g[0]) * g[0]]
     surgery = Surgery(torch.ones(2, dtype=torch.float64), "pcgrad", seed=0)
-    surgery.finish(shown(g))
-    ours, theirs = surgery.weights @ g, projected[0] + projected[1]
-    torch.testing.assert_close(ours / ours.norm(), theirs / theirs.norm())
-    assert (g @ ours >= -1e-12).all() and (g @ g.sum(0)).min() < 0, "no task gets worse, which with equal weights one would"
+    surgery.finish(measured(g))
+    combined, expected = surgery.weights @ g, projected[0] + projected[1]
+    torch.testing.assert_close(combined / combined.norm(), expected / expected.norm())
+    assert (g @ combined >= -1e-12).all() and (g @ g.sum(0)).min() < 0, "no task gets worse; with equal weights one would"
     assert surgery.weights.sum().item() == pytest.approx(2.0)
 
 
 def test_configured_weights_scale_the_gradients_before_surgery(library):
     g = vectors([1.0, 0.5], [-2.0, 0.3])
     weighted, scaled = Surgery(torch.tensor([0.5, 1.5]).double(), "pcgrad", 0), Surgery(torch.ones(2).double(), "pcgrad", 0)
-    weighted.finish(shown(g))
-    scaled.finish(shown(g * torch.tensor([[0.5], [1.5]])))
+    weighted.finish(measured(g))
+    scaled.finish(measured(g * torch.tensor([[0.5], [1.5]])))
     a, b = weighted.weights @ g, scaled.weights @ (g * torch.tensor([[0.5], [1.5]]))
     torch.testing.assert_close(a / a.norm(), b / b.norm())
 
 
-def test_without_conflict_or_gradient_weights_are_those_configured(library):
+def test_without_conflict_or_gradient_the_configured_weights_are_used(library):
     surgery = Surgery(torch.tensor([0.5, 1.5, 1.0]).double(), "pcgrad", 0)
-    surgery.finish(shown(vectors([-1.0, 0.5], [2.0, 0.3], [1.0, 1.0])))
+    surgery.finish(measured(vectors([-1.0, 0.5], [2.0, 0.3], [1.0, 1.0])))
     assert surgery.weights.tolist() != [0.5, 1.5, 1.0]
     for rows in (vectors([1.0, 0.5], [2.0, 0.3], [1.0, 1.0]), vectors([1.0, 0.5], [0.0, 0.0], [1.0, 1.0])):
-        surgery.finish(shown(rows))
+        surgery.finish(measured(rows))
         assert surgery.weights.tolist() == pytest.approx([0.5, 1.5, 1.0])
-    surgery.finish(shown(vectors([1.0, 0.5], [torch.nan, 0.0], [-1.0, 1.0])))
+    surgery.finish(measured(vectors([1.0, 0.5], [torch.nan, 0.0], [-1.0, 1.0])))
     assert surgery.weights[1] == 1.5 and surgery.weights.isfinite().all()
 
 
-def test_orders_follow_from_the_number_of_the_update_and_leave_the_generator_alone(library):
+def test_orders_depend_on_the_number_of_the_update_and_restore_the_generator(library):
     g = vectors([1.0, 0.2, 0.0], [-1.0, 1.0, 0.3], [-0.5, -2.0, 1.0], [0.3, -0.4, -1.0])
     found = {}
     for update in (*range(1, 40), *range(39, 0, -1)):
@@ -93,13 +93,13 @@ def test_orders_follow_from_the_number_of_the_update_and_leave_the_generator_alo
         torch.manual_seed(update)
         expected = torch.rand(3)
         torch.manual_seed(update)
-        surgery.finish(shown(g, update))
+        surgery.finish(measured(g, update))
         assert torch.equal(torch.rand(3), expected)
         assert torch.equal(found.setdefault(update, surgery.weights), surgery.weights)
-    assert len({str(weights.tolist()) for weights in found.values()}) > 1, "the order matters here"
+    assert len({str(weights.tolist()) for weights in found.values()}) > 1, "the order has an effect here"
 
 
-def test_a_missing_library_is_one_line_that_says_how_to_get_it(monkeypatch):
+def test_a_missing_library_raises_one_line_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchjd", None)
     with pytest.raises(ConfigError) as error:
         Surgery(torch.ones(2), "pcgrad", 0)
@@ -107,7 +107,7 @@ def test_a_missing_library_is_one_line_that_says_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.skipif(not INSTALLED, reason="torchjd is not installed")
-def test_every_method_is_one_the_library_has():
+def test_the_library_has_every_method():
     for method in module.METHODS:
         try:
             found = module.library_weighting(method)

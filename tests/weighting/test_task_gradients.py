@@ -1,4 +1,4 @@
-"""Gradients of tasks at the three places, however the global batch is split, against plain backward passes; and their cosines."""
+"""Task gradients at the three places, for several splits of the global batch, compared with plain backward; and their cosines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TASKS = 2
 PLACES = ("shared", "features", "trunk")
 
 
-def alone(tensor):
+def identity(tensor):
     return tensor
 
 
@@ -46,7 +46,7 @@ def data():
 
 
 def measured(place, pieces=((slice(0, 12),),), scale=None, stacked=False):
-    """Totals of the same 12 samples cut into processes (tuples) of micro-batches (slices)."""
+    """Return the totals of the same 12 samples, split into processes (tuples) of micro-batches (slices)."""
     net, (x, labels, counts) = Net().double(), data()
     messages = []
 
@@ -62,13 +62,13 @@ def measured(place, pieces=((slice(0, 12),),), scale=None, stacked=False):
             losses = [total / count for total, count in zip(net.sums(features, labels[part]), counts)]
             gradients.add(torch.stack(losses) if stacked else losses, {"per_rank": features}, scale)
         last = rank == len(pieces) - 1
-        found = gradients.total((lambda mine: sum([*messages, mine])) if last else collect)
+        found = gradients.total((lambda own: sum([*messages, own])) if last else collect)
     assert all(parameter.grad is None for parameter in net.parameters())
     return found
 
 
 def reference(place):
-    """[T, P] by one plain backward per task; at the features a row of all samples, each run alone."""
+    """Return [T, P] by one plain backward per task; at the features each sample is run separately."""
     net, (x, labels, counts) = Net().double(), data()
     rows = []
     for task in range(TASKS):
@@ -90,7 +90,7 @@ SPLITS = [((slice(0, 12),),), ((slice(0, 5), slice(5, 12)),), ((slice(0, 3), sli
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("pieces", SPLITS, ids=("whole", "two micro-batches", "two processes"))
-def test_norms_and_products_are_of_the_whole_gradient_however_it_is_split(place, pieces):
+def test_norms_and_products_do_not_depend_on_the_split(place, pieces):
     rows, at_shared = reference(place), reference("shared")
     for stacked in (False, True):
         losses, norms, gramian, shared = measured(place, pieces, stacked=stacked)
@@ -100,8 +100,7 @@ def test_norms_and_products_are_of_the_whole_gradient_however_it_is_split(place,
         torch.testing.assert_close(losses, measured(place)[0], rtol=1e-12, atol=0)
 
 
-def test_the_places_are_different_quantities_and_a_sum_of_norms_another():
-    """Negative controls."""
+def test_negative_control_places_differ_and_so_does_a_sum_of_norms():
     norms = {place: measured(place)[1] for place in PLACES}
     relative = {place: (found[0] / found[1]).item() for place, found in norms.items()}
     assert len({round(value, 6) for value in relative.values()}) == 3
@@ -115,7 +114,7 @@ def test_the_loss_scale_is_divided_out(place):
         torch.testing.assert_close(scaled, plain, rtol=1e-12, atol=1e-15)
 
 
-def test_without_being_asked_only_the_last_shared_layer_is_looked_at():
+def test_without_at_place_only_the_last_shared_layer_is_differentiated():
     net, (x, labels, _) = Net().double(), data()
     gradients = TaskGradients(list(net.norm.parameters()), "trunk", net.trunk_parameters())
     gradients.start(at_place=False)
@@ -123,13 +122,15 @@ def test_without_being_asked_only_the_last_shared_layer_is_looked_at():
     assert gradients._vectors.shape == (TASKS, 16)
 
 
-def test_frozen_parameters_are_left_out_and_a_frozen_layer_is_not_measured():
+def test_frozen_parameters_are_left_out_and_a_frozen_layer_has_no_conflict():
     net = Net()
     net.norm.bias.requires_grad_(False)
     assert TaskGradients(list(net.norm.parameters())).shared == [net.norm.weight]
     net.norm.weight.requires_grad_(False)
     gradients = TaskGradients(list(net.norm.parameters()))
-    weighting_meter = WeightingMeter(FixedWeighting(torch.ones(TASKS)), GradientConflict(("a", "b"), torch.device("cpu")), gradients, alone)
+    weighting_meter = WeightingMeter(
+        FixedWeighting(torch.ones(TASKS)), GradientConflict(("a", "b"), torch.device("cpu")), gradients, identity
+    )
     weighting_meter.start(1, torch.ones(TASKS), due=False, conflict_due=True)
     x, labels, _ = data()
     weighting_meter.measure(torch.stack(net.sums(net.features(x.float()), labels)), None, None)
@@ -138,7 +139,7 @@ def test_frozen_parameters_are_left_out_and_a_frozen_layer_is_not_measured():
 
 
 @pytest.mark.parametrize("outputs", [torch.ones(3), {"logits": torch.ones(3)}, {"per_rank": [1.0]}])
-def test_a_model_without_features_is_refused_in_one_line(outputs):
+def test_a_model_without_features_raises_one_line(outputs):
     net, (x, labels, _) = Net().double(), data()
     gradients = TaskGradients(list(net.norm.parameters()), "features")
     with pytest.raises(ConfigError, match=r"^weighting.place=features: this model .*use weighting.place=shared$"):
@@ -150,14 +151,14 @@ def test_a_model_without_features_is_refused_in_one_line(outputs):
 # -- conflict ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_cosines_are_of_the_whole_gradients_and_said_once():
+def test_cosines_are_of_the_whole_gradients_and_logged_once():
     conflict = GradientConflict(("genus", "species"), torch.device("cpu"))
     assert conflict.row() == {}
     for pieces in SPLITS:
         conflict.update(measured("features", pieces)[3])
         row, expected = conflict.row(), torch.nn.functional.cosine_similarity(*reference("shared"), dim=0).item()
         assert row == {"train/conflict/genus/species": pytest.approx(expected, rel=1e-12)}
-        assert conflict.row() == {}, "until it is measured again"
+        assert conflict.row() == {}, "until the next measurement"
     halves = [torch.nn.functional.cosine_similarity(*_vectors_of(part), dim=0).item() for part in (slice(0, 6), slice(6, 12))]
     assert abs(sum(halves) / 2 - expected) > 1e-3, "negative control: a mean of cosines is another number"
 
@@ -168,7 +169,7 @@ def _vectors_of(part):
     return [torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.norm.parameters()), retain_graph=True)]) for loss in losses]
 
 
-def test_a_task_without_a_gradient_has_no_cosine_and_state_goes_on():
+def test_a_task_without_a_gradient_has_no_cosine_and_state_is_restored():
     conflict, resumed = (GradientConflict("abc", torch.device("cpu")) for _ in range(2))
     rows = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 1.0]])
     conflict.update(rows @ rows.T)
@@ -178,4 +179,4 @@ def test_a_task_without_a_gradient_has_no_cosine_and_state_goes_on():
         assert list(row) == ["train/conflict/a/b", "train/conflict/a/c", "train/conflict/b/c"]
         assert math.isnan(row["train/conflict/a/b"]) and row["train/conflict/a/c"] == pytest.approx(-math.sqrt(0.5))
     resumed.load_state_dict(conflict.state_dict())
-    assert resumed.row() == {}, "said before the checkpoint"
+    assert resumed.row() == {}, "logged before the checkpoint"

@@ -1,4 +1,4 @@
-"""Which weighting a configuration builds, and what is refused."""
+"""Weightings built from configurations, and invalid configurations."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_build(name):
     found.load_state_dict(found.state_dict())
 
 
-def test_a_weight_of_zero_is_said():
+def test_a_weight_of_zero_is_noted():
     (line,) = weighting_notes(configured("weighting=fixed", "weighting.weights={genus: 0.0, species: 1.0}"))
     assert "the loss of genus has weight 0" in line
     assert weighting_notes(configured("weighting=fixed", "weighting.weights={genus: 0.1}")) == ()
 
 
 @pytest.mark.parametrize(
-    ("name", "weights", "tasks", "words"),
+    ("name", "weights", "tasks", "message"),
     [
         ("fixed", "{kingdom: 1.0}", ("genus", "species"), "weighting.weights.kingdom: kingdom is not a task; choose from genus, species"),
         ("fixed", "{genus: -1.0}", ("genus", "species"), "weighting.weights.genus=-1.0"),
@@ -52,7 +52,7 @@ def test_a_weight_of_zero_is_said():
         ("surgery", "{}", ("genus", "species"), "so it needs one micro-batch per window, not 2"),
     ],
 )
-def test_refusals(name, weights, tasks, words):
+def test_invalid_configurations_raise(name, weights, tasks, message):
     with pytest.raises(ConfigError) as error:
         build_weighting(configured(f"weighting={name}", f"weighting.weights={weights}"), tasks, CPU, accumulation=2)
-    assert words in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""A small tree with an unnamed place in it, prepared batches, and configurations of models, for the tests of this folder."""
+"""Fixtures of the taxonomy tests: a small tree with a hole, prepared batches, and configurations of models."""
 
 from types import SimpleNamespace
 
@@ -15,14 +15,14 @@ RANKS = ("order", "family", "genus", "species")
 
 @pytest.fixture(scope="session")
 def tree() -> TaxonomyTree:
-    """3 orders, 5 families, 7 genera (one of them without a family) and 13 species."""
+    """Return a tree of 3 orders, 5 families, 7 genera (one of them without a family) and 13 species."""
     rows = [(f"o{i % 3}", f"o{i % 3}f{i % 2}" if i % 7 else "", f"o{i % 3}f{i % 2}g{i % 4 // 2}", f"s{i}") for i in range(13)]
     return TaxonomyTree.from_lineages(RANKS, np.array(rows))[0]
 
 
 @pytest.fixture(scope="session")
 def make_config():
-    """A configuration with what `build_classifier` reads: `make_config(size="micro")` or `make_config(backbone="resnet10t")`."""
+    """Return a function that makes the config of `build_classifier`: `make_config(size="micro")`, `make_config(backbone="resnet10t")`."""
 
     def make(*, image_size=48, seed=0, dropout=0.0, drop_path=0.0, **choice):
         if "size" in choice:
@@ -36,7 +36,7 @@ def make_config():
 
 @pytest.fixture(scope="session")
 def make_batch(tree):
-    """A prepared batch of `count` random samples with null labels, absent components, stand-ins and, if asked, mixed pairs."""
+    """Return a function that makes a prepared batch of random samples with null labels, absent components, placeholders and mixed pairs."""
 
     def make(count=6, image_size=48, seed=0, mixed=False, dtype=torch.float32, components=COMPONENTS):
         g = torch.Generator().manual_seed(seed)

@@ -1,6 +1,6 @@
-"""Every validation metric once more, straight from its definition: one sample, one taxon and one pair of taxa at a time, in Python floats.
+"""A slow reference of every validation metric: one sample, one taxon and one pair of taxa at a time, in Python floats.
 
-Nothing here is shared with `linnaeus.workloads.taxonomy.metrics`; of the tree only `anchor` (the nearest known ancestor) is read.
+It shares no code with `linnaeus.workloads.taxonomy.metrics`, and reads only `anchor` (the nearest known ancestor) of the tree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def mean(values):
 
 
 class Taxa:
-    """Taxa as (rank, class); the virtual root is None."""
+    """The taxa of a tree as (rank, class); the virtual root is None."""
 
     def __init__(self, tree):
         self.tree, self.last = tree, len(tree.ranks) - 1
@@ -37,7 +37,7 @@ class Taxa:
         return None
 
     def _chain(self, taxon):
-        """From the taxon up to its root."""
+        """Return the taxa from `taxon` up to its root."""
         chain = []
         while taxon is not None:
             chain.append(taxon)
@@ -60,12 +60,12 @@ class Taxa:
 
 
 def reference(tree, scores, batch, training_counts):
-    """All metrics but the confidence intervals. `scores`: log_probs (per rank), path, consistent."""
+    """Return all metrics except the confidence intervals. `scores`: log_probs (per rank), path, consistent."""
     taxa, span, last = Taxa(tree), range(len(tree.ranks)), len(tree.ranks) - 1
     rows = [i for i in range(len(batch["weight"])) if batch["weight"][i] > 0]
     y, path = batch["label"].tolist(), scores["path"].tolist()
     raw = [rank.tolist() for rank in scores["log_probs"]]
-    p = [[_given_a_class(raw[r][i], tree.sizes[r]) for i in range(len(y))] for r in span]
+    p = [[_class_probabilities(raw[r][i], tree.sizes[r]) for i in range(len(y))] for r in span]
     order = [[sorted(range(tree.sizes[r]), key=lambda c, z=p[r][i]: (-z[c], c)) for i in range(len(y))] for r in span]
     finest = [i for i in rows if y[i][last] >= 0]
     out, losses = {}, []
@@ -78,9 +78,9 @@ def reference(tree, scores, batch, training_counts):
         if scores["consistent"] and rows:
             out[f"{rank}/marginal_top1"] = mean([float(y[i][r] == order[r][i][0]) for i in known])
         if len(raw[r][0]) > tree.sizes[r]:
-            said = [i for i in rows if raw[r][i][-1] > max(raw[r][i][:-1])]
-            out[f"{rank}/null_recall"] = mean([float(i in said) for i in rows if y[i][r] < 0])
-            out[f"{rank}/null_precision"] = mean([float(y[i][r] < 0) for i in said])
+            predicted_null = [i for i in rows if raw[r][i][-1] > max(raw[r][i][:-1])]
+            out[f"{rank}/null_recall"] = mean([float(i in predicted_null) for i in rows if y[i][r] < 0])
+            out[f"{rank}/null_precision"] = mean([float(y[i][r] < 0) for i in predicted_null])
         share = {c: mean([right[i] for i in known if y[i][r] == c]) for c in range(tree.sizes[r])}
         seen = training_counts[r]
         out[f"{rank}/macro_top1"] = mean(share.values())
@@ -98,25 +98,25 @@ def reference(tree, scores, batch, training_counts):
     height = {i: taxa.height(predicted[i], truth[i]) for i in finest}
     out["hd1"] = mean(height.values())
     out["severity"] = mean([height[i] for i in finest if path[i][last] != y[i][last]])
-    safest = {i: by_risk(taxa, p[last][i]) for i in finest}
+    least_risk = {i: by_risk(taxa, p[last][i]) for i in finest}
     for k in (5, 20):
         out[f"hd{k}"] = mean([mean([taxa.height((last, c), truth[i]) for c in order[last][i][:k]]) for i in finest])
-        out[f"crm_hd{k}"] = mean([mean([taxa.height((last, c), truth[i]) for c in safest[i][:k]]) for i in finest])
-    risky = {i: taxa.height((last, safest[i][0]), truth[i]) for i in finest}
+        out[f"crm_hd{k}"] = mean([mean([taxa.height((last, c), truth[i]) for c in least_risk[i][:k]]) for i in finest])
+    risky = {i: taxa.height((last, least_risk[i][0]), truth[i]) for i in finest}
     out["crm_top1"] = mean([float(h == 0) for h in risky.values()])
     out["crm_hd1"], out["crm_severity"] = mean(risky.values()), mean([h for h in risky.values() if h])
     for name, value in (("depth", lambda t: len(taxa.chains[t])), ("info", lambda t: bits(taxa, t))):
         found = [hierarchical(taxa, value, truth[i], predicted[i]) for i in rows if truth[i] is not None]
-        for j, what in enumerate(("precision", "recall", "f1")):
-            out[f"{name}_{what}"] = mean([f[j] for f in found])
-    sure = {i: p[predicted[i][0]][i][predicted[i][1]] for i in finest}
-    out["aurc"] = aurc([(sure[i], path[i][last] != y[i][last]) for i in finest])
+        for j, score in enumerate(("precision", "recall", "f1")):
+            out[f"{name}_{score}"] = mean([f[j] for f in found])
+    confidence = {i: p[predicted[i][0]][i][predicted[i][1]] for i in finest}
+    out["aurc"] = aurc([(confidence[i], path[i][last] != y[i][last]) for i in finest])
     out["hierarchical_aurc"] = hierarchical_aurc(taxa, [(predicted[i], truth[i], p[last][i]) for i in finest])
     return out
 
 
-def _given_a_class(log_p, size):
-    """Probabilities of the classes of a rank, without what the null label and taxa without a class there have."""
+def _class_probabilities(log_p, size):
+    """Return the probabilities of the classes of a rank, conditional on a class."""
     total = math.fsum(math.exp(v) for v in log_p[:size])
     return [math.exp(v) / total for v in log_p[:size]]
 
@@ -136,7 +136,7 @@ def ece(pairs):
 
 
 def by_risk(taxa, p):
-    """Finest classes by expected height, from the dense matrix of heights."""
+    """Return the finest classes by expected height, from the dense matrix of heights."""
     risk = [math.fsum(p[y] * taxa.height(c, taxa.finest[y]) for y in range(len(p))) for c in taxa.finest]
     return sorted(range(len(p)), key=lambda c: (round(risk[c], 12), c))
 
@@ -151,7 +151,7 @@ def hierarchical(taxa, value, y, p):
 
 
 def aurc(pairs):
-    """Mean over all prefixes of the ordered samples; within samples of equal confidence, over all of them in turn."""
+    """Return the mean risk over all prefixes of the samples by confidence; among equal confidences, the mean over their orders."""
     n, total = 0, 0.0
     risks, errors = [], 0.0
     for confidence in sorted({c for c, _ in pairs}, reverse=True):

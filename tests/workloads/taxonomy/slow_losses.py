@@ -1,6 +1,6 @@
-"""Losses as their papers write them: dense targets [C, C], trees walked from node to node, one sample and one label at a time, float64.
+"""Slow reference losses as in their papers: dense targets [C, C], walks from node to node, one sample and one label at a time, float64.
 
-Also random trees and labels to compare on, and `LeafScores`: scores that are one distribution on the tree, made by hand.
+Also random trees and labels, and `LeafScores`, a simple implementation of scores that are one distribution on the tree.
 """
 
 import math
@@ -15,7 +15,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RANKS = ("order", "family", "genus", "species")
 BALANCE = {"class_weights": "none", "effective_beta": None, "class_weight_cap": None, "logit_adjustment": 0.0}
-OWN = {  # schema, and what it has of its own
+SETTINGS = {  # loss -> schema and its own settings
     "cross_entropy": (settings.CrossEntropyConfig, {"label_smoothing": 0.0}),
     "label_smoothing": (settings.CrossEntropyConfig, {"label_smoothing": 0.2}),
     "taxonomic_smoothing": (TaxonomicSmoothingConfig, {"label_smoothing": 0.3, "beta": 0.4}),
@@ -23,18 +23,18 @@ OWN = {  # schema, and what it has of its own
     "conditional": (ConditionalConfig, {"alpha": 0.3}),
     "marginal": (MarginalConfig, {}),
 }
-LOSSES = list(OWN)
+LOSSES = list(SETTINGS)
 INVERSE = {"class_weights": "inverse", "class_weight_cap": 1.5, "logit_adjustment": 0.7}
 EFFECTIVE = {"class_weights": "effective", "effective_beta": 0.8}
 
 
 def loss_config(name, **balance):
-    schema, own = OWN[name]
+    schema, own = SETTINGS[name]
     return schema(**{"name": name, **BALANCE, **own, **balance})
 
 
 def random_tree(seed: int, rows: int = 60) -> tuple[TaxonomyTree, np.ndarray]:
-    """A tree with several roots, holes, homonyms and lineages that end early, and the labels of its `rows`, int64 [rows, R]."""
+    """Return a tree with several roots, holes, homonyms and short lineages, and the labels of its `rows`, int64 [rows, R]."""
     rng = np.random.default_rng(seed)
     names = np.array([[f"{'ofgs'[r]}{rng.integers((2, 3, 3, 4)[r])}" for r in range(4)] for _ in range(rows)])
     for i in range(rows):
@@ -46,7 +46,7 @@ def random_tree(seed: int, rows: int = 60) -> tuple[TaxonomyTree, np.ndarray]:
 
 
 def random_batch(tree, labels, seed=0, count=10, nulls=False, mixed=False):
-    """Labels of random rows, a few hidden, some turned into the null class, with stand-ins, weights and, if asked, pairs."""
+    """Return labels of random rows, a few removed, some converted to the null class, with placeholders and weights; `mixed`: with pairs."""
     rng = np.random.default_rng(seed)
 
     def some():
@@ -60,11 +60,11 @@ def random_batch(tree, labels, seed=0, count=10, nulls=False, mixed=False):
     return batch | ({"label2": some(), "share": torch.from_numpy(rng.choice([1.0, 0.3, 0.8], size=count)).float()} if mixed else {})
 
 
-# ---- the tree, walked
+# -- walks through the tree --
 
 
 def chain(tree, node):
-    """The node and its ancestors, finest first."""
+    """Return the node and its ancestors, finest first."""
     found = []
     while node >= 0:
         found.append(int(node))
@@ -73,7 +73,7 @@ def chain(tree, node):
 
 
 def height(tree, rank, a, b):
-    """Ranks between `rank` and the lowest ancestor that two of its classes have in common; one above the coarsest where there is none."""
+    """Return the number of ranks between `rank` and the lowest common ancestor of two of its classes; `rank` + 1 if there is none."""
     above = chain(tree, tree.offsets[rank] + b)
     for node in chain(tree, tree.offsets[rank] + a):
         if node in above:
@@ -82,7 +82,7 @@ def height(tree, rank, a, b):
 
 
 def dense_target(config, tree, rank):
-    """float64 [C, C]: the target of each label."""
+    """Return the target of each label, float64 [C, C]."""
     classes = tree.sizes[rank]
     heights = [[height(tree, rank, y, c) for c in range(classes)] for y in range(classes)]
     target = torch.zeros(classes, classes, dtype=torch.float64)
@@ -103,7 +103,7 @@ def dense_target(config, tree, rank):
 
 
 def slow_weights(config, counts):
-    """Class weights by bisection on their common factor."""
+    """Return class weights, by bisection on their common factor."""
     labels = sum(counts)
     if config.class_weights == "none" or labels == 0:
         return [1.0] * len(counts)
@@ -118,7 +118,7 @@ def slow_weights(config, counts):
     return [min(low * w, cap) for w in raw]
 
 
-# ---- scores of both kinds, slowly: log_p(b, r) [C_r or C_r + 1] and conditional(b, r, labels of the sample)
+# -- slow scores of both kinds: log_p(b, r) [C_r or C_r + 1] and conditional(b, r, labels of the sample) --
 
 
 class SlowLinear:
@@ -134,7 +134,7 @@ class SlowLinear:
 
 
 def leaf_paths(tree, null):
-    """Classes on the way to each leaf; with `null`, one more leaf under every inner taxon, and one at the top."""
+    """Return the classes on the path to each leaf; with `null`, there is one more leaf under every inner taxon and one at the top."""
     inner = set(tree.node_parent.tolist()) - {-1}
     leaves = [n for n in range(tree.offsets[-1]) if n not in inner]
     extra = [-1, *sorted(inner)] if null else []
@@ -162,7 +162,7 @@ class SlowLeaves:
 
 
 class LeafScores(Scores):
-    """A softmax over the leaves, with dense tables; the conditional is the quotient of two masses."""
+    """A softmax over the leaves with dense tables. A conditional probability is the quotient of two sums over leaves."""
 
     consistent = True
 
@@ -171,7 +171,7 @@ class LeafScores(Scores):
         self.paths = torch.from_numpy(leaf_paths(tree, null))
 
     def _mass(self, keep):
-        """log of the mass of the leaves `keep`, bool [B, L] or [L]."""
+        """Return the log of the probability of the leaves `keep`, bool [B, L] or [L]."""
         return torch.logsumexp(self.z.masked_fill(~keep, -math.inf), 1) - torch.logsumexp(self.z, 1)
 
     def log_probs(self):
@@ -201,7 +201,7 @@ class LeafScores(Scores):
 
 
 def leaf_priors(tree, null, priors):
-    """[L]: of taxa by their rank, of null leaves by what is known."""
+    """Return the log prior of each leaf, [L]: of its taxon at its rank, or of a null leaf by its finest known taxon."""
     found = []
     for i, path in enumerate(paths := leaf_paths(tree, null)):
         known = [r for r, c in enumerate(path) if c >= 0]
@@ -211,11 +211,11 @@ def leaf_priors(tree, null, priors):
     return torch.stack(found)
 
 
-# ---- the losses
+# -- the losses --
 
 
 def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
-    """Sums [R] and denominators [R]. `power`: of the class weights in the loss; other than 1 it is wrong, for negative controls."""
+    """Return sums [R] and denominators [R]. `power`: exponent of the class weights in the loss; not 1 for negative controls."""
     counting = train_labels.copy()
     if isinstance(config, MarginalConfig):
         for row in counting:
@@ -250,7 +250,7 @@ def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
 
 
 def slow_priors(tree, train_labels):
-    """Log shares by counting rows, as `Priors` has them."""
+    """Return `Priors` by counting rows."""
     rows = len(train_labels)
     log_share = lambda values: torch.tensor([math.log(max(n, 1) / rows) for n in values], dtype=torch.float64)
     ranks = [[sum(row[r] == c for row in train_labels) for c in [*range(size), -1]] for r, size in enumerate(tree.sizes)]

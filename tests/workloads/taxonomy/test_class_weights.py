@@ -1,4 +1,4 @@
-"""Counts of training labels, class weights that act once, priors of logit adjustment."""
+"""Test the counts of training labels, class weights, and the priors of logit adjustment."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def long_tail(seed, classes=12):
 @pytest.mark.parametrize("cap", [None, 1.2, 4.0])
 @pytest.mark.parametrize("kind, beta", [("inverse", None), ("effective", 0.9), ("none", None)])
 @pytest.mark.parametrize("seed", range(5))
-def test_weights_have_the_mean_one_and_stay_below_the_cap(kind, beta, cap, seed):
+def test_class_weights_have_mean_1_and_stay_below_the_cap(kind, beta, cap, seed):
     counts = long_tail(seed)
     found = class_weights(counts, kind, beta, cap)
     config = slow.loss_config("cross_entropy", class_weights=kind, effective_beta=beta, class_weight_cap=cap)
@@ -29,10 +29,10 @@ def test_weights_have_the_mean_one_and_stay_below_the_cap(kind, beta, cap, seed)
     assert found[seen].tolist() == pytest.approx(np.array(slow.slow_weights(config, counts.tolist()))[seen].tolist(), rel=1e-9)
     assert (counts * found).sum() / counts.sum() == pytest.approx(1, rel=1e-12)
     assert cap is None or found.max() <= cap
-    assert (np.diff(found[np.argsort(counts)]) <= 1e-12).all(), "a rarer class never weighs less"
+    assert (np.diff(found[np.argsort(counts)]) <= 1e-12).all(), "a rarer class never has a smaller weight"
 
 
-def test_the_effective_number_runs_from_none_to_inverse():
+def test_effective_weights_range_from_equal_to_inverse():
     counts = np.array([1, 10, 1000])
     assert np.allclose(class_weights(counts, "effective", 1e-9, None), 1)
     assert np.allclose(class_weights(counts, "effective", 1 - 1e-12, None), class_weights(counts, "inverse", None, None), rtol=1e-3)
@@ -41,22 +41,22 @@ def test_the_effective_number_runs_from_none_to_inverse():
 
 
 @pytest.mark.parametrize("counts", [[0, 0], [5], [5, 0], [0]])
-def test_classes_that_do_not_occur(counts):
+def test_classes_without_rows(counts):
     for kind, beta in (("inverse", None), ("effective", 0.9)):
         for cap in (None, 2.0):
             found = class_weights(np.array(counts), kind, beta, cap)
             assert np.isfinite(found).all() and (found > 0).all() and (found[np.array(counts) > 0] == pytest.approx(1))
 
 
-def world():
-    """Three classes of one rank with 1, 2 and 4 rows and one row without a label."""
+def small_tree():
+    """Return a tree of three classes with 1, 2 and 4 rows and one row without a label, the labels, and their counts."""
     tree, labels = slow.TaxonomyTree.from_lineages(("species",), np.array([["a"], *[["b"]] * 2, *[["c"]] * 4, [""]]))
     return tree, labels, LabelCounts.from_labels(tree, labels)
 
 
-def test_a_class_weight_acts_once():
-    """Twice the weight is twice the sample, in the loss and in what it is divided by."""
-    tree, _, counts = world()
+def test_a_class_weight_equals_a_sample_weight():
+    """A class weight multiplies the loss and the denominator once, as a sample weight does."""
+    tree, _, counts = small_tree()
     loss = TaxonomyLoss(slow.loss_config("cross_entropy", class_weights="inverse"), tree, counts, dtype=torch.float64)
     plain = TaxonomyLoss(slow.loss_config("cross_entropy"), tree, counts, dtype=torch.float64)
     z = torch.randn(2, 3, dtype=torch.float64)
@@ -70,12 +70,12 @@ def test_a_class_weight_acts_once():
     assert mean(loss, by_class) == pytest.approx(mean(plain, by_sample), rel=1e-12)
     assert mean(loss, by_class) != pytest.approx(mean(plain, {"label": label, "weight": torch.tensor([16.0, 1.0])}), rel=1e-6)
     assert loss.valid_counts(by_class).tolist() == pytest.approx([7 / 3 + 7 / 12])
-    alone = {key: value[:1] for key, value in by_class.items()}
-    assert mean(loss, alone) == pytest.approx(mean(plain, alone), rel=1e-12)
+    single = {key: value[:1] for key, value in by_class.items()}
+    assert mean(loss, single) == pytest.approx(mean(plain, single), rel=1e-12)
 
 
-def test_the_null_class_has_its_count_where_it_is_learnt():
-    tree, _, counts = world()
+def test_the_null_class_is_counted_if_it_is_learnt():
+    tree, _, counts = small_tree()
     config, batch = slow.loss_config("cross_entropy", class_weights="inverse"), {"label": torch.tensor([[3], [2]]), "weight": torch.ones(2)}
     learnt = TaxonomyLoss(config, tree, counts, nulls=True).valid_counts({**batch, "weight": torch.tensor([1.0, 0.0])})
     assert learnt.tolist() == pytest.approx([8 / 4 / 1])
@@ -84,8 +84,9 @@ def test_the_null_class_has_its_count_where_it_is_learnt():
 
 
 @pytest.mark.parametrize("head, null_rows", [("conditional", 10), ("linear", 980)])
-def test_null_labels_that_cannot_be_learnt_do_not_count(head, null_rows):
-    """On a tree: those below a taxon without children. 10 rows of each species, 10 of a genus alone, 970 of an order without children."""
+def test_null_labels_that_cannot_be_learnt_are_not_counted(head, null_rows):
+    """On a tree, null labels below a taxon without children cannot be learnt. There are 10 rows of each species, 10 of a genus only, and
+    970 of an order without children."""
     rows = [("o", "g", "s1")] * 10 + [("o", "g", "s2")] * 10 + [("o", "g", "")] * 10 + [("p", "", "")] * 970
     tree, labels = slow.TaxonomyTree.from_lineages(("order", "genus", "species"), np.array(rows))
     policy = NullPolicy.from_config(compose([f"head={head}", "head.nulls=predict"]), tree)
@@ -93,20 +94,20 @@ def test_null_labels_that_cannot_be_learnt_do_not_count(head, null_rows):
     counts = LabelCounts.from_labels(tree, labels, learnable=policy.learnable(labels))
     assert counts.ranks[2].tolist() == [10, 10, null_rows] and int(counts.finest.sum()) == len(rows)
     loss = TaxonomyLoss(slow.loss_config("cross_entropy", class_weights="inverse"), tree, counts, nulls=True)
-    learnt = policy.apply(np.zeros(1000, np.int64), np.arange(1000), labels, np.zeros(1000), np.ones(1000, bool))
-    batch = {"label": torch.from_numpy(learnt), "weight": torch.ones(1000)}
-    assert float(loss.valid_counts(batch)[2]) == pytest.approx(20 + null_rows), "a mean of 1 over the labels that count"
+    converted = policy.apply(np.zeros(1000, np.int64), np.arange(1000), labels, np.zeros(1000), np.ones(1000, bool))
+    batch = {"label": torch.from_numpy(converted), "weight": torch.ones(1000)}
+    assert float(loss.valid_counts(batch)[2]) == pytest.approx(20 + null_rows), "the mean weight of the counted labels is 1"
 
 
-def test_the_marginal_loss_counts_the_finest_labels_alone():
+def test_the_marginal_loss_counts_only_the_finest_labels():
     rows = [("a", "s")] * 90 + [("a", "")] * 10 + [("b", "")] * 10
     tree, labels = slow.TaxonomyTree.from_lineages(("genus", "species"), np.array(rows))
     loss = TaxonomyLoss(slow.loss_config("marginal", class_weights="inverse"), tree, LabelCounts.from_labels(tree, labels))
     sums = [float(loss.valid_counts({"label": torch.from_numpy(labels[i : i + 1]), "weight": torch.ones(1)})[0]) for i in (0, 95, 105)]
-    assert sums == pytest.approx([0, 1, 1]), "10 labels of either genus can count"
+    assert sums == pytest.approx([0, 1, 1]), "each genus has 10 rows whose finest label it is"
 
 
-def test_counts_and_priors_are_those_of_the_rows():
+def test_counts_and_priors_match_the_slow_reference():
     tree, labels = slow.random_tree(2)
     counts, priors = LabelCounts.from_labels(tree, labels), slow.slow_priors(tree, labels)
     found = counts.priors(torch.float64)
@@ -115,8 +116,8 @@ def test_counts_and_priors_are_those_of_the_rows():
     assert int(counts.finest.sum()) == len(labels) == int(counts.ranks[0].sum())
 
 
-def test_rows_that_are_drawn_more_often_or_weigh_more_count_as_much():
-    """As many copies of them would; halves of a row too, of a class that has no whole one."""
+def test_a_row_weight_equals_copies_of_the_row():
+    """Fractional weights work, also for a class whose total is below 1."""
     tree, labels = slow.random_tree(2)
     times = np.random.default_rng(0).integers(0, 4, len(labels))
     counts, copies = (
@@ -125,18 +126,17 @@ def test_rows_that_are_drawn_more_often_or_weigh_more_count_as_much():
     )
     for a, b in zip((*counts.ranks, counts.finest), (*copies.ranks, copies.finest), strict=True):
         np.testing.assert_array_equal(a, b)
-    found, wanted = counts.priors(torch.float64), copies.priors(torch.float64)
-    assert all(torch.equal(a, b) for a, b in zip((*found.ranks, found.null), (*wanted.ranks, wanted.null), strict=True))
-    tree, labels, _ = world()
+    found, expected = counts.priors(torch.float64), copies.priors(torch.float64)
+    assert all(torch.equal(a, b) for a, b in zip((*found.ranks, found.null), (*expected.ranks, expected.null), strict=True))
+    tree, labels, _ = small_tree()
     even = LabelCounts.from_labels(tree, labels, np.array([0.5, 0.25, 0.25, 0.125, 0.125, 0.125, 0.125, 1.0]))
     assert even.priors(torch.float64).ranks[0][:3].tolist() == pytest.approx([np.log(0.5 / 2.5)] * 3)
     assert class_weights(even.ranks[0][:3], "inverse", None, None) == pytest.approx([1.0] * 3)
 
 
-def test_adjusted_logits_undo_the_frequencies():
-    """Scores that are the log of the classes' shares, which is what plain training ends at, have no loss to gain once these are added:
-    without adjustment they are the optimum, with it the balanced ones are."""
-    tree, labels, counts = world()
+def test_logit_adjustment_moves_the_optimum_to_balanced_scores():
+    """Without adjustment the gradient is zero at scores equal to the log shares of the classes, with adjustment at equal scores."""
+    tree, labels, counts = small_tree()
     rows = labels[labels[:, 0] >= 0]
     batch = {"label": torch.from_numpy(rows), "weight": torch.ones(7)}
     shares = torch.log(torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64) / 7)
@@ -148,4 +148,4 @@ def test_adjusted_logits_undo_the_frequencies():
         return z.grad.abs().max().item()
 
     assert gradient(0.0, shares) < 1e-12 and gradient(1.0, torch.zeros_like(shares)) < 1e-12
-    assert gradient(1.0, shares) > 0.1 and gradient(0.0, torch.zeros_like(shares)) > 0.1, "the negative control"
+    assert gradient(1.0, shares) > 0.1 and gradient(0.0, torch.zeros_like(shares)) > 0.1, "negative control"

@@ -1,4 +1,4 @@
-"""Every head against probabilities computed node by node in Python, in float64; the tree law; null labels; routing."""
+"""Test every head against probabilities computed node by node in float64; the tree law; null labels; routing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def children_of(tree):
 
 
 def node_probabilities(name, tree, head, scores):
-    """[B, T] from the raw scores of each node, one node at a time, and [B] of the null node under each taxon (-1: the top)."""
+    """Return node -> probability [B], and taxon -> probability [B] of the null node under it (-1: the top), one node at a time."""
     children, layout = children_of(tree), head.layout
     null = {taxon: int(n) for taxon, n in zip([*range(layout.taxa), -1], layout.null_below.tolist(), strict=True) if n >= 0}
     if name == "marginal":
@@ -74,7 +74,7 @@ def node_probabilities(name, tree, head, scores):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TREES)
 @torch.no_grad()
-def test_probabilities_are_those_of_a_walk_down_the_tree(name, kind, null):
+def test_probabilities_match_a_walk_down_the_tree(name, kind, null):
     tree, label, head, features = make(name, kind, null)
     scores = head(features)
     nodes, nulls = node_probabilities(name, tree, head, scores)
@@ -83,7 +83,7 @@ def test_probabilities_are_those_of_a_walk_down_the_tree(name, kind, null):
         for cls in range(tree.sizes[r]):
             assert torch.allclose(scores.log_probs()[r][:, cls].exp(), nodes[node_of(tree, r, cls)], rtol=1e-9)
     for row in range(ROWS):
-        above, known, said = -1, torch.tensor(1.0, dtype=torch.float64), False
+        above, known, null_above = -1, torch.tensor(1.0, dtype=torch.float64), False
         finest = max((r for r in range(4) if 0 <= label[row, r] < tree.sizes[r]), default=-1)
         for r in range(4):
             cls, expected, given = int(label[row, r]), 1.0, 1.0
@@ -92,8 +92,8 @@ def test_probabilities_are_those_of_a_walk_down_the_tree(name, kind, null):
                 expected, given = nodes[above][row], nodes[above][row] / known
                 known = expected
             elif cls == tree.sizes[r] and r > finest and above in nulls:
-                expected, given = nulls[above][row], (1.0 if said else nulls[above][row] / known)
-                said = True
+                expected, given = nulls[above][row], (1.0 if null_above else nulls[above][row] / known)
+                null_above = True
             assert float(marginal[row, r].exp()) == pytest.approx(float(expected), rel=1e-9)
             assert float(conditional[row, r].exp()) == pytest.approx(float(given), rel=1e-9)
 
@@ -101,25 +101,25 @@ def test_probabilities_are_those_of_a_walk_down_the_tree(name, kind, null):
 @pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["conditional", "soft"])
-def test_families_alone_say_the_same_of_labels(name, kind, null, monkeypatch):
-    """On a large tree only the siblings of a label are looked at: here always, and never."""
+def test_gathered_siblings_give_the_same_label_log_probs(name, kind, null, monkeypatch):
+    """On a large tree only the siblings of labels are gathered. This test compares always and never gathering."""
     _tree, label, head, features = make(name, kind, null)
     found = []
-    for fetched, unused in ((0, "_RangeLogSumExp"), (1 << 40, "_ShortLogSumExp")):
+    for cost, unused in ((0, "_RangeLogSumExp"), (1 << 40, "_ShortLogSumExp")):
         monkeypatch.undo()
-        monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.GATHER_COST", fetched)
+        monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.GATHER_COST", cost)
         monkeypatch.setattr(f"linnaeus.workloads.taxonomy.ranges.{unused}", None)
         values = torch.stack([each for part in head(features).label_log_probs(label) for each in part])
         weight = torch.linspace(-1, 1, values.numel(), dtype=values.dtype).view_as(values)
         found.append((values.detach(), *torch.autograd.grad((values * weight).sum(), list(head.parameters()))))
-    assert all(torch.allclose(ours, expected, atol=1e-10) for ours, expected in zip(*found, strict=True))
+    assert all(torch.allclose(one, other, atol=1e-10) for one, other in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_sums_over_ranges_of_classes_are_those_of_the_log_probabilities(name, kind, null):
-    """Asked for before the log-probabilities and after them, values and gradients."""
+def test_range_sums_match_the_log_probabilities(name, kind, null):
+    """Values and gradients are compared before and after `log_probs` is computed."""
     tree, _, head, features = make(name, kind, null)
     columns = [z.shape[1] for z in head.eval()(features).log_probs()]
     bounds = [torch.randint(0, size + 1, (2, ROWS, 5), generator=torch.Generator().manual_seed(3)).sort(0).values for size in columns]
@@ -127,16 +127,16 @@ def test_sums_over_ranges_of_classes_are_those_of_the_log_probabilities(name, ki
     for known in (False, True):
         scores = head(features)
         log_probs = scores.log_probs() if known else None
-        ours = torch.stack([scores.range_sums(r, first, last) for r, (first, last) in enumerate(bounds)])
+        sums = torch.stack([scores.range_sums(r, first, last) for r, (first, last) in enumerate(bounds)])
         if isinstance(scores, SiblingScores) and scores.layout.regular and not known:
             assert len(scores._levels) == len(tree.ranks) - 1, "the finest rank is not computed"
-        weight = torch.linspace(-1, 1, ours.numel(), dtype=ours.dtype).view_as(ours)
-        found.append((ours.detach(), *torch.autograd.grad((ours * weight).sum(), list(head.parameters()))))
+        weight = torch.linspace(-1, 1, sums.numel(), dtype=sums.dtype).view_as(sums)
+        found.append((sums.detach(), *torch.autograd.grad((sums * weight).sum(), list(head.parameters()))))
     for r, ranges in enumerate(bounds):
         rows = zip(log_probs[r].detach(), *(end.tolist() for end in ranges), strict=True)
         slow = [[float(row[f:t].sum()) for f, t in zip(*ends, strict=True)] for row, *ends in rows]
         assert torch.allclose(found[0][0][r], torch.tensor(slow, dtype=torch.float64), atol=1e-9)
-    assert all(torch.allclose(ours, expected, atol=1e-9) for ours, expected in zip(*found, strict=True))
+    assert all(torch.allclose(one, other, atol=1e-9) for one, other in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,15 +151,15 @@ def test_the_linear_head_is_a_softmax_per_rank(kind, null):
             cls, z = int(label[row, r]), scores.logits[r][row]
             expected = z.log_softmax(0)[cls] if cls >= 0 else torch.zeros(())
             assert float(marginal[row, r]) == pytest.approx(float(expected), abs=1e-9)
-    assert torch.equal(conditional, marginal), "a rank does not know the others"
+    assert torch.equal(conditional, marginal), "ranks are independent"
     assert torch.equal(scores.path(), torch.stack([z[:, :n].argmax(1) for z, n in zip(scores.logits, tree.sizes, strict=True)], 1))
 
 
 @pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_gradients_are_those_of_finite_differences(name, null):
+def test_gradients_match_finite_differences(name, null):
     _tree, label, head, features = make(name, "both", null, std=0.5)
-    head.eval()  # Gumbel noise would be drawn anew at each call
+    head.eval()  # in training, each call would draw new Gumbel noise
     rows = label[:4]
 
     def both(x):
@@ -167,7 +167,7 @@ def test_gradients_are_those_of_finite_differences(name, null):
         marginal, conditional = scores.label_log_probs(rows)
         return (*marginal, *conditional, *(p.clamp(min=-1e6) for p in scores.log_probs()))
 
-    if name == "hard":  # its gradient is another one's by design
+    if name == "hard":  # its backward is the gradient of soft routing
         both = lambda x: head(x).label_log_probs(rows)[0][0]
     assert torch.autograd.gradcheck(both, features[:4].requires_grad_())
 
@@ -175,19 +175,19 @@ def test_gradients_are_those_of_finite_differences(name, null):
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("kind", ["plain", "both"])
 @pytest.mark.parametrize("name", TREES)
-def test_a_parent_is_the_sum_of_its_children_to_a_relative_1e_5(name, kind, precision):
+def test_a_parent_probability_is_the_sum_of_its_children_to_a_relative_1e_5(name, kind, precision):
     tree, _label, head, features = make(name, kind, dtype=torch.float32, std=4.0)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         scores = head(features)
         found = torch.cat(scores.log_probs(), 1).double()
-    assert found.min() < -40, "improbable taxa are among them"
+    assert found.min() < -40, "improbable taxa are included"
     for parent, children in children_of(tree).items():
         total, own = found[:, children].logsumexp(1), found[:, parent] if parent >= 0 else torch.zeros(ROWS)
-        there = own > math.log(torch.finfo(torch.float32).tiny)  # the others are 0 in float32
-        assert ((total - own)[there].abs() < 1e-5).all() and (total[~there] < -80).all()
+        above_0 = own > math.log(torch.finfo(torch.float32).tiny)  # the others are 0 in float32
+        assert ((total - own)[above_0].abs() < 1e-5).all() and (total[~above_0] < -80).all()
 
 
-def test_a_linear_head_does_not_obey_the_tree():
+def test_negative_control_a_linear_head_contradicts_the_tree():
     tree, _label, head, features = make("linear")
     found = torch.cat(head(features).log_probs(), 1)
     children = children_of(tree)
@@ -199,15 +199,15 @@ def test_a_linear_head_does_not_obey_the_tree():
 @pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
 @torch.no_grad()
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("name", TREES)
-def test_predictions_are_paths_from_the_top_to_a_leaf(name, quick, training, null, kind):
+def test_predictions_are_paths_from_the_top_to_a_leaf(name, fast, training, null, kind):
     tree, _label, head, features = make(name, kind, null)
     head.train(training)
     scores = head(features)
-    path = scores.greedy_path() if quick else scores.path()
+    path = scores.greedy_path() if fast else scores.path()
     children, probabilities = children_of(tree), torch.cat([p[:, :n] for p, n in zip(scores.log_probs(), tree.sizes, strict=True)], 1)
-    greedy = name != "marginal" and (quick or name == "hard")
+    greedy = name != "marginal" and (fast or name == "hard")
     leaves = [n for n in range(tree.offsets[-1]) if n not in children]
     for row in range(ROWS):
         node = -1
@@ -219,24 +219,24 @@ def test_predictions_are_paths_from_the_top_to_a_leaf(name, quick, training, nul
         assert path[row].tolist() == tree.paths[node].tolist()
 
 
-def test_the_layout_of_complete_lineages_is_the_numbering_of_the_classes():
-    """The short way through complete lineages and the long way through others are the same."""
+def test_regular_and_irregular_layouts_give_the_same_results():
+    """A complete tree gives the same results when its layout is treated as irregular."""
     tree, label, head, features = make("conditional")
     assert head.layout.regular
-    short = head(features)
+    regular = head(features)
     head.layout.regular = False
     head.layout._register_irregular(*(tree.node_parent, head.layout.position.numpy(), head.layout.level.numpy()))
-    long = head(features)
-    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(short.log_probs(), long.log_probs(), strict=True))
-    for one, other in zip(short.label_log_probs(label), long.label_log_probs(label), strict=True):
+    irregular = head(features)
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(regular.log_probs(), irregular.log_probs(), strict=True))
+    for one, other in zip(regular.label_log_probs(label), irregular.label_log_probs(label), strict=True):
         assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(one, other, strict=True))
     head.eval()
-    assert torch.equal(head(features).path(), short.path()) or torch.equal(short.path(), long.path())
+    assert torch.equal(head(features).path(), regular.path()) or torch.equal(regular.path(), irregular.path())
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_null_stays_predictable_at_every_rank(name):
-    """A few steps of gradient make the null label the most probable at each rank: four samples, known down to a rank each."""
+def test_the_null_label_can_be_learnt_at_every_rank(name):
+    """After a few updates the null label is the most probable at each rank, for four samples known down to different ranks."""
     tree, _label, head, features = make(name, "short", null=True, std=0.1)
     known = [tree.paths[node_of(tree, r, 0)][: r + 1] for r in range(3)]
     label = torch.tensor([[*path, *tree.sizes[len(path) :]] for path in ([], *known)])
@@ -252,7 +252,7 @@ def test_null_stays_predictable_at_every_rank(name):
         assert torch.allclose(log_p.exp().sum(1), torch.ones(4, dtype=torch.float64))
 
 
-def test_gumbel_routing_draws_in_training_only_and_from_the_default_generator():
+def test_gumbel_routing_draws_only_in_training_from_the_default_generator():
     _tree, _label, head, features = make("gumbel")
 
     def finest(seed):
@@ -265,13 +265,13 @@ def test_gumbel_routing_draws_in_training_only_and_from_the_default_generator():
     assert torch.equal(finest(1), finest(2))
 
 
-def test_hard_routing_passes_one_taxon_down_and_the_gradient_of_all():
+def test_hard_routing_passes_one_embedding_and_the_gradient_of_soft():
     tree, _label, head, features = make("hard")
     log_p = torch.randn(tree.sizes[0], 3, dtype=torch.float64).log_softmax(0).requires_grad_()
     embedding = torch.randn(tree.sizes[0], 5, dtype=torch.float64, requires_grad=True)
-    handed, weights = head._routed_embedding(log_p, embedding), torch.randn(3, 5, dtype=torch.float64)
-    assert torch.equal(handed, embedding[log_p.argmax(0)])
-    by_log_p, by_embedding = torch.autograd.grad((handed * weights).sum(), [log_p, embedding])
+    routed, weights = head._routed_embedding(log_p, embedding), torch.randn(3, 5, dtype=torch.float64)
+    assert torch.equal(routed, embedding[log_p.argmax(0)])
+    by_log_p, by_embedding = torch.autograd.grad((routed * weights).sum(), [log_p, embedding])
     one_hot = torch.nn.functional.one_hot(log_p.argmax(0), tree.sizes[0]).double()
     assert torch.allclose(by_embedding, one_hot.t() @ weights)
     soft = (log_p / head.temperature).softmax(0).t() @ embedding
@@ -284,23 +284,23 @@ def test_hard_routing_passes_one_taxon_down_and_the_gradient_of_all():
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.bfloat16, 0.03)])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_soft_routing_is_a_softmax_and_a_product(temperature, dtype, tolerance):
-    """Values and gradients; embeddings in half precision too, as under autocast."""
+    """Values and gradients agree, also for bf16 embeddings as under autocast."""
     tree, _label, head, _features = make("soft")
     head.temperature = temperature
     log_p = torch.randn(tree.sizes[2], 3, dtype=torch.float64).log_softmax(0).requires_grad_()
     embedding = torch.randn(tree.sizes[2], 5, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(3, 5, dtype=torch.float64)
-    handed = head._routed_embedding(log_p, embedding.to(dtype))
+    routed = head._routed_embedding(log_p, embedding.to(dtype))
     expected = (log_p / temperature).softmax(0).t() @ embedding
-    assert handed.dtype == dtype and torch.allclose(handed.double(), expected, atol=tolerance, rtol=tolerance)
-    found, right = ([*torch.autograd.grad((x * weights).sum(), [log_p, embedding])] for x in (handed, expected))
-    for ours, exact in zip(found, right, strict=True):
-        assert torch.allclose(ours, exact, atol=tolerance, rtol=tolerance) and exact.abs().max() > 0.1
+    assert routed.dtype == dtype and torch.allclose(routed.double(), expected, atol=tolerance, rtol=tolerance)
+    found, right = ([*torch.autograd.grad((x * weights).sum(), [log_p, embedding])] for x in (routed, expected))
+    for own, exact in zip(found, right, strict=True):
+        assert torch.allclose(own, exact, atol=tolerance, rtol=tolerance) and exact.abs().max() > 0.1
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_adjustment_adds_log_priors_to_raw_scores(name):
-    """At strength 1, scores of 0 become the priors: of the labels for each rank, or of the path for a tree."""
+    """At strength 1, raw scores of 0 give the class frequencies as probabilities."""
     tree, label, head, features = make(name, std=0.0)
     counts = [torch.bincount(label[:, r], minlength=n).double() for r, n in enumerate(tree.sizes)]
     priors = Priors(tuple(torch.cat([c, c.new_ones(1)]).log() for c in counts), torch.zeros(tree.offsets[-1] + 1, dtype=torch.float64))
@@ -312,9 +312,9 @@ def test_adjustment_adds_log_priors_to_raw_scores(name):
 
 @pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
 @pytest.mark.parametrize("name", TREES)
-def test_a_rank_under_which_nobody_has_children(name, null):
-    """Families that end, and species with no genus: the level of genera's children is empty. Every parameter is in the graph of the
-    losses all the same, as DDP demands."""
+def test_a_level_without_nodes(name, null):
+    """Families without children and species without a genus: no genus has children, so the level of their children is empty. Every
+    parameter gets a gradient, as DDP requires."""
     rows = np.array([("o", "f1", "", ""), ("o", "f2", "", ""), ("p", "", "g", ""), ("p", "", "", "s"), ("p", "f3", "", "")])
     tree, label = TaxonomyTree.from_lineages(("order", "family", "genus", "species"), rows)
     head = build(name, tree, null)

@@ -1,4 +1,4 @@
-"""Metadata components: presence is about knowing, never about the value; the encoding says what it should."""
+"""Test metadata components: presence flags and encodings."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ NAN = np.nan
 
 
 def observe(**given):
-    """One observation; what is not given is not known."""
+    """Return the metadata of one observation; quantities that are not given are NaN."""
     names = ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
     return Metadata(**{name: np.array([given.get(name, NAN)], np.float32) for name in names})
 
@@ -22,7 +22,7 @@ def features(component, **given):
     return values[0]
 
 
-def test_shapes_and_columns_follow_the_asked_order():
+def test_shapes_and_columns_follow_the_order_of_components():
     values, present, slices = encode(observe(latitude=1, longitude=2), ["ELEVATION", "SPATIAL"])
     assert values.shape == (1, WIDTHS["ELEVATION"] + WIDTHS["SPATIAL"]) and values.dtype == np.float32
     assert present.tolist() == [[False, True]] and present.dtype == bool
@@ -30,22 +30,22 @@ def test_shapes_and_columns_follow_the_asked_order():
     assert not values[0, slices[0]].any() and values[0, slices[1]].any()
 
 
-def test_zero_is_known_and_nan_is_not():
+def test_zero_is_present_and_nan_is_absent():
     zero = observe(latitude=0.0, longitude=0.0, day=0.0, elevation=0.0)
     assert encode(zero, COMPONENTS)[1].all()
     values, present, _ = encode(observe(), COMPONENTS)
     assert not present.any() and not values.any()
-    half = observe(latitude=3.0, uncertainty=5.0, hour=5.0)  # a latitude alone is no place, an hour alone no date
+    half = observe(latitude=3.0, uncertainty=5.0, hour=5.0)  # a latitude without longitude and an hour without day are absent
     assert not encode(half, COMPONENTS)[1].any()
 
 
 @pytest.mark.parametrize("given", [{"latitude": np.inf, "longitude": 0.0}, {"latitude": 0.0, "longitude": -np.inf}, {"elevation": np.inf}])
-def test_nothing_not_finite_gets_through(given):
+def test_infinite_values_are_absent(given):
     values, present, _ = encode(observe(**given), COMPONENTS)
     assert np.isfinite(values).all() and not present.any()
 
 
-def test_place_is_on_the_sphere_and_has_no_seam_at_the_date_line():
+def test_places_are_on_the_unit_sphere_and_continuous_at_the_date_line():
     xyz = features("SPATIAL", latitude=52.0, longitude=13.0)[:3]
     assert np.linalg.norm(xyz) == pytest.approx(1)
     east, west = (features("SPATIAL", latitude=10.0, longitude=x) for x in (180.0, -180.0))
@@ -53,7 +53,7 @@ def test_place_is_on_the_sphere_and_has_no_seam_at_the_date_line():
     assert features("SPATIAL", latitude=90.0, longitude=77.0)[:3] == pytest.approx([0, 0, 1], abs=1e-6)
 
 
-def test_uncertainty_has_its_own_flag():
+def test_uncertainty_has_a_presence_flag():
     unknown, exact, vague = (features("SPATIAL", latitude=1.0, longitude=1.0, uncertainty=u)[3:] for u in (NAN, 0.0, 1e6))
     assert unknown.tolist() == [0, 0] and exact.tolist() == [0, 1] and vague.tolist() == [1, 1]
 
@@ -66,16 +66,16 @@ def test_days_are_cyclic_and_hours_optional():
     assert spring[4:].tolist() == [0, 0, 0] and features("TEMPORAL", day=0.25, hour=0.0)[4:].tolist() == [0, 1, 1]
 
 
-def test_elevation_resolves_tens_of_metres_and_spans_what_land_has():
+def test_elevation_separates_heights_20_m_apart_over_the_range_on_land():
     heights = np.linspace(-400, 8800, 461).astype(np.float32)  # 20 m apart
     table = np.stack([features("ELEVATION", elevation=h) for h in heights])
     distance = np.linalg.norm(table[1:] - table[:-1], axis=1)
     assert distance.min() > 0.1 and np.abs(table).max() < 10
     apart = np.linalg.norm(table[:, None] - table[None], axis=2) + np.eye(len(table))
-    assert apart.min() > 0.1, "two heights look alike"
+    assert apart.min() > 0.1, "two heights have almost the same features"
 
 
-def test_names_are_checked():
+def test_unknown_and_repeated_components_are_errors():
     assert widths(COMPONENTS) == (5, 7, 8)
     with pytest.raises(ConfigError, match=r"data.components: 'PLACE' is not a metadata component; choose from SPATIAL"):
         widths(["SPATIAL", "PLACE"])

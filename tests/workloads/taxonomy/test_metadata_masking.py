@@ -1,4 +1,4 @@
-"""Metadata masking in training: realised rates, combinations and weights, keys, and the errors of the configuration."""
+"""Test metadata masking in training: rates, combinations and weights, keyed draws, configuration errors."""
 
 import hashlib
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def shares(mask):
     return {tuple(row.astype(int).tolist()): count / len(mask) for row, count in zip(rows, counts, strict=True)}
 
 
-def test_full_and_partial_rates_over_every_proper_subset():
+def test_rates_of_full_and_partial_masking():
     found = shares(draw(schedule(), 0.1, 0.3))
     assert abs(found[1, 1, 1] - 0.1) < 0.01
     assert abs(found[0, 0, 0] - 0.9 * 0.7) < 0.01
@@ -44,19 +44,19 @@ def test_full_and_partial_rates_over_every_proper_subset():
     assert len(proper) == 6 and all(abs(v - 0.9 * 0.3 / 6) < 0.008 for v in proper.values())
 
 
-def test_whitelist_and_weights():
+def test_whitelist_and_weights_of_combinations():
     config = schedule(whitelist=[["SPATIAL"], ["TEMPORAL", "ELEVATION"], ["ELEVATION"]], weights=[3.0, 1.0, 0.0])
     found = shares(draw(config, 0.0, 0.8))
     assert set(found) == {(0, 0, 0), (1, 0, 0), (0, 1, 1)}
     assert abs(found[1, 0, 0] - 0.6) < 0.015 and abs(found[0, 1, 1] - 0.2) < 0.015
 
 
-def test_certain_and_impossible():
+def test_probabilities_1_and_0():
     assert draw(schedule(), 1.0, 0.0).all()
     assert not draw(schedule(), 0.0, 0.0).any()
 
 
-def test_keyed_by_step_and_position_and_independent_of_the_batch():
+def test_masks_depend_on_step_position_and_seed_only():
     masking = MetadataMasking.from_config(schedule(), NAMES, 2)
     steps, positions = np.repeat([3, 4], 32), np.tile(np.arange(32), 2)
     p = np.full(64, 0.4)
@@ -67,7 +67,7 @@ def test_keyed_by_step_and_position_and_independent_of_the_batch():
     assert not np.array_equal(draw(schedule(), 0.4, 0.4, 64, seed=3), draw(schedule(), 0.4, 0.4, 64))  # another seed
 
 
-def test_golden_draws():
+def test_golden_masks():
     mask = draw(schedule(), 0.3, 0.5, 64, step=9, seed=11)
     assert hashlib.sha256(np.packbits(mask).tobytes()).hexdigest()[:16] == "1f84abea1f86e597"
 
@@ -90,14 +90,14 @@ def test_errors_name_the_key(config, components, words):
     assert "\n" not in str(error.value)
 
 
-def test_masking_without_anything_to_mask_masks_nothing_and_says_so():
-    alone = draw(schedule(), 0.0, 1.0, 100, components=("TEMPORAL",))
-    assert not alone.any() and draw(schedule(), 0.0, 1.0, 100, components=()).shape == (100, 0)
+def test_masking_without_maskable_components_has_no_effect_and_a_note():
+    single = draw(schedule(), 0.0, 1.0, 100, components=("TEMPORAL",))
+    assert not single.any() and draw(schedule(), 0.0, 1.0, 100, components=()).shape == (100, 0)
     assert [note.split()[0] for note in masking_notes(schedule(), ())] == ["schedule.meta_mask_prob", "schedule.partial_meta_mask_prob"]
     assert [note.split()[0] for note in masking_notes(schedule(), ("TEMPORAL",))] == ["schedule.partial_meta_mask_prob"]
     assert masking_notes(schedule(whitelist=[["TEMPORAL"]]), ("TEMPORAL",)) == masking_notes(schedule(), NAMES) == ()
     assert masking_notes(schedule(full=0.0, partial=0.0), ()) == ()
 
 
-def test_hidden_names_components():
+def test_component_mask():
     assert component_mask(("TEMPORAL",), NAMES, "masked").tolist() == [False, True, False]

@@ -1,4 +1,4 @@
-"""Confidence intervals: against a slow loop over the same draws, how often they hold the truth, and when a run has them."""
+"""Test confidence intervals: against a slow loop over the same draws, their coverage, and which validations of a run have them."""
 
 import json
 import math
@@ -19,13 +19,13 @@ GOLDEN = [[1, 0, 2, 1, 0, 2], [0, 0, 1, 0, 3, 2]]  # how often each of 6 groups 
 
 
 def record(known, right, height):
-    """What `SampleRecord` keeps of samples with these flags [N, 2]."""
+    """Return the sample record of samples with these flags [N, 2]."""
     bits = torch.from_numpy((np.concatenate([known, right & known], 1) * (1 << np.arange(4))).sum(1))
     return Samples(torch.stack([bits, torch.from_numpy(height), torch.zeros(len(bits), dtype=torch.int64)], 1), 2)
 
 
 def draws(groups, resample):
-    """The groups of one resample, one hash at a time: each makes two draws, the upper halves first."""
+    """Return the groups of one resample, from one hash at a time: each gives two draws, all upper halves first."""
     stream, pairs = randomness.key(0, randomness.BOOTSTRAP, groups), (groups + 1) // 2
     bits = [int(randomness.hashes(stream, np.array(resample * pairs + i))) for i in range(pairs)]
     return [(half * groups) >> 32 for half in [b >> 32 for b in bits] + [b & 0xFFFFFFFF for b in bits]][:groups]
@@ -33,9 +33,9 @@ def draws(groups, resample):
 
 def percentile(values, share):
     ordered = sorted(v for v in values if not math.isnan(v))
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
+    return ordered[below] + (position - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
 
 
 def share(hits):
@@ -43,7 +43,7 @@ def share(hits):
 
 
 @pytest.mark.parametrize("grouped", [True, False])
-def test_intervals_are_those_of_a_slow_loop(grouped):
+def test_intervals_match_a_slow_loop(grouped):
     rng = np.random.default_rng(0)
     known, right = rng.random((23, 2)) < 0.8, rng.random((23, 2)) < 0.6
     height = np.where(known[:, 1] & ~right[:, 1], rng.integers(1, 3, 23), 0)
@@ -64,8 +64,8 @@ def test_intervals_are_those_of_a_slow_loop(grouped):
         assert found[f"{name}_high"] == pytest.approx(percentile(column, 0.975)), name
 
 
-def test_draws_do_not_move(monkeypatch):
-    """With the version of numpy, or with how many are drawn at once."""
+def test_draws_are_fixed(monkeypatch):
+    """They do not depend on the version of numpy or on the number of draws at once."""
     assert times_drawn(6, 0, 2).tolist() == GOLDEN
     sums = np.random.default_rng(0).integers(0, 100, (37, 3)).astype(float)
     whole = bootstrap.resampled_sums(sums)
@@ -73,7 +73,7 @@ def test_draws_do_not_move(monkeypatch):
     assert np.array_equal(bootstrap.resampled_sums(sums), whole)
 
 
-def test_every_group_is_drawn_as_often():
+def test_groups_are_drawn_equally_often():
     drawn = times_drawn(50, 0, 1000)
     assert (drawn.sum(1) == 50).all()
     assert drawn.mean(0) == pytest.approx(np.ones(50), abs=5 * 1000**-0.5)  # five standard errors
@@ -81,26 +81,27 @@ def test_every_group_is_drawn_as_often():
     assert np.abs(np.corrcoef(drawn.T) + 1 / 49 - np.eye(50) * 50 / 49).max() < 0.2
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say():
-    """50 observations of 4 photographs that are all right or all wrong: groups give 95 %, single photographs far less."""
-    held = np.zeros(2)
+def test_intervals_of_groups_have_their_nominal_coverage():
+    """There are 50 observations of 4 photographs, all right or all wrong. Resampling groups gives 95 % coverage, resampling single
+    photographs far less."""
+    covered = np.zeros(2)
     rng = np.random.default_rng(1)
     for _ in range(150):
         right = rng.random(50) < 0.7
         photographs = np.repeat(right, 4).astype(float)[:, None]
         for i, (hits, count) in enumerate(((photographs, np.ones((200, 1))), (4.0 * right[:, None], np.full((50, 1), 4.0)))):
             low, high = intervals(hits, count)
-            held[i] += low[0] <= 0.7 <= high[0]
-    alone, grouped = held / 150
-    assert 0.88 <= grouped <= 0.99 and alone < 0.8
+            covered[i] += low[0] <= 0.7 <= high[0]
+    single, grouped = covered / 150
+    assert 0.88 <= grouped <= 0.99 and single < 0.8
 
 
-def test_one_group_says_nothing_of_the_spread():
+def test_one_group_gives_nan():
     known = np.ones((5, 2), dtype=bool)
     samples = record(known, known, np.zeros(5, dtype=np.int64))
     assert all(math.isnan(v) for v in Intervals(RANKS, 5, np.zeros(5)).compute(samples).values())
-    apart = Intervals(RANKS, 5, None).compute(samples)
-    assert apart["chain_low"] == apart["chain_high"] == 1 and math.isnan(apart["severity_low"])
+    ungrouped = Intervals(RANKS, 5, None).compute(samples)
+    assert ungrouped["chain_low"] == ungrouped["chain_high"] == 1 and math.isnan(ungrouped["severity_low"])
 
 
 # -- in a run ------------------------------------------------------------------------------------------------------------------
@@ -125,12 +126,12 @@ ENDED = {
     "by a bound": (
         [*RUN, "schedule.early_stop.metric_bound=0", "schedule.early_stop.monitor=val/loss"],
         [2, 4, 6],
-    ),  # each might be the last
+    ),  # each validation may end the run
 }
 
 
 def with_intervals(run):
-    """(step, pass) of the results that have intervals, and of those that have none."""
+    """Return the (step, pass) of results with intervals, and of results without."""
     found = {True: [], False: []}
     for row in runs.rows(run / "metrics.jsonl"):
         for key in sorted({name.split("/")[0] for name in row if name.endswith("/hd1")}):
@@ -139,20 +140,20 @@ def with_intervals(run):
 
 
 @pytest.mark.parametrize("ends", ENDED)
-def test_a_run_has_them_where_it_ends(ends, tmp_path):
+def test_the_last_validations_of_a_run_have_intervals(ends, tmp_path):
     settings, steps = ENDED[ends]
     run = runs.run("biota", tmp_path, *settings)
-    there, missing = with_intervals(run)
+    present, missing = with_intervals(run)
     passes = [(step, "val") for step in steps]
-    assert sorted(there) == sorted([*passes, (steps[-1], "val_mask_meta")])
+    assert sorted(present) == sorted([*passes, (steps[-1], "val_mask_meta")])
     assert missing == [(step, "val") for step in range(2, steps[-1], 2) if step not in steps]
     assert ("val/hd1_low" in json.loads((run / "summary.json").read_text())["final"]) is True
 
 
-def test_a_run_that_was_killed_in_its_last_validation_has_the_same(tmp_path):
+def test_a_run_killed_in_its_last_validation_has_the_same_intervals(tmp_path):
     whole = runs.run("biota", tmp_path / "whole", *PATIENT)
     config = runs.configuration("biota", tmp_path / "cut", *PATIENT)
-    with watching.signalled_in_validation(7 + 7 + 3):  # of 7 rounds a pass: in the third
+    with watching.signalled_in_validation(7 + 7 + 3):  # each pass has 7 batches: in the third pass
         assert runs.start(config) == 75
     with runs.killed(validation, "apply_results", 1):
         runs.start(config)

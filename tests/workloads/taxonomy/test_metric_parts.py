@@ -1,4 +1,4 @@
-"""The pieces validation metrics are made of, each for itself: decisions, calibration, shot buckets, risk and coverage, fixed point."""
+"""Test the parts of the validation metrics: decisions, calibration, class buckets, risk and coverage, fixed point."""
 
 import math
 
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def results(tree, logits, label, counts=None, groups=None):
-    """All metrics of one batch scored by a linear head, given its logits per rank."""
+    """Return all metrics of one batch for given logits per rank of a linear head."""
     metrics = TaxonomyMetrics(tree, CPU, counts or [np.zeros(size, dtype=np.int64) for size in tree.sizes], groups, len(label))
     batch = {"label": label, "weight": torch.ones(len(label)), "sample": torch.arange(len(label))}
     outputs = {"scores": linear_scores(tree, logits)}
@@ -30,15 +30,15 @@ def results(tree, logits, label, counts=None, groups=None):
 
 
 def flat(classes):
-    """A tree of one rank."""
+    """Return a tree of one rank."""
     return TaxonomyTree.from_lineages(["rank"], np.array([[f"t{i:04d}"] for i in range(classes)]))[0]
 
 
-# -- the best k ------------------------------------------------------------------------------------------------------------------
+# -- top k ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_best_of_sorts_ties_by_index(dtype):
+def test_top_k_sorts_ties_by_index(dtype):
     g = torch.Generator().manual_seed(0)
     for width, k in [(1, 5), (4, 5), (30, 5), (30, 20), (30, 30)]:
         values = torch.randint(-3, 4, (200, width), generator=g).to(dtype)
@@ -52,7 +52,7 @@ def test_best_of_sorts_ties_by_index(dtype):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_conditional_risk_is_that_of_the_dense_matrix(kind):
+def test_conditional_risk_matches_the_dense_matrix(kind):
     tree, _ = random_tree(3, 5, 80, *KINDS[kind])
     tables, taxa = TreeTables(tree, CPU), Taxa(tree)
     heights = torch.tensor([[float(taxa.height(a, b)) for b in taxa.finest] for a in taxa.finest], dtype=torch.float64)
@@ -62,10 +62,10 @@ def test_conditional_risk_is_that_of_the_dense_matrix(kind):
     in_order = risk.gather(1, chosen.least_risk)
     assert (in_order.diff(dim=1) > -1e-12).all()
     assert risk.gather(1, chosen.least_risk[:, :1])[:, 0] == pytest.approx(risk.amin(1), abs=1e-12)
-    assert (chosen.least_risk[:, 0] != chosen.most_probable[:, 0]).any(), "the least risky is not always the likeliest"
+    assert (chosen.least_risk[:, 0] != chosen.most_probable[:, 0]).any(), "the class of least risk is not always the most probable"
 
 
-def test_beliefs_are_one_distribution_on_the_tree():
+def test_taxon_probabilities_are_one_distribution_on_the_tree():
     tree, _ = random_tree(3, 5, 80, *KINDS["both"])
     tables = TreeTables(tree, CPU)
     found = taxon_probabilities(tables, torch.randn(9, tree.sizes[-1]).mul(20).log_softmax(1))
@@ -77,8 +77,8 @@ def test_beliefs_are_one_distribution_on_the_tree():
     torch.testing.assert_close(roots, torch.ones(9, dtype=torch.float64), rtol=1e-5, atol=0)
 
 
-def test_the_tail_of_a_large_tree_is_ordered_by_its_probabilities():
-    """Probabilities of 1e-12 under one genus, which a float32 sum with that of the genus would all make equal."""
+def test_small_probabilities_determine_the_order_of_risks():
+    """The probabilities are 1e-12 under one genus. Added to that of the genus in float32 they would all be equal."""
     tree, _ = TaxonomyTree.from_lineages(("a", "b"), np.array([(f"a{i // 50}", f"b{i:03d}") for i in range(100)]))
     log_p = torch.full((1, 100), -28.0)
     log_p[0, 1:50] -= torch.arange(49, 0, -1) / 50
@@ -90,7 +90,7 @@ def test_the_tail_of_a_large_tree_is_ordered_by_its_probabilities():
 # -- calibration ------------------------------------------------------------------------------------------------------------------
 
 
-def test_calibration_error_of_known_confidences():
+def test_calibration_error():
     """Confidence 0.75 with 60 % right, and 0.95 with 95 % right: errors of 0.15 and 0 in two bins of equal weight."""
     confidence = torch.tensor([0.75] * 100 + [0.95] * 100, dtype=torch.float64)
     logits = torch.stack([confidence.log(), (1 - confidence).log()], 1)
@@ -98,10 +98,10 @@ def test_calibration_error_of_known_confidences():
     found = results(flat(2), [logits], wrong)
     assert found["rank/ece"] == pytest.approx(0.5 * 0.15, abs=1e-9)
     assert results(flat(2), [logits[100:]], wrong[100:])["rank/ece"] == pytest.approx(0, abs=1e-9)
-    assert results(flat(2), [3 * logits[100:]], wrong[100:])["rank/ece"] > 0.04  # sharpened: over-confident
+    assert results(flat(2), [3 * logits[100:]], wrong[100:])["rank/ece"] > 0.04  # over-confident
 
 
-def test_a_confidence_between_two_bins_belongs_to_the_lower():
+def test_a_confidence_on_a_bin_boundary_belongs_to_the_lower_bin():
     tree, label = flat(2), torch.zeros(2, 1, dtype=torch.int64)
     metrics = TaxonomyMetrics(tree, CPU, [np.zeros(2)], None, 2)
     p = torch.tensor([[0.6, 0.4], [0.6 + 1e-9, 0.4 - 1e-9]], dtype=torch.float64)
@@ -109,11 +109,11 @@ def test_a_confidence_between_two_bins_belongs_to_the_lower():
     assert metrics.counts["calibration"][0].nonzero()[:, 0].tolist() == [8, 9]
 
 
-# -- shots -----------------------------------------------------------------------------------------------------------------------
+# -- class buckets -----------------------------------------------------------------------------------------------------------------------
 
 
-def test_shot_buckets_by_training_labels():
-    """Classes weigh the same, whatever their number of validation samples; one never seen in training is among the few."""
+def test_class_buckets_by_training_labels():
+    """Classes have equal weights at any number of validation samples. A class without training samples is in `few`."""
     counts = np.array([500, 101, 100, 20, 19, 0])
     label = torch.tensor([0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5])
     predicted = torch.tensor([0, 0, 1, 1, 2, 0, 4, 5, 0, 0, 0])
@@ -128,7 +128,7 @@ def test_shot_buckets_by_training_labels():
 # -- risk and coverage ----------------------------------------------------------------------------------------------------------------
 
 
-def test_risk_coverage_of_the_best_the_worst_and_no_order():
+def test_risk_coverage_of_the_best_the_worst_and_random_orders():
     wrong = np.array([False] * 6 + [True] * 4)
     best = area_under_risk_coverage(wrong, np.arange(10, 0, -1))
     assert best == pytest.approx(sum(k / (6 + k) for k in range(1, 5)) / 10)
@@ -141,7 +141,8 @@ def test_risk_coverage_of_the_best_the_worst_and_no_order():
 
 
 def two_genera(sure, sides):
-    """Logits of a head that is sure of the first genus, and of the species "a" by `sure`; labels by side of the genus."""
+    """Return tree, logits and labels. The logits predict the first genus with certainty and its first species by `sure`; the labels are
+    the species `sides`."""
     names = np.array([("x", "x1"), ("x", "x2"), ("y", "y1"), ("y", "y2")])
     tree, _ = TaxonomyTree.from_lineages(("genus", "species"), names)
     n = len(sides)
@@ -151,18 +152,18 @@ def two_genera(sure, sides):
 
 
 def test_answers_at_a_coarser_rank_lower_the_risk():
-    """Always the right genus, the species by chance: nothing is wrong up to a coverage of 1 bit of 2, half of the answers beyond."""
-    doubtful = results(*two_genera([0.01] * 8, [0, 1] * 4))
-    assert doubtful["hierarchical_aurc"] == pytest.approx(0.5 * 0.5 / 2, abs=0.02)  # a triangle from coverage 0.5 to 1
-    flat_answers = results(*two_genera([0.01] * 8, [0, 2] * 4))  # the genus is as often wrong as the species: no answer helps but none
-    assert flat_answers["hierarchical_aurc"] > 0.2
+    """The genus is always right, the species in half of the samples: no errors up to a coverage of 0.5, half of the answers beyond."""
+    right_genus = results(*two_genera([0.01] * 8, [0, 1] * 4))
+    assert right_genus["hierarchical_aurc"] == pytest.approx(0.5 * 0.5 / 2, abs=0.02)  # a triangle from coverage 0.5 to 1
+    wrong_genus = results(*two_genera([0.01] * 8, [0, 2] * 4))  # the genus is wrong as often as the species
+    assert wrong_genus["hierarchical_aurc"] > 0.2
     assert results(*two_genera([5.0] * 8, [0] * 8))["hierarchical_aurc"] == 0
 
 
 # -- fixed point -------------------------------------------------------------------------------------------------------------------
 
 
-def test_fixed_point_is_exact_in_any_order_and_near():
+def test_fixed_point_sums_are_exact_in_any_order():
     x = torch.rand(10000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     total = to_fixed_point(x).sum()
     assert total == sum(to_fixed_point(part).sum() for part in x.flip(0).split(7))

@@ -1,4 +1,4 @@
-"""Null labels: ignored, or a class of their own, phased in by schedule or learnt always; never counted in accuracies."""
+"""Test null labels: ignored, phased in by schedule, or always learnt as a class; never counted in accuracies."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def labels(built, step):
     return built.train_set.__getitems__([SampleIndex(0, i, i, step) for i in range(4000)])["label"].numpy()
 
 
-def test_nulls_are_phased_in_or_learnt_always_as_a_class_of_their_own(tmp_path):
+def test_null_labels_are_ignored_phased_in_or_always_learnt(tmp_path):
     ignoring, phasing = workload(tmp_path), workload(tmp_path, *PHASE_IN)
     sizes = np.array(phasing.data_source.tree.sizes)
     plain = labels(ignoring, 0)
@@ -47,14 +47,14 @@ def test_nulls_are_phased_in_or_learnt_always_as_a_class_of_their_own(tmp_path):
     assert all((labels(always, step) == np.where(nulls, sizes, plain)).all() for step in (0, 50))
 
 
-def test_a_sample_that_cannot_be_used_stays_without_labels(tmp_path):
+def test_a_placeholder_keeps_no_labels(tmp_path):
     built = workload(tmp_path, "head.nulls=predict")
     found = built.train_set.__getitems__([SampleIndex(0, 0, 0, 0), SampleIndex(0, 1, 1, 0, real=False)])["label"]
     assert (found[0] >= 0).all() and (found[1] == -1).all()
 
 
 @pytest.mark.parametrize("head", ["linear", "conditional", "hierarchical_softmax", "marginal"])
-def test_the_head_has_the_class_and_predictions_do_not(tmp_path, head):
+def test_the_head_has_a_null_class_that_is_never_predicted(tmp_path, head):
     built = workload(tmp_path, *PHASE_IN, f"head={head}", "data.train_samples=200")
     sizes = built.data_source.tree.sizes
     batch = built.prepare(built.validation_set.__getitems__([SampleIndex(0, i, i, 0) for i in range(60)]))
@@ -63,27 +63,27 @@ def test_the_head_has_the_class_and_predictions_do_not(tmp_path, head):
     assert all((path < size).all() for path, size in zip(scores.path().unbind(1), sizes, strict=True))
 
 
-def test_a_certain_null_is_no_prediction(tree):
+def test_a_null_label_of_probability_1_is_not_predicted(tree):
     certain = linear_scores(tree, [100.0 * (torch.arange(size + 1) == size) * torch.ones(2, 1) for size in tree.sizes])
     assert all((path < size).all() for path, size in zip(certain.path().unbind(1), tree.sizes, strict=True))
 
 
 @pytest.mark.parametrize(
-    "overrides, said",
+    "overrides, message",
     [
         (RAMP, "schedule.null_mask_prob has no effect with head.nulls=ignore; set head.nulls=phase_in"),
         (["head.nulls=predict", *RAMP], "schedule.null_mask_prob has no effect with head.nulls=predict; set head.nulls=phase_in"),
         (PHASE_IN[:1], "needs schedule.null_mask_prob below 1"),
     ],
 )
-def test_contradictions_are_refused(tmp_path, overrides, said):
-    with pytest.raises(ConfigError, match=said) as refused:
+def test_contradicting_settings_are_errors(tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message) as error:
         workload(tmp_path, "data.train_samples=40", *overrides)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
-def test_null_labels_that_cannot_be_learnt_are_nothing_to_learn():
-    """A hole in a lineage is known to be one: on a tree its null label says nothing, to a linear head it is a class."""
+def test_no_learnable_null_labels_is_an_error():
+    """The null label of a hole in a lineage is learnable for a linear head, and not for a head on the tree."""
     tree, found = TaxonomyTree.from_lineages(("order", "family", "species"), np.array([("o", "", "s1"), ("o", "f", "s2")]))
 
     def notes(head):
@@ -97,7 +97,7 @@ def test_null_labels_that_cannot_be_learnt_are_nothing_to_learn():
         notes("conditional")
 
 
-def test_validation_keeps_its_nulls(tmp_path):
+def test_validation_labels_are_not_converted(tmp_path):
     built = workload(tmp_path, *PHASE_IN)
     found = built.validation_set.__getitems__([SampleIndex(0, i, i, 0) for i in range(60)])["label"]
     assert (found < torch.tensor(built.data_source.tree.sizes)).all() and (found < 0).any()

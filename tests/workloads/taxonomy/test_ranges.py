@@ -1,4 +1,4 @@
-"""Sums over ranges and groups against Python slices, values and gradients, at every size of a block."""
+"""Test sums and log-sum-exps over ranges and groups against Python slices, values and gradients, at many block sizes."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ def slow(x, first, last, reduce):
 
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("size", SIZES)
-def test_sums_and_their_gradients(size, by_class):
+def test_range_sums_and_gradients(size, by_class):
     x, first, last = case(size, by_class)
-    ours, expected = range_sum(x, first, last), slow(x, first, last, torch.sum)
-    weight = torch.randn_like(ours)
-    assert torch.allclose(ours, expected, atol=1e-10)
-    assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (ours, expected)), atol=1e-10)
+    found, expected = range_sum(x, first, last), slow(x, first, last, torch.sum)
+    weight = torch.randn_like(found)
+    assert torch.allclose(found, expected, atol=1e-10)
+    assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (found, expected)), atol=1e-10)
 
 
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("size", SIZES)
-def test_log_sums_and_their_gradients(size, by_class):
+def test_range_logsumexps_and_gradients(size, by_class):
     x, first, last = case(size, by_class)
-    there = last > first
-    ours = range_logsumexp(x, first, last)
+    filled = last > first
+    found = range_logsumexp(x, first, last)
     expected = slow(x, first, last, lambda part: part.logsumexp(0) if len(part) else part.new_tensor(-math.inf))
-    weight = torch.randn_like(ours)
-    assert torch.allclose(ours[there], expected[there], atol=1e-12) and (ours[~there] == -math.inf).all()
-    grads = (torch.autograd.grad((torch.where(there, y, 0) * weight).sum(), x)[0] for y in (ours, expected))
+    weight = torch.randn_like(found)
+    assert torch.allclose(found[filled], expected[filled], atol=1e-12) and (found[~filled] == -math.inf).all()
+    grads = (torch.autograd.grad((torch.where(filled, y, 0) * weight).sum(), x)[0] for y in (found, expected))
     assert torch.allclose(*grads, atol=1e-12)
 
 
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("size", SIZES)
-def test_short_ranges_are_fetched_and_nothing_else_is_looked_at(size, by_class, monkeypatch):
-    monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.GATHER_COST", 0)  # however small all is
+def test_short_ranges_read_only_their_elements(size, by_class, monkeypatch):
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges.GATHER_COST", 0)  # gather at any size
     x, first, last = case(size, by_class)
     last = torch.minimum(last, first + 5)
     expected = range_logsumexp(x, first, last)
@@ -62,22 +62,22 @@ def test_short_ranges_are_fetched_and_nothing_else_is_looked_at(size, by_class, 
     for row, *pair in zip(seen, first.tolist(), last.tolist()):
         for f, t in zip(*pair):
             row[f:t] = True
-    there, rest = last > first, torch.where(seen, x, math.nan)
-    ours = range_logsumexp(rest.t().contiguous().t() if by_class else rest, first, last, 5)
-    weight = torch.randn_like(ours)
-    assert torch.allclose(ours[there], expected[there], atol=1e-12) and (ours[~there] == -math.inf).all()
-    grads = (torch.autograd.grad((torch.where(there, y, 0) * weight).sum(), x)[0] for y in (ours, expected))
+    filled, rest = last > first, torch.where(seen, x, math.nan)
+    found = range_logsumexp(rest.t().contiguous().t() if by_class else rest, first, last, 5)
+    weight = torch.randn_like(found)
+    assert torch.allclose(found[filled], expected[filled], atol=1e-12) and (found[~filled] == -math.inf).all()
+    grads = (torch.autograd.grad((torch.where(filled, y, 0) * weight).sum(), x)[0] for y in (found, expected))
     assert torch.allclose(*grads, atol=1e-12)
 
 
-def test_long_ranges_are_not_fetched(monkeypatch):
+def test_long_ranges_are_not_gathered(monkeypatch):
     monkeypatch.setattr("linnaeus.workloads.taxonomy.ranges._ShortLogSumExp", None)
     x, first, last = case(1025, False)
     assert torch.equal(range_logsumexp(x, first, last, 1025), range_logsumexp(x, first, last))
 
 
-def test_an_element_far_below_has_its_gradient():
-    """Probability-space sums lose it: this one would be 0 or nan."""
+def test_a_very_small_element_has_an_exact_gradient():
+    """Computed from probabilities instead of logarithms, this gradient would be 0 or NaN."""
     x = torch.zeros(1, 400)
     x[0, 10] = -120.0
     x.requires_grad_()
@@ -87,52 +87,52 @@ def test_an_element_far_below_has_its_gradient():
     assert x.grad[0, 10] == pytest.approx(1.0, abs=1e-6) and x.grad[0, 11] == pytest.approx(-1 / 399, rel=1e-5)
 
 
-def test_groups_and_their_gradients():
+def test_group_logsumexps_and_gradients():
     generator = torch.Generator().manual_seed(0)
     group = torch.repeat_interleave(torch.arange(30), torch.randint(1, 9, (30,), generator=generator))
     x = (20 * torch.randn(len(group), 5, dtype=torch.float64, generator=generator)).requires_grad_()
-    ours = group_logsumexp(x, group, 30)
+    found = group_logsumexp(x, group, 30)
     expected = torch.stack([x[group == g].logsumexp(0) for g in range(30)])
-    weight = torch.randn_like(ours)
-    assert torch.allclose(ours, expected, atol=1e-12)
-    assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (ours, expected)), atol=1e-12)
+    weight = torch.randn_like(found)
+    assert torch.allclose(found, expected, atol=1e-12)
+    assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (found, expected)), atol=1e-12)
 
 
 @pytest.mark.parametrize("root", [False, True])
-def test_softmaxes_within_groups_and_their_gradients(root):
+def test_sibling_log_softmax_and_gradients(root):
     generator = torch.Generator().manual_seed(1)
     group = torch.repeat_interleave(torch.arange(30), torch.randint(1, 9, (30,), generator=generator))
     x = (20 * torch.randn(len(group), 5, dtype=torch.float64, generator=generator)).requires_grad_()
-    above = None if root else torch.randn(30, 5, dtype=torch.float64, generator=generator).requires_grad_()
-    ours = sibling_log_softmax(x, above, group, 30)
-    parts = [x[group == g].log_softmax(0) + (0 if above is None else above[g]) for g in range(30)]
-    weight, inputs = torch.randn_like(ours), [x] if above is None else [x, above]
-    assert torch.allclose(ours, torch.cat(parts), atol=1e-12)
-    grads = (torch.autograd.grad((y * weight).sum(), inputs) for y in (ours, torch.cat(parts)))
+    parent = None if root else torch.randn(30, 5, dtype=torch.float64, generator=generator).requires_grad_()
+    found = sibling_log_softmax(x, parent, group, 30)
+    parts = [x[group == g].log_softmax(0) + (0 if parent is None else parent[g]) for g in range(30)]
+    weight, inputs = torch.randn_like(found), [x] if parent is None else [x, parent]
+    assert torch.allclose(found, torch.cat(parts), atol=1e-12)
+    grads = (torch.autograd.grad((y * weight).sum(), inputs) for y in (found, torch.cat(parts)))
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*grads, strict=True))
 
 
 @pytest.mark.parametrize("root", [False, True])
 @pytest.mark.parametrize("size", SIZES)
-def test_sums_of_softmaxes_within_groups_and_their_gradients(size, root, monkeypatch):
-    """Ranges that cut through families, that lie in one, and of none; parts of the gradient that end anywhere."""
+def test_range_sums_of_sibling_log_softmax_and_gradients(size, root, monkeypatch):
+    """Ranges cut through groups, lie within one, or are empty; chunks of the gradient end at any row."""
     monkeypatch.setattr("linnaeus.workloads.taxonomy.sibling_softmax.CHUNK_BYTES", 48 * 13)
     x, first, last = case(size, True)
     generator = torch.Generator().manual_seed(2)
     group = torch.repeat_interleave(torch.arange(size), torch.randint(1, 9, (size,), generator=generator))[:size]
     groups = int(group[-1]) + 1
     starts = torch.cat([torch.bincount(group).cumsum(0).sub(torch.bincount(group)), torch.tensor([size])])
-    above = None if root else torch.randn(groups, 6, dtype=torch.float64, generator=generator).requires_grad_()
-    ours = sibling_log_softmax_range_sums(x.t(), above, group, starts, first, last)
-    expected = range_sum(sibling_log_softmax(x.t(), above, group, groups).t(), first, last)
-    weight, inputs = torch.randn_like(ours), [x] if above is None else [x, above]
-    assert torch.allclose(ours, expected, atol=1e-9)
-    grads = (torch.autograd.grad((y * weight).sum(), inputs) for y in (ours, expected))
+    parent = None if root else torch.randn(groups, 6, dtype=torch.float64, generator=generator).requires_grad_()
+    found = sibling_log_softmax_range_sums(x.t(), parent, group, starts, first, last)
+    expected = range_sum(sibling_log_softmax(x.t(), parent, group, groups).t(), first, last)
+    weight, inputs = torch.randn_like(found), [x] if parent is None else [x, parent]
+    assert torch.allclose(found, expected, atol=1e-9)
+    grads = (torch.autograd.grad((y * weight).sum(), inputs) for y in (found, expected))
     assert all(torch.allclose(a, b, atol=1e-9) for a, b in zip(*grads, strict=True))
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_first_of_equal_elements_is_the_largest(size):
+def test_argmax_returns_the_first_of_equal_elements(size):
     x = torch.randint(0, 5, (40, size), generator=torch.Generator().manual_seed(1)).float()
     first = torch.tensor([row.index(max(row)) for row in x.tolist()])
     assert torch.equal(argmax(x), first)

@@ -1,4 +1,4 @@
-"""Smoothed targets: shells against a tree that is walked, targets that are distributions, limits, and tables linear in the classes."""
+"""Test smoothed targets: ranges and targets against walks through the tree, limits, and tables linear in the classes."""
 
 import dataclasses
 import math
@@ -17,19 +17,19 @@ SMOOTHED = ["label_smoothing", "taxonomic_smoothing", "soft_labels"]
 
 
 def scores_of(log_p):
-    """As much of `Scores` as these losses ask for."""
+    """Return an object with the methods of `Scores` that these losses call."""
     return SimpleNamespace(range_sums=lambda rank, first, last: range_sum(log_p, first, last))
 
 
 def target_of(loss: SmoothedLoss, label: int, columns: int) -> torch.Tensor:
-    """The target itself: the gradient of the loss by -log p."""
+    """Return the target, which is the gradient of the loss by -log p."""
     log_p = torch.zeros(1, columns, dtype=torch.float64, requires_grad=True)
     loss(scores_of(log_p), torch.tensor([[label]])).sum().backward()
     return -log_p.grad[0]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_ranges_hold_the_classes_up_to_a_height(seed):
+def test_range_k_contains_the_classes_up_to_height_k(seed):
     tree, _ = slow.random_tree(seed)
     heights = set()
     for r, size in enumerate(tree.sizes):
@@ -39,12 +39,12 @@ def test_ranges_hold_the_classes_up_to_a_height(seed):
             heights |= {(r, int(h)) for h in height}
             for k in range(r + 2):
                 assert np.flatnonzero(height <= k).tolist() == list(range(first[y, k], last[y, k]))
-    assert len(heights) == 2 + 3 + 4 + 5, "every height occurs at every rank, the root of all included"
+    assert len(heights) == 2 + 3 + 4 + 5, "every height occurs at every rank, that of the virtual root included"
 
 
 @pytest.mark.parametrize("name", SMOOTHED)
 @pytest.mark.parametrize("nulls", [False, True])
-def test_targets_are_the_distributions_of_the_definition(name, nulls):
+def test_targets_match_dense_targets(name, nulls):
     tree, _ = slow.random_tree(5)
     config = slow.loss_config(name)
     other = dataclasses.replace(config, **({"beta": config.beta * 1.01} if name != "label_smoothing" else {"label_smoothing": 0.21}))
@@ -53,26 +53,26 @@ def test_targets_are_the_distributions_of_the_definition(name, nulls):
         found = torch.stack([target_of(loss, y, size + nulls) for y in range(size)])
         assert torch.allclose(found[:, :size], dense, rtol=1e-12, atol=1e-15)
         assert torch.allclose(found.sum(1), torch.ones(size, dtype=torch.float64), rtol=1e-12)
-        assert not found[:, size:].any(), "no label gives the null class any of its target"
-        assert size == 1 or r == 0 or not torch.allclose(control, dense, rtol=1e-4), "the negative control"
+        assert not found[:, size:].any(), "the null class gets no share of the target"
+        assert size == 1 or r == 0 or not torch.allclose(control, dense, rtol=1e-4), "negative control"
         assert not target_of(loss, -1, size + nulls).any()
         if nulls:
             assert not target_of(loss, size, size + 1).any(), "the null class is not smoothed"
 
 
 def test_limits():
-    """A large beta leaves the nearest relatives, or the label alone; beta 0 spreads evenly; a class alone keeps everything."""
+    """With a large beta only the closest relatives or the label remain; beta 0 spreads evenly; a single class gets the whole target."""
     count = np.array([[1, 2, 0, 3], [1, 0, 0, 5], [1, 0, 0, 0]])
     assert np.allclose(smoothing_target(count, 0.1, 1e6) * count, [[0.9, 0.1, 0, 0], [0.9, 0, 0, 0.1], [1, 0, 0, 0]])
     assert np.allclose(smoothing_target(count, 0.1, 0.0)[:2, 1:], np.where(count[:2, 1:] > 0, 0.1 / 5, 0))
     assert np.allclose(soft_target(count, 1e6) * count, [[1, 0, 0, 0]] * 3)
     assert np.allclose(soft_target(count, 0.0)[:2], np.where(count[:2] > 0, 1 / 6, 0)) and np.allclose(soft_target(count, 0.0)[2, 0], 1)
-    assert np.isclose(soft_target(count, 2.0)[1, 0] / soft_target(count, 2.0)[1, 3], math.exp(2)), "the greatest height counts 1"
+    assert np.isclose(soft_target(count, 2.0)[1, 0] / soft_target(count, 2.0)[1, 3], math.exp(2)), "the greatest height is scaled to 1"
     assert np.allclose(soft_target(count[2:], 3.0) * count[2:], [[1, 0, 0, 0]])
 
 
 def test_tables_are_linear_in_the_classes():
-    """20,000 species: a few hundred bytes each, where a dense target would have 160,000."""
+    """For 20,000 species the tables have below 100 bytes per taxon; a dense target would have 160,000."""
     species = np.arange(20_000)
     codes = np.stack([species // 4000, species // 300, species // 7, species], 1)
     tree, _ = TaxonomyTree.from_codes(slow.RANKS, [np.array([f"t{i}" for i in range(column.max() + 1)]) for column in codes.T], codes)

@@ -1,4 +1,4 @@
-"""The dataset by position (law 1): the same samples however positions are cut into batches; pairs, nulls, stand-ins, bad photographs."""
+"""Test the dataset by position (law 1): samples do not depend on batches and workers; pairs, null labels, placeholders, bad photographs."""
 
 import dataclasses
 import hashlib
@@ -28,13 +28,13 @@ N, SIZE = 96, 16
 
 
 class Reader:
-    """Photographs of several sizes as a function of their number; those in `broken` cannot be decoded."""
+    """A reader of photographs of several sizes, determined by their number. Those in `broken` cannot be decoded."""
 
     def __init__(self, broken=()):
-        self.broken, self.asked = frozenset(broken), []
+        self.broken, self.read_samples = frozenset(broken), []
 
     def read(self, samples):
-        self.asked += samples.tolist()
+        self.read_samples += samples.tolist()
         for s in samples.tolist():
             if s in self.broken:
                 raise UndecodableImage(s, "not an image")
@@ -43,7 +43,7 @@ class Reader:
 
 
 class Ramps:
-    """A schedule whose probabilities rise with the step, and whose level changes at epoch 1."""
+    """A schedule with probabilities that rise with the step and a mixing level that changes at epoch 1."""
 
     def get_meta_mask_prob(self, step):
         return min(1.0, step / 60)
@@ -111,7 +111,7 @@ def indices(data, epoch, global_batch_size=16, seed=7):
 
 
 def row_hashes(data, micro, epochs=3, **kwargs):
-    """One hash per position over all entries of the batch."""
+    """Return one hash per position over all entries of the batch."""
     out = []
     for epoch in range(epochs):
         index = indices(data, epoch, **kwargs)
@@ -125,7 +125,7 @@ def row_hashes(data, micro, epochs=3, **kwargs):
     return out
 
 
-def test_samples_are_the_same_however_positions_are_cut_into_batches():
+def test_samples_do_not_depend_on_the_batch_size():
     whole = row_hashes(dataset(), 2)
     assert len(set(whole)) == 3 * N
     for micro in (4, 8, 16):
@@ -134,7 +134,7 @@ def test_samples_are_the_same_however_positions_are_cut_into_batches():
 
 
 def loaded(workers, policy):
-    """Hashes of whole batches through torch's loader over two epochs, workers kept alive between them."""
+    """Return hashes of whole batches from torch's loader over two epochs with persistent workers."""
     data, out, batches = dataset(make_config(policy=policy)), [], []
     options = {"persistent_workers": True, "multiprocessing_context": "fork"} if workers else {}
     loader = DataLoader(data, batch_sampler=batches, collate_fn=lambda batch: batch, num_workers=workers, **options)
@@ -149,13 +149,13 @@ def loaded(workers, policy):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("policy", ["none", "trivialaugment"])
-def test_any_number_of_workers_makes_the_same_batches(policy):
+def test_batches_do_not_depend_on_the_number_of_workers(policy):
     base = loaded(0, policy)
     assert len(set(base)) == 2 * N // 8
     assert loaded(1, policy) == base and loaded(3, policy) == base
 
 
-def test_a_worker_that_starts_in_the_middle_makes_the_same_batch():
+def test_a_worker_that_starts_at_any_position_makes_the_same_batch():
     index = indices(dataset(), 2)[32:40]
     used = dataset()
     row_hashes(used, 8)
@@ -163,7 +163,7 @@ def test_a_worker_that_starts_in_the_middle_makes_the_same_batch():
     assert all(torch.equal(v, fresh[k]) for k, v in used.__getitems__(index).items())
 
 
-def test_negative_control_seed_epoch_position_and_step_alter_a_batch():
+def test_seed_epoch_position_and_step_change_a_batch():
     data = dataset()
     index = indices(data, 0)[:16]
     base = data.__getitems__(index)
@@ -176,11 +176,11 @@ def test_negative_control_seed_epoch_position_and_step_alter_a_batch():
     assert "image" in changed([i._replace(epoch=1) for i in index])
     assert "image" in changed([i._replace(position=i.position + 16) for i in index])
     moved = changed([i._replace(global_step=i.global_step + 30) for i in index])
-    assert "mask" in moved and "image" not in moved  # augmentation is of (seed, epoch, position) alone
+    assert "mask" in moved and "image" not in moved  # augmentation depends on (seed, epoch, position) only
     assert row_hashes(dataset(make_config(seed=8)), 8, 1) != row_hashes(data, 8, 1)
 
 
-def test_masks_move_with_the_step_and_not_with_the_epoch():
+def test_masks_depend_on_the_step_and_not_on_the_epoch():
     class Constant(Ramps):
         def get_meta_mask_prob(self, step):
             return 0.5
@@ -196,7 +196,7 @@ def test_masks_move_with_the_step_and_not_with_the_epoch():
     assert torch.equal(another_step["share"], base["share"]) and not torch.equal(another_epoch["share"], base["share"])
 
 
-def test_what_a_training_batch_holds():
+def test_entries_of_a_training_batch():
     batch = dataset().__getitems__(indices(dataset(), 0)[:8])
     assert {k: (v.dtype, tuple(v.shape)) for k, v in batch.items()} == {
         "image": (torch.uint8, (8, 3, SIZE, SIZE)),
@@ -216,7 +216,7 @@ def test_what_a_training_batch_holds():
     assert torch.isfinite(batch["meta"]).all()
 
 
-def test_validation_and_unmixed_training_hold_less_and_validation_is_not_augmented():
+def test_validation_batches_have_fewer_entries_and_no_augmentation():
     validation = dataset(training=False)
     batch = validation.__getitems__([SampleIndex(0, i, i, 0) for i in range(6)])
     assert set(batch) == {"image", "label", "meta", "present", "weight", "sample", "bad"}
@@ -227,7 +227,7 @@ def test_validation_and_unmixed_training_hold_less_and_validation_is_not_augment
 
 
 @pytest.mark.parametrize("mix_nulls", [False, True])
-def test_pairs_are_in_group_and_labels_follow(mix_nulls):
+def test_pairs_are_of_one_group_and_have_both_labels(mix_nulls):
     data = dataset(make_config(mix_nulls=mix_nulls), Certain())
     groups, mixed_nulls = data.groups("genus"), 0
     for i in range(0, N, 16):
@@ -235,15 +235,15 @@ def test_pairs_are_in_group_and_labels_follow(mix_nulls):
         batch = data.__getitems__(index)
         group = groups[batch["sample"].numpy()]
         for row in range(16):
-            alike = group[row] >= 0 and group[row] == group[row ^ 1]
-            assert (batch["share"][row] < 1).item() == alike
-            expected = batch["label"][row ^ 1] if alike else batch["label"][row]
+            mixed = group[row] >= 0 and group[row] == group[row ^ 1]
+            assert (batch["share"][row] < 1).item() == mixed
+            expected = batch["label"][row ^ 1] if mixed else batch["label"][row]
             assert torch.equal(batch["label2"][row], expected)
-            mixed_nulls += alike and (batch["label"][row] < 0).any().item()
+            mixed_nulls += mixed and (batch["label"][row] < 0).any().item()
     assert (mixed_nulls > 0) == mix_nulls
 
 
-def test_groups_of_a_level():
+def test_mixing_groups_of_a_level():
     labels = np.array([[0, 0, 0], [0, 0, -1], [0, 1, 2], [0, -1, -1], [-1, -1, -1], [0, 0, -1], [0, -1, -1], [0, 0, 0]])
     assert mixing_groups(labels, 2, False).tolist() == [0, -1, 2, -1, -1, -1, -1, 0]
     assert mixing_groups(labels, 1, False).tolist() == [0, -1, 1, -1, -1, -1, -1, 0]
@@ -256,22 +256,22 @@ def test_groups_of_a_level():
         data.groups("tribe")
 
 
-def test_torn_or_foreign_slots_are_not_mixed():
+def test_incomplete_slots_are_not_mixed():
     data = dataset(schedule=Certain())
     index = indices(data, 0)
-    assert (data.__getitems__(index[1:9])["share"] == 1).all()  # an odd start tears every slot
+    assert (data.__getitems__(index[1:9])["share"] == 1).all()  # an odd start splits every slot
     assert (data.__getitems__(index[:1])["share"] == 1).all()
     assert (data.__getitems__(index[:16])["share"] < 1).any()
-    stand_in = [i._replace(real=k % 2 == 0) for k, i in enumerate(index[:16])]
-    assert (data.__getitems__(stand_in)["share"] == 1).all()
+    half_placeholders = [i._replace(real=k % 2 == 0) for k, i in enumerate(index[:16])]
+    assert (data.__getitems__(half_placeholders)["share"] == 1).all()
 
 
-def test_stand_ins_weigh_nothing():
+def test_placeholders_have_weight_0():
     batch = dataset().__getitems__([SampleIndex(0, 0, 3, 0, False)])
     assert batch["weight"].tolist() == [0.0] and (batch["label"] == -1).all() and batch["bad"].tolist() == [-1]
 
 
-def test_undecodable_photographs_are_named_and_spoil_only_their_pair():
+def test_undecodable_photographs_are_reported_and_affect_only_their_pair():
     index = indices(dataset(), 0)[:16]
     broken = [index[2].sample, index[9].sample]
     whole, damaged = dataset(schedule=Certain()), dataset(schedule=Certain(), source=make_source(broken))
@@ -283,18 +283,18 @@ def test_undecodable_photographs_are_named_and_spoil_only_their_pair():
     rest = [i for i in range(16) if i not in (2, 3, 8, 9)]
     assert all(torch.equal(good[k][rest], bad[k][rest]) for k in good)
     known = dataset(schedule=Certain(), source=make_source(broken), quarantined=broken)
-    again = known.__getitems__(index)
-    assert all(torch.equal(again[k], bad[k]) for k in bad) and not set(known.images.asked) & set(broken)
+    skipped = known.__getitems__(index)
+    assert all(torch.equal(skipped[k], bad[k]) for k in bad) and not set(known.images.read_samples) & set(broken)
 
 
-def test_all_bad_and_a_stand_in_that_is_bad():
+def test_a_batch_of_undecodable_photographs_and_an_undecodable_placeholder():
     data = dataset(source=make_source(broken=range(N)))
     batch = data.__getitems__(indices(data, 0)[:4])
     assert (batch["weight"] == 0).all() and batch["image"].shape == (4, 3, SIZE, SIZE)
     assert data.__getitems__([SampleIndex(0, 0, 3, 0, False)])["bad"].tolist() == [-1]
 
 
-def test_rows_choose_the_observations_and_the_fingerprint():
+def test_rows_determine_observations_and_fingerprint():
     source, rows = make_source(), np.arange(5, 60, 2)
     data = TaxonomyDataset(source, rows, make_config(), Ramps(), False)
     batch = data.__getitems__([SampleIndex(0, 0, 4, 0)])
@@ -306,7 +306,7 @@ def test_rows_choose_the_observations_and_the_fingerprint():
 @pytest.mark.parametrize(
     "change, words", [({"mixup_alpha": 0.0, "cutmix_alpha": 0.0}, "augment.mixup_alpha"), ({}, "mixup_group_level is empty")]
 )
-def test_mixing_that_cannot_be_is_an_error(change, words):
+def test_invalid_mixing_settings_are_errors(change, words):
     config = make_config(**change)
     if not change:
         config.schedule.mixup_group_level = []
@@ -319,29 +319,29 @@ def test_mixing_that_cannot_be_is_an_error(change, words):
 
 
 def long_tailed():
-    """Family 0 has species of 40, 1 and 1 rows, family 1 one of 50; four rows are null at the species."""
+    """Return a source whose family 0 has species of 40, 1 and 1 rows and family 1 one species of 50; four rows have no species."""
     source = make_source(nulls=False)
     species = np.repeat([0, 1, 2, 3, -1], [40, 1, 1, 50, 4])
     coarse = np.where(species == 3, 1, 0)
     return dataclasses.replace(source, labels=np.stack([coarse, coarse, species], axis=1))
 
 
-def test_a_sample_that_is_drawn_twice_is_no_partner_of_itself():
+def test_a_sample_drawn_twice_is_not_mixed_with_itself():
     data = dataset(make_config(sampling="class_balanced"), Certain(), source=long_tailed())
     assert len(data.notes) and "class_balanced sampling of species: an epoch of 96 contains" in data.notes[-1]
     order = epoch_order(7, 0, N, data.groups("species"), data.resampling())
-    assert np.bincount(order, minlength=N)[40] >= 22, "of its class alone"
-    mixed = alone = 0
+    assert np.bincount(order, minlength=N)[40] >= 22, "the only sample of its class"
+    mixed = unmixed = 0
     for i in range(0, N, 16):
         batch = data.__getitems__([SampleIndex(0, p, int(order[p]), 0) for p in range(i, i + 16)])
         sample, share = batch["sample"].numpy().reshape(-1, 2), batch["share"].numpy().reshape(-1, 2)
         twice = sample[:, 0] == sample[:, 1]
         assert (share[twice] == 1).all()
-        mixed, alone = mixed + (share < 1).sum(), alone + twice.sum()
-    assert mixed > 20 and alone > 5
+        mixed, unmixed = mixed + (share < 1).sum(), unmixed + twice.sum()
+    assert mixed > 20 and unmixed > 5
 
 
-def test_validation_is_never_resampled_nor_weighted():
+def test_validation_is_neither_resampled_nor_weighted():
     source = dataclasses.replace(long_tailed(), weight=np.linspace(0, 2, N, dtype=np.float32))
     data = dataset(make_config(sampling="class_balanced"), training=False, source=source)
     assert data.resampling() is None and data.notes == ()
@@ -355,19 +355,19 @@ def test_validation_is_never_resampled_nor_weighted():
         ({"sampling": "square_root", "sampling_rank": "tribe"}, "'tribe' is not a taxonomic rank"),
     ],
 )
-def test_a_rank_to_balance_that_cannot_be_is_an_error(keys, words):
+def test_invalid_sampling_ranks_are_errors(keys, words):
     with pytest.raises(ConfigError, match=words):
         dataset(make_config(**keys))
 
 
-def test_the_rank_says_which_classes_are_balanced():
+def test_sampling_rank_selects_the_balanced_classes():
     order = epoch_order(
         7, 0, N, None, dataset(make_config(sampling="class_balanced", sampling_rank="family"), source=long_tailed()).resampling()
     )
     assert np.bincount(long_tailed().labels[order, 0]).tolist() == [48, 48]
 
 
-def test_each_label_of_a_pair_counts_by_the_weight_of_its_own_sample():
+def test_each_label_of_a_pair_has_the_weight_of_its_sample():
     weight = np.random.default_rng(1).uniform(0, 2, N).astype(np.float32)
     weight[::5] = 0
     plain = dataset(schedule=Certain())
@@ -380,20 +380,20 @@ def test_each_label_of_a_pair_counts_by_the_weight_of_its_own_sample():
         assert torch.allclose(b["weight"] * b["share"], a["share"] * torch.from_numpy(own))
         assert torch.allclose(b["weight"] * (1 - b["share"]), (1 - a["share"]) * torch.from_numpy(other), atol=1e-7)
         one, two = prepare(a), prepare(b)
-        assert torch.equal(one["image"], two["image"]), "the pictures are mixed as before"
+        assert torch.equal(one["image"], two["image"]), "weights do not change the mixing of images"
         assert torch.equal(two["share"], b["share"]) and "blend" not in two
         assert all(torch.equal(a[name], b[name]) for name in a if name not in ("share", "weight"))
     assert (a["share"] < 1).any()
 
 
-def test_unmixed_samples_have_their_own_weight_and_what_is_no_sample_none():
+def test_unmixed_samples_have_their_weight_and_placeholders_0():
     weight = np.linspace(0.5, 2, N, dtype=np.float32)
     data = dataset(make_config(mixup_prob=0.0), source=dataclasses.replace(make_source(broken=[2]), weight=weight))
     batch = data.__getitems__([SampleIndex(0, i, i, 0, i != 3) for i in range(5)])
     assert batch["weight"].tolist() == [weight[0], weight[1], 0.0, 0.0, weight[4]] and "blend" not in batch
 
 
-def test_a_row_counts_for_its_draws_and_its_weight():
+def test_epoch_weights_are_draws_times_weight():
     source, rows = long_tailed(), np.arange(N)
     assert epoch_weights(make_config(), source, rows) is None
     draws = epoch_weights(make_config(sampling="class_balanced"), source, rows)

@@ -1,4 +1,4 @@
-"""Losses through both kinds of scores: against dense float64 references; nulls excluded exactly; sums that add up (law 3)."""
+"""Test the losses with both kinds of scores: against dense float64 references, missing labels, sums over micro-batches (law 3)."""
 
 import itertools
 import math
@@ -17,8 +17,8 @@ from tests.workloads.taxonomy import slow_losses as slow
 
 PRESETS = ["cross_entropy", "label_smoothing", "taxonomic_smoothing", "soft_labels", "conditional", "marginal"]
 PRESETS += ["class_balanced", "inverse_frequency", "logit_adjusted"]
-WORLDS = {seed: slow.random_tree(seed, 25) for seed in (0, 1)}
-ALONE = torch.ones(1)
+TREES = {seed: slow.random_tree(seed, 25) for seed in (0, 1)}
+ONE = torch.ones(1)
 
 
 def raw_scores(tree, kind, count, nulls, dtype=torch.float64, seed=0, scale=3.0):
@@ -55,8 +55,8 @@ CASES = [
 
 @pytest.mark.parametrize("name, kind, nulls, mixed, balance, seed", CASES)
 def test_agrees_with_dense_targets(name, kind, nulls, mixed, balance, seed):
-    """Values to 1e-10 in float64 and 1e-5 in float32, gradients to 1e-4, with class weights, adjusted logits, pairs and nulls."""
-    tree, labels = WORLDS[seed]
+    """Values agree to 1e-10 in float64 and 1e-5 in float32, gradients to 1e-4; with class weights, logit adjustment, pairs and nulls."""
+    tree, labels = TREES[seed]
     config, batch = slow.loss_config(name, **balance), slow.random_batch(tree, labels, seed, 8, nulls, mixed)
     raw = raw_scores(tree, kind, 8, nulls)
     priors = slow.slow_priors(tree, labels)
@@ -82,9 +82,9 @@ def test_agrees_with_dense_targets(name, kind, nulls, mixed, balance, seed):
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "soft_labels", "conditional"])
-def test_class_weights_to_another_power_are_seen(name):
-    """The negative control: the reference with squared weights is another number."""
-    tree, labels = WORLDS[0]
+def test_negative_control_squared_class_weights_change_the_loss(name):
+    """The reference with squared weights gives another value."""
+    tree, labels = TREES[0]
     config, batch = slow.loss_config(name, **slow.INVERSE), slow.random_batch(tree, labels)
     raw = raw_scores(tree, "linear", 10, False)
     right, wrong = (slow.slow_sums(config, tree, labels, slowly(tree, "linear", raw, False), batch, False, p)[0] for p in (1, 2))
@@ -105,23 +105,23 @@ def test_gradcheck(name, kind):
 
 @pytest.mark.parametrize("kind", ["linear", "leaves"])
 @pytest.mark.parametrize("name", slow.LOSSES)
-def test_nulls_and_stand_ins_give_exactly_nothing(name, kind):
-    tree, labels = WORLDS[1]
+def test_missing_labels_and_placeholders_give_exactly_0(name, kind):
+    tree, labels = TREES[1]
     loss = loss_of(slow.loss_config(name, **slow.INVERSE), tree, labels, False, torch.float32)
     batch = slow.random_batch(tree, labels, 0, 6, mixed=True)
     raw = raw_scores(tree, kind, 6, False, torch.float32, scale=1e4)
-    nothing = {**batch, "label": torch.full((6, 4), -1), "label2": torch.full((6, 4), -1)}
-    for none in (nothing, {**batch, "weight": torch.zeros(6)}):
-        sums = loss.sums({"scores": scores_of(tree, kind, raw, False)}, none)
-        assert not sums.any() and not loss.valid_counts(none).any()
+    missing = {**batch, "label": torch.full((6, 4), -1), "label2": torch.full((6, 4), -1)}
+    for empty in (missing, {**batch, "weight": torch.zeros(6)}):
+        sums = loss.sums({"scores": scores_of(tree, kind, raw, False)}, empty)
+        assert not sums.any() and not loss.valid_counts(empty).any()
         assert not any(g.any() for g in gradients(sums, raw))
     some = loss.sums({"scores": scores_of(tree, kind, raw, False)}, batch)
-    assert some.any() and any(g.any() for g in gradients(some, raw)), "the negative control"
+    assert some.any() and any(g.any() for g in gradients(some, raw)), "negative control"
 
 
 @pytest.mark.parametrize("name", slow.LOSSES)
-def test_a_null_rank_of_a_sample_moves_nothing_at_that_rank(name):
-    tree, labels = WORLDS[0]
+def test_a_missing_label_gives_no_gradient_at_its_rank(name):
+    tree, labels = TREES[0]
     loss = loss_of(slow.loss_config(name), tree, labels, False)
     batch = {"label": torch.from_numpy(labels[(labels >= 0).all(1)][:4]), "weight": torch.ones(4)}
     batch["label"][:, 3] = -1
@@ -133,8 +133,8 @@ def test_a_null_rank_of_a_sample_moves_nothing_at_that_rank(name):
 
 @pytest.mark.parametrize("name", slow.LOSSES)
 def test_micro_batches_add_up_to_the_global_batch(name):
-    """Law 3, by denominators of the whole; each part divided by its own is the negative control."""
-    tree, labels = WORLDS[0]
+    """Law 3, with the denominators of the whole batch. Negative control: dividing each part by its own denominators."""
+    tree, labels = TREES[0]
     loss = loss_of(slow.loss_config(name, **slow.INVERSE), tree, labels, False)
     batch, raw = slow.random_batch(tree, labels, 2, 24, mixed=True), raw_scores(tree, "linear", 24, False)
     weights = torch.tensor([0.5, 1.0, 1.0, 1.5], dtype=torch.float64)
@@ -154,12 +154,12 @@ def test_micro_batches_add_up_to_the_global_batch(name):
 
 @pytest.mark.parametrize("kind", ["linear", "leaves"])
 @pytest.mark.parametrize("name", slow.LOSSES)
-def test_confidently_wrong_still_learns(name, kind):
-    """The truth is 80 nats down: in float32, where its probability is 0, the loss and its gradient are those of float64."""
-    tree, labels = WORLDS[0]
+def test_very_improbable_labels_have_exact_gradients(name, kind):
+    """The label has log-probability -80, whose probability is 0 in float32. Loss and gradient in float32 equal those of float64."""
+    tree, labels = TREES[0]
     config = slow.loss_config(name)
     row = next(i for i in range(len(labels)) if (labels[i] >= 0).all())
-    batch = {"label": torch.from_numpy(labels[row : row + 1]), "weight": ALONE}
+    batch = {"label": torch.from_numpy(labels[row : row + 1]), "weight": ONE}
     raw = [torch.zeros_like(z) for z in raw_scores(tree, kind, 1, False)]
     if kind == "linear":
         for r, z in enumerate(raw):
@@ -176,11 +176,11 @@ def test_confidently_wrong_still_learns(name, kind):
     assert max(g.abs().max() for g in gradients(sums, cast)) > 0.1
 
 
-def test_of_equal_scores_the_loss_is_the_log_of_the_classes():
-    """Whatever the targets, for they sum to 1; the conditional one weighs ranks, the marginal one counts the finest alone."""
-    tree, labels = WORLDS[1]
+def test_loss_of_equal_scores_is_the_log_of_the_number_of_classes():
+    """This holds for every target, since targets sum to 1. The conditional loss weights ranks, the marginal loss uses the finest only."""
+    tree, labels = TREES[1]
     row = labels[(labels >= 0).all(1)][:1]
-    batch, logs = {"label": torch.from_numpy(row), "weight": ALONE}, [math.log(size) for size in tree.sizes]
+    batch, logs = {"label": torch.from_numpy(row), "weight": ONE}, [math.log(size) for size in tree.sizes]
     weighted = [log * math.exp(-0.3 * (3 - r)) for r, log in enumerate(logs)]
     for name in slow.LOSSES:
         scores = linear_scores(tree, [torch.zeros(1, size, dtype=torch.float64) for size in tree.sizes])
@@ -189,7 +189,7 @@ def test_of_equal_scores_the_loss_is_the_log_of_the_classes():
         assert sums.tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_validation_is_plain_whatever_trains(tree, make_batch):
+def test_the_validation_loss_is_plain_cross_entropy(tree, make_batch):
     batch = make_batch(32, 8, mixed=True)
     logits = [torch.randn(32, size, dtype=torch.float64) for size in tree.sizes]
     plain = TaxonomyLoss(
@@ -200,7 +200,7 @@ def test_validation_is_plain_whatever_trains(tree, make_batch):
     assert torch.allclose(valid_counts(batch), plain.valid_counts(batch), rtol=1e-12)
 
 
-def test_separate_sums_of_separate_ranks_run_through_their_own_scores_alone(tree, make_batch):
+def test_the_loss_of_a_rank_depends_only_on_its_own_scores(tree, make_batch):
     batch, logits = make_batch(8, 8), [torch.randn(8, size, requires_grad=True) for size in tree.sizes]
     loss = loss_of(slow.loss_config("label_smoothing"), tree, batch["label"].numpy(), False, torch.float32)
     outputs = {"scores": linear_scores(tree, logits)}
@@ -219,11 +219,11 @@ def test_a_preset_is_one_override(name, tree, make_batch):
         sums = loss.sums({"scores": linear_scores(tree, [z.bfloat16() for z in logits])}, batch)
     assert sums.dtype == torch.float32 and sums.isfinite().all() and (loss.valid_counts(batch)[3:] > 0).all()
     rounded = linear_scores(tree, [z.bfloat16().float() for z in logits])
-    assert torch.equal(sums, loss.sums({"scores": rounded}, batch)), "half precision scores are summed in float32"
+    assert torch.equal(sums, loss.sums({"scores": rounded}, batch)), "bf16 scores are summed in float32"
 
 
 @pytest.mark.parametrize(
-    "overrides, nulls, said",
+    "overrides, nulls, message",
     [
         (["loss.class_weights=effective"], False, "loss.effective_beta"),
         (["loss.effective_beta=0.9"], False, "loss.effective_beta=0.9 has no effect"),
@@ -231,14 +231,14 @@ def test_a_preset_is_one_override(name, tree, make_batch):
         (["loss=marginal"], True, "head.nulls=ignore"),
     ],
 )
-def test_contradictions_are_refused(tree, overrides, nulls, said):
-    with pytest.raises(ConfigError, match=said) as refused:
+def test_contradicting_settings_are_errors(tree, overrides, nulls, message):
+    with pytest.raises(ConfigError, match=message) as error:
         loss_of(compose(overrides).loss, tree, np.zeros((0, 4), np.int64), nulls)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
-class Waiting(TorchDispatchMode):
-    """Refuses what would make a device answer before the host goes on (law 5): reads of values, results of unknown shape."""
+class RaiseOnSync(TorchDispatchMode):
+    """Raise `AssertionError` for operations that wait for the device (law 5): reads of values, results of unknown shape."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
@@ -250,13 +250,13 @@ class Waiting(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", slow.LOSSES)
 def test_nothing_waits_for_the_device(name):
-    tree, labels = WORLDS[0]
+    tree, labels = TREES[0]
     loss = loss_of(slow.loss_config(name, **slow.INVERSE), tree, labels, False, torch.float32)
     batch, raw = slow.random_batch(tree, labels, mixed=True), raw_scores(tree, "linear", 10, False, torch.float32)
-    loss.sums({"scores": linear_scores(tree, raw)}, batch)  # tables are placed at the first use
+    loss.sums({"scores": linear_scores(tree, raw)}, batch)  # the first use copies tables to the device
     outputs = {"scores": linear_scores(tree, raw)}
-    with Waiting():
+    with RaiseOnSync():
         sums = loss.sums(outputs, batch)
         sums.sum().backward()
-    with Waiting(), pytest.raises(AssertionError, match="waits"):
+    with RaiseOnSync(), pytest.raises(AssertionError, match="waits"):
         sums[sums > 0].sum().item()

@@ -1,5 +1,5 @@
-"""Validation and training metrics: every number against `metric_reference.py`, on random trees, heads and labels; the same however
-batches are cut, and wherever they are counted."""
+"""Test validation and training metrics: every value against `metric_reference.py`, on random trees, heads and labels; independent of
+batches, process ranks and device."""
 
 import math
 
@@ -20,7 +20,7 @@ ENDS = ("_low", "_high")
 
 
 class Rows:
-    """Some rows of saved scores."""
+    """Saved scores that can be sliced by rows."""
 
     def __init__(self, log_probs, path, consistent):
         self.saved, self.consistent = (log_probs, path), consistent
@@ -46,7 +46,7 @@ def saved(scores):
 
 
 def case(head="linear", kind="both", null=False, seed=0, ranks=4, dtype=torch.float64):
-    """A tree, saved scores of N samples by a head of random weights, and a batch whose labels are often what was predicted."""
+    """Return a tree, saved scores of N samples from a head with random weights, and a batch whose labels often equal the predictions."""
     tree, _ = random_tree(seed, ranks, 50, *KINDS[kind])
     nulls = "predict" if null else "ignore"
     routed = HierarchicalSoftmaxConfig(head, nulls, "soft", 0.8) if head == "hierarchical_softmax" else HeadConfig(head, nulls)
@@ -61,7 +61,7 @@ def case(head="linear", kind="both", null=False, seed=0, ranks=4, dtype=torch.fl
 
 
 def agreement(tree, logits):
-    """Per rank, what makes a linear head predict one path in a third of the rows."""
+    """Return additions to the logits of each rank that make a linear head predict one path in a third of the rows."""
     path = torch.from_numpy(tree.paths[tree.offsets[-2] + np.arange(N) % tree.sizes[-1]])
     third = (torch.arange(N) % 3 == 0).unsqueeze(1)
     return [8.0 * (third & (torch.arange(z.shape[1]) == path[:, r : r + 1])) for r, z in enumerate(logits)]
@@ -118,7 +118,7 @@ HEADS = ("linear", "conditional", "marginal", "hierarchical_softmax")
 @pytest.mark.parametrize("null", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("head", HEADS)
-def test_every_metric_is_what_its_definition_says(head, kind, null):
+def test_every_metric_matches_its_definition(head, kind, null):
     given = case(head, kind, null, seed=len(kind) + null)
     slow = expected(*given)
     assert run(*given) == pytest.approx(slow, rel=1e-6, abs=1e-9, nan_ok=True)
@@ -127,43 +127,43 @@ def test_every_metric_is_what_its_definition_says(head, kind, null):
     assert any(0 < slow.get(f"{rank}/null_recall", 0) < 1 for rank in given[0].ranks) == null
 
 
-def test_negative_control_scores_of_other_samples_move_every_metric():
+def test_negative_control_scores_of_other_samples_change_every_metric():
     tree, scores, batch = case("linear", "plain", seed=3)
     other = Rows([z.roll(1, 0) for z in scores.log_probs()], scores.path().roll(1, 0), False)
     found, moved = run(tree, scores, batch), run(tree, other, batch)
-    coarsest = tree.ranks[0]  # of so few classes that chance may leave its accuracy as it was
+    coarsest = tree.ranks[0]  # it has so few classes that its accuracy may be equal by chance
     defined = {name for name, v in found.items() if not (math.isnan(v) or name.startswith(coarsest))}
     assert {name for name in defined if found[name] == pytest.approx(moved[name], rel=1e-6, abs=1e-9)} == set()
     assert moved == pytest.approx(expected(tree, other, batch), rel=1e-6, nan_ok=True)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("head", ["linear", "marginal"])
-def test_a_gpu_counts_the_same_without_being_waited_for(head):
+def test_a_gpu_counts_the_same_without_synchronisation(head):
     tree, scores, batch = case(head, seed=6)
-    there = Rows([z.cuda() for z in scores.log_probs()], scores.path().cuda(), scores.consistent)
+    on_gpu = Rows([z.cuda() for z in scores.log_probs()], scores.path().cuda(), scores.consistent)
     counted = [TaxonomyMetrics(tree, torch.device("cuda"), training_counts(tree), None, N) for _ in range(2)]
-    inputs = {"scores": there}, {name: value.cuda() for name, value in batch.items()}
-    counted[0].count(*inputs)  # may still build constants
+    inputs = {"scores": on_gpu}, {name: value.cuda() for name, value in batch.items()}
+    counted[0].count(*inputs)  # the first call builds constants
     torch.cuda.set_sync_debug_mode("error")
     try:
         counted[1].count(*inputs)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    here = fresh(tree)
-    sums = feed(here, scores, batch)
-    assert counted[1].compute(sums, counted[1].counts) == pytest.approx(here.compute(sums, here.counts), rel=1e-9, nan_ok=True)
+    on_cpu = fresh(tree)
+    sums = feed(on_cpu, scores, batch)
+    assert counted[1].compute(sums, counted[1].counts) == pytest.approx(on_cpu.compute(sums, on_cpu.counts), rel=1e-9, nan_ok=True)
 
 
 @pytest.mark.parametrize("head", ["linear", "marginal"])
-def test_single_precision_scores_say_the_same(head):
+def test_float32_scores_match_the_reference(head):
     given = case(head, dtype=torch.float32, seed=4)
     assert run(*given) == pytest.approx(expected(*given), rel=1e-4, abs=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_distance_is_error_times_severity(head):
+def test_hd1_is_error_times_severity(head):
     for seed in range(6):
         for kind in KINDS:
             tree, scores, batch = case(head, kind, seed=seed, ranks=3 + seed % 3)
@@ -174,7 +174,7 @@ def test_distance_is_error_times_severity(head):
 
 
 def test_published_distances_obey_the_identity():
-    """As in the logs of Karthik et al. for iNaturalist 2019: top-1 error 0.40428, severity 2.3795, distance at 1 0.96198."""
+    """The numbers are from the logs of Karthik et al. for iNaturalist 2019: top-1 error 0.40428, severity 2.3795, hd1 0.96198."""
     names = np.array([(f"a{i // 8}", f"b{i // 4}", f"c{i // 2}", f"d{i}") for i in range(16)])
     tree, _ = TaxonomyTree.from_lineages("abcd", names)
     wrong = {1: 9000, 2: 14002, 3: 9000, 4: 8426}  # samples by height, of 100000
@@ -191,11 +191,11 @@ def test_published_distances_obey_the_identity():
     assert found["hd1"] == pytest.approx(sum(distances) / 1000)
 
 
-# -- the same number for every split of the work ------------------------------------------------------------------------------
+# -- independence of batches and process ranks ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("head", ["linear", "marginal"])
-def test_cutting_batches_and_sharing_them_out_changes_no_count(head):
+def test_counts_do_not_depend_on_batches_and_processes(head):
     tree, scores, batch = case(head, "both", seed=2)
     whole = fresh(tree)
     sums = feed(whole, scores, batch)
@@ -203,12 +203,12 @@ def test_cutting_batches_and_sharing_them_out_changes_no_count(head):
     processes = [fresh(tree) for _ in range(3)]
     for number, piece in reversed(list(enumerate(pieces))):
         feed(processes[number % 3], scores, batch, [piece])
-    together = {name: sum(process.counts[name] for process in processes) for name in whole.counts}
-    assert all(torch.equal(together[name], whole.counts[name]) for name in whole.counts)
-    assert np.array_equal(list(whole.compute(sums, together).values()), list(whole.compute(sums, whole.counts).values()), equal_nan=True)
+    total = {name: sum(process.counts[name] for process in processes) for name in whole.counts}
+    assert all(torch.equal(total[name], whole.counts[name]) for name in whole.counts)
+    assert np.array_equal(list(whole.compute(sums, total).values()), list(whole.compute(sums, whole.counts).values()), equal_nan=True)
     lost = {name: sum(process.counts[name] for process in processes[:2]) for name in whole.counts}
     changed = [name for name in whole.counts if not torch.equal(lost[name], whole.counts[name])]
-    assert set(changed) >= set(whole.counts) - {"consistent"}  # a process left out is noticed everywhere
+    assert set(changed) >= set(whole.counts) - {"consistent"}  # negative control: one process is missing
 
 
 def test_counts_are_integers_linear_in_taxa_and_samples():
@@ -222,7 +222,7 @@ def test_counts_are_integers_linear_in_taxa_and_samples():
     assert sizes[200] == sizes[400] <= 3 * 1000 + 500
 
 
-def test_large_trees_are_worked_off_a_few_rows_at_a_time(monkeypatch):
+def test_large_trees_are_processed_a_few_samples_at_a_time(monkeypatch):
     given = case("linear", "both", seed=5)
     plain = run(*given)
     monkeypatch.setattr("linnaeus.workloads.taxonomy.metrics.decisions.WORKSPACE", 3 * given[0].offsets[-1] + 20)
@@ -232,7 +232,7 @@ def test_large_trees_are_worked_off_a_few_rows_at_a_time(monkeypatch):
 # -- edges -----------------------------------------------------------------------------------------------------------------------
 
 
-def test_intervals_are_for_the_end_of_a_run():
+def test_intervals_are_computed_at_the_end_only():
     tree, scores, batch = case("linear", seed=3)
     metrics = fresh(tree, groups=np.arange(N) // 2)
     found = metrics.compute(feed(metrics, scores, batch), metrics.counts)
@@ -243,7 +243,7 @@ def test_intervals_are_for_the_end_of_a_run():
     assert len(ends) == 2 * len(bounded) and all(ends[f"{name}_low"] <= found[name] <= ends[f"{name}_high"] for name in bounded)
 
 
-def test_nothing_seen_is_not_defined():
+def test_metrics_without_samples_are_nan():
     tree, scores, batch = case("marginal")
     empty = fresh(tree, size=0)
     assert all(math.isnan(v) for v in empty.compute(torch.zeros(empty.width), empty.counts).values())
@@ -254,13 +254,13 @@ def test_nothing_seen_is_not_defined():
     assert all(math.isnan(v) for v in run(tree, scores, batch).values())
 
 
-def test_no_rows_in_a_batch():
+def test_an_empty_batch():
     tree, scores, batch = case("marginal", seed=1)
     assert run(tree, scores, batch, [(0, 0), (0, N)]) == pytest.approx(run(tree, scores, batch), nan_ok=True)
 
 
 def test_a_tree_of_one_class():
-    """Always right, at no distance; how severe its mistakes are, and what an answer tells, is not defined."""
+    """Accuracies are 1 and distances 0; severity and information are not defined."""
     tree, _ = TaxonomyTree.from_lineages(("a", "b"), np.array([("x", "y")]))
     scores = saved(linear_scores(tree, [torch.zeros(N, 1), torch.zeros(N, 1)]))
     batch = {"label": torch.zeros(N, 2, dtype=torch.int64), "weight": torch.ones(N), "sample": torch.arange(N)}
@@ -271,10 +271,10 @@ def test_a_tree_of_one_class():
     assert found["hd1"] == found["hd20"] == found["b/ece"] == found["aurc"] == 0
 
 
-def test_scores_that_are_no_numbers_predict_nothing():
+def test_nan_scores_predict_nothing():
     tree, scores, batch = case("linear", seed=3)
     broken = Rows([torch.full_like(z, torch.nan) for z in scores.log_probs()], torch.zeros_like(scores.path()), False)
-    batch["label"] = torch.from_numpy(tree.paths[np.full(N, tree.offsets[-2])]).clone()  # what an argmax of them would say
+    batch["label"] = torch.from_numpy(tree.paths[np.full(N, tree.offsets[-2])]).clone()  # the argmax of NaN scores
     batch["weight"][:] = 1
     found = run(tree, broken, batch)
     finest = tree.ranks[-1]
@@ -294,7 +294,7 @@ def test_ties_go_to_the_lower_index(tree):
     assert found["species/top1"] == pytest.approx(1 / 13) and found["species/top5"] == pytest.approx(5 / 13)
 
 
-def test_what_a_hole_in_the_lineage_leaves_open_contradicts_nothing():
+def test_holes_of_a_lineage_are_not_inconsistent():
     rows = np.array([("a", "", "s0"), ("b", "b1", "s1"), ("a", "a1", "s2"), ("", "c1", "s3")])
     tree, labels = TaxonomyTree.from_lineages(("order", "family", "species"), rows)
 
@@ -307,9 +307,9 @@ def test_what_a_hole_in_the_lineage_leaves_open_contradicts_nothing():
     a, b, s0 = labels[0, 0], labels[1, 0], labels[0, 2]
     a1, b1 = labels[2, 1], labels[1, 1]
     assert inconsistent(a, a1, s0) == inconsistent(a, b1, s0) == 0
-    assert inconsistent(b, b1, s0) == 1, "its nearest known ancestor is the order"
+    assert inconsistent(b, b1, s0) == 1, "the nearest known ancestor of s0 is order a"
     c1, s3 = labels[3, 1], labels[3, 2]
-    assert inconsistent(a, c1, s3) == inconsistent(b, c1, s3) == 0, "without null labels the head must name some order"
+    assert inconsistent(a, c1, s3) == inconsistent(b, c1, s3) == 0, "without null labels the head must predict some order"
     assert inconsistent(a, a1, s3) == 1
 
 
@@ -324,7 +324,7 @@ def test_training_metrics():
     assert found == pytest.approx({name: slow[name] for name in found})
 
 
-def test_training_metrics_ask_for_the_path_alone():
+def test_training_metrics_read_only_the_greedy_path():
     tree, scores, batch = case("conditional")
     only_path = type("OnlyPath", (), {"greedy_path": lambda self: scores.path()})()
     TrainingMetrics(tree, CPU).count({"scores": only_path}, batch)
@@ -333,8 +333,8 @@ def test_training_metrics_ask_for_the_path_alone():
 
 
 @pytest.mark.parametrize("head", ["conditional", "hierarchical_softmax"])
-def test_a_frozen_head_is_not_decoded_in_training(head, monkeypatch):
-    """It is in evaluation mode in training too, where its own prediction asks for all log-probabilities."""
+def test_training_metrics_of_a_frozen_head_compute_no_log_probs(head, monkeypatch):
+    """A frozen head is in evaluation mode during training. Its `path` would compute all log-probabilities."""
     tree, _ = random_tree(0, 4, 90)
     routed = HierarchicalSoftmaxConfig(head, "ignore", "soft", 0.8) if head == "hierarchical_softmax" else HeadConfig(head, "ignore")
     built = build_head(routed, WIDTH, tree)
@@ -349,7 +349,7 @@ def test_a_frozen_head_is_not_decoded_in_training(head, monkeypatch):
         outputs["scores"].path()
 
 
-def test_a_mixed_sample_counts_as_its_larger_part():
+def test_a_mixed_sample_has_the_label_with_the_larger_share():
     tree, scores, batch = case("linear", seed=8)
     g = torch.Generator().manual_seed(0)
     mixed = batch | {"label2": batch["label"].flip(0), "share": torch.rand(N, generator=g)}

@@ -1,4 +1,4 @@
-"""The dataset record: what is written is what the source holds, and it is read back whole or refused."""
+"""Test the dataset record: its content, reading it back, and errors for incomplete records."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ def source():
     return Source(tree, ids, labels, metadata, split, None, "print", group=np.arange(6), excluded={"lost": 2}, notes=("a note",))
 
 
-def test_what_is_written_is_what_the_source_holds(source, tmp_path):
+def test_the_record_describes_the_source(source, tmp_path):
     record = process_and_save_dataset_metadata(source, tmp_path / "dataset")
     facts = json.loads((tmp_path / "dataset/dataset.json").read_text())
     assert facts["rows"] == {"training": 4, "validation": 2} and facts["fingerprint"] == "print"
@@ -45,7 +45,7 @@ def test_what_is_written_is_what_the_source_holds(source, tmp_path):
     assert not list(tmp_path.glob("dataset/.tmp-*"))
 
 
-def test_it_says_how_often_an_epoch_draws_each_class(source, tmp_path):
+def test_the_record_contains_draws_per_epoch_of_each_class(source, tmp_path):
     natural = process_and_save_dataset_metadata(source, tmp_path / "a")
     assert [drawn.tolist() for drawn in natural.drawn] == [[2, 2], [1, 1, 1]] == [n.tolist() for n in natural.counts["training"]]
     balanced = process_and_save_dataset_metadata(source, tmp_path / "b", draws=np.array([1.5, 0.5, 1.25, 0.75]))
@@ -54,7 +54,7 @@ def test_it_says_how_often_an_epoch_draws_each_class(source, tmp_path):
     assert balanced.facts["ranks"]["genus"]["drawn_per_class"] == {"smallest": 0.5, "median": 0.75, "largest": 1.5}
 
 
-def test_it_is_read_back(source, tmp_path):
+def test_the_record_is_read_back(source, tmp_path):
     saved = process_and_save_dataset_metadata(source, tmp_path)
     loaded = load_dataset_metadata(tmp_path)
     assert loaded.tree.fingerprint() == source.tree.fingerprint() and loaded.facts == json.loads(json.dumps(saved.facts))
@@ -63,7 +63,7 @@ def test_it_is_read_back(source, tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_record_that_is_not_whole_is_refused(source, tmp_path):
+def test_an_incomplete_record_is_an_error(source, tmp_path):
     with pytest.raises(ConfigError, match="does not contain a readable dataset record"):
         load_dataset_metadata(tmp_path)
     process_and_save_dataset_metadata(source, tmp_path)

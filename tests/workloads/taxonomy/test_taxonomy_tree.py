@@ -1,4 +1,4 @@
-"""The tree: taxa are lineages, holes are bridged, and every operation agrees with the plain definition on random trees."""
+"""Test the tree: taxa are lineages, holes have anchors, and operations match their definitions on random trees."""
 
 import json
 
@@ -30,7 +30,7 @@ def built():
 
 
 def random_rows(seed, rows=400, nulls=0.15):
-    """Names whose prefix determines nothing, so homonyms and holes abound."""
+    """Return independent random names, with many homonyms and holes."""
     rng = np.random.default_rng(seed)
     names = rng.integers(0, [2, 3, 4, 6], (rows, 4)).astype(str)
     names[rng.random((rows, 4)) < nulls] = ""
@@ -79,7 +79,7 @@ def test_labels_ids_and_ancestors_agree_with_the_rows(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_row_order_does_not_matter(seed):
+def test_the_tree_does_not_depend_on_the_order_of_rows(seed):
     rows = random_rows(seed)
     order = np.random.default_rng(seed).permutation(len(rows))
     tree, labels = TaxonomyTree.from_lineages(RANKS, rows)
@@ -89,7 +89,7 @@ def test_row_order_does_not_matter(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_leaves_at_or_below_a_node_are_counted(seed):
+def test_leaf_count(seed):
     tree, _ = TaxonomyTree.from_lineages(RANKS, random_rows(seed))
     count = np.zeros(tree.offsets[-1], dtype=np.int64)
     for leaf in set(range(tree.offsets[-1])) - set(tree.node_parent.tolist()):
@@ -100,13 +100,13 @@ def test_leaves_at_or_below_a_node_are_counted(seed):
     np.testing.assert_array_equal(tree.leaf_count, count)
 
 
-def test_negative_control_a_wrong_parent_is_no_path(built):
+def test_negative_control_a_wrong_parent_is_not_a_path(built):
     tree, labels = built
     wrong = labels[[0, 1]].copy()
     wrong[0, 1], wrong[1, 1] = labels[1, 1], labels[0, 1]
     assert not is_path(tree, wrong).any()
     deep = labels[[0]].copy()
-    deep[0, 1] = -1  # the family is not said: the kingdom still has to agree
+    deep[0, 1] = -1  # without the family the kingdom still has to agree
     assert is_path(tree, deep).all()
     deep[0, 0] = 1 - deep[0, 0]
     assert not is_path(tree, deep).any()
@@ -129,7 +129,7 @@ def test_a_subset_keeps_classes_ids_and_ancestors(ranks):
     assert is_path(small, labels[:, columns]).all()
 
 
-def test_restricting_renumbers_and_keeps_the_lineages():
+def test_restrict_renumbers_classes_and_keeps_lineages():
     tree, labels = TaxonomyTree.from_lineages(RANKS, random_rows(3))
     seen = [np.bincount(column[column >= 0], minlength=size) > 0 for column, size in zip(labels[:200].T, tree.sizes, strict=True)]
     small, renumber = tree.restrict(seen)
@@ -140,9 +140,9 @@ def test_restricting_renumbers_and_keeps_the_lineages():
 
 def test_json_round_trip_keeps_the_fingerprint(built):
     for tree in (built[0], built[0].subset(("kingdom", "species"))):
-        again = TaxonomyTree.from_dict(json.loads(json.dumps(tree.to_dict())))
-        assert again.fingerprint() == tree.fingerprint() and again.lineage_ids(1) == tree.lineage_ids(1)
-        for a, b in zip(again.parent + again.anchor, tree.parent + tree.anchor, strict=True):
+        loaded = TaxonomyTree.from_dict(json.loads(json.dumps(tree.to_dict())))
+        assert loaded.fingerprint() == tree.fingerprint() and loaded.lineage_ids(1) == tree.lineage_ids(1)
+        for a, b in zip(loaded.parent + loaded.anchor, tree.parent + tree.anchor, strict=True):
             np.testing.assert_array_equal(a, b)
     for unknown in ({"version": 99}, built[0].to_dict() | {"ids": []}):
         with pytest.raises(ValueError, match="version"):
@@ -150,7 +150,7 @@ def test_json_round_trip_keeps_the_fingerprint(built):
 
 
 @pytest.mark.parametrize("ranks", [("kingdom", "species"), ("genus", "species"), ("family", "genus")])
-def test_lineages_of_a_subset_come_from_tails_that_do_not_repeat_them(ranks):
+def test_lineage_ids_of_a_subset_are_stored_as_tails(ranks):
     tree, _ = TaxonomyTree.from_lineages(RANKS, random_rows(5))
     small = TaxonomyTree.from_dict(tree.subset(ranks).to_dict())
     smaller = small.subset(ranks[1:])
@@ -168,7 +168,7 @@ def test_lineages_of_a_subset_come_from_tails_that_do_not_repeat_them(ranks):
     assert stored < whole and not tree.tails
 
 
-def test_keys_follow_their_taxa_and_do_not_enter_the_fingerprint():
+def test_keys_follow_their_taxa_and_do_not_change_the_fingerprint():
     names, codes = number_names(ROWS)
     keys = [np.array([f"{r}-{name}" for name in rank]) for r, rank in enumerate(names)]
     tree, _ = TaxonomyTree.from_codes(RANKS, names, codes, keys)
@@ -180,7 +180,7 @@ def test_keys_follow_their_taxa_and_do_not_enter_the_fingerprint():
             assert rank_keys == tuple(f"{RANKS.index(rank)}-{name}" for name in rank_names)
 
 
-def test_the_fingerprint_sees_names_parents_and_order(built):
+def test_the_fingerprint_depends_on_names_and_parents(built):
     renamed = ROWS.copy()
     renamed[0, 3] = "grandiflora"
     moved = ROWS.copy()
@@ -189,7 +189,7 @@ def test_the_fingerprint_sees_names_parents_and_order(built):
     assert len(prints) == 3
 
 
-def test_three_fields_are_enough_where_there_are_no_holes():
+def test_a_tree_without_holes_from_ranks_names_and_parents():
     tree = TaxonomyTree(("family", "genus"), (("A", "B"), ("a", "b", "c")), (np.array([-1, -1]), np.array([0, 0, 1])))
     assert tree.node_parent.tolist() == [-1, -1, 0, 0, 1]
     assert tree.ancestors("genus", [2, -1], "family").tolist() == [1, -1]
@@ -208,7 +208,7 @@ def test_a_separator_in_a_name_does_not_merge_lineages():
     assert len(set(tree.lineage_ids("genus"))) == 3
 
 
-def test_an_empty_table_makes_an_empty_tree():
+def test_an_empty_table_gives_an_empty_tree():
     tree, labels = TaxonomyTree.from_lineages(RANKS, np.empty((0, 4), dtype=str))
     assert tree.sizes == (0, 0, 0, 0) and labels.shape == (0, 4)
 
@@ -220,12 +220,12 @@ def filled(rows):
     return [[names[r][c] if c >= 0 else "" for r, c in enumerate(row)] for row in back]
 
 
-def test_a_hole_takes_the_only_name_the_other_rows_have():
+def test_a_hole_is_filled_with_the_only_name_of_other_rows():
     rows = [["P", "Rosaceae", "Rosa", "canina"], ["P", "", "", "canina"], ["", "", "Rosa", ""]]
     assert filled(rows) == [rows[0], rows[0], ["P", "Rosaceae", "Rosa", ""]]
 
 
-def test_a_hole_stays_where_the_choice_is_open_or_contradicted():
+def test_a_hole_is_not_filled_if_names_are_ambiguous_or_contradict():
     ambiguous = [["Plantae", "Lamiaceae", "Prunella"], ["Animalia", "Prunellidae", "Prunella"], ["Animalia", "", "Prunella"]]
     assert filled(ambiguous)[2] == ambiguous[2]
     elsewhere = [["Plantae", "Lamiaceae", "Prunella"], ["Animalia", "", "Prunella"]]

@@ -1,4 +1,4 @@
-"""Tree operations on tensors against plain walks over parents, on trees with holes, several roots and leaves at every rank."""
+"""Test tree operations against walks over parents, on trees with holes, several roots and leaves at every rank."""
 
 import warnings
 
@@ -19,12 +19,12 @@ def random_tree(seed, rows=60, nulls=0.2):
     rng = np.random.default_rng(seed)
     names = rng.integers(0, [3, 3, 3, 4, 5], (rows, 5)).astype(str)
     names[rng.random((rows, 5)) < nulls] = ""
-    names[np.arange(5) > rng.integers(1, 7, (rows, 1))] = ""  # known down to any rank
+    names[np.arange(5) > rng.integers(1, 7, (rows, 1))] = ""  # lineages end at any rank
     return TaxonomyTree.from_lineages(RANKS, names)[0]
 
 
 def chain(tree, node):
-    """The node and its ancestors, upwards."""
+    """Return the node and its ancestors, upwards."""
     found = []
     while node >= 0:
         found.append(node)
@@ -33,7 +33,7 @@ def chain(tree, node):
 
 
 def below(tree):
-    """Per node, the nodes at or below it."""
+    """Return the nodes at or below each node."""
     found = [[] for _ in tree.node_parent]
     for node in range(len(found)):
         for above in chain(tree, node):
@@ -47,7 +47,7 @@ def tree(request):
     parents = tree.node_parent
     leaves = np.setdiff1d(np.arange(len(parents)), parents)
     assert (parents < 0).sum() > 3 and len(np.unique(tree.node_rank[leaves])) > 2
-    assert (tree.node_rank[parents >= 0] - tree.node_rank[parents[parents >= 0]]).max() > 1, "no holes to test"
+    assert (tree.node_rank[parents >= 0] - tree.node_rank[parents[parents >= 0]]).max() > 1, "the tree has holes"
     return tree
 
 
@@ -85,8 +85,8 @@ def test_sums_up_the_tree_in_float32(tree):
     assert found.dtype == torch.float32
 
 
-def test_a_sum_by_differences_of_prefix_sums_would_be_seen():
-    """The negative control of the tolerance: a rare family beside a common one."""
+def test_negative_control_differences_of_prefix_sums_are_inexact():
+    """A rare family beside a common one: differences of prefix sums would fail the tolerance above."""
     tree = TaxonomyTree.from_lineages(("family", "species"), np.array([["a", "x"], ["a", "y"], ["b", "z"]]))[0]
     leaves = torch.tensor([0.5, 0.4999, 1e-9])
     assert TreeOperations(tree).sums(torch.cat([torch.zeros(2), leaves]))[1] == leaves[2]
@@ -109,33 +109,33 @@ def test_a_tree_of_one_rank_and_an_empty_one():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_same_on_a_gpu_without_waiting_for_it():
+def test_a_gpu_gives_the_same_results_without_synchronisation():
     tree = random_tree(2)
-    here = TreeOperations(tree)
-    there = TreeOperations(tree).cuda()
+    on_cpu = TreeOperations(tree)
+    on_gpu = TreeOperations(tree).cuda()
     x = torch.randn(4, len(tree.node_parent))
     a, b = torch.randint(-1, x.shape[1], (2, 50))
     on_device = x.cuda(), a.cuda(), b.cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        found = there.sums(on_device[0])
-        nodes = [there.lca(*on_device[1:]), there.distance(*on_device[1:]), there.ancestor(on_device[1], 1)]
+        found = on_gpu.sums(on_device[0])
+        nodes = [on_gpu.lca(*on_device[1:]), on_gpu.distance(*on_device[1:]), on_gpu.ancestor(on_device[1], 1)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    torch.testing.assert_close(found.cpu(), here.sums(x), rtol=1e-6, atol=1e-6)
-    for expected, tensor in zip([here.lca(a, b), here.distance(a, b), here.ancestor(a, 1)], nodes, strict=True):
+    torch.testing.assert_close(found.cpu(), on_cpu.sums(x), rtol=1e-6, atol=1e-6)
+    for expected, tensor in zip([on_cpu.lca(a, b), on_cpu.distance(a, b), on_cpu.ancestor(a, 1)], nodes, strict=True):
         assert torch.equal(tensor.cpu(), expected)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_heads_and_metrics_share_one_table_of_paths(device):
-    """It is the largest of all that a tree has on a device."""
-    tree, place = random_tree(0), torch.device(device)
-    tables = TreeTables(tree, place)
-    layouts = [build_head(HeadConfig(name, "predict"), 2, tree).to(place).layout for name in ("conditional", "marginal")]
+def test_heads_and_metrics_share_one_path_table(device):
+    """It is the largest table of a tree on a device."""
+    tree, target = random_tree(0), torch.device(device)
+    tables = TreeTables(tree, target)
+    layouts = [build_head(HeadConfig(name, "predict"), 2, tree).to(target).layout for name in ("conditional", "marginal")]
     found = [tables.paths, tables.operations.path, *(layout.path for layout in layouts)]
-    assert all(path is found[0] for path in found) and found[0].device == place
-    assert found[0].shape == (len(tree.node_parent) + 1, 5) and path_table(random_tree(0), place) is not found[0]
+    assert all(path is found[0] for path in found) and found[0].device == target
+    assert found[0].shape == (len(tree.node_parent) + 1, 5) and path_table(random_tree(0), target) is not found[0]
     if device == "cpu":
         assert found[0].data_ptr() == tree.path_rows.ctypes.data == tree.paths.ctypes.data
         assert (tree.path_rows[-1] == -1).all()

@@ -1,4 +1,4 @@
-"""Random trees with holes, several roots, taxa that end early and repeated names, and labels on them."""
+"""Random trees with holes, several roots, short lineages and repeated names, and labels on them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 def random_tree(
     seed: int, ranks: int = 4, rows: int = 60, holes: float = 0.0, short: float = 0.0, topless: float = 0.0
 ) -> tuple[TaxonomyTree, Tensor]:
-    """A tree and int64 [rows, ranks] labels. `holes`: share of the coarser cells left empty; `short`: share of rows that end early;
-    `topless`: share without a taxon at the coarsest rank."""
+    """Return a tree and its labels, int64 [rows, ranks]. `holes`: share of empty cells above the finest rank; `short`: share of rows that
+    end at a coarser rank; `topless`: share of rows without a taxon at the coarsest rank."""
     rng = np.random.default_rng(seed)
     names = np.full((rows, ranks), "", dtype=object)
     for row in names:
@@ -30,13 +30,13 @@ def random_tree(
 
 
 def with_null_labels(tree: TaxonomyTree, label: Tensor, seed: int, share: float = 0.7) -> Tensor:
-    """Some of the missing labels turned into the null class of their rank."""
+    """Return the labels with some of the missing ones converted to the null class of their rank."""
     u = torch.from_numpy(np.random.default_rng(seed).random(tuple(label.shape)))
     return torch.where((label < 0) & (u < share), torch.tensor(tree.sizes), label)
 
 
 def is_path(tree: TaxonomyTree, predictions: np.ndarray) -> np.ndarray:
-    """bool [N]: the classes of each row, int64 [N, R], lie on one path from a root. -1 and holes contradict nothing."""
+    """Return True for rows whose classes int64 [N, R] lie on one path from a root, bool [N]; -1 and holes are ignored."""
     good = np.ones(len(predictions), dtype=bool)
     for r in range(1, len(tree.ranks)):
         for coarser in range(r):
@@ -49,5 +49,5 @@ def node_of(tree: TaxonomyTree, rank: int, cls: int) -> int:
     return tree.offsets[rank] + cls
 
 
-# Without a coarsest taxon here and there and complete otherwise, as fish without a class: numbered like complete lineages.
+# `topless`: some lineages have no taxon at the coarsest rank and are complete otherwise; their numbering is that of complete lineages.
 KINDS = {"plain": (0.0, 0.0), "holes": (0.3, 0.0), "short": (0.0, 0.3), "both": (0.3, 0.3), "topless": (0.0, 0.0, 0.3)}

@@ -1,4 +1,4 @@
-"""The tables at the end of a run."""
+"""Test the tables at the end of a run."""
 
 import math
 
@@ -28,7 +28,7 @@ def cells(line):
     return line.replace("masked: ", "masked:").split()
 
 
-def test_ranks_and_whole_predictions():
+def test_table_of_ranks_and_table_of_passes():
     lines = [cells(line) for line in accuracy_table(RANKS, ("SPATIAL",), FINAL, {})]
     assert lines[1] == ["all", "species", "50.0", "25.0", "-"]
     assert lines[2] == ["all", "genus", "75.0", "-", "70.0-80.5"]
@@ -38,12 +38,12 @@ def test_ranks_and_whole_predictions():
     assert lines[8] == ["masked:spatial", *"-" * 9]
 
 
-def test_beside_the_best_possible():
+def test_accuracies_with_ceilings():
     lines = [cells(line) for line in accuracy_table(RANKS, (), FINAL, {"with_meta/genus/top1": 0.8, "with_meta/genus/macro": 0.9})]
     assert lines[3] == ["none", "genus", "75.0", "80.0", "94%", "-", "70.0-80.5"]
 
 
-def test_lines_fit_a_screen_and_columns_meet():
+def test_lines_fit_a_screen_and_columns_align():
     for ceilings in ({}, {"with_meta/genus/top1": 0.8}):
         lines = accuracy_table(RANKS, ("SPATIAL",), FINAL, ceilings)
         assert max(map(len, lines)) <= 110

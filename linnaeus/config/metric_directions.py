@@ -1,4 +1,4 @@
-"""Whether a smaller or a larger value of a metric is better.
+"""The direction of a metric: min if a smaller value is better, max if a larger one is.
 
 Each workload states it for its own metrics in `DIRECTIONS` of its `config` module, by the last part of the metric's name; a plugin
 states it when it registers a metric. An unknown metric is an error: a guess would keep the worst checkpoint.

@@ -49,8 +49,7 @@ def _raised_in_hydra(error: ValueError) -> bool:
 
 
 def report(line: str) -> None:
-    """The line on stderr, once for all processes: most mistakes are found by each of them, so all but rank 0 wait, and are
-    stopped by the launcher unless theirs is another."""
+    """Print a line on stderr. Most errors are found by every rank: ranks other than 0 wait, and the launcher ends them after rank 0."""
     rank = int(os.environ.get("RANK", "0"))
     if rank:
         time.sleep(LET_RANK_0_SPEAK)

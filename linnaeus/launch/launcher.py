@@ -52,7 +52,7 @@ class Launcher(Protocol):
     """Starts jobs."""
 
     def start(self, job: Job) -> Handle:
-        """Start `job` and return at once. Raise `ConfigError` if no job can be started with these settings."""
+        """Start `job` and return at once. Raise `ConfigError` if no job can be started with these settings, OSError if this one cannot."""
 
 
 def signal_name(status: int) -> str | None:

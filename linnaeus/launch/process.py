@@ -50,7 +50,7 @@ class ProcessHandle:
 
 
 class ProcessLauncher:
-    """Starts at most `max_parallel` runs at a time, one process each. OSError if the log cannot be opened."""
+    """Starts at most `max_parallel` runs at a time, one process each."""
 
     processes = 1
     handle_type: type[ProcessHandle] = ProcessHandle

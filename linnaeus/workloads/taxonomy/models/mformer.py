@@ -160,8 +160,8 @@ class TransformerStage(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Pre-norm attention and MLP. With `queries`, only the first `queries` tokens are computed and returned, which costs a fraction
-    of a full block and suffices for the last one (class attention, Touvron et al. 2021)."""
+    """Pre-norm attention and MLP over tokens [B, T, width]. With `queries`, only the first `queries` tokens are computed and returned,
+    which costs a fraction of a full block and suffices for the last one (class attention, Touvron et al. 2021)."""
 
     def __init__(self, width: int, head_width: int, expansion: float, scale: float | None, dropout: float, drop_path: float) -> None:
         super().__init__()
@@ -178,7 +178,8 @@ class TransformerBlock(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention with queries from the first `queries` tokens (None: all) and keys and values from all tokens."""
+    """Multi-head attention over tokens [B, T, width], with queries from the first `queries` tokens (None: all) and keys and values from
+    all. Queries and keys are rotated by `table`, a `rotary_table`."""
 
     def __init__(self, width: int, head_width: int) -> None:
         super().__init__()

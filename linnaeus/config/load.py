@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from linnaeus.config.metric_directions import direction, workload_module
+from linnaeus.config.metric_directions import known_direction, workload_module
 from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, same_for_hydra
 from linnaeus.config.registry import config_classes, import_here, import_plugins
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, RunConfig
@@ -136,12 +136,12 @@ def settled(config: Config) -> Config:
     config = name_averaged_metrics(config)
     schedule, stop = config.schedule, config.schedule.early_stop
     workload = config.workload.name
-    stop = dataclasses.replace(stop, mode=direction(stop.mode, stop.monitor, workload, "schedule.early_stop.mode"))
-    best = direction(schedule.best_mode, schedule.best_monitor, workload, "schedule.best_mode")
+    stop = dataclasses.replace(stop, mode=known_direction(stop.mode, stop.monitor, workload))
+    best = known_direction(schedule.best_mode, schedule.best_monitor, workload)
     schedule = dataclasses.replace(schedule, best_mode=best, early_stop=stop)
     scheduler = config.lr_scheduler
     if isinstance(scheduler, PlateauConfig):
-        scheduler = dataclasses.replace(scheduler, mode=direction(scheduler.mode, scheduler.monitor, workload, "lr_scheduler.mode"))
+        scheduler = dataclasses.replace(scheduler, mode=known_direction(scheduler.mode, scheduler.monitor, workload))
     run = dataclasses.replace(config.run, experiment=config.data.name if config.run.experiment is None else config.run.experiment)
     return dataclasses.replace(config, schedule=schedule, lr_scheduler=scheduler, run=run)
 

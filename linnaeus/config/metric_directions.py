@@ -25,17 +25,20 @@ def directions(workload: str) -> Mapping[str, str]:
     return {**COMMON, **own, **{name: part.direction for name, part in registered_parts("metric").items()}}
 
 
-def direction(mode: str, metric: str, workload: str, key: str) -> str:
+def known_direction(mode: str, metric: str, workload: str) -> str:
     """Return `mode` unless it is auto; then the direction of `metric`: of the last part of its name (`val/species/macro_top1`), or of an
-    ending of it (`top1`). The bounds of an interval (`..._low`, `..._high`) have the direction of their metric.
-
-    Raise `ConfigError` that names `key` if the direction is unknown."""
+    ending of it (`top1`). The bounds of an interval (`..._low`, `..._high`) have the direction of their metric. Still auto: unknown."""
     if mode != "auto":
         return mode
     known = directions(workload)
     words = metric.split("/")[-1].removesuffix("_low").removesuffix("_high").split("_")
-    for first in range(len(words)):
-        name = "_".join(words[first:])
-        if name in known:
-            return known[name]
-    raise ConfigError(f"{key} is auto, but it is not known whether a smaller {metric} is better; set {key}=min or {key}=max")
+    endings = ("_".join(words[first:]) for first in range(len(words)))
+    return next((known[name] for name in endings if name in known), "auto")
+
+
+def direction(mode: str, metric: str, workload: str, key: str) -> str:
+    """Return `known_direction`. Raise `ConfigError` that names `key` if it is unknown."""
+    found = known_direction(mode, metric, workload)
+    if found == "auto":
+        raise ConfigError(f"{key} is auto, but it is not known whether a smaller {metric} is better; set {key}=min or {key}=max")
+    return found

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from linnaeus.config.metric_directions import direction
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
@@ -69,11 +71,14 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
 
 
 def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workload) -> None:
-    """Raise `ConfigError` if a monitored metric is not measured by a validation pass of this run, or not for the validated weights."""
+    """Raise `ConfigError` if a monitored metric is not measured by a validation pass of this run, or not for the validated weights, or if
+    its direction is unknown."""
     averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
     measured = metric_names(resolved, workload, averaged)
     for key, metric in monitored(config).items():
         if metric in measured:
+            mode_key = key.replace("best_monitor", "best_mode").replace(".monitor", ".mode")
+            direction(str(functools.reduce(getattr, mode_key.split("."), config)), metric, config.workload.name, mode_key)
             continue
         if metric.startswith("val_ema") != averaged:
             right = metric.replace("val_ema", "val", 1) if not averaged else metric.replace("val", "val_ema", 1)

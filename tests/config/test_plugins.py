@@ -90,8 +90,9 @@ def test_the_direction_of_a_metric(metric: str, found: str):
 
 
 def test_an_unknown_direction_is_an_error_and_can_be_set():
+    assert compose(["schedule.best_monitor=val/wer"]).schedule.best_mode == "auto"
     with pytest.raises(ConfigError, match=r"schedule.best_mode is auto, but it is not known whether a smaller val/wer is better"):
-        compose(["schedule.best_monitor=val/wer"])
+        direction("auto", "val/wer", "taxonomy", "schedule.best_mode")
     assert compose(["schedule.best_monitor=val/wer", "schedule.best_mode=min"]).schedule.best_mode == "min"
 
 

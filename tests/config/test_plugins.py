@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from linnaeus.config import compose
 from linnaeus.config.metric_directions import direction, directions
-from linnaeus.config.registry import register, registered, registered_parts
+from linnaeus.config.registry import _parts, register, registered, registered_parts
 from linnaeus.errors import ConfigError
 
 PACKAGE = """
@@ -30,6 +31,13 @@ def rmse():
     raise NotImplementedError
 """
 LION = "name: lion\nlr: 0.001\nlr_scaling: none\nlr_reference_batch: 256\nweight_decay: 0.1\nfused: false\nparam_groups: []\nbeta: 0.9\n"
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what a test registers: other tests of this process must not see its metrics."""
+    monkeypatch.setattr("linnaeus.config.registry._parts", {group: dict(parts) for group, parts in _parts.items()})
+    monkeypatch.delitem(sys.modules, "mylab", raising=False)
 
 
 @pytest.fixture

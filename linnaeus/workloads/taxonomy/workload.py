@@ -113,7 +113,7 @@ class TaxonomyWorkload(Workload):
             return TrainingMetrics(self.data_source.tree, device, self.components)
         groups = None if self.data_source.group is None else self.data_source.group[self.validation_rows]
         classes = [rank[:-1] for rank in self.counts.ranks]
-        consistent = self.config.head.name != "linear"
+        consistent = self.config.head.name != "linear" and registered("head", self.config.head.name) is None
         return TaxonomyMetrics(
             self.data_source.tree, device, classes, groups, len(self.validation_rows), consistent, self.nulls is not None
         )

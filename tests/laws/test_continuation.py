@@ -1,17 +1,19 @@
-"""Law 2: a run that was stopped or killed and started again ends bit for bit as the one that was not, on the CPU.
+"""Law 2: a run that is stopped or killed and started again ends bit for bit as the one that was not, on the CPU.
 
-Everything with a state is on: averages, batch statistics, plateau, GradNorm, early stopping, mixing, masking, rows that span
-several updates, validation at some steps. The proof over every instant of every process is behind `make test-slow`.
+`CASES` is the table: a run, and the calls in which it is killed, one start after the other. In the reference runs everything with a state
+is on: averages, batch statistics, plateau, GradNorm, early stopping, mixing, masking, rows that span several updates, validation at some
+steps, growth, frozen parts, every task weighting. Kills of real processes are in `test_kills.py`, and by the hundred in `make torture`.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -21,46 +23,73 @@ from linnaeus.checkpoint import snapshot, writer
 from linnaeus.checkpoint.snapshot import HostSnapshot
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.metrics import MetricsTracker
+from linnaeus.optim.growth import Growth
 from linnaeus.optim.update import Update
 from linnaeus.train import loop, outputs, saving, validation
 from linnaeus.train.state import Training
-from tests import runs, watching
+from tests import fork_server, runs, watching
+from tests.optim.test_growth_runs import GROWING
+from tests.train.test_freezing import FROZEN
+from tests.weighting.test_runs import WEIGHTINGS, settings
 
 STATEFUL = ["trainer.ema_decay=0.9", "weighting=gradnorm", "weighting.every=[2steps]", "debug.batch_hashes=true"]
 STATEFUL += ["lr_scheduler=plateau", "lr_scheduler.monitor=val_ema/loss", "lr_scheduler.patience=0", "lr_scheduler.min_delta=9"]
 STATEFUL += ["schedule.best_monitor=val_ema/loss", "schedule.early_stop.monitor=val_ema/loss", "schedule.early_stop.patience=40"]
 STATEFUL += ["schedule.early_stop.min_delta=9"]
 STATEFUL += ["schedule.validate=[4steps]", "schedule.log=[3steps]", "schedule.checkpoint=[2steps]", "schedule.validate_at_end=true"]
-WORKLOADS = {
-    "vectors": [*STATEFUL, "trainer.length=12steps", "model.batch_norm=true"],
-    "biota": [*STATEFUL, "trainer.length=10steps", "schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]"],
+MASKED = ["trainer.length=10steps", "schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]"]
+# checkpoints between two rows, two intervals of dwa and two measurements of the conflict
+WEIGHTED = ["schedule.checkpoint=[4steps]", "weighting.conflict=[3steps]"]
+REFERENCES: dict[str, tuple[str, list[str]]] = {  # name -> workload of `tests.runs`, settings
+    "vectors": ("vectors", [*STATEFUL, "trainer.length=12steps", "model.batch_norm=true"]),
+    "masked": ("masked", [*STATEFUL, *MASKED]),
+    "biota": ("biota", [*STATEFUL, *MASKED]),
+    "growing": ("vectors", GROWING),
+    "language": ("language", GROWING),
+    "frozen": ("vectors", [*FROZEN, "schedule.checkpoint=[3steps]"]),
+    **{name: ("vectors", settings(name, *WEIGHTED)) for name in WEIGHTINGS},
 }
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """The directory of the run nobody stopped, by workload."""
-    root = tmp_path_factory.mktemp("uninterrupted")
-    return {name: runs.run(name, root / name, *WORKLOADS[name]) for name in WORKLOADS}
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the directory of the run of a reference that nobody stopped; it is made once."""
+    made: dict[str, Path] = {}
+
+    def of(name: str) -> Path:
+        if name not in made:
+            workload, settings = REFERENCES[name]
+            made[name] = runs.run(workload, tmp_path_factory.mktemp("uninterrupted"), *settings)
+        return made[name]
+
+    return of
 
 
-def go_on(workload: str, root: Path, *more: str) -> Path:
-    return runs.run(workload, root, *WORKLOADS[workload], *more)
+def configuration(name: str, root: Path, *more: str) -> Any:
+    workload, settings = REFERENCES[name]
+    return runs.configuration(workload, root, *settings, *more)
 
 
-def killed_run(workload: str, root: Path, owner: object, name: str, call: int, after: bool = False) -> None:
-    with runs.killed(owner, name, call, after):
-        runs.start(runs.configuration(workload, root, *WORKLOADS[workload]))
+def resume(name: str, root: Path, *more: str) -> Path:
+    config = configuration(name, root, *more)
+    assert runs.start(config) == 0
+    return runs.run_path(config)
+
+
+def killed_run(name: str, root: Path, owner: object, function: str, call: int, after: bool = False) -> None:
+    with runs.killed(owner, function, call, after):
+        runs.start(configuration(name, root))
 
 
 def test_the_reference_exercises_what_it_should(uninterrupted):
-    for name, run in uninterrupted.items():
-        found = runs.newest(run)
+    for name in ("vectors", "masked", "biota"):
+        found = runs.newest(uninterrupted(name))
         assert found.training_state["lr"]["reduced"] < 1, f"{name}: plateau never reduced the rate"
         assert found.training_state["weighting"]["initial_losses"].min() > 0
         assert found.ema_state is not None and found.training_state["ema"]["applied"] == found.step
-    assert any("running_mean" in key for key in runs.newest(uninterrupted["vectors"]).model_state)
-    assert len(list((uninterrupted["biota"] / "validation").glob("*/*.json"))) == 3 * 5
+    assert any("running_mean" in key for key in runs.newest(uninterrupted("vectors")).model_state)
+    for name in ("masked", "biota"):
+        assert len(list((uninterrupted(name) / "validation").glob("*/*.json"))) == 3 * 5
 
 
 # -- stopped by a signal ---------------------------------------------------------------------------------------------------------
@@ -68,7 +97,7 @@ def test_the_reference_exercises_what_it_should(uninterrupted):
 
 def test_stopped_after_every_single_step(uninterrupted, tmp_path):
     """One run, stopped by SIGTERM in each of its 12 updates in turn: in mid-epoch, at an epoch's end, at validations, at the end."""
-    config = runs.configuration("vectors", tmp_path, *WORKLOADS["vectors"])
+    config = configuration("vectors", tmp_path)
     for step in range(1, 13):
         with watching.stopped_at(step):
             assert runs.start(config) == 75
@@ -76,62 +105,81 @@ def test_stopped_after_every_single_step(uninterrupted, tmp_path):
         summary = json.loads((runs.run_path(config) / "summary.json").read_text())
         assert (summary["status"], summary["global_step"]) == ("interrupted", step)
     assert runs.start(config) == 0
-    assert runs.differences(uninterrupted["vectors"], runs.run_path(config)) == []
+    assert runs.differences(uninterrupted("vectors"), runs.run_path(config)) == []
 
 
-@pytest.mark.parametrize("step, workers", [(1, 0), (3, 1), (4, 0), (5, 2), (10, 0)])
-def test_stopped_once_and_continued_with_other_workers(uninterrupted, tmp_path, step, workers):
+@pytest.mark.parametrize("name, step, workers", [("masked", 1, 0), ("masked", 3, 1), ("masked", 4, 0), ("biota", 5, 2), ("masked", 10, 0)])
+def test_stopped_once_and_continued_with_other_workers(uninterrupted, tmp_path, name, step, workers):
     """In mid-epoch, at an epoch's end, with five validation passes pending, at the last step; the batch rows are the same too."""
-    config = runs.configuration("biota", tmp_path, *WORKLOADS["biota"])
+    config = configuration(name, tmp_path)
     with watching.stopped_at(step):
         assert runs.start(config) == 75
     assert bool(runs.newest(runs.run_path(config)).state["progress"]["pending_validations"]) == (step in (4, 10))
-    run = go_on("biota", tmp_path, f"trainer.num_workers={workers}")
-    assert runs.differences(uninterrupted["biota"], run) == []
+    run = resume(name, tmp_path, f"trainer.num_workers={workers}")
+    assert runs.differences(uninterrupted(name), run) == []
 
 
 # -- killed ----------------------------------------------------------------------------------------------------------------------
 
+UPDATE = (loop, "train_one_step")
+CASES: dict[str, tuple[str, list[tuple[Any, str, int, bool]]]] = {  # name -> reference, kills: (owner, function, call, after it)
+    "in the first update": ("vectors", [(*UPDATE, 1, False)]),  # there is no checkpoint yet
+    "after the second": ("vectors", [(*UPDATE, 2, True)]),
+    "in the third": ("vectors", [(*UPDATE, 3, False)]),
+    "after the sixth": ("vectors", [(*UPDATE, 6, True)]),
+    "after the eighth": ("vectors", [(*UPDATE, 8, True)]),
+    "after the last": ("vectors", [(*UPDATE, 12, True)]),
+    "again and again": ("vectors", [(*UPDATE, 5, False), (*UPDATE, 1, False), (*UPDATE, 2, False), (*UPDATE, 3, False)]),
+    "validated, results not applied": ("vectors", [(validation, "apply_results", 1, False)]),
+    "results applied, their checkpoint not written": ("vectors", [(validation, "apply_results", 2, True)]),
+    "before a checkpoint": ("vectors", [(writer, "save_checkpoint", 3, False)]),
+    "after a checkpoint, before older ones are deleted": ("vectors", [(writer, "save_checkpoint", 3, True)]),
+    "in the resume": ("vectors", [(outputs.Outputs, "resume", 1, True)]),
+    "after the final validations": ("vectors", [(train, "final_validations", 1, True)]),
+    "before the summary": ("vectors", [(train, "finish", 1, False)]),
+    "before the first growth": ("growing", [(*UPDATE, 3, False)]),
+    "after it": ("growing", [(*UPDATE, 4, False)]),
+    "at the last growth": ("growing", [(*UPDATE, 10, False)]),
+    "after the last growth": ("growing", [(*UPDATE, 12, False)]),
+    "in a growth, then before a checkpoint": ("growing", [(Growth, "connect", 6, True), (saving, "save", 2, False)]),
+    "text, growing": ("language", [(*UPDATE, 8, False)]),
+    "frozen parts, first epoch": ("frozen", [(*UPDATE, 2, False)]),
+    "frozen parts, later": ("frozen", [(*UPDATE, 11, False)]),
+    # the second kill loses the work since step 8
+    **{f"{name}, twice": (name, [(*UPDATE, 6, False), (*UPDATE, 4, False)]) for name in WEIGHTINGS},
+}
 
-@pytest.mark.parametrize("step", (1, 2, 3, 6, 8, 12))
-def test_killed_in_an_update(uninterrupted, tmp_path, step):
-    """Work since the last checkpoint is done again, the same; step 1: there is none yet."""
-    killed_run("vectors", tmp_path, loop, "train_one_step", step, after=step % 2 == 0)
-    assert runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path)) == []
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_run_resumes_bit_for_bit(uninterrupted, tmp_path, case):
+    """Work since the last checkpoint is done again, the same."""
+    name, kills = CASES[case]
+    for kill in kills:
+        killed_run(name, tmp_path, *kill)
+    run = resume(name, tmp_path)
+    assert len(list((run / "launches").iterdir())) == len(kills) + 1
+    assert runs.differences(uninterrupted(name), run) == []
 
 
-@pytest.mark.parametrize("call, after", [(1, False), (2, False), (4, True), (5, True), (9, False), (15, True)])
-def test_killed_in_a_validation_pass(uninterrupted, tmp_path, call, after):
+VALIDATED = [
+    ("masked", 1, False),
+    ("masked", 2, False),
+    ("masked", 4, True),
+    ("masked", 5, True),
+    ("biota", 9, False),
+    ("masked", 15, True),
+]
+
+
+@pytest.mark.parametrize("name, call, after", VALIDATED)
+def test_killed_in_a_validation_pass(uninterrupted, tmp_path, name, call, after):
     """Five passes each at steps 4, 8 and 10. A finished pass is not run again, a cut-off one starts over."""
-    owner, name = (outputs.Outputs, "write_validation") if after else (validation, "_run_batches")
-    killed_run("biota", tmp_path, owner, name, call, after)
+    owner, function = (outputs.Outputs, "write_validation") if after else (validation, "_run_batches")
+    killed_run(name, tmp_path, owner, function, call, after)
     with watching.counted(validation, "_run_batches") as passes:
-        run = go_on("biota", tmp_path)
+        run = resume(name, tmp_path)
     assert len(passes) == 15 - (call if after else call - 1)
-    assert runs.differences(uninterrupted["biota"], run) == []
-
-
-@pytest.mark.parametrize(
-    "owner, name, call, after",
-    [
-        (validation, "apply_results", 1, False),  # all results are there, nobody has taken them
-        (validation, "apply_results", 2, True),  # taken, but the checkpoint that says so is not written
-        (writer, "save_checkpoint", 3, False),
-        (writer, "save_checkpoint", 3, True),  # committed, nothing pruned yet
-        (outputs.Outputs, "resume", 1, True),
-        (train, "final_validations", 1, True),
-        (train, "finish", 1, False),  # all is done but for the summary
-    ],
-)
-def test_killed_between_things(uninterrupted, tmp_path, owner, name, call, after):
-    killed_run("vectors", tmp_path, owner, name, call, after)
-    assert runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path)) == []
-
-
-def test_killed_again_and_again(uninterrupted, tmp_path):
-    for call in (5, 1, 2, 3):
-        killed_run("vectors", tmp_path, loop, "train_one_step", call)
-    assert runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path)) == []
+    assert runs.differences(uninterrupted(name), run) == []
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
@@ -157,24 +205,24 @@ def test_an_update_waits_for_the_copy_of_what_it_changes(uninterrupted, tmp_path
     save = saving.save
     monkeypatch.setattr(saving, "save", lambda t: (updated.clear(), save(t)))
     killed_run("vectors", tmp_path, loop, "train_one_step", 8)
-    found = runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
+    found = runs.differences(uninterrupted("vectors"), resume("vectors", tmp_path))
     assert bool(found) == forgotten, found
 
 
 def test_a_process_that_dies_on_the_spot(uninterrupted, tmp_path):
-    """The same with `os._exit` in a process of its own, in the second pass of step 4 of the biota run."""
+    """The same with `os._exit` in a process of its own, in the second pass of step 4 of the masked run."""
     script = (
         "import os; from pathlib import Path; from linnaeus.train import validation; from tests import runs\n"
-        "from tests.laws.test_continuation import WORKLOADS\n"
+        "from tests.laws.test_continuation import configuration\n"
         "original, calls = validation._run_batches, []\n"
         "def dying(*arguments):\n"
         "    calls.append(1)\n"
         "    return os._exit(9) if len(calls) == 2 else original(*arguments)\n"
         "validation._run_batches = dying\n"
-        f"runs.run('biota', Path({str(tmp_path)!r}), *WORKLOADS['biota'])\n"
+        f"runs.start(configuration('masked', Path({str(tmp_path)!r})))\n"
     )
-    assert subprocess.run([sys.executable, "-c", script], cwd=runs.ROOT, capture_output=True).returncode == 9
-    assert runs.differences(uninterrupted["biota"], go_on("biota", tmp_path)) == []
+    assert fork_server.run([sys.executable, "-c", script], capture_output=True, cwd=runs.ROOT).returncode == 9
+    assert runs.differences(uninterrupted("masked"), resume("masked", tmp_path)) == []
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------------------
@@ -182,9 +230,9 @@ def test_a_process_that_dies_on_the_spot(uninterrupted, tmp_path):
 
 def test_a_finished_run_started_again_says_so_and_does_nothing(uninterrupted, tmp_path, capsys):
     root = tmp_path / "copy"
-    shutil.copytree(uninterrupted["vectors"].parents[1], root)
+    shutil.copytree(uninterrupted("vectors").parents[1], root)
     before = {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-    assert runs.start(runs.configuration("vectors", root, *WORKLOADS["vectors"], "logger.console=plain")) == 0
+    assert runs.start(runs.configuration("vectors", root, *REFERENCES["vectors"][1], "logger.console=plain")) == 0
     assert "is finished" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()} == before
 
@@ -196,7 +244,7 @@ EARLY = {"patience": PATIENCE, "max_steps": ["schedule.early_stop.max_steps=7"],
 @pytest.mark.parametrize("reason", EARLY)
 @pytest.mark.parametrize("owner, name", [(train, "final_validations"), (train, "finish")])
 def test_a_run_that_stopped_early_trains_no_further(tmp_path, reason, owner, name):
-    settings = [*WORKLOADS["vectors"], *EARLY[reason]]
+    settings = [*REFERENCES["vectors"][1], *EARLY[reason]]
     whole = runs.run("vectors", tmp_path / "whole", *settings)
     summary = json.loads((whole / "summary.json").read_text())
     stop = {"patience": 6, "max_steps": 7, "bound": 4}[reason]
@@ -212,7 +260,7 @@ def test_a_run_that_stopped_early_trains_no_further(tmp_path, reason, owner, nam
 
 def test_a_signal_in_the_last_update_an_early_stop_allows(tmp_path):
     """The limit was reached and the signal came in the same update: the restart trains no further."""
-    settings = [*WORKLOADS["vectors"], *EARLY["max_steps"], "schedule.validate_at_end=false"]
+    settings = [*REFERENCES["vectors"][1], *EARLY["max_steps"], "schedule.validate_at_end=false"]
     whole = runs.run("vectors", tmp_path / "whole", *settings)
     config = runs.configuration("vectors", tmp_path / "cut", *settings)
     with watching.stopped_at(7):
@@ -222,7 +270,7 @@ def test_a_signal_in_the_last_update_an_early_stop_allows(tmp_path):
 
 
 def test_a_later_limit_that_is_allowed_trains_on(tmp_path):
-    settings = [*WORKLOADS["vectors"], "schedule.validate_at_end=false", "schedule.checkpoint_at_end=false"]
+    settings = [*REFERENCES["vectors"][1], "schedule.validate_at_end=false", "schedule.checkpoint_at_end=false"]
     whole = runs.run("vectors", tmp_path / "whole", *settings, "schedule.early_stop.max_steps=10")
     runs.run("vectors", tmp_path / "more", *settings, "schedule.early_stop.max_steps=7")
     allowed = "run.allow=[schedule.early_stop.max_steps]"
@@ -236,7 +284,7 @@ def test_a_later_limit_that_is_allowed_trains_on(tmp_path):
 
 def stopped_run(root: Path, step: int) -> Path:
     with watching.stopped_at(step):
-        assert runs.start(runs.configuration("vectors", root, *WORKLOADS["vectors"])) == 75
+        assert runs.start(runs.configuration("vectors", root, *REFERENCES["vectors"][1])) == 75
     return root
 
 
@@ -248,7 +296,7 @@ def test_negative_control_the_comparison_sees_a_sampler_that_starts_one_step_lat
         return original(self, order, epoch, (step + 1) % self.steps_per_epoch, number)
 
     with mock.patch.object(PositionSampler, "_micro_batch", late):
-        found = runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
+        found = runs.differences(uninterrupted("vectors"), resume("vectors", tmp_path))
     assert {"batches-rank0.jsonl", "metrics.jsonl"} <= set(found)
 
 
@@ -271,20 +319,20 @@ def forgetting(part: str) -> object:
 def test_negative_control_the_comparison_sees_a_part_that_was_not_restored(uninterrupted, tmp_path, part):
     stopped_run(tmp_path, 10)  # mid-epoch, one update since the last row, two validations taken
     with forgetting(part):
-        assert runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
+        assert runs.differences(uninterrupted("vectors"), resume("vectors", tmp_path))
 
 
 def test_negative_control_the_comparison_sees_a_forgotten_validation(uninterrupted, tmp_path):
     stopped_run(tmp_path, 8)
     forget = mock.patch.object(train, "finish_pending_validations", lambda t: t.progress.pending_validations.clear())
     with forget:
-        found = runs.differences(uninterrupted["vectors"], go_on("vectors", tmp_path))
+        found = runs.differences(uninterrupted("vectors"), resume("vectors", tmp_path))
     assert "metrics.jsonl" in found and any(name.startswith("validation/step-00000008") for name in found)
 
 
 def test_negative_control_the_comparison_sees_one_bit(uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted["vectors"], tmp_path / "run")
+    shutil.copytree(uninterrupted("vectors"), tmp_path / "run")
     state = runs.newest(tmp_path / "run").training_state
-    assert runs.unequal(state, runs.newest(uninterrupted["vectors"]).training_state) == []
+    assert runs.unequal(state, runs.newest(uninterrupted("vectors")).training_state) == []
     tensor = next(iter(runs.newest(tmp_path / "run").model_state.values()))
     assert runs.unequal({"a": [tensor]}, {"a": [tensor * (1 + 1e-7)]}, "x") == ["x.a[0]"]

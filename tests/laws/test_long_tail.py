@@ -54,14 +54,6 @@ def test_workers_and_micro_batches_change_no_sample(whole, tmp_path):
     assert [joined[i] for i in kept] == [pairs[i] for i in kept]
 
 
-def test_a_killed_run_goes_on_bit_for_bit(whole, tmp_path):
-    config = runs.configuration("biota", tmp_path, *BALANCED)
-    with runs.killed(loop, "update_on_window", 6):
-        runs.start(config)
-    assert runs.start(config) == 0
-    assert runs.differences(whole, runs.run_path(config)) == []
-
-
 def test_the_second_stage_trains_fresh_heads_alone_and_survives_a_kill(whole, tmp_path):
     """Natural sampling, then `trainer.freeze`, `run.init_skip` and balanced sampling; from the command line it is
     `experiment=..._rebalanced run.init_from=RUN`."""

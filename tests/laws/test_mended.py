@@ -57,25 +57,6 @@ def test_unreadable_photographs_in_validation_are_named_and_counted(tmp_path, mo
     assert list(tmp_path.rglob("quarantine.jsonl"))
 
 
-def test_a_read_that_fails_saves_and_stops(tmp_path, monkeypatch):
-    from tests.vectors.workload import Vectors
-
-    whole = runs.run("vectors", tmp_path / "whole")
-    read, config = Vectors.__getitems__, runs.configuration("vectors", tmp_path / "cut")
-
-    def gone(self, indices):
-        if self.training and indices[0].global_step == 5:
-            raise OSError("the file server is away")
-        return read(self, indices)
-
-    monkeypatch.setattr(Vectors, "__getitems__", gone)
-    assert runs.start(config) == 75
-    assert runs.newest(runs.run_path(config)).step == 5
-    monkeypatch.setattr(Vectors, "__getitems__", read)
-    assert runs.start(config) == 0
-    assert runs.differences(whole, runs.run_path(config)) == []
-
-
 def test_a_last_micro_batch_of_one_is_no_end_for_batch_norm(tmp_path):
     runs.run("vectors", tmp_path, "model.batch_norm=true", "data.train_samples=81")
 

@@ -31,14 +31,15 @@ def whole(tmp_path_factory):
     root = tmp_path_factory.mktemp("whole")
     return {
         "biota": runs.run("biota", root / "biota", *VALIDATING, *MASKED),
+        "masked": runs.run("masked", root / "masked", *VALIDATING, *MASKED),
         "vectors": runs.run("vectors", root / "vectors", *VALIDATING),
     }
 
 
-@pytest.mark.parametrize("round_", [1, 4, 7, 9, 36, 37, 40, 105])
-def test_a_signal_in_any_round_of_any_pass_interrupts_it(whole, tmp_path, round_):
+@pytest.mark.parametrize("workload, round_", [*(("masked", round_) for round_ in (1, 4, 7, 9, 36, 37, 105)), ("biota", 40)])
+def test_a_signal_in_any_round_of_any_pass_interrupts_it(whole, tmp_path, workload, round_):
     """13 samples in batches of 2 are 7 rounds per pass; five passes run at steps 4, 8 and 10. Passes with a result are not run again."""
-    config = runs.configuration("biota", tmp_path, *VALIDATING, *MASKED)
+    config = runs.configuration(workload, tmp_path, *VALIDATING, *MASKED)
     with watching.signalled_in_validation(round_):
         assert runs.start(config) == 75
     step, done = [4, 8, 10][(round_ - 1) // 35], (round_ - 1) % 35 // 7
@@ -48,7 +49,7 @@ def test_a_signal_in_any_round_of_any_pass_interrupts_it(whole, tmp_path, round_
     with watching.counted(validation, "_run_batches") as passes:
         assert runs.start(config) == 0
     assert len(passes) == 15 - (round_ - 1) // 35 * 5 - done
-    assert runs.differences(whole["biota"], run) == []
+    assert runs.differences(whole[workload], run) == []
 
 
 def test_two_processes_stop_in_a_pass_or_for_data_that_one_of_them_cannot_read(tmp_path):
@@ -69,10 +70,13 @@ def test_two_processes_stop_in_a_pass_or_for_data_that_one_of_them_cannot_read(t
             assert "the data cannot be read by process rank 1: the file server is away" in text
 
 
-def test_data_that_cannot_be_read_in_validation(whole, tmp_path):
+@pytest.mark.parametrize("training, step", [(True, 5), (False, 4)])
+def test_data_that_cannot_be_read(whole, tmp_path, training, step):
+    """The run is saved and stopped. Started again it reads them."""
     config = runs.configuration("vectors", tmp_path, *VALIDATING)
-    with watching.unread_by_last_rank(tmp_path, training=False):
+    with watching.unread_by_last_rank(tmp_path, training):
         assert runs.start(config) == 75
+    assert runs.newest(runs.run_path(config)).step == step
     assert "file server is away" in summary(runs.run_path(config))["interrupted_by"]
     assert runs.start(config) == 0
     assert runs.differences(whole["vectors"], runs.run_path(config)) == []

@@ -1,4 +1,6 @@
-"""Runs with growing connections: invariants after every update, selected weights, rows, kills, several processes."""
+"""Runs with growing connections: invariants after every update, selected weights, rows, several processes.
+
+Killed runs are in `tests/laws/test_continuation.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import torch
 from linnaeus.errors import ConfigError
 from linnaeus.optim.growth import Growth
 from linnaeus.optim.growth_selection import unpack
-from linnaeus.train import loop, saving
+from linnaeus.train import loop
 from tests import runs, watching
 
 GROWING = ["growth=linear", "growth.start=0.1", "growth.end=0.9", "growth.begin=2steps", "growth.until=10steps", "growth.every=[3steps]"]
@@ -144,38 +146,14 @@ def test_random_masks_do_not_depend_on_the_cadence(tmp_path):
 # -- kills -----------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    return {name: runs.run(name, tmp_path_factory.mktemp(name), *GROWING) for name in ("vectors", "language")}
-
-
-@pytest.mark.parametrize("workload, call", [("vectors", 3), ("vectors", 4), ("vectors", 10), ("vectors", 12), ("language", 8)])
-def test_killed_and_continued_bit_for_bit(uninterrupted, tmp_path, workload, call):
-    config = runs.configuration(workload, tmp_path, *GROWING)
-    with runs.killed(loop, "train_one_step", call):
-        runs.start(config)
-    assert runs.start(config) == 0
-    assert runs.differences(uninterrupted[workload], runs.run_path(config)) == []
-
-
-def test_killed_while_connecting_weights(uninterrupted, tmp_path):
-    """After the masks changed and before the update."""
-    config = runs.configuration("vectors", tmp_path, *GROWING)
-    with runs.killed(Growth, "connect", 6, after=True):
-        runs.start(config)
-    with runs.killed(saving, "save", 2):
-        runs.start(config)
-    assert runs.start(config) == 0
-    assert runs.differences(uninterrupted["vectors"], runs.run_path(config)) == []
-
-
-def test_negative_control_masks_that_are_not_loaded_are_detected(uninterrupted, tmp_path):
-    config = runs.configuration("vectors", tmp_path, *GROWING)
+def test_negative_control_masks_that_are_not_loaded_are_detected(tmp_path):
+    whole = runs.run("vectors", tmp_path / "whole", *GROWING)
+    config = runs.configuration("vectors", tmp_path / "stopped", *GROWING)
     with watching.stopped_at(7):
         assert runs.start(config) == 75
     with mock.patch.object(Growth, "load_state_dict", lambda self, state: None):
         assert runs.start(config) == 0
-    assert "model_state.trunk.3.weight" in runs.differences(uninterrupted["vectors"], runs.run_path(config))
+    assert "model_state.trunk.3.weight" in runs.differences(whole, runs.run_path(config))
 
 
 def test_a_warm_start_from_dense_weights_starts_sparse(tmp_path):

@@ -43,18 +43,6 @@ def test_without_freezing_all_weights_and_batch_statistics_change(tmp_path):
     assert raw == averaged == set(initial_weights(tmp_path))
 
 
-@pytest.mark.parametrize("call", (2, 11))
-def test_a_killed_run_with_frozen_parts_resumes_bit_for_bit(call, tmp_path):
-    from linnaeus.train import loop
-
-    whole = runs.run("vectors", tmp_path / "whole", *FROZEN, "schedule.checkpoint=[3steps]")
-    config = runs.configuration("vectors", tmp_path / "killed", *FROZEN, "schedule.checkpoint=[3steps]")
-    with runs.killed(loop, "update_on_window", call):
-        runs.start(config)
-    assert runs.start(config) == 0
-    assert runs.differences(whole, runs.run_path(config)) == []
-
-
 def test_two_processes_make_the_updates_of_one(tmp_path):
     """DDP does not wait for gradients of frozen parts, and frozen batch statistics keep law 3."""
     exact = [*FROZEN, "trainer.precision=float64", "model.dropout=0"]

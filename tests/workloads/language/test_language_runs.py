@@ -13,7 +13,6 @@ import torch.nn.functional as F
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
-from linnaeus.train import loop
 from linnaeus.workloads import build_workload
 from tests import runs
 
@@ -150,14 +149,6 @@ def test_a_constant_density_stays_constant(tmp_path):
     run = runs.run("language", tmp_path, *more)
     densities = [row["growth/density"] for row in runs.rows(run / "metrics.jsonl") if "growth/density" in row]
     assert densities == [pytest.approx(0.3, abs=1e-3)] * 2
-
-
-def test_a_killed_run_resumes_bit_for_bit(split, tmp_path):
-    config = runs.configuration("language", tmp_path, *STILL)
-    with runs.killed(loop, "train_one_step", 5):
-        runs.start(config)
-    assert runs.start(config) == 0
-    assert runs.differences(tmp_path / "text/run", split / "still-8" / "text/run") == []
 
 
 def test_dataset_record_notes_and_summary(split):

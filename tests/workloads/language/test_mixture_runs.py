@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.train import loop
 from linnaeus.workloads import build_workload
 from tests import runs
 from tests.config import observers
@@ -88,14 +87,6 @@ def test_one_and_two_processes_draw_the_same_windows(split):
     sources = {step: {name.split("/")[0] for name in names} for step, names in one.items()}
     assert sources[1] == {"letters", "digits"} and sources[len(one)] <= {"digits", "signs"}
     assert all(name.split("/")[1].startswith("window-") for name in one[1])
-
-
-def test_a_run_killed_within_an_epoch_resumes_bit_for_bit(split, tmp_path):
-    config = runs.configuration("language", tmp_path, *MORE, f"data.path={write_sources(tmp_path)}")
-    with runs.killed(loop, "train_one_step", 5):
-        runs.start(config)
-    assert runs.start(config) == 0
-    assert runs.differences(tmp_path / "text/run", split / "one" / "text/run") == []
 
 
 def test_the_loss_of_a_source_equals_a_reference(split):

@@ -7,14 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from linnaeus.config import compose
-from linnaeus.launch import Job, build_launcher, launcher
+from linnaeus.launch import Job, build_launcher, launcher, process
 from linnaeus.launch.process import assigned_gpus, visible_gpus
 from linnaeus.launch.torchrun import children
-from tests import runs
+from tests import fork_server, runs
 from tests.sweep.conftest import wait_until
 
 RANK = """
@@ -52,6 +53,8 @@ def start(tmp_path, monkeypatch):
     script = tmp_path / "rank.py"
     script.write_text(RANK)
     monkeypatch.setattr(launcher, "MAIN", script)
+    forked = lambda command, preexec_fn, **more: fork_server.Popen(command, **more)
+    monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=forked, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT))
     handles = []
 
     def run(kind: str, *launch: str):
@@ -127,14 +130,14 @@ def test_a_single_run_with_torchrun_stops_and_continues(tmp_path):
     command = [sys.executable, "main.py", "--config-dir", str(runs.VECTORS), *settings, "launch=torchrun"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = tmp_path / "vectors" / "run"
-    process = subprocess.Popen(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until(lambda: process.poll() is not None or ((run / "metrics.jsonl").exists() and len(runs.rows(run / "metrics.jsonl")) > 5))
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, out
+    first = subprocess.Popen(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until(lambda: first.poll() is not None or ((run / "metrics.jsonl").exists() and len(runs.rows(run / "metrics.jsonl")) > 5))
+    first.send_signal(signal.SIGTERM)
+    out, _ = first.communicate(timeout=60)
+    assert first.returncode == 75, out
     assert "Traceback" not in out and "the same command continues" in out
     step = len(runs.rows(run / "metrics.jsonl"))
-    second = subprocess.run(command, cwd=runs.ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    second = fork_server.run(command, cwd=runs.ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert second.returncode == 0 and 5 < step < 300
     steps = [row["global_step"] for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row]
     assert steps == list(range(1, 301))

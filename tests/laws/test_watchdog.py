@@ -16,7 +16,7 @@ import pytest
 from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.watchdog import is_connection_error
 from linnaeus.errors import ConfigError
-from tests import runs
+from tests import fork_server, runs
 
 LONG = ["trainer.length=1000000steps", "schedule.log=[50steps]", "schedule.report=[]", "schedule.checkpoint=[]"]
 SCRIPT = (
@@ -29,8 +29,10 @@ SCRIPT = (
 )
 
 
-def group(root: Path, *more: str, watch: str = "", grace: float = 1.0) -> list[subprocess.Popen]:
-    """Start two processes of one run without a launcher, which would end the second after the first."""
+def group(root: Path, *more: str, watch: str = "", grace: float = 1.0, real: bool = False) -> list[subprocess.Popen]:
+    """Start two processes of one run without a launcher, which would end the second after the first. `real`: start interpreters instead
+    of forking the server."""
+    start = subprocess.Popen if real else fork_server.Popen
     port = runs.free_port()
     command = [sys.executable, "-c", SCRIPT.format(watch=watch, grace=grace), "--config-dir", str(runs.VECTORS)]
     command += runs.overrides("vectors", root, *LONG, *more)
@@ -45,9 +47,7 @@ def group(root: Path, *more: str, watch: str = "", grace: float = 1.0) -> list[s
             "OMP_NUM_THREADS": 1,
         }
         environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-        processes.append(
-            subprocess.Popen(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
+        processes.append(start(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     return processes
 
 
@@ -93,7 +93,7 @@ def test_a_process_that_dies_or_stands_still_is_named(tmp_path, processes, numbe
 
 
 def test_when_rank_0_dies_the_others_end_and_name_it(tmp_path, processes):
-    processes += group(tmp_path)
+    processes += group(tmp_path, real=True)
     training(tmp_path)
     processes[0].kill()
     processes[0].wait()

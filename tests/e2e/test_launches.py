@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests import fork_server, runs
+from tests.faults.spec import processes, signal_to
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
 LONG = ["trainer.length=100000steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[]", "trainer.num_workers=1"]
@@ -24,24 +25,13 @@ def command(root: Path, *more: str, launcher: list[str] | None = None) -> list[s
     return [sys.executable, *(launcher or []), "main.py", "--config-dir", str(runs.VECTORS), *settings]
 
 
-def begin(mark: str, *arguments, **keywords) -> subprocess.Popen:
-    """Every process of the launch carries `mark` in its environment, its children too."""
-    environment = {**os.environ, "LINNAEUS_TEST_MARK": mark, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-    return subprocess.Popen(
+def begin(mark: str, *arguments, real: bool = False, **keywords) -> subprocess.Popen:
+    """Start a launch, each process of which carries `mark`. `real`: start interpreters instead of forking the server."""
+    environment = {**os.environ, fork_server.MARK: mark, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    start = subprocess.Popen if real else fork_server.Popen
+    return start(
         command(*arguments, **keywords), cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-
-
-def marked(mark: str) -> list[int]:
-    """Live processes that carry `mark`."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"LINNAEUS_TEST_MARK={mark}".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue  # gone, or not ours
-    return found
 
 
 def left_in_shared_memory() -> set[str]:
@@ -64,8 +54,8 @@ def wait_in(launch: subprocess.Popen, mark: str, what, seconds: float = 180) -> 
     while not what():
         ended = launch.poll() is not None
         if ended or time.monotonic() > end:
-            for pid in marked(mark):
-                os.kill(pid, signal.SIGABRT)  # PYTHONFAULTHANDLER: each prints its stacks
+            for pid in processes(mark):
+                signal_to(pid, signal.SIGABRT)  # PYTHONFAULTHANDLER: each prints its stacks
             text, _ = launch.communicate(timeout=30)
             raise AssertionError(f"{f'it ended with {launch.returncode}' if ended else 'it did not happen'}:\n{text}")
         time.sleep(0.05)
@@ -76,21 +66,21 @@ def mark():
     """A mark for a launch; whatever is still alive at the end is ended."""
     name = uuid.uuid4().hex
     yield name
-    for pid in marked(name):
-        os.kill(pid, signal.SIGKILL)
+    for pid in processes(name):
+        signal_to(pid, signal.SIGKILL)
 
 
 def test_a_run_that_is_asked_to_stop_is_continued_by_the_same_command_and_then_finished(tmp_path, mark):
     root = tmp_path / "stopped"
     metrics = root / "vectors/run/metrics.jsonl"
-    long = begin(mark, root, *LONG)
+    long = begin(mark, root, *LONG, real=True)
     wait_in(long, mark, lambda: metrics.exists() and metrics.stat().st_size > 0)
     long.terminate()
     text, _ = long.communicate(timeout=60)
     assert long.returncode == 75 and "the same command continues" in text and "Traceback" not in text
     summary = json.loads((root / "vectors/run/summary.json").read_text())
     assert summary["status"] == "interrupted" and summary["global_step"] > 0
-    assert marked(mark) == []
+    assert processes(mark) == []
 
     again = begin(mark, root, *LONG[1:], f"trainer.length={summary['global_step'] + 2}steps", "run.allow=[trainer.length]")
     text, _ = again.communicate(timeout=60)
@@ -102,7 +92,9 @@ def test_a_run_that_is_asked_to_stop_is_continued_by_the_same_command_and_then_f
 
 def test_two_processes_make_one_run_with_one_log_and_leave_nothing_behind(tmp_path, mark):
     before = left_in_shared_memory()
-    launch = begin(mark, tmp_path / "runs", "trainer.num_workers=1", "trainer.length=6steps", "logger.report=true", launcher=TORCHRUN)
+    launch = begin(
+        mark, tmp_path / "runs", "trainer.num_workers=1", "trainer.length=6steps", "logger.report=true", launcher=TORCHRUN, real=True
+    )
     text, _ = launch.communicate(timeout=120)
     assert launch.returncode == 0, text
     assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.glob("runs/*/*"))] == ["runs/vectors/run"]
@@ -114,7 +106,7 @@ def test_two_processes_make_one_run_with_one_log_and_leave_nothing_behind(tmp_pa
     assert len(lines) == len(set(lines)), "a line is doubled"
     assert text.count("report: ") == 1 and text.count("r2 ") == 1, "the console has each line once"
     assert [row["global_step"] for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row] == [1, 2, 3, 4, 5, 6]
-    assert marked(mark) == [], "a process is left"
+    assert processes(mark) == [], "a process is left"
     assert left_in_shared_memory() <= before
 
 
@@ -124,7 +116,7 @@ def test_ranks_die_with_the_launcher(tmp_path, mark):
     metrics = root / "vectors/run/metrics.jsonl"
     launch = begin(mark, root, *LONG, launcher=TORCHRUN)
     wait_in(launch, mark, lambda: metrics.exists() and metrics.stat().st_size > 0)
-    assert len(marked(mark)) >= 5  # the agent, two ranks, a worker each
+    assert len(processes(mark)) >= 5  # the agent, two ranks, a worker each
     launch.kill()
-    wait_until(lambda: marked(mark) == [], 30)
+    wait_until(lambda: processes(mark) == [], 30)
     launch.wait()

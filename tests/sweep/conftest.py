@@ -1,4 +1,5 @@
-"""Sweeps whose trials are fake runs (`fake_run.py`), started as a user starts them."""
+"""Sweeps whose trials are fake runs (`fake_run.py`). The command and its trials are forked; `tests/config/test_commands.py` starts real
+ones."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests import fork_server
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,7 +31,7 @@ class Sweep:
     def start(self, seconds: float = 0.01) -> subprocess.Popen[str]:
         """Start the command; an update of a fake run takes `seconds`."""
         environment = {**self.environment, "UPDATE_SECONDS": str(seconds)}
-        return subprocess.Popen(
+        return fork_server.Popen(
             self.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
 

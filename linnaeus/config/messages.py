@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import os
+import hashlib
 import re
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 
+from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size, store_made_by_agent
 from linnaeus.errors import ConfigError, RunFailed
 
-LET_RANK_0_SPEAK = 3.0  # seconds; by then the launcher has stopped the others, if rank 0 failed as well
+WAIT_FOR_RANK_0 = timedelta(seconds=3)  # most errors are found by every rank; a line without a rank number is easier to read
+WAIT_FOR_LINE = timedelta(seconds=20)  # a rank that exits earlier would make the launcher end the one that prints
 
 
 @contextlib.contextmanager
@@ -49,11 +52,35 @@ def _raised_in_hydra(error: ValueError) -> bool:
 
 
 def report(line: str) -> None:
-    """Print a line on stderr. Most errors are found by every rank: ranks other than 0 wait, and the launcher ends them after rank 0."""
-    rank = int(os.environ.get("RANK", "0"))
-    if rank:
-        time.sleep(LET_RANK_0_SPEAK)
-    print(f"error: {line}" if not rank else f"error on process {rank}: {line}", file=sys.stderr, flush=True)
+    """Print a line on stderr. If several ranks report the same line, one of them prints it: rank 0, unless it comes late."""
+    rank = get_rank_safely()
+    with _one_of_those_that_report(line, rank) as first:
+        if first:
+            print(f"error on process {rank}: {line}" if rank else f"error: {line}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _one_of_those_that_report(line: str, rank: int) -> Iterator[bool]:
+    """Yield True on the first rank that claims `line` in the store of torchrun's agent. The others return once it has printed the line.
+
+    Without an agent ranks other than 0 wait, and whoever started them ends them after rank 0."""
+    name, store, first = f"error/{hashlib.sha256(line.encode()).hexdigest()}", None, True
+    if get_world_size() > 1 and store_made_by_agent():
+        with contextlib.suppress(RuntimeError):  # the agent has died
+            store = DistributedContext().store
+            if rank:
+                with contextlib.suppress(RuntimeError):  # rank 0 has not printed this line in time
+                    store.wait([f"{name}/printed"], WAIT_FOR_RANK_0)
+            first = store.add(name, 1) == 1
+    elif rank:
+        time.sleep(WAIT_FOR_RANK_0.total_seconds())
+    yield first
+    if store is not None:
+        with contextlib.suppress(RuntimeError):
+            if first:
+                store.set(f"{name}/printed", "")
+            else:
+                store.wait([f"{name}/printed"], WAIT_FOR_LINE)
 
 
 def one_line(error: Exception) -> str:

@@ -1,6 +1,14 @@
 """Process ranks: the group and its collectives, flags that all ranks agree on, the watchdog, stop signals and DDP."""
 
-from linnaeus.distributed.context import DistributedContext, get_rank_safely, get_world_size, launched
+from linnaeus.distributed.context import DistributedContext, get_rank_safely, get_world_size, launched, store_made_by_agent
 from linnaeus.distributed.processes import die_with_launcher, die_with_parent
 
-__all__ = ["DistributedContext", "die_with_launcher", "die_with_parent", "get_rank_safely", "get_world_size", "launched"]
+__all__ = [
+    "DistributedContext",
+    "die_with_launcher",
+    "die_with_parent",
+    "get_rank_safely",
+    "get_world_size",
+    "launched",
+    "store_made_by_agent",
+]

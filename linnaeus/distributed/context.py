@@ -38,6 +38,11 @@ def get_world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def store_made_by_agent() -> bool:
+    """Return True if torchrun's agent made the store before it started this process. Otherwise rank 0 makes it."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 class DistributedContext:
     """Rank, device and collectives of this process. A singleton: every call of the constructor returns the same object."""
 
@@ -68,8 +73,7 @@ class DistributedContext:
         if self._store is None:
             import torch.distributed as dist
 
-            made_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            timeout = AGENT_STORE_TIMEOUT if made_by_agent else RENDEZVOUS_TIMEOUT
+            timeout = AGENT_STORE_TIMEOUT if store_made_by_agent() else RENDEZVOUS_TIMEOUT
             self._store, *_ = next(dist.rendezvous("env://", get_rank_safely(), get_world_size(), timeout=timeout))
             self._store.set_timeout(RENDEZVOUS_TIMEOUT)
         return _with_attempt_prefix(self._store)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
+from linnaeus.config import messages
+from linnaeus.distributed import DistributedContext
 from tests.config.observers import write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -226,6 +230,22 @@ def test_the_program_itself(tmp_path):
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == "error: unknown key trainer.lenght; did you mean trainer.length?\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_ranks_print_the_same_line_once_and_other_lines_too(order, monkeypatch, capsys):
+    """Also if rank 0 comes after the time that the others wait for it."""
+    store = dist.HashStore()
+    monkeypatch.setattr(DistributedContext, "store", store)
+    monkeypatch.setattr(messages, "WAIT_FOR_RANK_0", timedelta(milliseconds=1))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    for rank in order:
+        monkeypatch.setenv("RANK", str(rank))
+        messages.report("seed is -1")
+        messages.report(f"rank {rank} alone")
+    once = "error: seed is -1" if order[0] == 0 else "error on process 1: seed is -1"
+    assert sorted(capsys.readouterr().err.splitlines()) == sorted([once, "error: rank 0 alone", "error on process 1: rank 1 alone"])
 
 
 def test_under_torchrun_the_line_appears_once(tmp_path):

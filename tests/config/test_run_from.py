@@ -233,9 +233,9 @@ def test_filling_leaves_what_it_does_not_know(tmp_path: Path) -> None:
 
 def test_a_key_that_is_no_more_is_one_line(tmp_path: Path) -> None:
     run = save(tmp_path)
-    edited(run, lambda tree: tree["trainer"].update(clip_nrom=1.0))
+    edited(run, lambda tree: tree["trainer"].update(max_grad_nrom=1.0))
     line = refusal(f"run.from={run}", "run.name=x")
-    assert "does not fit this version" in line and "trainer.clip_nrom" in line
+    assert "does not fit this version" in line and "trainer.max_grad_nrom" in line
 
 
 def test_a_key_that_came_later_does_not_stop_a_run(tmp_path: Path) -> None:

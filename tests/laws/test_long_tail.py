@@ -40,7 +40,7 @@ def test_a_run_sees_every_order_equally_often_and_says_so(whole, tmp_path):
     assert np.ptp(drawn, axis=1).max() <= 2  # one by the quota, one by the stand-ins of the empty micro-batch
     natural = orders_of(runs.run("biota", tmp_path, *BALANCED, "data.sampling=natural", "data.sampling_rank=null"), tmp_path)
     assert np.ptp(natural, axis=1).min() > 5, "the negative control"
-    assert "class_balanced sampling of order: an epoch of 85 sees" in (whole / "train.log").read_text()
+    assert "class_balanced sampling of order: an epoch of 85 contains" in (whole / "train.log").read_text()
     facts = json.loads((whole / "dataset.json").read_text())["ranks"]["order"]
     assert facts["drawn_per_class"]["smallest"] == pytest.approx(facts["drawn_per_class"]["largest"], rel=1e-3)
     assert facts["rows_per_class"]["smallest"] < facts["rows_per_class"]["largest"]

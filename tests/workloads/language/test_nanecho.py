@@ -13,12 +13,12 @@ import torch
 import yaml
 
 from linnaeus.checkpoint import list_checkpoints, load_checkpoint
+from linnaeus.config import compose
 from linnaeus.config.load import CONF
 from linnaeus.optim import Growth
 from linnaeus.train import loop, outputs, validation
 from linnaeus.workloads.language.trained_model import load_trained_model
 from tests import runs
-from tests.config import observers
 
 STEPS, BATCH, BLOCK, WARMUP, SOURCES = 40, 8, 16, 4, ("basics", "introspection", "structures", "systems")
 KEPT = ["schedule.report=[1%]", "schedule.checkpoint=[5steps]", "schedule.keep_last=99", "debug.batch_hashes=true"]
@@ -98,7 +98,7 @@ def test_every_step_has_one_report(run):
 
 
 def test_reported_phases_and_learning_rates_follow_the_experiment_file(run, reports):
-    names = list(observers.of_groups("experiment=nanecho").model.dimensions)
+    names = list(compose(["experiment=nanecho"]).model.dimensions)
     assert len(names) == 8
     begins = {}
     for step, row in reports.items():
@@ -163,7 +163,7 @@ def test_samples_come_from_the_sources_of_their_phase(run):
 
 
 def test_reports_have_the_newest_validation(run, reports):
-    names = observers.of_groups("experiment=nanecho").model.dimensions
+    names = compose(["experiment=nanecho"]).model.dimensions
     shown = ["val/loss", *(f"val/source/{name}/loss" for name in SOURCES), *(f"val/dimension/{name}/score" for name in names)]
     for step, row in reports.items():
         newest = STEPS if step == STEPS else (step - 1) // 10 * 10  # what is due at a step runs behind its report, but for the last

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,7 +70,6 @@ def test_three_restarts_make_one_run(tmp_path, mark, monkeypatch):
                 signal_to(pid, signal.SIGKILL)
         launch.communicate(timeout=60)
         wait_until(lambda: processes(mark) == [], 30)
-        time.sleep(1.1)  # W&B names its folders by the second
     monkeypatch.delenv(PAUSE)
     launch = begin(mark, tmp_path, *SETTINGS, launcher=TORCHRUN)
     text, _ = launch.communicate(timeout=180)

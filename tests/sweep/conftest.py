@@ -3,6 +3,7 @@ ones."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -66,11 +67,16 @@ def started(out: str) -> list[int]:
     return [int(number) for number in re.findall(r"started \(\w+ (\d+)\)", out)]
 
 
-def alive(pid: int) -> bool:
+def state(pid: int) -> str:
+    """Return the letter of Linux for the state of a process: T for stopped, Z or X for ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    return state(pid) not in "ZX"
 
 
 def kill(process: subprocess.Popen[str]) -> str:
@@ -80,6 +86,30 @@ def kill(process: subprocess.Popen[str]) -> str:
     assert started(out)
     wait_until(lambda: not any(alive(pid) for pid in started(out)), 10)
     return out
+
+
+def kill_when(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120) -> str:
+    """Kill the parent at a moment when `condition()` is true. Nothing can change it in between: all processes are stopped before the last
+    look at it. Return the output of the parent."""
+    wait_until(functools.partial(_stop_and_look, condition, process), seconds)
+    return kill(process)
+
+
+def _stop_and_look(condition: Callable[[], Any], process: subprocess.Popen[str]) -> bool:
+    """Return True if `condition()` is true with the parent and its trials stopped. Otherwise let them go on."""
+    if not condition():
+        return False
+    process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state(process.pid) in "TZX")
+    trials = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    for pid in trials:
+        os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: all(state(pid) in "TZX" for pid in trials))
+    if condition():
+        return True
+    for pid in [*trials, process.pid]:
+        os.kill(pid, signal.SIGCONT)
+    return False
 
 
 @pytest.fixture

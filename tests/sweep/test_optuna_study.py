@@ -16,7 +16,7 @@ from linnaeus.sweep import optuna_study
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial_results import TrialResult
 from linnaeus.sweep.trial_source import sweep_header
-from tests.sweep.conftest import kill, started, wait_until
+from tests.sweep.conftest import kill_when, started
 
 pytest.importorskip("optuna")
 
@@ -34,8 +34,7 @@ def test_a_killed_study_continues_with_the_same_proposals(sweep):
     assert status == 1 and err == "" and {"failed", "finished"} == set(whole.statuses())
     cut = sweep("cut", *search)
     process = cut.start(0.05)
-    wait_until(lambda: len(cut.statuses()) >= 3 and cut.statuses().count("running") >= 1 and "failed" in cut.statuses())
-    kill(process)
+    kill_when(lambda: len(cut.statuses()) >= 3 and "running" in cut.statuses() and "failed" in cut.statuses(), process)
     before = proposals(cut)
     status, out, err = cut.run()
     assert status == 1 and err == ""

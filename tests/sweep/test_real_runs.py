@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests import runs
-from tests.sweep.conftest import Sweep, kill, started, wait_until
+from tests.sweep.conftest import Sweep, kill_when, started
 
 TRAINING = (
     *["--config-dir", str(runs.VECTORS), "experiment=vectors", "optimizer.lr=3e-3,3e-2", "seed=0,1,2", "sweep.parallel=2"],
@@ -36,8 +36,7 @@ def test_six_trainings_are_killed_and_continue(uninterrupted, tmp_path):
         started_runs = [path for path in cut.root.glob("vectors/*/checkpoints") if len(list(path.glob("step-*"))) >= 2]
         return "finished" in cut.statuses() and any(not ended(path.parent) for path in started_runs)
 
-    wait_until(in_the_middle, 120)
-    kill(process)
+    kill_when(in_the_middle, process)
     paths = list(cut.root.glob("vectors/*"))
     unfinished = [path for path in paths if not ended(path) and list(path.glob("checkpoints/step-*"))]
     finished = [path for path in paths if ended(path)]

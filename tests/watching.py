@@ -12,8 +12,7 @@ from unittest import mock
 import torch
 
 from linnaeus.distributed import get_rank_safely, get_world_size
-from linnaeus.optim.precision import GradScaler
-from linnaeus.optim.update import Update
+from linnaeus.optim.update import GradScaler, Update
 from linnaeus.train import loop
 
 

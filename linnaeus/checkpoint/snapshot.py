@@ -80,11 +80,6 @@ class HostSnapshot:
                 np.copyto(*self._pending[-1])
                 self._pending.pop()  # after the copy: an exception in it, such as one of a signal handler, must not remove the piece
 
-    @property
-    def is_finished(self) -> bool:
-        """Return True if the newest copy is complete."""
-        return not self._pending
-
     def release(self) -> None:
         """Free the memory. No snapshot may be used afterwards."""
         self._layout, self._hosts = [], []

@@ -50,8 +50,8 @@ class CheckpointWriter:
     """Write `directory/step-N/`, and keep the last `keep_last` and the best `keep_best` checkpoints by `state["score"]`.
 
     `failure`: one line if the newest save could not be written, else None. `committed`: step of the newest checkpoint that this process
-    has committed, -1 before the first. The constructor cleans `directory` after a crash: acquire the run's lock before, and find the
-    resume point afterwards.
+    has committed, -1 before the first. `copying`: True from a save with deferred state until `wait_until_copied`. The constructor cleans
+    `directory` after a crash: acquire the run's lock before, and find the resume point afterwards.
     """
 
     def __init__(self, directory: Path | str, keep_last: int, keep_best: int, best_mode: str = "max") -> None:
@@ -59,6 +59,7 @@ class CheckpointWriter:
         self.keep_last, self.keep_best, self.best_mode = keep_last, keep_best, best_mode
         self.failure: str | None = None
         self.committed = -1
+        self.copying = False
         self._snapshot = HostSnapshot()
         self._thread: threading.Thread | None = None
         self._thread_error: BaseException | None = None
@@ -100,6 +101,7 @@ class CheckpointWriter:
         live = {"model_state": dict(model_state), "ema_state": averages, "training_state": training_state, "state": state}
         try:
             content = self._snapshot.copy(live, deferred)
+            self.copying = deferred is not None
         except OSError as error:
             self._fail(step, error)
             return
@@ -110,11 +112,7 @@ class CheckpointWriter:
     def wait_until_copied(self) -> None:
         """Copy what was deferred, or wait for the thread that copies it. Afterwards it may change."""
         self._snapshot.finish()
-
-    @property
-    def is_copied(self) -> bool:
-        """Return True if `wait_until_copied` would return at once."""
-        return self._snapshot.is_finished
+        self.copying = False
 
     def wait(self) -> None:
         """Wait until the last save is committed or has failed. Raise an exception of the thread that is not an error of the disk."""

@@ -44,7 +44,9 @@ def store_made_by_agent() -> bool:
 
 
 class DistributedContext:
-    """Rank, device and collectives of this process. A singleton: every call of the constructor returns the same object."""
+    """Rank, device and collectives of this process. A singleton: every call of the constructor returns the same object.
+
+    is_master: True on rank 0. is_distributed: True in a group, which may have one process."""
 
     _instance: DistributedContext | None = None
 
@@ -52,7 +54,8 @@ class DistributedContext:
     local_rank: int
     world_size: int
     device: Any
-    _joined: bool
+    is_master: bool
+    is_distributed: bool
     _store: Any
 
     def __new__(cls) -> DistributedContext:
@@ -61,7 +64,7 @@ class DistributedContext:
             self.rank = self.local_rank = 0
             self.world_size = 1
             self.device = None
-            self._joined = False
+            self.is_master, self.is_distributed = True, False
             self._store = None
             cls._instance = self
         return cls._instance
@@ -115,6 +118,7 @@ class DistributedContext:
 
         self.world_size = get_world_size() if world_size is None else world_size
         self.rank = get_rank_safely() if rank is None else rank
+        self.is_master = self.rank == 0
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         if device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("trainer.device is cuda, but torch does not find a CUDA device; use cpu or auto")
@@ -128,7 +132,7 @@ class DistributedContext:
             torch.cuda.set_device(self.device)
         if is_distributed is None:
             is_distributed = launched()
-        if is_distributed and not self._joined:
+        if is_distributed and not self.is_distributed:
             self._join(cuda, timedelta(seconds=timeout))
         return self
 
@@ -147,17 +151,7 @@ class DistributedContext:
             timeout=timeout,
             device_id=self.device if cuda else None,
         )
-        self._joined = True
-
-    @property
-    def is_master(self) -> bool:
-        """True on rank 0."""
-        return self.rank == 0
-
-    @property
-    def is_distributed(self) -> bool:
-        """True in a group, which may have one process."""
-        return self._joined
+        self.is_distributed = True
 
     def on_rank(self, rank: int) -> Callable[[F], F]:
         """Return a decorator that calls a function on one rank only and returns None on the others. Not for functions with collectives."""
@@ -177,7 +171,7 @@ class DistributedContext:
 
     def all_reduce(self, tensor: Any, op: str = "sum") -> Any:
         """Reduce `tensor` over the processes, in place, and return it; `op` is sum, max or min."""
-        if self._joined:
+        if self.is_distributed:
             import torch.distributed as dist
 
             dist.all_reduce(tensor, {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op])
@@ -185,7 +179,7 @@ class DistributedContext:
 
     def start_all_reduce(self, tensor: Any) -> Callable[[], Any]:
         """Start to sum `tensor` over the processes, in place. Return a function that waits for the result."""
-        if not self._joined:
+        if not self.is_distributed:
             return lambda: None
         import torch.distributed as dist
 
@@ -193,7 +187,7 @@ class DistributedContext:
 
     def all_gather(self, value: Any) -> list[Any]:
         """Return the `value` (a picklable object) of every process, in rank order."""
-        if not self._joined:
+        if not self.is_distributed:
             return [value]
         import torch.distributed as dist
 
@@ -203,7 +197,7 @@ class DistributedContext:
 
     def broadcast_object(self, value: Any, source: int = 0) -> Any:
         """Return the `value` (a picklable object) of process `source` on every process."""
-        if not self._joined:
+        if not self.is_distributed:
             return value
         import torch.distributed as dist
 
@@ -213,7 +207,7 @@ class DistributedContext:
 
     def broadcast(self, tensor: Any, source: int = 0) -> Any:
         """Overwrite `tensor` with the one of process `source`, in place, and return it."""
-        if self._joined:
+        if self.is_distributed:
             import torch.distributed as dist
 
             dist.broadcast(tensor, src=source)
@@ -221,7 +215,7 @@ class DistributedContext:
 
     def barrier(self) -> None:
         """Wait until every process has called this."""
-        if self._joined:
+        if self.is_distributed:
             import torch.distributed as dist
 
             dist.barrier()
@@ -233,14 +227,14 @@ class DistributedContext:
 
         Collect garbage, because reference cycles may hold threads of gloo or of the store: a thread that frees a tensor while the
         interpreter exits aborts the process."""
-        if self._joined:
+        if self.is_distributed:
             import torch.distributed as dist
 
             if wait or self.device.type == "cpu":
                 dist.destroy_process_group()
             else:
                 dist.distributed_c10d._abort_process_group()
-        joined, self._joined, self._store = self._joined, False, None
+        joined, self.is_distributed, self._store = self.is_distributed, False, None
         DistributedContext._instance = None
         if joined:
             gc.collect()

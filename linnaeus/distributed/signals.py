@@ -7,6 +7,7 @@ status 75. Before training there is nothing to save, and the process exits at on
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -27,18 +28,15 @@ class StopRequest:
     """A request to stop by a signal or by a time limit.
 
     signal: the name of the first stop signal received; None so far. max_time: a duration in wall time such as "3h", counted from the
-    construction of this object."""
+    construction of this object. deadline: its end on the monotonic clock; infinite without a limit."""
 
     def __init__(self, max_time: str | None = None) -> None:
         self.signal: str | None = None
         self.max_time = max_time
-        self._deadline = time.monotonic() + Duration.parse(max_time, "trainer.max_time").seconds if max_time else None
+        limit = Duration.parse(max_time, "trainer.max_time").seconds if max_time else math.inf
+        self.deadline = time.monotonic() + limit
         self._received_at = 0.0
         self._deferred = False
-
-    def out_of_time(self) -> bool:
-        """Return True if `max_time` has passed."""
-        return self._deadline is not None and time.monotonic() >= self._deadline
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:

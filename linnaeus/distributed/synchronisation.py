@@ -6,6 +6,7 @@ run different numbers of batches, each round of batches has its own reduction. I
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -43,7 +44,7 @@ class RankSync:
 
     def stop_requested(self) -> bool:
         """Return True if the ranks have agreed to stop. A single process also checks for a request now, without an exchange."""
-        return self.stop_agreed or (self.context.world_size == 1 and (self.stop.signal is not None or self.stop.out_of_time()))
+        return self.stop_agreed or (self.context.world_size == 1 and (self.stop.signal is not None or self._out_of_time()))
 
     # -- in training -----------------------------------------------------------------------------------------------------
 
@@ -90,15 +91,18 @@ class RankSync:
         error: the error of this rank when it read its data."""
         where = f" by process rank {self.context.rank}" if self.context.world_size > 1 else ""
         unread = f"the data cannot be read{where}: {' '.join(str(error).split())}" if error is not None else None
-        limit = f"trainer.max_time={self.stop.max_time} is over" if self.stop.out_of_time() else None
+        limit = f"trainer.max_time={self.stop.max_time} is over" if self._out_of_time() else None
         reasons = self.context.all_gather((unread, self.stop.signal or limit))
         texts = [unread for unread, _ in reasons if unread] + [request for _, request in reasons if request]
         return texts[0] if texts else "a request to stop"
 
+    def _out_of_time(self) -> bool:
+        return time.monotonic() >= self.stop.deadline
+
     def _own_flags(self, unreadable: bool) -> list[bool]:
         """Return this rank's flags in the order of `FLAGS`."""
         save = self.context.is_master and self.save_due()
-        return [self.stop.signal is not None, self.stop.out_of_time(), unreadable, save]
+        return [self.stop.signal is not None, self._out_of_time(), unreadable, save]
 
 
 def _flag_names(flags: Sequence[float]) -> frozenset[str]:

@@ -44,7 +44,8 @@ class Watchdog:
     """Watch over the processes of a group. Without a group no thread is started.
 
     The loop sets these: activity, what this process does; step, its `global_step`; heartbeats, a count that grows while it makes
-    progress. `trainer.startup_timeout` applies while `long_timeout` is True: the first update compiles, allocates and fills caches.
+    progress; long_timeout, True while `trainer.startup_timeout` applies: the first update compiles, allocates and fills caches, and at the
+    end rank 0 alone writes the report. The collectives always have the longer limit.
     """
 
     def __init__(self, context: DistributedContext, timeout: float, startup_timeout: float) -> None:
@@ -79,14 +80,6 @@ class Watchdog:
         for thread in self._threads:
             thread.join(timeout=5.0)  # it may be waiting for a store that does not answer
         self._threads = []
-
-    def first_update_done(self) -> None:
-        """Apply `trainer.timeout` from now on. The collectives keep their own, longer limit."""
-        self.long_timeout = False
-
-    def allow_long_timeout(self) -> None:
-        """Apply `trainer.startup_timeout` from now on: rank 0 alone writes the final report."""
-        self.long_timeout = True
 
     def publish_error(self, error: BaseException) -> None:
         """Send the exception that ends this process to the others, unless it only reports a broken connection to one of them."""

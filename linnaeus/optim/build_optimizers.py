@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from linnaeus.config.registry import registered
 from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig, TimmOptimizerConfig
 from linnaeus.errors import ConfigError
-from linnaeus.optim.external_optimizers import ExternalOptimizer, timm_optimizer
-from linnaeus.optim.fused import BaseOptimizer, FusedAdamW, FusedSGD, TorchOptimizer
-from linnaeus.optim.optimizers import Optimizers
+from linnaeus.optim.optimizers import BaseOptimizer, FusedAdamW, FusedSGD, Optimizers
 from linnaeus.optim.param_groups import Parameter, ParamGroup, parameter_groups
+from linnaeus.optim.wrapped_optimizers import ExternalOptimizer, TorchOptimizer, timm_optimizer
 
 # Devices on which the fused kernels are tested to skip where found_inf is 1; on other devices torch.optim is used.
 FUSED_DEVICES = ("cpu", "cuda")

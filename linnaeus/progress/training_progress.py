@@ -121,7 +121,8 @@ class TrainingProgress:
     def is_fraction_point(self, fraction: float) -> bool:
         """Return True exactly at the step that crosses `fraction` of the run. A function of `global_step` alone: any number of callers get
         the same answer, also after a resume."""
-        return self.global_step > 0 and self.global_step == max(1, first_step_at(fraction * self.expected_total_steps))
+        exact, step = fraction * self.expected_total_steps, self.global_step
+        return step - 1 <= exact <= step + 1 and step > 0 and step == max(1, first_step_at(exact))
 
     # ---- pending validation passes
 

@@ -25,8 +25,7 @@ from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import build_optimizer
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.growth import build_growth
-from linnaeus.optim.precision import Precision
-from linnaeus.optim.update import Update
+from linnaeus.optim.update import Precision, Update
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.progress.stages import validation_passes
 from linnaeus.schedule import EarlyStopping

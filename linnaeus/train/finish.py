@@ -30,8 +30,7 @@ def finish(t: Training) -> str:
     """Wait for the last checkpoint, write summary.json and report.html, log the result. Return the status of summary.json.
 
     Raise `CheckpointNotWritten` on every rank if the last checkpoint could not be written, `RunFailed` if summary.json could not."""
-    t.watchdog.activity = "finishing"
-    t.watchdog.allow_long_timeout()
+    t.watchdog.activity, t.watchdog.long_timeout = "finishing", True
     saving.settle(t)
     if t.run.interrupted:
         status = INTERRUPTED

@@ -83,7 +83,7 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
         t.output.batches.window(t.progress.global_step + 1, host_batches)
     update_on_window(t, window, valid)
     t.watchdog.step, t.watchdog.heartbeats = t.progress.global_step, t.watchdog.heartbeats + 1
-    t.watchdog.first_update_done()
+    t.watchdog.long_timeout = False
 
 
 def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
@@ -102,7 +102,8 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
             forward_backward(t, batch, scales)
     t.optimizers.set_lr(t.lr.at(step))
-    saving.wait_for_copy(t)
+    if t.output.writer is not None and t.output.writer.copying:
+        saving.wait_for_copy(t)
     t.update()
     t.weighting_meter.finish(loss_sums_after_update(t, window, step) if t.weighting_meter.requires_losses_after() else None)
     t.tracker.add_update(valid)

@@ -59,10 +59,9 @@ def readable_state(t: Training) -> dict[str, Any]:
 
 def wait_for_copy(t: Training) -> None:
     """Wait until the newest checkpoint has copied the state of the optimizers, which the next update changes."""
-    writer = t.output.writer
-    if writer is not None and not writer.is_copied:
+    if t.output.writer is not None:
         with t.clock.measure("saving"):
-            writer.wait_until_copied()
+            t.output.writer.wait_until_copied()
 
 
 def settle(t: Training) -> None:

@@ -24,8 +24,7 @@ from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import LRSchedule, Optimizers
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.growth import Growth
-from linnaeus.optim.precision import Precision
-from linnaeus.optim.update import Update
+from linnaeus.optim.update import Precision, Update
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress, ValidationPass
 from linnaeus.schedule import EarlyStopping, OpsSchedule
 from linnaeus.train.freezing import changing_buffers

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 
+from linnaeus.progress import TrainingStage
 from linnaeus.progress.consistency import FRACTIONS
 from linnaeus.train import readings, saving
 from linnaeus.train.state import Training
-from linnaeus.train.validation import run_pending_validations, schedule_due_validations
+from linnaeus.train.validation import run_pending_validations
 
 log = logging.getLogger("linnaeus")
 
@@ -43,6 +44,18 @@ def end_step(t: Training) -> None:
         run_pending_validations(t)
         if not t.run.interrupted:  # interrupted in a pass: the run resumes from the checkpoint before it
             saving.save(t)
+
+
+def schedule_due_validations(t: Training) -> None:
+    """Add the passes that are due at this step to the pending ones."""
+    step, ops = t.progress.global_step, t.ops
+    if ops.should_validate(step):
+        t.progress.schedule_validation(TrainingStage.VALIDATION_NORMAL)
+    if ops.should_validate_mask_meta(step):
+        t.progress.schedule_validation(TrainingStage.VALIDATION_MASK_META)
+    if ops.should_validate_partial_mask_meta(step):
+        for index in ops.partial_validations_due(step):
+            t.progress.schedule_validation(TrainingStage.VALIDATION_PARTIAL_MASK_META, index)
 
 
 def log_metrics(t: Training) -> None:

@@ -31,18 +31,6 @@ STAGES = {  # event of the schedule -> stage
 }
 
 
-def schedule_due_validations(t: Training) -> None:
-    """Add the passes that are due at this step to the pending ones."""
-    step, ops = t.progress.global_step, t.ops
-    if ops.should_validate(step):
-        t.progress.schedule_validation(TrainingStage.VALIDATION_NORMAL)
-    if ops.should_validate_mask_meta(step):
-        t.progress.schedule_validation(TrainingStage.VALIDATION_MASK_META)
-    if ops.should_validate_partial_mask_meta(step):
-        for index in ops.partial_validations_due(step):
-            t.progress.schedule_validation(TrainingStage.VALIDATION_PARTIAL_MASK_META, index)
-
-
 def schedule_final_validations(t: Training) -> None:
     """Add the passes of the last step to the pending ones, for a run that stops early."""
     for name, index in t.ops.passes_at_end():

@@ -18,13 +18,18 @@ from linnaeus.config.schema_optimization import (
 from linnaeus.errors import ConfigError
 from linnaeus.weighting.dwa import DynamicWeightAverage
 from linnaeus.weighting.famo import FAMO
-from linnaeus.weighting.gradient_conflict import GradientConflict
-from linnaeus.weighting.gradients import TaskGradients
+from linnaeus.weighting.gradients import GradientConflict, TaskGradients
 from linnaeus.weighting.gradnorm import GradNorm
 from linnaeus.weighting.surgery import Surgery
-from linnaeus.weighting.task_weighting import FixedWeighting, Measurements, Requirements, TaskWeighting, initial_weights
+from linnaeus.weighting.task_weighting import (
+    FixedWeighting,
+    Measurements,
+    Requirements,
+    TaskWeighting,
+    WeightingMeter,
+    initial_weights,
+)
 from linnaeus.weighting.uncertainty import UncertaintyWeighting
-from linnaeus.weighting.weighting_meter import WeightingMeter
 
 __all__ = [
     "FAMO",

@@ -20,7 +20,7 @@ from tests import runs, watching
 
 FUNCTIONS = {
     "linnaeus.distributed": [
-        *[f"DistributedContext.{name}" for name in ("initialize", "is_master", "master_only", "on_rank", "all_gather", "all_reduce")],
+        *[f"DistributedContext.{name}" for name in ("initialize", "master_only", "on_rank", "all_gather", "all_reduce")],
         *["DistributedContext.broadcast_object", "DistributedContext.barrier", "DistributedContext.shutdown"],
         *["get_world_size", "get_rank_safely"],
     ],

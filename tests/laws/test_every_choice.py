@@ -14,7 +14,7 @@ import pytest
 
 from linnaeus.config import CONF
 from linnaeus.config.schema import TrainerConfig
-from linnaeus.optim.precision import GradScaler
+from linnaeus.optim.update import GradScaler
 from linnaeus.train import loop
 from tests import runs
 

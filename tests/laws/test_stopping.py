@@ -14,7 +14,7 @@ import pytest
 
 from linnaeus.distributed.signals import SAME_REQUEST, StoppedBeforeTraining, StopRequest
 from linnaeus.errors import ConfigError
-from linnaeus.train import validation
+from linnaeus.train import step_end, validation
 from tests import runs, watching
 
 VALIDATING = ["schedule.validate=[4steps]", "trainer.length=10steps", "schedule.validate_at_end=true"]
@@ -84,8 +84,8 @@ def test_data_that_cannot_be_read(whole, tmp_path, training, step):
 
 def test_the_time_limit_saves_and_stops_every_launch(whole, tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("linnaeus.distributed.signals.time.monotonic", lambda: now[0])
-    original = validation.schedule_due_validations
+    monkeypatch.setattr("linnaeus.distributed.synchronisation.time.monotonic", lambda: now[0])
+    original = step_end.schedule_due_validations
 
     def a_minute_later(t):  # every step takes a minute
         now[0] += 60

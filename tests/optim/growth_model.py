@@ -11,8 +11,7 @@ from linnaeus.config.schema_optimization import AdamWConfig, LinearGrowthConfig,
 from linnaeus.optim import Optimizers, build_optimizer
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.growth import Growth, build_growth
-from linnaeus.optim.precision import GradScaler
-from linnaeus.optim.update import Update
+from linnaeus.optim.update import GradScaler, Update
 from linnaeus.workloads.base import Model
 
 LR = 0.01

@@ -13,7 +13,7 @@ from torch import nn
 from linnaeus.config.schema_optimization import AdamWConfig, ConstantConfig, MuonConfig, SGDConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim import build_optimizer, build_scheduler, scaled_lr
-from linnaeus.optim.fused import TorchOptimizer
+from linnaeus.optim.wrapped_optimizers import TorchOptimizer
 
 CPU = torch.device("cpu")
 COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 256, "weight_decay": 0.1, "param_groups": []}
@@ -279,7 +279,7 @@ from linnaeus.config.schema_optimization import AdamWConfig
 from linnaeus.optim import build_optimizer
 from linnaeus.optim.update import Update
 from linnaeus.optim.ema import EMA
-from linnaeus.optim.precision import Precision
+from linnaeus.optim.update import Precision
 for fused in (True, False):
     numbers = dict(lr=.1, lr_reference_batch=1, weight_decay=.1, beta1=.9, beta2=.99, eps=1e-8)
     config = AdamWConfig(name='adamw', lr_scaling='none', fused=fused, param_groups=[], **numbers)

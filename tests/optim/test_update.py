@@ -12,8 +12,7 @@ from torch import nn
 from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig
 from linnaeus.optim import build_optimizer
 from linnaeus.optim.ema import EMA
-from linnaeus.optim.precision import GradScaler, Precision
-from linnaeus.optim.update import Update, total_norm
+from linnaeus.optim.update import GradScaler, Precision, Update, total_norm
 
 CPU = torch.device("cpu")
 COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 1, "weight_decay": 0.1, "fused": True, "param_groups": []}

@@ -1,7 +1,9 @@
-"""Optimizers of other packages with the interface of `BaseOptimizer`: registered by a plugin, or timm's (`optimizer=timm`).
+"""Other packages' optimizers with the interface of `BaseOptimizer`.
 
-Such an optimizer creates its state in its first step, so the state is read from it for a checkpoint and written into it on a resume. The
-host reads `found_inf`, because a state of unknown structure cannot be restored on the device: on a GPU this costs a device sync per update.
+`TorchOptimizer` is for `torch.optim`: Muon, and `optimizer.fused=false`. `ExternalOptimizer` is for others: of a plugin, or
+timm's (`optimizer=timm`). It creates its state in its first step, so the state is read from it for a checkpoint and written into it on a
+resume. The host reads `found_inf`, because a state of unknown structure cannot be restored on the device: on a GPU this costs a device
+sync per update.
 """
 
 from __future__ import annotations
@@ -15,10 +17,52 @@ from torch import Tensor
 
 from linnaeus.config.schema_optimization import TimmOptimizerConfig
 from linnaeus.errors import ConfigError
-from linnaeus.optim.fused import BaseOptimizer
+from linnaeus.optim.optimizers import BaseOptimizer
 from linnaeus.optim.param_groups import ParamGroup
 
 Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+
+
+class TorchOptimizer(BaseOptimizer):
+    """Wrapper of a `torch.optim` optimizer that does not support `found_inf`.
+
+    On CPU it reads `found_inf` before the step, which does not stall there. On other devices it copies parameters and state, makes the
+    step, and restores the copies on the device if `found_inf` is 1."""
+
+    def __init__(
+        self,
+        kind: str,
+        groups: Sequence[ParamGroup],
+        make: Make,
+        initial_state: Callable[[Tensor], dict[str, Tensor]],
+        lr_scale: float = 1.0,
+    ) -> None:
+        """`make` constructs the optimizer from torch parameter groups; `initial_state` returns the state of a parameter at step 0."""
+        super().__init__(kind, groups, lr_scale)
+        self.optimizer = make([{"params": group.tensors, "weight_decay": group.weight_decay} for group in groups])
+        for name, parameter in zip(self.names, self.params, strict=True):
+            self.state[name] = initial_state(parameter)
+            self.optimizer.state[parameter] = self.state[name]
+
+    def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
+        assert divisor is None, "divide the gradients before the call"
+        for torch_group, scale in zip(self.optimizer.param_groups, self.lr_scales, strict=True):
+            torch_group["lr"] = lr * scale
+        if found_inf.device.type == "cpu":
+            if not found_inf.item():
+                self.optimizer.step()
+            return
+        self.step_and_select(found_inf)
+
+    def step_and_select(self, found_inf: Tensor) -> None:
+        """Make the step, then restore parameters and state on the device if `found_inf` is 1."""
+        tensors = self.params + [tensor for state in self.state.values() for tensor in state.values()]
+        before = [tensor.detach().clone() for tensor in tensors]
+        self.optimizer.step()
+        skip = found_inf.bool()
+        for tensor, old in zip(tensors, before, strict=True):
+            # A selection, not a blend: NaN x 0 is NaN.
+            tensor.copy_(torch.where(skip, old, tensor))
 
 
 class ExternalOptimizer(BaseOptimizer):

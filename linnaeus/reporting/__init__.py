@@ -2,8 +2,7 @@
 
 from linnaeus.reporting.console import ProgressDisplay, attach_log_file, setup_logging
 from linnaeus.reporting.html_report import write_report
-from linnaeus.reporting.rows import RowWriter
-from linnaeus.reporting.sinks import LogSinks
+from linnaeus.reporting.rows import LogSinks, RowWriter
 from linnaeus.reporting.summary import write_summary
 
 __all__ = ["LogSinks", "ProgressDisplay", "RowWriter", "attach_log_file", "setup_logging", "write_report", "write_summary"]

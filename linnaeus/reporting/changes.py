@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from linnaeus.config.schema import Config
 from linnaeus.durations import Duration, first_step_at
@@ -22,8 +22,7 @@ from linnaeus.schedule.resolved import RAMPS, ResolvedSchedule, resolve_all_sche
 MARKS = (25, 50, 75, 100)  # per cent of the new length at which learning rates are compared
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """The resolved schedule of one configuration. `lr(step)` is the learning rate of the update made at `global_step` = `step`."""
 
     resolved: ResolvedSchedule
@@ -32,7 +31,7 @@ class _Plan:
 
 
 def describe_changes(
-    old: Mapping[str, Any] | Config,
+    old: Mapping[str, Any],
     new: Config,
     train_size: int,
     components: Sequence[str] | None,
@@ -40,14 +39,21 @@ def describe_changes(
     old_train_size: int | None = None,
     probabilities: Sequence[str] = RAMPS,
 ) -> str:
-    """Return the table for a run that continues at `step` (updates made) with the configuration `new` instead of `old`, a saved one.
+    """Return the table for a run that continues at `step` (updates made) with the configuration `new` instead of the saved one, `old`.
 
     `train_size`, `components` and `probabilities` are those of the data now; `old_train_size` is the earlier number of training samples
     if it differs."""
-    saved, current = _tree(old), dataclasses.asdict(new)
-    lines = [f"changes from step {step} with {_changed_keys(saved, current)}"]
+    from linnaeus.config.load import typed_config
+    from linnaeus.rundir.identity import config_difference
+
+    changed = "; ".join(config_difference(old, dataclasses.asdict(new)).refused(())[0]) or "no key that alters updates"
+    lines = [f"changes from step {step} with {changed}"]
     try:
-        before = _planned(_typed(old), old_train_size or train_size, components, probabilities, is_old=True)
+        saved, size = typed_config(dict(old)), old_train_size or train_size
+        try:
+            before = _planned(saved, size, components, probabilities)
+        except ConfigError:  # the data no longer have the components of the old schedule
+            before = _planned(saved, size, None, probabilities)
     except ConfigError as error:
         return "\n".join([*lines, f"  unknown: this version of the program cannot read the old configuration ({error})"])
     after = _planned(new, train_size, components, probabilities)
@@ -58,43 +64,19 @@ def describe_changes(
         "phases": lambda plan: _phases(plan.resolved, step),
         "learning rate of the update": lambda plan: _learning_rates(plan, step, after.resolved.total_steps),
     }
-    lines += _table({title: _paired(rows(before), rows(after)) for title, rows in sections.items()})
+    lines += _table({title: (rows(before), rows(after)) for title, rows in sections.items()})
     if step >= after.resolved.last_step:
         lines.append(f"step {step} is at or after the new last step {after.resolved.last_step}: no further update is made")
     return "\n".join(lines)
 
 
-def _tree(config: Mapping[str, Any] | Config) -> Mapping[str, Any]:
-    return dataclasses.asdict(config) if isinstance(config, Config) else config
-
-
-def _typed(config: Mapping[str, Any] | Config) -> Config:
-    from linnaeus.config.load import typed_config
-
-    return config if isinstance(config, Config) else typed_config(dict(config))
-
-
-def _changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    from linnaeus.rundir.identity import config_difference
-
-    return "; ".join(config_difference(before, now).refused(())[0]) or "no key that alters updates"
-
-
-def _planned(
-    config: Config, train_size: int, components: Sequence[str] | None, probabilities: Sequence[str], is_old: bool = False
-) -> _Plan:
-    """Resolve the schedule of a configuration. If the data no longer have the components of the old one, resolve it without a check of
-    components."""
+def _planned(config: Config, train_size: int, components: Sequence[str] | None, probabilities: Sequence[str]) -> _Plan:
+    """Resolve the schedule of a configuration. With `components` None, the components that it names are not checked."""
     from linnaeus.optim.lr_schedulers import build_scheduler, scaled_lr
 
     length = training_length(config, train_size)
     sizes = (length.total_steps, length.steps_per_epoch)
-    try:
-        resolved = resolve_all_schedule_params(config, *sizes, components, probabilities=probabilities)
-    except ConfigError:
-        if not is_old:
-            raise
-        resolved = resolve_all_schedule_params(config, *sizes, None, probabilities=probabilities)
+    resolved = resolve_all_schedule_params(config, *sizes, components, probabilities=probabilities)
     base, _ = scaled_lr(config.optimizer, config.trainer.global_batch_size)
     return _Plan(resolved, build_scheduler(config.lr_scheduler, base, *sizes, resolved.phases).at, config)
 
@@ -154,27 +136,20 @@ def _learning_rates(plan: _Plan, step: int, total: int) -> dict[str, str]:
 
 # -- the table of two plans ----------------------------------------------------------------------------------------------------
 
-Rows = dict[str, tuple[str, str]]  # name -> (before, after)
 
-
-def _paired(before: Mapping[str, str], after: Mapping[str, str]) -> Rows:
-    return {name: (before.get(name, "none"), after.get(name, "none")) for name in {**before, **after}}
-
-
-def _table(sections: Mapping[str, Rows]) -> list[str]:
-    """Return lines: under the title of each section the rows that differ, and the names of those that do not."""
-    moved = [(name, before, after) for rows in sections.values() for name, (before, after) in rows.items() if before != after]
-    name_width = 4 + max((len(name) for name, _, _ in moved), default=0)
-    width = 2 + max((len(before) for _, before, _ in moved), default=0)
-
-    def row(name: str, before: str, after: str) -> str:
-        return f"{name:<{name_width}}{before:<{max(width, 8)}}{after}"
-
-    lines = [row("", "before", "after")] if moved else []
-    for title, rows in sections.items():
-        if not rows:
-            continue
-        unchanged = [name for name, (before, after) in rows.items() if before == after]
-        lines += [title, *(row(f"  {name}", *pair) for name, pair in rows.items() if pair[0] != pair[1])]
+def _table(sections: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]) -> list[str]:
+    """Return lines: under the title of each section the rows that differ before and after, and the names of those that do not."""
+    rows = [
+        (title, name, before.get(name, "none"), after.get(name, "none"))
+        for title, (before, after) in sections.items()
+        for name in {**before, **after}
+    ]
+    moved = [row for row in rows if row[2] != row[3]]
+    name_width = 4 + max((len(name) for _, name, _, _ in moved), default=0)
+    width = max(8, 2 + max((len(before) for _, _, before, _ in moved), default=0))
+    lines = [f"{'':<{name_width}}{'before':<{width}}after"] if moved else []
+    for title in dict.fromkeys(row[0] for row in rows):
+        lines += [title, *(f"{f'  {name}':<{name_width}}{before:<{width}}{after}" for of, name, before, after in moved if of == title)]
+        unchanged = [name for of, name, before, after in rows if of == title and before == after]
         lines += [f"  unchanged: {', '.join(unchanged)}"] if unchanged else []
     return lines

@@ -1,7 +1,7 @@
-"""The logger `linnaeus`, which writes to stdout and train.log, and the live progress bars on a terminal.
+"""The logger `linnaeus`, which writes to stdout and train.log, and the live progress bar on a terminal.
 
 Lines logged before the run directory exists wait in memory and are the first lines of train.log, so an error before that leaves no
-file. Bars are drawn on a terminal only; a pipe or a file gets progress reports only. rich is imported when the first bar is drawn.
+file. The bar is drawn on a terminal only; a pipe or a file gets progress reports only. rich is imported when it is drawn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 LOGGER = logging.getLogger("linnaeus")
 MAX_WAITING_LINES = 10_000  # kept in memory while they cannot be written
@@ -32,7 +32,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StdoutHandler(logging.Handler):
-    """Writes to the current `sys.stdout`, which a live display replaces to print lines above its bars."""
+    """Writes to the current `sys.stdout`, which a live display replaces to print lines above its bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -74,11 +74,10 @@ class _LogFileHandler(logging.Handler):
         super().close()
 
 
-def setup_logging(log_file: Path | str | None = None, is_master: bool = True, style: str = "auto") -> logging.Logger:
+def setup_logging(is_master: bool = True, style: str = "auto") -> logging.Logger:
     """Replace the handlers of the logger `linnaeus` and return it: stdout and train.log on rank 0, errors to stderr on other ranks.
 
-    `style` is `logger.console`; `quiet` prints warnings only and still writes every line to the file. Without `log_file`, lines wait for
-    `attach_log_file`.
+    `style` is `logger.console`; `quiet` prints warnings only and still writes every line to train.log, once `attach_log_file` is called.
     """
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)
@@ -93,8 +92,6 @@ def setup_logging(log_file: Path | str | None = None, is_master: bool = True, st
         file = _LogFileHandler()
         file.setFormatter(_LineFormatter("%Y-%m-%d %H:%M:%S"))
         LOGGER.addHandler(file)
-        if log_file is not None:
-            file.attach(Path(log_file))
     return LOGGER
 
 
@@ -105,82 +102,50 @@ def attach_log_file(path: Path | str) -> None:
             handler.attach(Path(path))
 
 
-def is_terminal() -> bool:
-    """Return True if stdout is a terminal that can redraw lines."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def _restore_streams(stdout: TextIO, stderr: TextIO) -> None:
-    """Bypass the display in a forked loader worker: its lock may have been held by the refresh thread at the fork."""
-    sys.stdout, sys.stderr = stdout, stderr
-
-
 class ProgressDisplay:
-    """The live bars of a run, on a terminal with `style` auto or rich; elsewhere only `line` has an effect.
+    """The live bar of a run, on a terminal with `style` auto or rich, while the block of `with` runs.
 
     `update` may be called at every step: it takes 0.2 us where nothing is drawn, and reads a clock between refreshes otherwise.
     """
 
-    def __init__(self, total_steps: int, style: str = "auto", is_master: bool = True, start_step: int = 0) -> None:
-        self.total_steps, self.start_step = total_steps, start_step
-        self.live = is_master and style in ("auto", "rich") and is_terminal()
-        self._bars: Any = None
+    def __init__(self, total_steps: int, style: str = "auto", is_master: bool = True) -> None:
+        self.total_steps = total_steps
+        redraws = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self.live = is_master and style in ("auto", "rich") and redraws
+        self._bar: Any = None
         self._task: Any = None
-        self._validation_task: Any = None
         self._next_refresh = 0.0
 
-    def start(self) -> None:
+    def __enter__(self) -> ProgressDisplay:
         if not self.live:
-            return
+            return self
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
         from rich.progress import TimeRemainingColumn as Remaining
 
         columns = (TextColumn("[bold]{task.description}"), BarColumn(None), TaskProgressColumn(), MofNCompleteColumn())
-        times = (TimeElapsedColumn(), TextColumn("left"), Remaining(), TextColumn("{task.fields[text]}"))
-        self._bars = Progress(*columns, *times, console=Console(file=sys.stdout), refresh_per_second=4, expand=True)
-        self._task = self._bars.add_task("training", total=self.total_steps, completed=self.start_step, text="")
-        streams = sys.stdout, sys.stderr
-        self._bars.start()
-        os.register_at_fork(after_in_child=lambda: _restore_streams(*streams))
+        times = (TimeElapsedColumn(), TextColumn("left"), Remaining())
+        self._bar = Progress(*columns, *times, console=Console(file=sys.stdout), refresh_per_second=4, expand=True)
+        self._task = self._bar.add_task("training", total=self.total_steps)
+        stdout, stderr = sys.stdout, sys.stderr
+        self._bar.start()
 
-    def update(self, step: int, text: str = "") -> None:
-        """Show that `step` updates are done, with `text` such as `loss 1.234` to the right of the bar."""
-        if self._bars is None:
+        def bypass() -> None:  # in a forked loader worker: the refresh thread may have held the display's lock at the fork
+            sys.stdout, sys.stderr = stdout, stderr
+
+        os.register_at_fork(after_in_child=bypass)
+        return self
+
+    def update(self, step: int) -> None:
+        """Show that `step` updates are done."""
+        if self._bar is None:
             return
         now = time.monotonic()
         if now >= self._next_refresh or step == self.total_steps:
             self._next_refresh = now + REFRESH
-            self._bars.update(self._task, completed=step, **({"text": text} if text else {}))
-
-    def validation(self, name: str, batches: int) -> None:
-        """Start a bar for a validation pass over `batches`; it replaces the bar of an earlier pass."""
-        if self._bars is not None:
-            self.end_validation()
-            self._validation_task = self._bars.add_task(name, total=batches, text="")
-
-    def validated(self, batches: int) -> None:
-        """Show that `batches` of the pass are done."""
-        if self._bars is not None and self._validation_task is not None:
-            self._bars.update(self._validation_task, completed=batches)
-
-    def end_validation(self) -> None:
-        if self._bars is not None and self._validation_task is not None:
-            self._bars.remove_task(self._validation_task)
-            self._validation_task = None
-
-    def line(self, text: str) -> None:
-        """Print a line above the bars and write it to train.log."""
-        LOGGER.info(text)
-
-    def stop(self) -> None:
-        if self._bars is not None:
-            self._bars.stop()
-            self._bars = None
-
-    def __enter__(self) -> ProgressDisplay:
-        self.start()
-        return self
+            self._bar.update(self._task, completed=step)
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

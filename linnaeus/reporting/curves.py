@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from linnaeus.reporting.charts import BLUE, Chart, Scale, element
-from linnaeus.reporting.formatting import format_percent, format_tick
+from linnaeus.reporting.formatting import format_tick
 from linnaeus.reporting.metric_tables import column_name, passes_and_tasks
 
 WIDTH, HEIGHT = 560, 260
@@ -47,7 +47,10 @@ def run_charts(metrics: Rows, timings: Rows, final: Mapping[str, Any]) -> list[s
     moving = any(len({value for _, value in found}) > 1 for found in weights.values())
     norm = {"norm": points(metrics, "train/grad_norm")}
     speed = dict(list(matching(timings, r"(?:.*/)?(samples_per_second)").items())[:1])
-    share = format_percent
+
+    def share(value: float) -> str:
+        return f"{100 * value:.4g} %"
+
     charts = [
         line_chart("Loss", loss, last=last, smoothed=True),
         line_chart("Top-1 accuracy", by_task("top1", normal), share, last, note="validation"),

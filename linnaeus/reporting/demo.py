@@ -18,7 +18,7 @@ from linnaeus.config.messages import user_errors
 from linnaeus.config.schema_schedule import PhaseConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.progress_report import SECTIONS, ReportData, Reporter
+from linnaeus.reporting.progress_report import SECTIONS, ReportData, describe_report
 from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds
 from linnaeus.schedule.events import Every
 from linnaeus.schedule.phases import Phases
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def simulate(total: int, every: str, sections: Sequence[str]) -> int:
-    """Print the reports of a run of `total` iterations and return their number. Raise `ConfigError` for an invalid argument."""
+def simulate(total: int, every: str, sections: Sequence[str]) -> None:
+    """Print the reports of a run of `total` iterations. Raise `ConfigError` for an invalid argument."""
     unknown = [name for name in sections if name not in SECTIONS]
     if unknown:
         raise ConfigError(f"--sections: {unknown[0]!r} is not a section; choose from {', '.join(SECTIONS)}")
@@ -57,16 +57,14 @@ def simulate(total: int, every: str, sections: Sequence[str]) -> int:
     due = Every.resolve([every], "--every", total, total, total, at_end=True)
     phases = Phases.resolve(PHASES, total, total)
     assert phases is not None
-    reporter = Reporter(sections, print, lambda step, row: None)
-    reporter.report(_data(0, total, phases, {}), keep=True)
+    print(describe_report(sections, _data(0, total, phases, {}))[0])
     throughput = Throughput()
     for step in range(1, total + 1):
         if step == 1:
             throughput.restart(_reading(step))
         if due.due(step):
             throughput.update(_reading(step))
-            reporter.report(_data(step, total, phases, _clocks(step, total, throughput)), keep=True)
-    return reporter.count
+            print(describe_report(sections, _data(step, total, phases, _clocks(step, total, throughput)))[0])
 
 
 def _reading(step: int) -> Reading:
@@ -76,8 +74,7 @@ def _reading(step: int) -> Reading:
 
 def _clocks(step: int, total: int, throughput: Throughput) -> dict[str, float]:
     done = len(_validated(step, total))
-    clocks = {f"recent/{name}": value for name, value in throughput.rates("tokens").items()}
-    clocks |= {"time/wall_seconds": _reading(step).seconds + done * VALIDATION}
+    clocks = throughput.rates("tokens") | {"time/wall_seconds": _reading(step).seconds + done * VALIDATION}
     clocks["time/eta_seconds"] = (total - step) * clocks.get("recent/ms_per_step", 1000 * SECONDS) / 1000
     validation = expected_seconds(_validations(total), step + (step == total), done * VALIDATION, done)
     if validation is not None:
@@ -111,7 +108,6 @@ def _data(step: int, total: int, phases: Phases, clocks: dict[str, float]) -> Re
         samples=samples,
         units=("tokens", samples * TOKENS),
         batch=(MICRO_BATCH, ACCUMULATION, 1),
-        global_batch_size=MICRO_BATCH * ACCUMULATION,
         parameters=PARAMETERS,
         active_parameters=PARAMETERS - MASKABLE + connected,
         validated=validated,

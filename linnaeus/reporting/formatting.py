@@ -22,12 +22,8 @@ def format_duration(seconds: float) -> str:
 
 def format_rate(per_second: float) -> str:
     """Return a throughput in three digits: `0.52`, `87.3`, `1.24k`."""
-    if not math.isfinite(per_second):
-        return "?"
-    for factor, suffix in ((1e6, "M"), (1e3, "k")):
-        if per_second >= factor:
-            return f"{per_second / factor:.3g}{suffix}"
-    return f"{per_second:.3g}"
+    factor, suffix = next(((f, s) for f, s in ((1e6, "M"), (1e3, "k")) if per_second >= f), (1, ""))
+    return f"{per_second / factor:.3g}{suffix}" if math.isfinite(per_second) else "?"
 
 
 def format_memory(mebibytes: float) -> str:
@@ -48,11 +44,6 @@ def format_tick(value: float) -> str:
         if abs(value) >= limit:
             return f"{value / factor:g}{unit}"
     return f"{value:g}"
-
-
-def format_percent(share: float) -> str:
-    """Return a share, 0 to 1, as per cent in four digits."""
-    return f"{100 * share:.4g} %"
 
 
 def shorten(text: str, letters: int) -> str:

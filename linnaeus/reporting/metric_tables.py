@@ -28,15 +28,9 @@ def show_value(metric: str, value: float | None) -> str:
 
 def passes_and_tasks(final: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the validation passes, the normal one first, and the tasks, both in the order of their keys."""
-    passes: dict[str, None] = {}
-    tasks: dict[str, None] = {}
-    for key in final:
-        parts = key.split("/")
-        if parts[0].startswith("val") and len(parts) in (2, 3):
-            passes[parts[0]] = None
-            if len(parts) == 3:
-                tasks[parts[1]] = None
-    return sorted(passes, key=lambda name: "_mask_" in name), list(tasks)
+    keys = [parts for key in final if len(parts := key.split("/")) in (2, 3) and parts[0].startswith("val")]
+    passes = dict.fromkeys(parts[0] for parts in keys)
+    return sorted(passes, key=lambda name: "_mask_" in name), list(dict.fromkeys(parts[1] for parts in keys if len(parts) == 3))
 
 
 def final_tables(final: Mapping[str, float | None]) -> str:

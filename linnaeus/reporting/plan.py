@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from linnaeus.durations import first_step_at
+from linnaeus.durations import Duration, first_step_at
 from linnaeus.schedule.events import Every, Ramp
+from linnaeus.schedule.phases import Phases
 from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
 from linnaeus.schedule.validation_passes import PARTIAL
-
-if TYPE_CHECKING:
-    from linnaeus.schedule.phases import Phases
 
 MAX_SHOWN = 6  # steps of an event; longer lists are abbreviated
 NAME_WIDTH = 28  # columns
@@ -49,8 +46,7 @@ def _ramps(resolved: ResolvedSchedule) -> list[str]:
     lines: list[str] = []
     ramps = resolved.ramps()
     density = ramps.pop(DENSITY, None)
-    if ramps:
-        lines.append("probabilities")
+    lines += ["probabilities"] * bool(ramps)
     for name, ramp in ramps.items():
         lines += _line(name, describe_ramp(ramp))
     if "mixup_prob" in ramps:
@@ -76,12 +72,9 @@ def _epochs(resolved: ResolvedSchedule) -> str:
 def describe_event(every: Every) -> str:
     """Return the steps of an event: `12 times: 20, 40, 60, 80, 100, ... 240  (every 20steps)`."""
     steps = every.steps()
-    clock = [c for c in every.cadences if c.endswith(("s", "min", "h")) and not c.endswith(("steps", "epochs"))]
-    parts = []
-    if steps:
-        times = "once" if len(steps) == 1 else f"{len(steps)} times"
-        parts.append(f"{times}: {abbreviate(steps)}")
-    parts += [f"every {c} of wall time" for c in clock]
+    clock = [c for c in every.cadences if Duration.parse(c).is_time]
+    times = "once" if len(steps) == 1 else f"{len(steps)} times"
+    parts = [f"{times}: {abbreviate(steps)}"] * bool(steps) + [f"every {c} of wall time" for c in clock]
     if not parts:
         return "never"
     cadences = [c for c in every.cadences if c not in clock]
@@ -162,12 +155,11 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
         for name, e in resolved.events().items()
         if e.cadences and not e.seconds and not e.ever_due
     ]
-    keys = {name: "growth" if name == DENSITY else f"schedule.{name}" for name in resolved.ramps()}
-    notes += [
-        f"{keys[name]}: the ramp ends at step {r.until_step}, after the last step {last}, and reaches {_reached(resolved, name, r):.4g}"
-        for name, r in resolved.ramps().items()
-        if not r.is_constant and r.until_step > last
-    ]
+    for name, r in resolved.ramps().items():
+        if not r.is_constant and r.until_step > last:
+            key = "growth" if name == DENSITY else f"schedule.{name}"
+            step = max(resolved.growth.steps(), default=0) if name == DENSITY else last - 1  # the last update that changes the value
+            notes.append(f"{key}: the ramp ends at step {r.until_step}, after the last step {last}, and reaches {r.at(step):.4g}")
     notes += [
         f"schedule.mixup_group_level: {level} would start after the last epoch"
         for epoch, level in resolved.mixup_group_levels
@@ -177,8 +169,3 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
     if resolved.warmup_end >= last:
         notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}; the learning rate does not reach its peak in {last} steps")
     return notes
-
-
-def _reached(resolved: ResolvedSchedule, name: str, ramp: Ramp) -> float:
-    """Return the value of a ramp at the last update; for the density at the last update that connects weights."""
-    return ramp.at(max(resolved.growth.steps(), default=0) if name == DENSITY else resolved.last_step - 1)

@@ -8,10 +8,9 @@ their rows are in timings.jsonl. A value that is not available has no part. To a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any, NamedTuple
 
 from linnaeus.reporting.formatting import format_duration, format_memory, format_rate, format_value, layout
@@ -40,7 +39,6 @@ class ReportData:
     samples: int = 0
     units: tuple[str, int] | None = None
     batch: tuple[int, int, int] = (1, 1, 1)
-    global_batch_size: int = 1
     parameters: int = 0
     active_parameters: int = 0
     validated: int = -1
@@ -158,8 +156,8 @@ def samples(s: ReportData) -> list[Part]:
         name, seen = s.units
         parts.append(Part(f"progress/{name}_seen", seen, f"{seen:,} {name}"))
     parts += [Part(f"batch/{name}", size) for name, size in zip(("micro_batch_size", "accumulation", "processes"), s.batch)]
-    factors = " x ".join(map(str, s.batch))
-    return [*parts, Part("batch/global_batch_size", s.global_batch_size, f"batch {factors} = {s.global_batch_size:,}")]
+    size, factors = math.prod(s.batch), " x ".join(map(str, s.batch))
+    return [*parts, Part("batch/global_batch_size", size, f"batch {factors} = {size:,}")]
 
 
 def model(s: ReportData) -> list[Part]:
@@ -207,28 +205,8 @@ SECTIONS: dict[str, Callable[[ReportData], list[Part]]] = {
 }
 
 
-class Reporter:
-    """Shows reports and writes their rows. `count`: reports so far. `seconds`: time spent inside `timed()`, which callers put around all
-    work for a report."""
-
-    def __init__(self, sections: Sequence[str], show: Callable[[str], None], write: Callable[[int, Mapping[str, Any]], None]) -> None:
-        """`sections` are names of `SECTIONS`. `show(text)` prints the lines of a report; `write(step, row)` writes its row."""
-        self._sections = [SECTIONS[name] for name in sections]
-        self._show, self._write = show, write
-        self.seconds, self.count = 0.0, 0
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += perf_counter() - start
-
-    def report(self, data: ReportData, keep: bool) -> None:
-        """Show a report; write its row if `keep`. Rows of reports due by the clock are not kept: they would differ from run to run."""
-        parts = [section(data) for section in self._sections]
-        self.count += 1
-        self._show(layout([part.text for part in section if part.text] for section in parts))
-        if keep:
-            self._write(data.step, {part.name: part.value for section in parts for part in section if part.name})
+def describe_report(sections: Sequence[str], data: ReportData) -> tuple[str, dict[str, Any]]:
+    """Return the lines of a report of these `SECTIONS`, and its row."""
+    parts = [SECTIONS[name](data) for name in sections]
+    text = layout([part.text for part in section if part.text] for section in parts)
+    return text, {part.name: part.value for section in parts for part in section if part.name}

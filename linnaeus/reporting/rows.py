@@ -16,9 +16,9 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from linnaeus.files import sync_directory
 
@@ -103,12 +103,8 @@ class RowWriter:
 
     def truncate_after(self, global_step: int) -> int:
         """Keep the rows before the first one after `global_step`. Return the number of rows removed."""
-        keep = 0
-        for row in read_rows(self.path):
-            if row["global_step"] > global_step:
-                break
-            keep += 1
-        return self.truncate(keep)
+        steps = [row["global_step"] for row in read_rows(self.path)]
+        return self.truncate(next((number for number, step in enumerate(steps) if step > global_step), len(steps)))
 
     def sync(self) -> None:
         """Flush all rows logged so far to the disk. Raise `OSError` if that fails or if the file was deleted or replaced."""
@@ -179,3 +175,65 @@ def read_rows(path: Path | str) -> list[dict[str, Any]]:
         return []
     with open(path, "rb") as file:
         return [json.loads(line) for line in file if line.endswith(b"\n")]
+
+
+# -- all destinations ----------------------------------------------------------------------------------------------------------
+
+
+class Sink(Protocol):
+    """A destination besides the files, such as W&B. `start` is called before the first row; rows after `global_step` are logged again.
+
+    `position` is the 1-based number of the row in its `stream`. A resumed run repeats the positions after its checkpoint, so the sink can
+    recognise a row that it has already sent."""
+
+    def start(self, global_step: int) -> None: ...
+
+    def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LogSinks:
+    """metrics.jsonl and timings.jsonl of a run directory, and further sinks under the same names. A row of metrics contains only what the
+    configuration determines; a row of timings contains times, throughput and memory. With `directory` None (ranks other than 0) every
+    method does nothing."""
+
+    def __init__(self, directory: Path | None, sinks: Sequence[Sink] = ()) -> None:
+        self.sinks = list(sinks)
+        self.files = {} if directory is None else {name: RowWriter(directory / f"{name}.jsonl") for name in ("metrics", "timings")}
+        self._all: list[Any] = [*self.files.values(), *self.sinks]
+
+    def log(self, global_step: int, row: Mapping[str, Any], stream: str = "metrics") -> None:
+        """Write a row of metrics or of `timings`."""
+        file = self.files.get(stream)
+        if file is None:
+            return
+        file.log(global_step, row)
+        for sink in self.sinks:
+            sink.log(global_step, row, stream=stream, position=file.rows)
+
+    def resume(self, state: Mapping[str, int], global_step: int) -> list[str]:
+        """Cut metrics.jsonl back to the rows that the checkpoint counted and timings.jsonl to its step. Return a warning if rows are
+        missing. `state` is that of `state_dict`; an empty one removes all rows."""
+        if not self.files:
+            return []
+        for sink in self.sinks:
+            sink.start(global_step)
+        discarded = self.files["metrics"].truncate(state.get("rows", 0))
+        self.files["timings"].truncate_after(global_step if state else -1)
+        return [f"metrics.jsonl lacks {-discarded} rows that the checkpoint counted"] if discarded < 0 else []
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the number of rows of metrics so far."""
+        return {"rows": self.files["metrics"].rows} if self.files else {"rows": 0}
+
+    def sync(self) -> None:
+        """Wait until all rows are on the disk; called before a checkpoint is committed."""
+        for each in self._all:
+            each.sync()
+
+    def close(self) -> None:
+        for each in self._all:
+            each.close()

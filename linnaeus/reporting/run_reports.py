@@ -11,38 +11,48 @@ report is pending, like the passes. The checkpoint saved before the passes conta
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from linnaeus.config.schema import Config
-from linnaeus.reporting.progress_report import ReportData, Reporter
+from linnaeus.reporting.progress_report import ReportData, describe_report
 from linnaeus.reporting.rows import RowWriter
-from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds
+from linnaeus.reporting.throughput import Throughput, expected_seconds
 
 log = logging.getLogger("linnaeus")
 
 
 class RunReports:
-    """Shows and writes reports on rank 0; other ranks only count validation passes and checkpoints."""
+    """Shows and writes reports on rank 0; other ranks only count validation passes and checkpoints.
 
-    def __init__(self, config: Config, path: Path | None, show: Callable[[str], None]) -> None:
-        """`path` of reports.jsonl, None on ranks other than 0. `show` prints the lines of a report."""
+    `pending`: the training metrics of the last report until its validation passes are done. `passes`, `saves`: validation passes and
+    checkpoints made in this launch. `seconds`: time spent inside `timed()`, which callers put around all work for a report."""
+
+    def __init__(self, config: Config, path: Path | None) -> None:
+        """`path` of reports.jsonl, None on ranks other than 0."""
         self.file = RowWriter(path) if path is not None else None
-        self.reporter = Reporter(config.logger.report_sections, show, self.file.log if self.file is not None else lambda step, row: None)
-        self.pending: dict[str, Any] | None = None  # training metrics of the last report until its validation passes are done
+        self.sections = config.logger.report_sections
+        self.pending: dict[str, Any] | None = None
         self.throughput = Throughput()
-        self.passes = self.saves = 0  # validation passes and checkpoints made in this launch
+        self.passes = self.saves = 0
+        self.seconds = 0.0
         self._pass_steps: Sequence[int] = ()
         self._save_steps: Sequence[int] = ()
 
     @property
-    def is_writer(self) -> bool:
-        return self.file is not None
-
-    @property
     def rows(self) -> int:
         return self.file.rows if self.file is not None else 0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += perf_counter() - start
 
     def resume(self, rows: int, pending: dict[str, Any] | None) -> None:
         """Cut the file back to the `rows` that the checkpoint counted. `pending` is its pending report."""
@@ -59,10 +69,6 @@ class RunReports:
     def defer(self, row: Mapping[str, Any]) -> None:
         """Make the report of this step pending until its validation passes are done. `row` has the newest training metrics."""
         self.pending = {name: value for name, value in row.items() if name.startswith("train/")}
-
-    def rates(self, units: str | None) -> dict[str, float]:
-        """Return the rates over the last reports as `recent/...`."""
-        return {f"recent/{name}": value for name, value in self.throughput.rates(units).items()}
 
     def time_left(
         self,
@@ -93,12 +99,11 @@ class RunReports:
         return left
 
     def report(self, data: ReportData, keep: bool) -> None:
-        """Show a report; write its row if `keep`."""
-        self.reporter.report(data, keep)
-
-    def restart(self, now: Reading) -> None:
-        """Measure the throughput from this reading on."""
-        self.throughput.restart(now)
+        """Show a report on rank 0; write its row if `keep`. Rows of reports due by the clock are not kept: they differ between runs."""
+        text, row = describe_report(self.sections, data)
+        log.info(text)
+        if keep and self.file is not None:
+            self.file.log(data.step, row)
 
     def sync(self) -> None:
         if self.file is not None:

@@ -11,32 +11,16 @@ from typing import Any
 from linnaeus.files import write_atomic
 
 STATUSES = ("running", "finished", "stopped_early", "interrupted", "failed")
+DEFAULTS: dict[str, Any] = {"best": {}, "final": {}, "samples_per_second": None, "wall_seconds": None}
 
 
-def write_summary(
-    path: Path | str,
-    status: str,
-    global_step: int,
-    *,
-    best: Mapping[str, Any] | None = None,
-    final: Mapping[str, float] | None = None,
-    samples_per_second: float | None = None,
-    wall_seconds: float | None = None,
-    **more: Any,
-) -> None:
+def write_summary(path: Path | str, status: str, global_step: int, **values: Any) -> None:
     """Write the summary to `path`. NaN and infinities become null.
 
-    `final`: metrics such as `val/species/top1`. `best`: `{monitor: {value, global_step}}`. `wall_seconds` is that of all launches."""
+    Of `values`, `best` is `{monitor: {value, global_step}}`, `final` are metrics such as `val/species/top1`, and `wall_seconds` is that of
+    all launches."""
     assert status in STATUSES, status
-    content = {
-        "status": status,
-        "global_step": global_step,
-        "best": dict(best or {}),
-        "final": dict(final or {}),
-        "samples_per_second": samples_per_second,
-        "wall_seconds": wall_seconds,
-        **more,
-    }
+    content = {"status": status, "global_step": global_step} | DEFAULTS | values
     write_atomic(path, json.dumps(_strict(content), indent=2, allow_nan=False) + "\n")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,41 +25,31 @@ class TensorBoardLogger:
         self._purge_step = global_step + 1
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str = "metrics", position: int = 0) -> None:
-        if self._writer is None and not self._failed:
-            self._open()
-        if self._writer is None:
-            return
-        try:
+        with self._disabled_by_errors():
+            if self._writer is None and not self._failed:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._writer = SummaryWriter(str(self._directory), purge_step=self._purge_step, flush_secs=30)
             for key, value in row.items():
-                if isinstance(value, (int, float)) and key != "global_step":
+                if self._writer is not None and isinstance(value, (int, float)) and key != "global_step":
                     self._writer.add_scalar(key, value, global_step)
-        except OSError as error:
-            self._disable(error)
 
-    def _open(self) -> None:
+    @contextmanager
+    def _disabled_by_errors(self) -> Iterator[None]:
+        """Stop logging until the next launch if the block fails: the writer's thread ends with its first disk error."""
         try:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._directory), purge_step=self._purge_step, flush_secs=30)
+            yield
         except (ImportError, OSError) as error:
-            self._disable(error)
-
-    def _disable(self, error: Exception) -> None:
-        """Stop logging until the next launch: the writer's thread ends with its first disk error."""
-        self._failed, self._writer = True, None
-        LOGGER.warning(f"logger.tensorboard: no more event files are written, training continues ({error})")
+            self._failed, self._writer = True, None
+            LOGGER.warning(f"logger.tensorboard: no more event files are written, training continues ({error})")
 
     def sync(self) -> None:
-        try:
+        with self._disabled_by_errors():
             if self._writer is not None:
                 self._writer.flush()
-        except OSError as error:
-            self._disable(error)
 
     def close(self) -> None:
-        try:
+        with self._disabled_by_errors():
             if self._writer is not None:
                 self._writer.close()
-        except OSError as error:
-            self._disable(error)
         self._writer = None

@@ -1,11 +1,16 @@
-"""The current speed of a run and the time that is left: means over the last reports of this launch, without its first update.
+"""Speed over the last reports of this launch, time that is left, and model FLOPs utilisation (MFU): FLOP/s used over peak FLOP/s.
 
 The first update of a launch starts loader workers and compiles; validation and saving are timed separately. None of these are part of the
 speed, so the time left is accurate soon after each start.
+
+Peak figures are the makers' for dense matrices: tensor cores with float32 accumulation for bf16 and fp16, plain float32 for float32. Data
+sheets often include structured sparsity, which doubles them. Without a figure (an unlisted device, a MIG part, another precision) no MFU
+is reported unless `logger.peak_tflops` is set. A power limit below the maker's gives a lower MFU.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
@@ -42,20 +47,20 @@ class Throughput:
             self._readings.append(reading)
 
     def rates(self, units: str | None = None) -> dict[str, float]:
-        """Return `steps_per_second`, `ms_per_step`, `samples_per_second`, `waiting_for_data` (0 to 1) and, for named `units`,
-        `<units>_per_second`; {} before two readings."""
+        """Return `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (0 to 1) and,
+        for named `units`, `recent/<units>_per_second`; {} before two readings."""
         if len(self._readings) < 2:
             return {}
         first, last = self._readings[0], self._readings[-1]
         seconds, steps = max(last.seconds - first.seconds, 1e-9), last.step - first.step
         rates = {
-            "steps_per_second": steps / seconds,
-            "ms_per_step": 1000 * seconds / steps,
-            "samples_per_second": (last.samples - first.samples) / seconds,
-            "waiting_for_data": (last.waiting - first.waiting) / seconds,
+            "recent/steps_per_second": steps / seconds,
+            "recent/ms_per_step": 1000 * seconds / steps,
+            "recent/samples_per_second": (last.samples - first.samples) / seconds,
+            "recent/waiting_for_data": (last.waiting - first.waiting) / seconds,
         }
         if units is not None:
-            rates[f"{units}_per_second"] = (last.units - first.units) / seconds
+            rates[f"recent/{units}_per_second"] = (last.units - first.units) / seconds
         return rates
 
 
@@ -68,3 +73,40 @@ def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int) -
     if not left:
         return 0.0
     return left * spent / done if done else None
+
+
+# -- model FLOPs utilisation ---------------------------------------------------------------------------------------------------
+
+# Name in the driver -> dense TFLOP/s at (bf16, fp16, float32). None: no such units, or several published figures.
+# Compared in Nov 2026 with quotations of the makers' tables: B200 at 1,000 W (sparse 4,500; float32 is 75 in one and 80 in another);
+# H100 and H200 (sparse 1,979 SXM, 1,513 PCIe); A100, A10, L40S, L4, V100 and T4; GeForce with float32 accumulation. A30 also by its clock:
+# 56 processors x 1,024 multiply-adds x 1.44 GHz.
+_PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
+    r"NVIDIA B200": (2250.0, 2250.0, None),
+    r"NVIDIA H200": (989.4, 989.4, 66.9),  # SXM; the H200 NVL differs
+    r"NVIDIA H100 80GB HBM3": (989.4, 989.4, 66.9),
+    r"NVIDIA H100 PCIe": (756.5, 756.5, 51.2),
+    r"NVIDIA A100(-SXM4-40GB|-SXM4-80GB|-PCIE-40GB| 80GB PCIe)": (312.0, 312.0, 19.5),
+    r"NVIDIA A30": (165.0, 165.0, 10.3),
+    r"NVIDIA A10": (125.0, 125.0, 31.2),
+    r"NVIDIA L40S": (362.05, 362.05, 91.6),
+    r"NVIDIA L4": (121.0, 121.0, 30.3),
+    r"Tesla V100-SXM2-(16|32)GB": (None, 125.0, 15.7),
+    r"Tesla T4": (None, 65.0, 8.1),
+    r"NVIDIA GeForce RTX 4090": (165.2, 165.2, 82.6),
+    r"NVIDIA GeForce RTX 3090": (71.0, 71.0, 35.6),
+}
+
+
+def peak_flops(device: str, precision: str) -> float | None:
+    """Return the peak FLOP/s of the device of this name at `trainer.precision`; None without a figure."""
+    if precision not in ("bf16", "fp16", "float32") or "MIG" in device:
+        return None
+    figures = next((figures for pattern, figures in _PEAKS.items() if re.fullmatch(pattern, device)), (None, None, None))
+    figure = figures[("bf16", "fp16", "float32").index(precision)]
+    return None if figure is None else figure * 1e12
+
+
+def utilisation(flops_per_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
+    """Return the MFU, 0 to 1. `samples_per_second` is that of all `devices` together, `peak` the FLOP/s of one."""
+    return flops_per_sample * samples_per_second / (peak * devices)

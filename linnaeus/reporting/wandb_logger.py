@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from linnaeus.files import read_json, write_atomic
 from linnaeus.reporting.console import LOGGER
 from linnaeus.reporting.rows import count_rows
 
@@ -68,11 +69,14 @@ class WandbLogger:
         try:
             import wandb
 
-            with contextlib.closing(SentRows(directory)) as sent:
-                run = _init(wandb, directory, arguments)
-                atexit.register(self.close)  # runs before W&B's own exit handler, which waits without a limit
-                self._set("_started")
-                self._send_rows(run, sent)
+            sent = SentRows(directory)
+            run = _init(wandb, directory, arguments)
+            atexit.register(self.close)  # runs before W&B's own exit handler, which waits without a limit
+            self._set("_started")
+            while (row := self._next()) is not None:
+                step = sent.record(row.stream, row.position)
+                if step is not None:  # W&B's own step must not decrease, so it counts the rows of all launches
+                    run.log(row.items, step=step)
             if not self._stopped:
                 run.status()  # returns at once, however much is left to upload
                 self._set("_responded")
@@ -80,12 +84,6 @@ class WandbLogger:
         except Exception as error:  # when its process fails, W&B raises exceptions of many types
             self._disable(next(iter(str(error).splitlines()), type(error).__name__))
         _tear_down()
-
-    def _send_rows(self, run: Any, sent: SentRows) -> None:
-        while (row := self._next()) is not None:
-            step = sent.record(row.stream, row.position)
-            if step is not None:  # W&B's own step must not decrease, so it counts the rows of all launches
-                run.log(row.items, step=step)
 
     def _next(self) -> Row | None:
         """Wait for the next row and return it; None after the last one."""
@@ -120,9 +118,10 @@ class WandbLogger:
             self._queue.append(Row(stream, position, {**row, "global_step": global_step}))
             self._queued += 1
             self._condition.notify_all()
-            waiting, sending = len(self._queue), self._seconds_sending()
-        if sending > SEND_TIMEOUT or waiting > MAX_QUEUED:
-            self._kill_unless_it_proceeds()
+            blocked, handled = self._seconds_sending() > SEND_TIMEOUT or len(self._queue) > MAX_QUEUED, self._handled
+        # If this whole process was suspended, the thread proceeds now. With a full queue this slows training down to the speed of W&B.
+        if blocked and not self._wait(lambda: self._handled > handled, WAIT_TIMEOUT):
+            self._kill(f"no answer for {self._seconds_sending():.0f} s")
 
     def sync(self) -> None:
         """Wait, for a limited time, until W&B has received all rows so far. Called before a checkpoint is committed."""
@@ -156,13 +155,6 @@ class WandbLogger:
     def _time_to_wait(self) -> float:
         """Return the part of `WAIT_TIMEOUT` that the current row has not used yet."""
         return max(0.0, WAIT_TIMEOUT - self._seconds_sending())
-
-    def _kill_unless_it_proceeds(self) -> None:
-        """Wait until the thread has finished its current row; kill W&B if it does not. With a full queue this slows training down to the
-        speed of W&B. If this whole process was suspended, the thread proceeds now."""
-        handled = self._handled
-        if not self._wait(lambda: self._handled > handled, WAIT_TIMEOUT):
-            self._kill(f"no answer for {self._seconds_sending():.0f} s")
 
     def _kill(self, reason: str) -> None:
         """Kill a W&B process that does not answer. The thread's call then fails and the thread ends."""
@@ -213,35 +205,20 @@ def _kill_children_of(thread: threading.Thread) -> None:
 class SentRows:
     """The number of rows of each stream that were sent in all launches of a run, saved as wandb/sent.json. Used by one thread.
 
-    The file is flushed before a row is sent, so a row that the resumed run logs again is not sent again."""
+    The file is written before a row is sent, so a row that the resumed run logs again is not sent again."""
 
     def __init__(self, run: Path) -> None:
-        path = run / "wandb" / "sent.json"
-        path.parent.mkdir(exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            text = path.read_bytes()
-            self._rows: dict[str, int] = _counts(text) if text else {}
-        except ValueError:  # incomplete; a row is written to its file before it is sent, so the files have at least the rows that were sent
-            self._rows = {name: rows for name in ("metrics", "timings") if (rows := count_rows(run / f"{name}.jsonl"))}
-            os.ftruncate(self._file, 0)
+        self._path = run / "wandb" / "sent.json"
+        self._path.parent.mkdir(exist_ok=True)
+        rows = read_json(self._path) if self._path.exists() else {}
+        if rows is None:  # damaged; a row is written to its file before it is sent, so the files have at least the rows that were sent
+            rows = {name: count_rows(run / f"{name}.jsonl") for name in ("metrics", "timings")}
+        self._rows: dict[str, int] = rows
 
     def record(self, stream: str, position: int) -> int | None:
         """Record row number `position` of its stream as sent. Return the number of rows sent so far; None if it was sent before."""
         if position <= self._rows.get(stream, 0):
             return None
         self._rows[stream] = position
-        os.pwrite(self._file, json.dumps(self._rows).encode(), 0)  # the text never gets shorter, so nothing of the old one remains
-        os.fsync(self._file)
+        write_atomic(self._path, json.dumps(self._rows))
         return sum(self._rows.values())
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-def _counts(text: bytes) -> dict[str, int]:
-    """Return the numbers of rows by stream. Raise `ValueError` for other content."""
-    found: Any = json.loads(text)
-    if not isinstance(found, dict) or not all(type(rows) is int and rows >= 0 for rows in found.values()):
-        raise ValueError(f"{found!r} does not contain numbers of rows")
-    return found

@@ -43,7 +43,7 @@ def finish(t: Training) -> str:
     if skipped:
         log.warning("%d of %d updates were skipped as non-finite", skipped, t.progress.global_step)
     write_lost_results(t)
-    t.output.sinks.log_timings(t.progress.global_step, readings.timings(t))
+    t.output.sinks.log(t.progress.global_step, readings.timings(t), "timings")
     try:
         write_summary(t, status, **t.run.record)
     except OSError as error:

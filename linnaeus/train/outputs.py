@@ -60,7 +60,7 @@ class Outputs:
         self.resumed = False
         self.results = ValidationResults(directory.validation)
         self.batches: BatchRecord | None = None  # with debug.batch_hashes
-        self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display.line)
+        self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
         """Remove rows after `step` and rename later checkpoints.

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from linnaeus.reporting.peak_flops import peak_flops, utilisation
 from linnaeus.reporting.progress_report import ReportData
-from linnaeus.reporting.throughput import Reading
+from linnaeus.reporting.throughput import Reading, peak_flops, utilisation
 from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")
@@ -78,7 +77,7 @@ def timings(t: Training) -> dict[str, float]:
         "time/training_seconds": seconds,
         "time/validation_seconds": t.clock.validating,
         "time/saving_seconds": t.clock.saving,
-        "time/reporting_seconds": t.output.reports.reporter.seconds,
+        "time/reporting_seconds": t.output.reports.seconds,
         "time/wall_seconds": t.output.seconds_before + t.clock.wall(),
         "memory/host_MiB": _peak_host_mib(),
     }
@@ -121,30 +120,30 @@ def _peak_host_mib() -> float:
 def start_reports(t: Training) -> None:
     """Set the planned steps of the reports, and report 0 % of a new run. Call it once the run is restored."""
     reports = t.output.reports
-    if not reports.is_writer:
+    if reports.file is None:
         return
     reports.set_planned_steps(*_planned_steps(t))
     _warn_of_unused_peak(t)
-    reports.restart(reading(t))
+    reports.throughput.restart(reading(t))
     if t.progress.global_step == 0 and t.config.schedule.report:
-        with reports.reporter.timed():
+        with reports.timed():
             reports.report(report_data(t, {"train/lr": t.lr.at(0)}, memory_now(t.device)), keep=True)
 
 
 def report_progress(t: Training) -> None:
     """Show and write the report of this step, from the deferred report or the newest row, and log the timings."""
     reports, step, resolved = t.output.reports, t.progress.global_step, t.ops.resolved
-    with reports.reporter.timed():
+    with reports.timed():
         pending, reports.pending = reports.pending, None
         clocks = timings(t)
-        if reports.is_writer:
+        if reports.file is not None:
             reports.throughput.update(reading(t))
             clocks |= _recent(t) | memory_now(t.device)
             spent, intervals = (t.clock.validating, t.clock.saving), resolved.checkpoint.seconds
             clocks |= reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated=pending is not None)
             keep = pending is not None or resolved.report.due(step)
             reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)
-        t.output.sinks.log_timings(step, clocks)
+        t.output.sinks.log(step, clocks, "timings")
 
 
 def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> ReportData:
@@ -160,7 +159,6 @@ def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> R
         samples=t.progress.samples_seen,
         units=(units[0], t.progress.units_seen) if units is not None else None,
         batch=(trainer.micro_batch_size, t.sampler.accumulation, t.context.world_size),
-        global_batch_size=trainer.global_batch_size,
         parameters=sum(p.numel() for p in t.model.parameters()),
         active_parameters=more.pop("growth/active_parameters", None) or t.model.active_parameters() or trained,
         validated=t.tracker.last_step,
@@ -172,7 +170,7 @@ def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> R
 
 def _recent(t: Training) -> dict[str, float]:
     """Return throughput and MFU since the previous report."""
-    rates = t.output.reports.rates(t.workload.units[0] if t.workload.units is not None else None)
+    rates = t.output.reports.throughput.rates(t.workload.units[0] if t.workload.units is not None else None)
     flops, peak = t.model.flops_per_sample(), device_peak(t)
     if rates and flops is not None and peak is not None:
         rates["recent/mfu"] = utilisation(float(flops), rates["recent/samples_per_second"], peak, t.context.world_size)

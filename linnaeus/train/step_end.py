@@ -25,7 +25,7 @@ def end_step(t: Training) -> None:
         return
     step = t.progress.global_step
     if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
-        t.output.reports.restart(readings.reading(t))
+        t.output.reports.throughput.restart(readings.reading(t))
     t.output.display.update(step)
     if t.ops.should_log_metrics(step):
         log_metrics(t)
@@ -70,7 +70,7 @@ def report(t: Training) -> None:
     """Report the progress of the run. At the last step defer the report until its validation passes are done."""
     step = t.progress.global_step
     if t.ops.resolved.report.due(step) and t.tracker.updates:  # a report due by rank 0's clock shows the newest row
-        with t.output.reports.reporter.timed():
+        with t.output.reports.timed():
             t.output.last_row |= readings.training_row(t, peek=True)
     if step == t.ops.resolved.last_step and t.progress.has_pending_validations():
         t.output.reports.defer(t.output.last_row)

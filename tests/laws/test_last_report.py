@@ -16,7 +16,6 @@ import pytest
 from linnaeus import train
 from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.reporting.formatting import INDENT
-from linnaeus.reporting.progress_report import Reporter
 from linnaeus.reporting.run_reports import RunReports
 from linnaeus.train import readings, validation
 from linnaeus.train.outputs import Outputs
@@ -77,7 +76,7 @@ KILLS: dict[str, tuple[Any, str, int, bool]] = {  # two checkpoints and one pass
     "before the results are taken": (validation, "apply_results", 3, False),
     "taken": (validation, "apply_results", 3, True),
     "before the report": (readings, "report_progress", STEPS, False),
-    "the report is written, its clocks are not": (Reporter, "report", STEPS + 1, True),
+    "the report is written, its clocks are not": (RunReports, "report", STEPS + 1, True),
     "after the report": (readings, "report_progress", STEPS, True),
     "before the last checkpoint": (CheckpointWriter, "save", 6, False),
     "behind the last checkpoint": (CheckpointWriter, "save", 6, True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.reporting import ProgressDisplay, attach_log_file, setup_logging, write_summary
+from linnaeus.reporting import attach_log_file, setup_logging, write_summary
 from linnaeus.reporting.console import LOGGER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,16 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import sys
 from linnaeus.reporting import ProgressDisplay, setup_logging
-log = setup_logging(None, True, sys.argv[1])
+log = setup_logging(True, sys.argv[1])
 with ProgressDisplay(100, sys.argv[1]) as display:
     for step in range(1, 101):
-        display.update(step, f"loss {1 / step:.3f}")
+        display.update(step)
         if step == 50:
-            display.validation("val", 4)
-            for batch in range(4):
-                display.validated(batch + 1)
-            display.end_validation()
-            display.line("half way")
+            log.info("half way")
     log.warning("careful")
 print("rich" in sys.modules, file=sys.stderr)
 """
@@ -52,32 +49,29 @@ def test_lines_before_the_file_exists_are_its_first_lines(tmp_path: Path, capsys
     assert not list(tmp_path.iterdir())
     attach_log_file(tmp_path / "train.log")
     log.warning("second")
-    setup_logging(tmp_path / "train.log").info("of the next start")
-    lines = (tmp_path / "train.log").read_text().splitlines()
-    assert [line.split(" ", 2)[2] for line in lines] == ["first", "WARNING second", "of the next start"]
     out = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d first", out[0]) and re.fullmatch(r"\d\d:\d\d:\d\d WARNING second", out[1])
+    for _ in range(2):  # a second setup does not duplicate lines
+        setup_logging()
+    attach_log_file(tmp_path / "train.log")
+    logging.getLogger("linnaeus.child").info("of the next start")
+    lines = (tmp_path / "train.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == ["first", "WARNING second", "of the next start"]
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_quiet_and_ranks_other_than_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = setup_logging(tmp_path / "train.log", style="quiet")
+    log = setup_logging(style="quiet")
+    attach_log_file(tmp_path / "train.log")
     log.info("to the file")
     log.warning("to both")
     assert "to the file" in (tmp_path / "train.log").read_text()
     assert [line[9:] for line in capsys.readouterr().out.splitlines()] == ["WARNING to both"]
-    other = setup_logging(None, is_master=False)
+    other = setup_logging(is_master=False)
     other.warning("not printed")
     other.error("printed")
     captured = capsys.readouterr()
     assert captured.out == "" and "printed" in captured.err and "not printed" not in captured.err
-
-
-def test_a_second_setup_does_not_duplicate_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(3):
-        log = setup_logging()
-    log.info("once")
-    logging.getLogger("linnaeus.child").info("once more")
-    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def run_display(style: str, terminal: bool) -> tuple[str, str]:
@@ -90,14 +84,9 @@ def run_display(style: str, terminal: bool) -> tuple[str, str]:
     process = subprocess.Popen(command, stdout=other, stderr=subprocess.PIPE, text=True, env=env)
     os.close(other)
     shown = b""
-    while True:
-        try:
-            chunk = os.read(own, 65536)
-        except OSError:  # Linux: the last writer has closed the terminal
-            break
-        if not chunk:
-            break
-        shown += chunk
+    with contextlib.suppress(OSError):  # Linux: the last writer has closed the terminal
+        while chunk := os.read(own, 65536):
+            shown += chunk
     _, errors = process.communicate()
     os.close(own)
     assert process.returncode == 0, errors
@@ -111,23 +100,12 @@ def test_a_pipe_gets_plain_lines_in_every_style(style: str) -> None:
     assert errors.strip() == "False", "rich was imported without need"
 
 
-def test_a_terminal_gets_bars_with_the_lines_above() -> None:
+def test_a_terminal_gets_a_bar_with_the_lines_above_except_with_plain() -> None:
     out, errors = run_display("auto", terminal=True)
     assert "\x1b[" in out and "training" in out and "100%" in out and "100/100" in out
     assert re.search(r"\d\d:\d\d:\d\d half way", out) and errors.strip() == "True"
-
-
-def test_a_terminal_with_plain_gets_no_bars() -> None:
     out, _ = run_display("plain", terminal=True)
     assert "\x1b[" not in out and "half way" in out
-
-
-def test_without_a_terminal_an_update_does_nothing() -> None:
-    display = ProgressDisplay(10, "auto")
-    display.start()
-    display.update(3, "x")
-    display.stop()
-    assert not display.live
 
 
 def test_summary_is_strict_json(tmp_path: Path) -> None:
@@ -149,10 +127,9 @@ def test_summary_is_strict_json(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_behind_stdout_does_not_stop_a_run(tmp_path: Path) -> None:
-    script = (
-        "from linnaeus.reporting import setup_logging; log = setup_logging({!r}, True, 'plain'); [log.info('line %d', i) for i in range(9)]"
-    )
+    lines = f"log = setup_logging(); attach_log_file({str(tmp_path / 'log')!r}); [log.info('line %d', i) for i in range(9)]"
+    script = f"from linnaeus.reporting import attach_log_file, setup_logging; {lines}"
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", script.format(str(tmp_path / "log"))], cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
+        done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 0 and done.stderr == b""
     assert len((tmp_path / "log").read_text().splitlines()) == 9

@@ -7,7 +7,6 @@ from linnaeus.reporting.formatting import (
     WIDTH,
     format_duration,
     format_memory,
-    format_percent,
     format_rate,
     format_tick,
     format_value,
@@ -39,7 +38,6 @@ def test_memory_and_values() -> None:
 
 def test_ticks_shares_and_long_texts() -> None:
     assert [format_tick(v) for v in (0.5, 1200, 25000, 3e6, -2e9)] == ["0.5", "1200", "25k", "3M", "-2G"]
-    assert [format_percent(v) for v in (0.5, 0.12345)] == ["50 %", "12.35 %"]
     assert [shorten(text, 6) for text in ("sixsix", "seventh")] == ["sixsix", "seven…"]
 
 

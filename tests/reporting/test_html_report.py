@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
     for step in range(1, 151):
         loss = math.nan if step == 70 else 3.0 / step
         sinks.log(step, {"train/loss": loss, "train/species/loss": loss, "train/species/weight": 1 + step / 900, "train/lr": 1e-3 / step})
-        sinks.log_timings(step, {"time/samples_per_second": 100.0 + step})
+        sinks.log(step, {"time/samples_per_second": 100.0 + step}, "timings")
         if step % 50 == 0:
             sinks.log(step, {k: v for k, v in FINAL.items() if v is not None})
     sinks.close()

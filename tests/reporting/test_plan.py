@@ -1,5 +1,4 @@
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,12 @@ from linnaeus.errors import ConfigError
 from linnaeus.reporting.plan import abbreviate, schedule_summary
 from linnaeus.reporting.schedule_chart import LEFT, RIGHT, WIDTH, schedule_picture
 from linnaeus.schedule import resolve_all_schedule_params
+from tests.schedule.configs import make_config, resolve
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_plan_of_a_run_with_every_setting(make_config: Callable) -> None:
+def test_the_plan_of_a_run_with_every_setting() -> None:
     config = make_config(
         {"global_batch_size": 64, "micro_batch_size": 8},
         {"patience": 5, "min_lr": 1e-6},
@@ -37,9 +37,9 @@ def test_the_plan_of_a_run_with_every_setting(make_config: Callable) -> None:
         assert part in text, text
 
 
-def test_each_line_is_under_its_title(make_config: Callable) -> None:
+def test_each_line_is_under_its_title() -> None:
     growth = LinearGrowthConfig("linear", 0.1, 1.0, "0%", "50%", ["10%"], "random")
-    lines = schedule_summary(resolve_all_schedule_params(make_config(growth=growth), 100, 10, ("SPATIAL", "TEMPORAL"))).splitlines()
+    lines = schedule_summary(resolve(growth=growth)).splitlines()
     under: dict[str, list[str]] = {}
     for line in lines:
         if line.startswith(" "):
@@ -51,19 +51,19 @@ def test_each_line_is_under_its_title(make_config: Callable) -> None:
     assert under["growth"] == ["connected weights"] and under["events"][-1] == "early stop"
 
 
-def test_settings_without_effect_are_left_out(make_config: Callable) -> None:
+def test_settings_without_effect_are_left_out() -> None:
     masking = ("meta_mask_prob", "null_mask_prob", "mixup_prob", "validate_mask_meta", "validate_partial_mask_meta", "probabilities")
-    text = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, (), 1, ()))
+    text = schedule_summary(resolve(100, 10, 1, (), components=()))
     assert not [word for word in masking if word in text] and "validate " in text and "early stop" in text
-    mixing_alone = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, (), 1, ("mixup_prob", "meta_mask_prob")))
+    mixing_alone = schedule_summary(resolve(100, 10, 1, ("mixup_prob", "meta_mask_prob"), components=()))
     assert "mixing level" in mixing_alone and "null_mask_prob" not in mixing_alone and "meta_mask_prob" not in mixing_alone, (
         "the data have no metadata"
     )
-    everything = schedule_summary(resolve_all_schedule_params(make_config(), 100, 10, ("SPATIAL", "TEMPORAL")))
+    everything = schedule_summary(resolve())
     assert all(word in everything for word in masking)
     for name in ("mixup_prob", "null_mask_prob"):
         with pytest.raises(ConfigError, match=rf"schedule\.{name} has no effect on this data"):
-            resolve_all_schedule_params(make_config(**{name: RampConfig(0.5, 0.5, "0%", "100%")}), 100, 10, (), 1, ())
+            resolve(100, 10, 1, (), **{name: RampConfig(0.5, 0.5, "0%", "100%")}, components=())
 
 
 def test_long_lists_are_abbreviated() -> None:
@@ -72,7 +72,7 @@ def test_long_lists_are_abbreviated() -> None:
 
 
 @pytest.mark.parametrize("total, per_epoch", [(1, 1), (2, 5), (105, 10), (100_000, 37)])
-def test_the_picture_is_valid_and_marks_events_at_their_steps(make_config: Callable, tmp_path: Path, total: int, per_epoch: int) -> None:
+def test_the_picture_is_valid_and_marks_events_at_their_steps(tmp_path: Path, total: int, per_epoch: int) -> None:
     config = make_config(
         validate=["25%"], mixup_prob=RampConfig(0.0, 0.6, "10%", "60%"), mixup_group_level=[{"from": "0%", "level": "a & b"}]
     )
@@ -88,8 +88,8 @@ def test_the_picture_is_valid_and_marks_events_at_their_steps(make_config: Calla
     assert drawn == pytest.approx(expected, abs=0.5)
 
 
-def test_the_learning_rate_is_drawn_as_given(make_config: Callable, tmp_path: Path) -> None:
-    resolved = resolve_all_schedule_params(make_config(), 100, 10)
+def test_the_learning_rate_is_drawn_as_given(tmp_path: Path) -> None:
+    resolved = resolve()
     steps: list[int] = []
     schedule_picture(resolved, lambda step: steps.append(step) or 0.5, tmp_path / "flat.svg")
     assert steps == sorted(set(steps)) and steps[0] == 0 and steps[-1] == 99

@@ -7,7 +7,7 @@ import pytest
 
 from linnaeus.config import CONF, compose
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.progress_report import SECTIONS, ReportData, Reporter
+from linnaeus.reporting.progress_report import SECTIONS, ReportData, describe_report
 
 DATA = ReportData(
     step=120,
@@ -21,7 +21,6 @@ DATA = ReportData(
     samples=3840,
     units=("tokens", 3_932_160),
     batch=(8, 2, 2),
-    global_batch_size=32,
     parameters=804_096,
     active_parameters=512_000,
     more={
@@ -63,41 +62,33 @@ ROW = {
 }  # fmt: skip
 
 
-def reported(data: ReportData, *sections: str) -> tuple[str, list[tuple[int, dict]]]:
-    lines: list[str] = []
-    rows: list[tuple[int, dict]] = []
-    Reporter(sections or list(SECTIONS), lines.append, lambda step, row: rows.append((step, dict(row)))).report(data, keep=True)
-    return "\n".join(lines), rows
-
-
 @pytest.mark.parametrize("name", list(SECTIONS))
 def test_the_texts_of_a_section(name: str) -> None:
     assert [part.text for part in SECTIONS[name](DATA) if part.text] == TEXTS[name]
 
 
 def test_the_row_contains_no_times() -> None:
-    assert reported(DATA)[1] == [(120, ROW)]
-    assert reported(replace(DATA, clocks={}))[1] == [(120, ROW)]
+    assert describe_report([*SECTIONS], DATA)[1] == describe_report([*SECTIONS], replace(DATA, clocks={}))[1] == ROW
 
 
 def test_sections_are_in_the_chosen_order() -> None:
-    text, rows = reported(DATA, "model", "loss")
+    text, row = describe_report(["model", "loss"], DATA)
     assert text == "512,000 of 804,096 parameters active  loss 2.3457  smoothed 2.5000"
-    assert list(rows[0][1]) == ["model/parameters", "model/active_parameters", "train/loss", "train/smoothed_loss"]
+    assert list(row) == ["model/parameters", "model/active_parameters", "train/loss", "train/smoothed_loss"]
 
 
 def test_values_that_are_not_available_are_left_out() -> None:
-    text, rows = reported(ReportData(7, 7, 7, parameters=3, active_parameters=3))
+    text, row = describe_report([*SECTIONS], ReportData(7, 7, 7, parameters=3, active_parameters=3))
     assert text == "100.0%  step 7/7  epoch 1/1  0 samples  batch 1 x 1 x 1 = 1  3 parameters"
-    assert not [name for name in rows[0][1] if name.startswith(("train", "val", "phase", "growth"))]
-    assert reported(replace(DATA, row={"train/loss": math.nan}), "loss")[0] == "loss nan"
+    assert not [name for name in row if name.startswith(("train", "val", "phase", "growth"))]
+    assert describe_report(["loss"], replace(DATA, row={"train/loss": math.nan}))[0] == "loss nan"
     unknown = replace(DATA, clocks={"time/eta_seconds": 30.0})
-    assert reported(unknown, "time")[0] == "ETA 30s + validation", "without a timed validation the ETA does not include it"
+    assert describe_report(["time"], unknown)[0] == "ETA 30s + validation", "without a timed validation the ETA does not include it"
 
 
 def test_a_single_task_is_not_shown_and_skipped_updates_are() -> None:
-    assert reported(replace(DATA, tasks=("species",)), "tasks") == ("", [(120, {})])
-    assert reported(replace(DATA, row={"train/skipped_updates": 3}), "update")[0] == "3 updates skipped"
+    assert describe_report(["tasks"], replace(DATA, tasks=("species",))) == ("", {})
+    assert describe_report(["update"], replace(DATA, row={"train/skipped_updates": 3}))[0] == "3 updates skipped"
 
 
 def test_all_sections_are_chosen_by_default() -> None:

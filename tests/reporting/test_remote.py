@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from linnaeus.reporting import LogSinks
+from linnaeus.reporting import LogSinks, wandb_logger
 from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
 from linnaeus.reporting.wandb_logger import WandbLogger
-
-ARGUMENTS: dict[str, Any] = {"run_id": "ab12cd34", "project": "tests", "name": "a run", "config": {"seed": 0}}
 
 
 class FakeRun:
@@ -54,22 +52,31 @@ def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def test_a_resumed_run_sends_each_row_once_with_increasing_steps(tmp_path: Path, inits: list[dict[str, Any]]) -> None:
-    sinks = LogSinks(tmp_path, [WandbLogger(tmp_path, mode="offline", **ARGUMENTS)])
-    for step in (1, 2, 3):
-        sinks.log(step, {"loss": float(step)})
-        sinks.log(step, {"val": float(step)})  # two rows of one step: both are sent
-        sinks.log_timings(step, {"t": 0.0})
-        if step == 1:
-            state = sinks.state_dict()
-    sinks.sync()  # the run is killed here without a close; its checkpoint is that of step 1
-    again = LogSinks(tmp_path, [WandbLogger(tmp_path, mode="offline", **ARGUMENTS)])
-    again.resume(state, 1)
-    for step in (2, 3, 4):
-        again.log(step, {"loss": float(step)})
-        again.log(step, {"val": float(step)})
-        again.log_timings(step, {"t": 0.0})
-    again.sync()
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    messages: list[str] = []
+    monkeypatch.setattr(wandb_logger.LOGGER, "warning", messages.append)
+    return messages
+
+
+def started(run: Path, mode: str = "offline") -> WandbLogger:
+    return WandbLogger(run, run_id="ab12cd34", mode=mode, project="tests", name="a run", config={"seed": 0})
+
+
+def log_rows(logger: WandbLogger, *positions: int) -> None:
+    for position in positions:
+        logger.log(position, {"loss": 0.5}, stream="metrics", position=position)
+
+
+def test_a_resumed_run_sends_each_row_once_with_increasing_steps(tmp_path: Path, inits: list) -> None:
+    for state, steps in (({}, (1, 2, 3)), ({"rows": 2}, (2, 3, 4))):  # killed after step 3; the checkpoint is that of step 1
+        sinks = LogSinks(tmp_path, [started(tmp_path)])
+        sinks.resume(state, steps[0] - 1)
+        for step in steps:
+            sinks.log(step, {"loss": float(step)})
+            sinks.log(step, {"val": float(step)})  # two rows of one step: both are sent
+            sinks.log(step, {"t": 0.0}, "timings")
+        sinks.sync()
     first, second = inits[0]["run"].rows, inits[1]["run"].rows
     assert len(first) == 9 and [row["global_step"] for _, row in second] == [4, 4, 4]
     steps = [step for step, _ in first + second]
@@ -79,62 +86,42 @@ def test_a_resumed_run_sends_each_row_once_with_increasing_steps(tmp_path: Path,
     assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 8, "timings": 4}
 
 
-def test_negative_control_without_the_record_rows_are_sent_twice(tmp_path: Path, inits: list[dict[str, Any]]) -> None:
+def test_negative_control_without_the_record_rows_are_sent_twice(tmp_path: Path, inits: list) -> None:
     for _ in range(2):
-        logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
-        logger.log(1, {}, stream="metrics", position=1)
+        logger = started(tmp_path)
+        log_rows(logger, 1)
         logger.close()
         (tmp_path / "wandb" / "sent.json").unlink()
     assert [len(call["run"].rows) for call in inits] == [1, 1]
 
 
-def test_a_failing_init_warns_once_and_training_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
-
-    def fail(**_: Any) -> None:
-        raise wandb.errors.UsageError("no API key\nlong explanation")
-
-    warnings: list[str] = []
-    monkeypatch.setattr(wandb, "init", fail)
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", warnings.append)
-    logger = WandbLogger(tmp_path, mode="online", **ARGUMENTS)
-    logger.log(1, {"x": 1.0}, stream="metrics", position=1)
-    logger.close()
-    assert not logger.active and warnings == ["logger.wandb: W&B gets no more rows in this launch, training continues (no API key)"]
+ERRORS = [ConnectionResetError("lost"), RuntimeError("lost\nlong explanation")]
 
 
-@pytest.mark.parametrize("where", ["define_metric", "log", "status", "finish"])
-@pytest.mark.parametrize("error", [ConnectionResetError("lost"), RuntimeError("lost")], ids=lambda error: type(error).__name__)
-def test_an_error_of_wandb_does_not_end_the_run(
-    tmp_path: Path, inits: list, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+@pytest.mark.parametrize("where", ["init", "define_metric", "log", "status", "finish"])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_of_wandb_warns_once_and_training_continues(
+    tmp_path: Path, inits: list, warnings: list[str], monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
 ) -> None:
     """The library raises exceptions of several types when its process was killed."""
-    warnings: list[str] = []
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", warnings.append)
 
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(FakeRun, where, fail)
-    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
-    logger.log(1, {"loss": 0.5}, stream="metrics", position=1)
+    import wandb
+
+    monkeypatch.setattr(wandb if where == "init" else FakeRun, where, fail)
+    logger = started(tmp_path)
+    log_rows(logger, 1)
     logger.close()
     assert not logger.active and warnings == ["logger.wandb: W&B gets no more rows in this launch, training continues (lost)"]
 
 
 @pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    messages: list[str] = []
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", messages.append)
-    return messages
-
-
-@pytest.fixture
-def blocked(monkeypatch: pytest.MonkeyPatch, inits: list[dict[str, Any]]) -> Iterator[Any]:
+def blocked(monkeypatch: pytest.MonkeyPatch, inits: list) -> Iterator[Any]:
     """Yield a function that replaces a function of W&B by one that does not return. Timeouts are short."""
-    for name, limit in {"START": 0.2, "SEND": 0.1, "FINISH": 0.2, "KILL": 0.1}.items():
-        monkeypatch.setattr(f"linnaeus.reporting.wandb_logger.{name}_TIMEOUT", limit)
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger.WAIT_TIMEOUT", 0.2)
+    for name, limit in {"START": 0.2, "SEND": 0.1, "WAIT": 0.2, "FINISH": 0.2, "KILL": 0.1}.items():
+        monkeypatch.setattr(wandb_logger, f"{name}_TIMEOUT", limit)
     released = threading.Event()
 
     def wait(*_: Any, **__: Any) -> None:
@@ -150,10 +137,10 @@ def test_wandb_without_an_answer_does_not_block_the_run(tmp_path: Path, blocked:
 
     blocked(wandb if where == "init" else FakeRun, where)
     began = time.monotonic()
-    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+    logger = started(tmp_path)
     assert logger.active == (where not in ("init", "define_metric"))
     for position in range(1, 8):
-        logger.log(position, {"loss": 0.5}, stream="metrics", position=position)
+        log_rows(logger, position)
         time.sleep(0.03)
     logger.sync()
     logger.close()
@@ -170,21 +157,20 @@ def test_a_stop_while_wandb_starts(tmp_path: Path, blocked: Any, warnings: list[
 
     killed: list[threading.Thread] = []
     blocked(wandb, "init")
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger._kill_children_of", killed.append)
+    monkeypatch.setattr(wandb_logger, "_kill_children_of", killed.append)
     monkeypatch.setattr(WandbLogger, "_wait", stop)
     with pytest.raises(KeyboardInterrupt):
-        WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+        started(tmp_path)
     assert [thread.name for thread in killed] == ["wandb"] and warnings == []
 
 
 def test_a_row_that_was_not_sent_is_not_recorded(tmp_path: Path, blocked: Any, warnings: list[str]) -> None:
     """A resumed run sends it. A checkpoint waits for queued rows for a limited time."""
-    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
-    logger.log(1, {}, stream="metrics", position=1)
+    logger = started(tmp_path)
+    log_rows(logger, 1)
     logger.sync()
     blocked(FakeRun, "log")
-    for position in (2, 3, 4):
-        logger.log(position, {}, stream="metrics", position=position)
+    log_rows(logger, 2, 3, 4)
     began = time.monotonic()
     logger.sync()
     assert time.monotonic() - began > 0.1
@@ -193,36 +179,33 @@ def test_a_row_that_was_not_sent_is_not_recorded(tmp_path: Path, blocked: Any, w
 
 
 def test_a_full_queue_slows_logging_down_to_the_speed_of_wandb(
-    tmp_path: Path, inits: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, warnings: list[str]
+    tmp_path: Path, inits: list, monkeypatch: pytest.MonkeyPatch, warnings: list[str]
 ) -> None:
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger.MAX_QUEUED", 5)
+    monkeypatch.setattr(wandb_logger, "MAX_QUEUED", 5)
     real = FakeRun.log
     monkeypatch.setattr(FakeRun, "log", lambda run, row, step: (time.sleep(0.002), real(run, row, step)))
-    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+    logger = started(tmp_path)
     longest = 0
     for position in range(1, 101):
-        logger.log(position, {}, stream="metrics", position=position)
+        log_rows(logger, position)
         longest = max(longest, len(logger._queue))
     logger.close()
     assert [row["global_step"] for _, row in inits[0]["run"].rows] == list(range(1, 101))
     assert longest <= 7 and warnings == []
 
 
-@pytest.mark.parametrize(
-    "record", [b'{"metrics": 3, "tim', b"[1]", b'{"metrics": "3", "other": "longer than the next record"}', b"\xff\x00"]
-)
-def test_a_damaged_record_is_replaced_by_the_numbers_of_rows(tmp_path: Path, inits: list[dict[str, Any]], record: bytes) -> None:
+@pytest.mark.parametrize("record", [b'{"metrics": 3, "tim', b"[1]"])
+def test_a_damaged_record_is_replaced_by_the_numbers_of_rows(tmp_path: Path, inits: list, record: bytes) -> None:
     """A row is written to its file before it is sent, so no row is sent twice."""
     (tmp_path / "metrics.jsonl").write_text('{"global_step": 1}\n' * 3)
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "sent.json").write_bytes(record)
     for _ in range(2):
-        logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
-        for position in (2, 3, 4):
-            logger.log(position, {}, stream="metrics", position=position)
+        logger = started(tmp_path)
+        log_rows(logger, 2, 3, 4)
         logger.close()
     assert [[(step, row["global_step"]) for step, row in call["run"].rows] for call in inits] == [[(4, 4)], []]
-    assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 4}
+    assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 4, "timings": 0}
 
 
 STOPPED = """
@@ -264,12 +247,10 @@ def test_the_wandb_process_is_stopped_or_killed(tmp_path: Path, how: tuple[str, 
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_wandb_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warnings: list[str] = []
+def test_wandb_not_installed(tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.setattr("linnaeus.reporting.wandb_logger.LOGGER.warning", warnings.append)
-    logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
-    logger.log(1, {"x": 1.0}, stream="metrics", position=1)
+    logger = started(tmp_path)
+    log_rows(logger, 1)
     assert not logger.active and len(warnings) == 1
 
 
@@ -279,10 +260,10 @@ def test_offline_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     for start in (1, 2):
-        logger = WandbLogger(tmp_path, mode="offline", **ARGUMENTS)
+        logger = started(tmp_path)
         if not logger.active:
             pytest.skip("wandb cannot start here")
-        logger.log(start, {"loss": 0.5}, stream="metrics", position=start)
+        log_rows(logger, start)
         logger.close()
     folders = [p.name for p in (tmp_path / "wandb").iterdir() if p.name.startswith("offline-run-")]
     # the second of two launches within a second has a suffix
@@ -291,14 +272,12 @@ def test_offline_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_tensorboard_has_the_rows_and_purges_those_that_are_logged_again(tmp_path: Path) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    first = TensorBoardLogger(tmp_path)
-    for step in (1, 2, 3):
-        first.log(step, {"train/loss": float(step), "note": "text"}, stream="metrics", position=step)
-    first.close()
-    second = TensorBoardLogger(tmp_path)
-    second.start(1)
-    second.log(2, {"train/loss": 20.0}, stream="metrics", position=2)
-    second.close()
+    for start, rows in ((0, {1: 1.0, 2: 2.0, 3: 3.0}), (1, {2: 20.0})):
+        logger = TensorBoardLogger(tmp_path)
+        logger.start(start)
+        for step, value in rows.items():
+            logger.log(step, {"train/loss": value, "note": "text"}, stream="metrics", position=step)
+        logger.close()
     events = accumulators.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert events.Tags()["scalars"] == ["train/loss"]

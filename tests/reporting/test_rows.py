@@ -10,8 +10,10 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -41,44 +43,36 @@ def test_a_tensor_is_refused() -> None:
         format_row(1, {"loss": torch.tensor(1.0)})
 
 
-def test_the_order_of_a_dict_does_not_matter() -> None:
-    assert format_row(1, {"a": 1, "b": 2.0}) == format_row(1, {"b": 2.0, "a": 1})
+def log_rows(writer: RowWriter, *steps: int) -> RowWriter:
+    for step in steps:
+        writer.log(step, row(step))
+    return writer
+
+
+def steps_in(path: Path) -> list[int]:
+    return [found["global_step"] for found in read_rows(path)]
 
 
 @pytest.mark.parametrize("tail", [b"", b'{"global_step": 9, "tr', b"\n\n", b'{"global_step": 99}\n'])
 def test_a_killed_and_resumed_file_is_the_file_of_the_whole_run(tmp_path: Path, tail: bytes) -> None:
-    whole, cut = RowWriter(tmp_path / "whole.jsonl"), RowWriter(tmp_path / "cut.jsonl")
-    for step in range(1, 11):
-        whole.log(step, row(step))
-        if step <= 8:
-            cut.log(step, row(step))
-        if step == 5:
-            state = cut.state_dict()
-            cut.sync()
+    whole, cut = log_rows(RowWriter(tmp_path / "whole.jsonl"), *range(1, 11)), RowWriter(tmp_path / "cut.jsonl")
+    state = log_rows(cut, *range(1, 6)).state_dict()
+    cut.sync()
+    log_rows(cut, 6, 7, 8)
     cut.path.write_bytes(cut.path.read_bytes() + tail)  # killed within a row, or after further rows
     again = RowWriter(cut.path)
+    assert cut.path.read_bytes() != whole.path.read_bytes()
     again.load_state_dict(state)
     assert again.rows == 5
-    for step in range(6, 11):
-        again.log(step, row(step))
+    log_rows(again, *range(6, 11))
     assert cut.path.read_bytes() == whole.path.read_bytes() and again.rows == whole.rows == 10
-
-
-def test_negative_control_without_truncation_the_files_differ(tmp_path: Path) -> None:
-    a, b = RowWriter(tmp_path / "a"), RowWriter(tmp_path / "b")
-    for step in (1, 2, 3):
-        a.log(step, row(step))
-    for step in (1, 2, 2, 3):
-        b.log(step, row(step))
-    assert a.path.read_bytes() != b.path.read_bytes()
 
 
 def test_an_incomplete_line_is_removed_before_the_next_row(tmp_path: Path) -> None:
     path = tmp_path / "rows"
     path.write_bytes(b'{"global_step": 1}\n{"global_st')
-    writer = RowWriter(path)
-    writer.log(2, {})
-    assert [r["global_step"] for r in read_rows(path)] == [1, 2] and writer.rows == 2
+    writer = log_rows(RowWriter(path), 2)
+    assert steps_in(path) == [1, 2] and writer.rows == 2
 
 
 # -- a disk that refuses writes ------------------------------------------------------------------------------------------------
@@ -114,14 +108,10 @@ def test_rows_wait_while_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audible: pytest.LogCaptureFixture, room: int
 ) -> None:
     """The disk is full at the end of a row or within one: no row is lost or torn, and the error is logged once."""
-    whole, full = RowWriter(tmp_path / "whole"), RowWriter(tmp_path / "full")
-    for step in range(1, 21):
-        whole.log(step, row(step))
-    whole.sync()
+    whole, full = log_rows(RowWriter(tmp_path / "whole"), *range(1, 21)), RowWriter(tmp_path / "full")
     with monkeypatch.context() as patch:
         make_room = refusing(patch, room=room)
-        for step in range(1, 11):
-            full.log(step, row(step))
+        log_rows(full, *range(1, 11))
         assert full.rows == 10 and full.state_dict() == {"rows": 10}
         for _ in range(2):
             with pytest.raises(OSError, match=r"No space left on device.*full"):
@@ -129,37 +119,24 @@ def test_rows_wait_while_the_disk_is_full(
         assert len(lines_of(audible, logging.ERROR)) == 1 and "can NOT be written" in lines_of(audible, logging.ERROR)[0]
         assert full.path.stat().st_size == room
         make_room(7)  # less than a row
-        full.log(11, row(11))
-        make_room(10**9)
-        full.log(12, row(12))
-        full.sync()
-        assert "are written to" in lines_of(audible, logging.WARNING)[-1]
-    for step in range(13, 21):
-        full.log(step, row(step))
-    full.sync()
+        log_rows(full, 11)
+    if room == 1:
+        full.sync()  # `sync` writes pending rows too
+        assert steps_in(full.path) == list(range(1, 12))
+    log_rows(full, 12)
+    assert "are written to" in lines_of(audible, logging.WARNING)[-1]
+    log_rows(full, *range(13, 21))
     assert full.path.read_bytes() == whole.path.read_bytes()
 
 
-def test_sync_writes_pending_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = RowWriter(tmp_path / "rows")
-    with monkeypatch.context() as patch:
-        refusing(patch, room=20)
-        for step in (1, 2):
-            writer.log(step, row(step))
-    writer.sync()
-    assert [r["global_step"] for r in read_rows(writer.path)] == [1, 2]
-
-
 def test_a_kill_while_rows_are_pending_leaves_complete_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = RowWriter(tmp_path / "rows")
     with monkeypatch.context() as patch:
         refusing(patch, room=80)
-        for step in (1, 2, 3):
-            writer.log(step, row(step))
+        log_rows(RowWriter(tmp_path / "rows"), 1, 2, 3)
     again = RowWriter(tmp_path / "rows")  # the pending rows were lost with their process
     assert again.rows == 1
-    again.log(2, row(2))
-    assert [r["global_step"] for r in read_rows(again.path)] == [1, 2]
+    log_rows(again, 2)
+    assert steps_in(again.path) == [1, 2]
 
 
 def test_too_many_pending_rows_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +165,7 @@ def test_rows_lost_at_the_end_are_logged(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_deleted_or_replaced_file_is_an_error(tmp_path: Path, how: str) -> None:
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / "metrics.jsonl"
-    writer = RowWriter(path)
-    writer.log(1, row(1))
+    writer = log_rows(RowWriter(path), 1)
     writer.sync()
     if how == "deleted before the first row":
         writer.close()
@@ -218,7 +194,7 @@ def test_a_directory_that_does_not_exist_yet(tmp_path: Path) -> None:
 
 def test_a_flush_in_another_thread_does_not_block_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """During a slow flush rows are logged, and closing the file does not disturb the flush."""
-    writer, flushing, done, failures = RowWriter(tmp_path / "rows"), threading.Event(), threading.Event(), []
+    writer, flushing, done = log_rows(RowWriter(tmp_path / "rows"), 1), threading.Event(), threading.Event()
     real = os.fsync
 
     def slow(descriptor: int) -> None:
@@ -226,47 +202,34 @@ def test_a_flush_in_another_thread_does_not_block_logging(tmp_path: Path, monkey
         assert done.wait(30)
         real(descriptor)
 
-    def sync() -> None:
-        try:
-            writer.sync()
-        except BaseException as error:
-            failures.append(error)
-
-    writer.log(1, row(1))
     monkeypatch.setattr(os, "fsync", slow)
-    thread = threading.Thread(target=sync)
-    thread.start()
-    assert flushing.wait(30)
-    for step in (2, 3):
-        writer.log(step, row(step))  # a lock held during the flush would block here
-    writer.close()
-    done.set()
-    thread.join(30)
-    assert failures == [] and [r["global_step"] for r in read_rows(writer.path)] == [1, 2, 3]
+    with ThreadPoolExecutor(1) as pool:
+        flush = pool.submit(writer.sync)
+        assert flushing.wait(30)
+        log_rows(writer, 2, 3)  # a lock held during the flush would block here
+        writer.close()
+        done.set()
+        flush.result(30)
+    assert steps_in(writer.path) == [1, 2, 3]
 
 
 def test_logging_and_flushing_at_the_same_time(tmp_path: Path) -> None:
-    writer, stop, failures = RowWriter(tmp_path / "rows"), threading.Event(), []
+    writer, stop = log_rows(RowWriter(tmp_path / "rows"), 1), threading.Event()
 
     def sync() -> None:
-        try:
-            while not stop.is_set():
-                writer.sync()
-        except BaseException as error:
-            failures.append(error)
+        while not stop.is_set():
+            writer.sync()
 
-    writer.log(0, row(1))
-    threads = [threading.Thread(target=sync) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for step in range(1, 300):
-        writer.log(step, row(step))
-        if step % 50 == 0:
-            writer.close()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert failures == [] and [r["global_step"] for r in read_rows(writer.path)] == list(range(300))
+    with ThreadPoolExecutor(2) as pool:
+        flushes = [pool.submit(sync) for _ in range(2)]
+        for step in range(2, 300):
+            log_rows(writer, step)
+            if step % 50 == 0:
+                writer.close()
+        stop.set()
+        for flush in flushes:
+            flush.result(30)
+    assert steps_in(writer.path) == list(range(1, 300))
 
 
 # -- all sinks -----------------------------------------------------------------------------------------------------------------
@@ -277,13 +240,13 @@ def test_sinks_cut_metrics_by_rows_and_timings_by_step(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         sinks.log(step, {"x": step})
         sinks.log(step, {"val": step})
-        sinks.log_timings(step, {"t": step})
+        sinks.log(step, {"t": step}, "timings")
         if step == 20:
             state = sinks.state_dict()
     again = LogSinks(tmp_path)
     assert again.resume(state, 20) == []
-    assert [r["global_step"] for r in read_rows(tmp_path / "metrics.jsonl")] == [10, 10, 20, 20]
-    assert [r["global_step"] for r in read_rows(tmp_path / "timings.jsonl")] == [10, 20]
+    assert steps_in(tmp_path / "metrics.jsonl") == [10, 10, 20, 20]
+    assert steps_in(tmp_path / "timings.jsonl") == [10, 20]
     assert again.state_dict() == {"rows": 4}
     assert again.resume({"rows": 6}, 30) == ["metrics.jsonl lacks 2 rows that the checkpoint counted"]
     again.resume({}, 0)  # a new run
@@ -293,41 +256,25 @@ def test_sinks_cut_metrics_by_rows_and_timings_by_step(tmp_path: Path) -> None:
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     sinks = LogSinks(None)
     sinks.log(1, {"x": 1})
-    sinks.log_timings(1, {"x": 1})
+    sinks.log(1, {"x": 1}, "timings")
     sinks.sync()
     sinks.resume({"rows": 4}, 1)
     sinks.close()
     assert sinks.state_dict() == {"rows": 0} and not list(tmp_path.iterdir())
 
 
-class Recorder:
-    """A sink that records its calls."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, int, int]] = []
-        self.starts: list[int] = []
-
-    def start(self, global_step: int) -> None:
-        self.starts.append(global_step)
-
-    def log(self, global_step: int, row: Any, *, stream: str, position: int) -> None:
-        self.rows.append((stream, position, global_step))
-
-    def sync(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def test_a_row_logged_again_has_the_same_position(tmp_path: Path) -> None:
-    first, second = Recorder(), Recorder()
+    first, second = Mock(), Mock()
     sinks = LogSinks(tmp_path, [first])
     sinks.log(1, {})
     state = sinks.state_dict()
     for step in (2, 2, 3):
         sinks.log(step, {})
-    sinks.log_timings(3, {})
+    sinks.log(3, {}, "timings")
     sinks = LogSinks(tmp_path, [second])
     sinks.resume(state, 1)
     for step in (2, 2, 3):
         sinks.log(step, {})
-    assert second.starts == [1] and second.rows == first.rows[1:4] and first.rows[-1] == ("timings", 1, 3)
+    logged = [call(step, {}, stream="metrics", position=position) for step, position in ((1, 1), (2, 2), (2, 3), (3, 4))]
+    assert first.log.mock_calls == [*logged, call(3, {}, stream="timings", position=1)]
+    assert second.mock_calls == [call.start(1), *(call.log(*c.args, **c.kwargs) for c in logged[1:])]

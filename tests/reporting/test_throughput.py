@@ -2,20 +2,19 @@
 
 import pytest
 
-from linnaeus.reporting.peak_flops import peak_flops, utilisation
-from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds
+from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds, peak_flops, utilisation
 
 
 def test_the_speed_is_that_of_the_last_reports() -> None:
     speed = Throughput(reports=2)
     for seconds, waiting, step in ((0, 0, 0), (100, 50, 10), (110, 51, 20), (130, 52, 30)):
         speed.update(Reading(seconds, waiting, step, 8 * step))
-    found = speed.rates()
-    assert found == {"steps_per_second": 20 / 30, "ms_per_step": 1500.0, "samples_per_second": 160 / 30, "waiting_for_data": 2 / 30}
-    assert speed.rates("tokens") == {**found, "tokens_per_second": 0.0}
+    rates = {"steps_per_second": 20 / 30, "ms_per_step": 1500.0, "samples_per_second": 160 / 30, "waiting_for_data": 2 / 30}
+    found = {f"recent/{name}": rate for name, rate in rates.items()}
+    assert speed.rates() == found and speed.rates("tokens") == {**found, "recent/tokens_per_second": 0.0}
     for step, tokens in ((40, 700), (50, 1000)):  # the number of tokens per sample varies
         speed.update(Reading(3 * step + 40, 52, step, 8 * step, tokens))
-    assert speed.rates("tokens")["tokens_per_second"] == 1000 / 60
+    assert speed.rates("tokens")["recent/tokens_per_second"] == 1000 / 60
 
 
 def test_no_speed_without_an_update() -> None:
@@ -25,7 +24,7 @@ def test_no_speed_without_an_update() -> None:
     speed.update(Reading(3.0, 0.0, 5, 40))
     assert speed.rates() == {}
     speed.update(Reading(4.0, 0.0, 6, 48))
-    assert speed.rates()["ms_per_step"] == 3000.0, "measured from the restart"
+    assert speed.rates()["recent/ms_per_step"] == 3000.0, "measured from the restart"
 
 
 def test_expected_seconds_of_events() -> None:
@@ -52,7 +51,7 @@ def test_the_time_left_is_within_a_tenth_after_a_start_and_a_resume(first: int) 
             speed.update(Reading(training, 0.0, step, 0))
             validating = expected_seconds(steps, step, 5.0 * done, done)
             if validating is not None:
-                estimates.append((wall, (total - step) * speed.rates()["ms_per_step"] / 1000 + validating))
+                estimates.append((wall, (total - step) * speed.rates()["recent/ms_per_step"] / 1000 + validating))
         if step in steps:
             wall, done = wall + 5.0, done + 1
     assert len(estimates) > 40

@@ -1,9 +1,8 @@
-from collections.abc import Callable
-
 import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.schedule.length import TrainingLength, accumulation_steps, training_length
+from tests.schedule.configs import make_config
 
 
 @pytest.mark.parametrize(
@@ -17,7 +16,7 @@ from linnaeus.schedule.length import TrainingLength, accumulation_steps, trainin
         (3, "1epoch", "keep", (1, 1, 1)),
     ],
 )
-def test_training_length(make_config: Callable, size: int, length: str, last_batch: str, expected: tuple[int, int, int]) -> None:
+def test_training_length(size: int, length: str, last_batch: str, expected: tuple[int, int, int]) -> None:
     assert training_length(make_config({"length": length}, last_batch=last_batch), size) == TrainingLength(*expected)
 
 
@@ -32,14 +31,14 @@ def test_training_length(make_config: Callable, size: int, length: str, last_bat
         (7, "1epochs", "drop", "trainer.global_batch_size=8 is larger than the 7 training samples"),
     ],
 )
-def test_an_invalid_length_raises(make_config: Callable, size: int, length: str, last_batch: str, message: str) -> None:
+def test_an_invalid_length_raises(size: int, length: str, last_batch: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         training_length(make_config({"length": length}, last_batch=last_batch), size)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("batch, micro, world, steps", [(64, 64, 1, 1), (64, 8, 2, 4), (12, 2, 3, 2)])
-def test_accumulation_steps(make_config: Callable, batch: int, micro: int, world: int, steps: int) -> None:
+def test_accumulation_steps(batch: int, micro: int, world: int, steps: int) -> None:
     assert accumulation_steps(make_config({"global_batch_size": batch, "micro_batch_size": micro}), world) == steps
 
 
@@ -51,7 +50,7 @@ def test_accumulation_steps(make_config: Callable, batch: int, micro: int, world
         (8, 16, 1, "use trainer.global_batch_size=16, or trainer.micro_batch_size=8"),
     ],
 )
-def test_accumulation_error_names_the_nearest_valid_values(make_config: Callable, batch: int, micro: int, world: int, advice: str) -> None:
+def test_accumulation_error_names_the_nearest_valid_values(batch: int, micro: int, world: int, advice: str) -> None:
     with pytest.raises(ConfigError) as error:
         accumulation_steps(make_config({"global_batch_size": batch, "micro_batch_size": micro}), world)
     text = str(error.value)

@@ -1,14 +1,14 @@
 import pickle
 import random
-from collections.abc import Callable
 
 import pytest
 
+from linnaeus.config.schema import Config
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.reporting.plan import abbreviate, schedule_summary
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, training_length
+from tests.schedule.configs import COMPONENTS, make_config, resolve
 
-COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
 CADENCES = [
     [],
     ["1steps"],
@@ -23,7 +23,7 @@ CADENCES = [
 ]
 
 
-def random_config(make_config: Callable, draw: random.Random) -> object:
+def random_config(draw: random.Random) -> Config:
     cadence = lambda: list(draw.choice(CADENCES))
     return make_config(
         {"length": draw.choice(["3epochs", "2.5epochs", "41steps", "1steps"])},
@@ -44,9 +44,9 @@ def events_in(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_summary_lists_the_steps_at_which_events_are_due(make_config: Callable, seed: int) -> None:
+def test_the_summary_lists_the_steps_at_which_events_are_due(seed: int) -> None:
     draw = random.Random(seed)
-    config = random_config(make_config, draw)
+    config = random_config(draw)
     length = training_length(config, draw.randint(8, 200))
     components = draw.choice([COMPONENTS, COMPONENTS, ()])
     resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, components)
@@ -73,27 +73,25 @@ def test_the_summary_lists_the_steps_at_which_events_are_due(make_config: Callab
         assert not is_due(resolved.last_step + 1) and not is_due(0)
 
 
-def test_partial_passes_due(make_config: Callable) -> None:
-    resolved = resolve_all_schedule_params(
-        make_config(validate_partial_mask_meta=["50%"], all_combinations_at_end=True), 100, 10, COMPONENTS
-    )
+def test_partial_passes_due() -> None:
+    resolved = resolve(validate_partial_mask_meta=["50%"], all_combinations_at_end=True)
     ops = OpsSchedule(resolved)
     assert list(ops.partial_validations_due(50)) == [0, 1] and list(ops.partial_validations_due(51)) == []
     assert list(ops.partial_validations_due(100)) == list(range(6))
 
 
-def test_passes_at_end(make_config: Callable) -> None:
-    ops = OpsSchedule(resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS))
+def test_passes_at_end() -> None:
+    ops = OpsSchedule(resolve())
     assert ops.passes_at_end() == [
         ("validate", None),
         ("validate_mask_meta", None),
         ("validate_partial_mask_meta", 0),
         ("validate_partial_mask_meta", 1),
     ]
-    assert OpsSchedule(resolve_all_schedule_params(make_config(validate_at_end=False), 100, 10, COMPONENTS)).passes_at_end() == []
+    assert OpsSchedule(resolve(validate_at_end=False)).passes_at_end() == []
 
 
-def test_probabilities_follow_their_ramps(make_config: Callable) -> None:
+def test_probabilities_follow_their_ramps() -> None:
     config = make_config(
         meta_mask_prob=RampConfig(1.0, 0.0, "0%", "50%"),
         partial_meta_mask_prob=RampConfig(0.0, 0.5, "50%", "100%"),
@@ -107,25 +105,21 @@ def test_probabilities_follow_their_ramps(make_config: Callable) -> None:
     assert [ops.get_mixup_prob(s) for s in (19, 20)] == [0.0, 1.0]
 
 
-def test_mixup_group_level_by_epoch(make_config: Callable) -> None:
+def test_mixup_group_level_by_epoch() -> None:
     levels = [{"from": "10%", "level": "family"}, {"from": "45steps", "level": "genus"}]
-    ops = OpsSchedule(resolve_all_schedule_params(make_config(mixup_group_level=levels), 100, 10))
+    ops = OpsSchedule(resolve(mixup_group_level=levels))
     assert [ops.get_mixup_group_level(e) for e in (0, 1, 4, 5, 9)] == [None, "family", "family", "genus", "genus"]
-    assert OpsSchedule(resolve_all_schedule_params(make_config(), 100, 10)).get_mixup_group_level(3) is None
+    assert OpsSchedule(resolve()).get_mixup_group_level(3) is None
 
 
-def test_it_can_be_pickled_for_workers(make_config: Callable) -> None:
-    ops = OpsSchedule(
-        resolve_all_schedule_params(make_config(checkpoint=["15min"], mixup_prob=RampConfig(0.0, 1.0, "0%", "100%")), 100, 10)
-    )
+def test_it_can_be_pickled_for_workers() -> None:
+    ops = OpsSchedule(resolve(checkpoint=["15min"], mixup_prob=RampConfig(0.0, 1.0, "0%", "100%")))
     assert pickle.loads(pickle.dumps(ops)).get_mixup_prob(50) == 0.5
 
 
-def test_checkpoints_by_the_clock(make_config: Callable) -> None:
+def test_checkpoints_by_the_clock() -> None:
     now = [0.0]
-    ops = OpsSchedule(
-        resolve_all_schedule_params(make_config(checkpoint=["50%", "1min"], checkpoint_at_end=False), 100, 10), clock=lambda: now[0]
-    )
+    ops = OpsSchedule(resolve(checkpoint=["50%", "1min"], checkpoint_at_end=False), clock=lambda: now[0])
 
     def saves(step: int) -> bool:
         return ops.should_save_checkpoint(step, ops.checkpoint_due_by_clock())
@@ -141,7 +135,7 @@ def test_checkpoints_by_the_clock(make_config: Callable) -> None:
     assert saves(52)
 
 
-def test_a_rank_other_than_0_saves_by_rank_0s_clock_and_restarts_its_interval(make_config: Callable) -> None:
+def test_a_rank_other_than_0_saves_by_rank_0s_clock_and_restarts_its_interval() -> None:
     now = [0.0]
     config = make_config(checkpoint=["1min"], checkpoint_at_end=False)
     ops = OpsSchedule(resolve_all_schedule_params(config, 100, 10), clock=lambda: now[0])
@@ -150,20 +144,16 @@ def test_a_rank_other_than_0_saves_by_rank_0s_clock_and_restarts_its_interval(ma
     assert not ops.checkpoint_due_by_clock()
 
 
-def test_reports_by_the_clock(make_config: Callable) -> None:
+def test_reports_by_the_clock() -> None:
     now = [0.0]
-    ops = OpsSchedule(resolve_all_schedule_params(make_config(report=["50%", "30s"]), 100, 10), clock=lambda: now[0])
+    ops = OpsSchedule(resolve(report=["50%", "30s"]), clock=lambda: now[0])
     assert [ops.should_report(s) for s in (49, 50)] == [False, True]
     now[0] = 31.0
     assert ops.should_report(51) and not ops.should_report(52)
 
 
-def test_should_stop_early_checks_every_limit(make_config: Callable) -> None:
-    ops = OpsSchedule(
-        resolve_all_schedule_params(
-            make_config(early_stop={"max_steps": 50, "min_lr": 0.1, "max_grad_norm": 5.0, "metric_bound": 1.0}), 100, 10
-        )
-    )
+def test_should_stop_early_checks_every_limit() -> None:
+    ops = OpsSchedule(resolve(early_stop={"max_steps": 50, "min_lr": 0.1, "max_grad_norm": 5.0, "metric_bound": 1.0}))
     assert ops.should_stop_early(49) is None
     assert "max_steps" in ops.should_stop_early(50)
     assert "min_lr" in ops.should_stop_early(5, learning_rate=0.01, grad_norm=1.0)

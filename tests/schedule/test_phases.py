@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from linnaeus.optim import build_scheduler
 from linnaeus.reporting.changes import describe_changes
 from linnaeus.reporting.plan import schedule_summary, unreached
 from linnaeus.reporting.schedule_chart import schedule_picture
-from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
+from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.phases import Phases
+from tests.schedule.configs import make_config, resolve
 
 # Five overlapping phases of a persona curriculum: start, end, multiplier, dimensions in focus (weight 2).
 FIVE = {
@@ -165,22 +167,22 @@ def test_negative_control_an_overlap_differs_from_adjacent_phases() -> None:
 # -- through the schedule ------------------------------------------------------------------------------------------------------
 
 
-def test_ops_schedule_with_and_without_phases(make_config: Callable[..., Config]) -> None:
-    ops = OpsSchedule(resolve_all_schedule_params(make_config(phases=FIVE), 1000, 100))
+def test_ops_schedule_with_and_without_phases() -> None:
+    ops = OpsSchedule(resolve(1000, 100, phases=FIVE))
     ops = pickle.loads(pickle.dumps(ops))
     assert ops.get_phase(450) == ("hypergraph_patterns", "") and ops.get_lr_multiplier(160) == pytest.approx(1.16)
     assert ops.get_dimension_weights(np.array([300]), DIMENSIONS)[0, 0] == pytest.approx(2 / 11)
     assert ops.get_mixture(np.array([300, 450]), ("a", "b"), (30, 10)).tolist() == [[0.75, 0.25]] * 2, "no phase sets data"
     for phases in ({}, None):
-        plain = OpsSchedule(resolve_all_schedule_params(make_config(phases=phases), 1000, 100))
+        plain = OpsSchedule(resolve(1000, 100, phases=phases))
         assert plain.resolved.phases is None and plain.get_phase(5) is None and plain.get_lr_multiplier(5) == 1.0
         assert plain.get_mixture(np.array([3, 4]), ("a", "b"), (30, 10)).tolist() == [[0.75, 0.25]] * 2
         assert plain.get_dimension_weights(np.array([3]), DIMENSIONS).tolist() == [[0.125] * 8]
         assert plain.get_dimension_weights(np.array([3]), ()).shape == (1, 0)
 
 
-def test_the_plan_shows_phases(make_config: Callable[..., Config], tmp_path: Path) -> None:
-    resolved = resolve_all_schedule_params(make_config(phases=FIVE), 1000, 100)
+def test_the_plan_shows_phases(tmp_path: Path) -> None:
+    resolved = resolve(1000, 100, phases=FIVE)
     text = schedule_summary(resolved)
     assert "x 1.2 (basic_awareness) at step 0, towards x 1 at step 150, x 1 (persona_dimensions) at step 200" in text
     section = text.split("phases\n")[1].split("events\n")[0]
@@ -189,15 +191,15 @@ def test_the_plan_shows_phases(make_config: Callable[..., Config], tmp_path: Pat
     schedule_picture(resolved, lambda step: 1e-3 * five().lr_multiplier(step), tmp_path / "schedule.svg")
     drawn = (tmp_path / "schedule.svg").read_text()
     assert drawn.count("<polygon") == 5 and "identity and basic patterns" in drawn and "adaptive_mastery" in drawn
-    plain = resolve_all_schedule_params(make_config(), 1000, 100)
+    plain = resolve(1000, 100)
     schedule_picture(plain, lambda step: 1e-3, tmp_path / "plain.svg")
     assert "phases" not in schedule_summary(plain) and "<polygon" not in (tmp_path / "plain.svg").read_text()
 
 
-def test_a_phase_without_updates_is_noted(make_config: Callable[..., Config]) -> None:
-    resolved = resolve_all_schedule_params(make_config(early_stop={"max_steps": 300}, phases=FIVE), 1000, 100)
+def test_a_phase_without_updates_is_noted() -> None:
+    resolved = resolve(1000, 100, early_stop={"max_steps": 300}, phases=FIVE)
     assert [note.split(":")[0] for note in unreached(resolved) if "phases" in note] == [f"schedule.phases.{name}" for name in [*FIVE][2:]]
-    assert not [note for note in unreached(resolve_all_schedule_params(make_config(phases=FIVE), 1000, 100)) if "phases" in note]
+    assert not [note for note in unreached(resolve(1000, 100, phases=FIVE)) if "phases" in note]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -210,18 +212,22 @@ def test_unused_sources_have_probability_0_in_every_update(seed: int) -> None:
         assert phases.unused_sources("abcd", last) == [name for name, is_drawn in zip("abcd", drawn, strict=True) if not is_drawn]
 
 
-def test_changes_of_a_longer_run(make_config: Callable[..., Config]) -> None:
+def test_changes_of_a_longer_run() -> None:
     old, new = make_config({"length": "10epochs"}, phases=FIVE), make_config({"length": "20epochs"}, phases=FIVE)
-    text = describe_changes(old, new, 80, (), 45)
+
+    def changes(old: Config, new: Config, step: int) -> str:
+        return describe_changes(asdict(old), new, 80, (), step)
+
+    text = changes(old, new, 45)
     assert "phase at step 45 (now)" in text and "hypergraph_patterns" in text and "from step 40 to step 70, fade-in ends at step 50" in text
     assert "from step 80 to step 140, fade-in ends at step 100" in text and "basic_awareness" not in text, "that is over"
-    early = describe_changes(old, new, 80, (), 25)
+    early = changes(old, new, 25)
     assert "from step 0 to step 40, learning rate x 1.2" in early and "from step 0 to step 20" not in early, "over in the old plan"
     rates = text.split("learning rate of the update\n")[1]
     assert f"{0.1 * 0.95 * 0.5 * (1 + np.cos(np.pi * 0.45)):.6g}" in rates, "times the multiplier, half-way between two phases"
-    dropped = describe_changes(old, make_config({"length": "10epochs"}), 80, (), 45)
+    dropped = changes(old, make_config({"length": "10epochs"}), 45)
     assert "adaptive_mastery" in dropped and dropped.splitlines()[0].count("schedule.phases") > 4
-    assert "phases" not in describe_changes(make_config(), make_config({"length": "20epochs"}), 80, (), 45)
+    assert "phases" not in changes(make_config(), make_config({"length": "20epochs"}), 45)
 
 
 # -- from the configuration ----------------------------------------------------------------------------------------------------
@@ -259,10 +265,10 @@ INVALID = {
 
 
 @pytest.mark.parametrize("phases", INVALID)
-def test_an_invalid_curriculum_raises_one_line(make_config: Callable[..., Config], phases: str) -> None:
+def test_an_invalid_curriculum_raises_one_line(phases: str) -> None:
     with pytest.raises(ConfigError) as error:
         read = compose([f"schedule.phases={phases}"]).schedule.phases
-        resolve_all_schedule_params(make_config(phases=read), 100, 10)
+        resolve(phases=read)
     assert INVALID[phases] in str(error.value) and "\n" not in str(error.value)
 
 

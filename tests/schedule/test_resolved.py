@@ -1,5 +1,4 @@
 import pickle
-from collections.abc import Callable
 
 import pytest
 
@@ -8,11 +7,10 @@ from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
 from linnaeus.reporting.plan import unreached
 from linnaeus.schedule import resolve_all_schedule_params
+from tests.schedule.configs import COMPONENTS, make_config, resolve
 
-COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
 
-
-def test_at_end_adds_the_last_step_to_passes_with_a_cadence(make_config: Callable) -> None:
+def test_at_end_adds_the_last_step_to_passes_with_a_cadence() -> None:
     config = make_config(validate=["3epochs"], validate_mask_meta=[], validate_partial_mask_meta=["4epochs"], checkpoint=[])
     resolved = resolve_all_schedule_params(config, 100, 10, COMPONENTS)
     assert resolved.validate.steps() == [30, 60, 90, 100]
@@ -25,7 +23,7 @@ def test_at_end_adds_the_last_step_to_passes_with_a_cadence(make_config: Callabl
     assert resolved.validate.steps() == [30, 60, 90] and resolved.checkpoint.steps() == [] and resolved.at_end == ()
 
 
-def test_all_combinations_at_end(make_config: Callable) -> None:
+def test_all_combinations_at_end() -> None:
     config = make_config(
         partial_combinations=[["TEMPORAL", "SPATIAL"]],
         validate_partial_mask_meta=["50%"],
@@ -38,56 +36,54 @@ def test_all_combinations_at_end(make_config: Callable) -> None:
     )  # fmt: skip
     assert resolved.num_listed == 1
     assert resolved.validate_mask_meta.steps() == [100]  # masking all components is a combination too
-    one = resolve_all_schedule_params(
-        make_config(partial_combinations=[], validate_partial_mask_meta=[], all_combinations_at_end=True), 100, 10, ("SPATIAL",)
-    )
+    one = resolve(partial_combinations=[], validate_partial_mask_meta=[], all_combinations_at_end=True, components=("SPATIAL",))
     assert one.combinations == () and one.validate_partial_mask_meta.steps() == [] and one.validate_mask_meta.steps() == [100]
 
 
-def test_without_metadata_masking_passes_are_never_due(make_config: Callable) -> None:
-    resolved = resolve_all_schedule_params(make_config(all_combinations_at_end=True), 100, 10, ())
+def test_without_metadata_masking_passes_are_never_due() -> None:
+    resolved = resolve(all_combinations_at_end=True, components=())
     assert resolved.validate_mask_meta.steps() == resolved.validate_partial_mask_meta.steps() == []
     assert resolved.validate.steps() == [20, 40, 60, 80, 100]
 
 
-def test_gradnorm_starts_after_its_warm_up(make_config: Callable) -> None:
-    resolved = resolve_all_schedule_params(make_config(gradnorm=(["10steps"], "3epochs")), 60, 10)
+def test_gradnorm_starts_after_its_warm_up() -> None:
+    resolved = resolve(60, 10, gradnorm=(["10steps"], "3epochs"))
     assert resolved.weighting.steps() == [30, 40, 50, 60]
-    assert resolve_all_schedule_params(make_config(), 60, 10).weighting.steps() == []
+    assert resolve(60, 10).weighting.steps() == []
 
 
-def test_max_steps_shortens_the_run_but_does_not_extend_it(make_config: Callable) -> None:
-    resolved = resolve_all_schedule_params(make_config(early_stop={"max_steps": 47}), 100, 10)
+def test_max_steps_shortens_the_run_but_does_not_extend_it() -> None:
+    resolved = resolve(early_stop={"max_steps": 47})
     assert resolved.last_step == 47 and resolved.validate.steps() == [20, 40, 47]  # 20 % of trainer.length, not of max_steps
-    assert resolve_all_schedule_params(make_config(early_stop={"max_steps": 470}), 100, 10).last_step == 100
+    assert resolve(early_stop={"max_steps": 470}).last_step == 100
 
 
-def test_mixup_group_levels_take_effect_at_epoch_starts(make_config: Callable) -> None:
+def test_mixup_group_levels_take_effect_at_epoch_starts() -> None:
     levels = [{"from": "0%", "level": "family"}, {"from": "45steps", "level": "genus"}, {"from": "80%", "level": "species"}]
-    resolved = resolve_all_schedule_params(make_config(mixup_group_level=levels), 100, 10)
+    resolved = resolve(mixup_group_level=levels)
     assert resolved.mixup_group_levels == ((0, "family"), (5, "genus"), (8, "species"))
 
 
-def test_lr_milestones(make_config: Callable) -> None:
-    step = resolve_all_schedule_params(make_config(scheduler=StepConfig("step", "1epochs", ["60%", "85%"], 0.1)), 100, 10)
+def test_lr_milestones() -> None:
+    step = resolve(scheduler=StepConfig("step", "1epochs", ["60%", "85%"], 0.1))
     assert step.warmup_end == 10 and step.lr_milestones == (("warm-up ends", 10), ("x 0.1", 60), ("x 0.1", 85))
-    wsd = resolve_all_schedule_params(make_config(scheduler=WSDConfig("wsd", "0steps", "20%", "sqrt", 0.0)), 100, 10)
+    wsd = resolve(scheduler=WSDConfig("wsd", "0steps", "20%", "sqrt", 0.0))
     assert wsd.lr_milestones == (("decay begins", 80),)
 
 
-def test_a_constant_density_needs_an_empty_cadence(make_config: Callable) -> None:
+def test_a_constant_density_needs_an_empty_cadence() -> None:
     def growing(start: float, end: float, every: list[str]) -> LinearGrowthConfig:
         return LinearGrowthConfig("linear", start, end, "0%", "50%", every, "gradient")
 
-    resolved = resolve_all_schedule_params(make_config(growth=growing(0.3, 0.3, [])), 100, 10)
+    resolved = resolve(growth=growing(0.3, 0.3, []))
     assert resolved.density is not None and {resolved.density.at(step) for step in range(101)} == {0.3} and not resolved.growth.ever_due
     with pytest.raises(ConfigError, match=r"^growth.end=0.3 equals growth.start, so no weight would ever be .*growth.every=\[\]"):
-        resolve_all_schedule_params(make_config(growth=growing(0.3, 0.3, ["1%"])), 100, 10)
+        resolve(growth=growing(0.3, 0.3, ["1%"]))
     with pytest.raises(ConfigError, match=r"^growth.every is \[\], so no weight would ever be connected"):
-        resolve_all_schedule_params(make_config(growth=growing(0.3, 0.4, [])), 100, 10)
+        resolve(growth=growing(0.3, 0.4, []))
 
 
-def test_events_beyond_the_run_are_noted(make_config: Callable) -> None:
+def test_events_beyond_the_run_are_noted() -> None:
     config = make_config(
         validate=["20epochs"],
         validate_at_end=False,
@@ -102,20 +98,20 @@ def test_events_beyond_the_run_are_noted(make_config: Callable) -> None:
         "schedule.mixup_group_level",
         "lr_scheduler.warmup",
     ]
-    assert unreached(resolve_all_schedule_params(make_config(), 100, 10, COMPONENTS)) == []
+    assert unreached(resolve()) == []
 
 
 @pytest.mark.parametrize("every, reached", [("15steps", 0.55), ("90%", 0.1)])
-def test_the_note_names_the_density_of_the_last_growth(make_config: Callable, every: str, reached: float) -> None:
+def test_the_note_names_the_density_of_the_last_growth(every: str, reached: float) -> None:
     """In 50 of 100 steps, from 0.1 to 1.0: the density at step 45, or the initial one if no update connects weights."""
     growth = LinearGrowthConfig("linear", 0.1, 1.0, "0%", "90steps", [every], "random")
-    notes = unreached(resolve_all_schedule_params(make_config(growth=growth, early_stop={"max_steps": 50}), 100, 10, COMPONENTS))
+    notes = unreached(resolve(growth=growth, early_stop={"max_steps": 50}))
     expected = f"growth: the ramp ends at step 90, after the last step 50, and reaches {reached:g}"
     assert expected in notes
 
 
-def test_it_can_be_pickled(make_config: Callable) -> None:
-    resolved = resolve_all_schedule_params(make_config(checkpoint=["7%", "15min"]), 100, 10)
+def test_it_can_be_pickled() -> None:
+    resolved = resolve(checkpoint=["7%", "15min"])
     assert pickle.loads(pickle.dumps(resolved)) == resolved
 
 
@@ -142,7 +138,7 @@ def test_it_can_be_pickled(make_config: Callable) -> None:
         ({"gradnorm": (["15min"], "0steps")}, "weighting.every"),
     ],
 )
-def test_an_impossible_schedule_raises_one_line(make_config: Callable, changes: dict, message: str) -> None:
+def test_an_impossible_schedule_raises_one_line(changes: dict, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        resolve_all_schedule_params(make_config(**changes), 100, 10, COMPONENTS)
+        resolve(**changes)
     assert message in str(error.value) and "\n" not in str(error.value)

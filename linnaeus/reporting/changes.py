@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from linnaeus.config.schema import Config
-from linnaeus.durations import Duration, first_step_at
+from linnaeus.durations import first_step_at
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.plan import describe_phases, describe_ramp
+from linnaeus.reporting.plan import clock_cadences, describe_phases, describe_ramp
 from linnaeus.schedule.events import Every
 from linnaeus.schedule.length import training_length
 from linnaeus.schedule.resolved import RAMPS, ResolvedSchedule, resolve_all_schedule_params
@@ -99,7 +99,7 @@ def _length(r: ResolvedSchedule, step: int) -> dict[str, str]:
 def _remaining(every: Every, step: int) -> str:
     """Return number and steps of the events after `step`: `4: 20, 30 ... 50`, the first two and the last."""
     steps = [s for s in every.steps() if s > step]
-    parts = [f"every {cadence}" for cadence in every.cadences if Duration.parse(cadence).is_time]
+    parts = [f"every {cadence}" for cadence in clock_cadences(every)]
     if steps:
         shown = ", ".join(map(str, steps)) if len(steps) <= 4 else f"{steps[0]}, {steps[1]} ... {steps[-1]}"
         parts.insert(0, f"{len(steps)}: {shown}")

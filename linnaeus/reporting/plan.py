@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from linnaeus.durations import Duration, first_step_at
+from linnaeus.durations import first_step_at
 from linnaeus.schedule.events import Every, Ramp
 from linnaeus.schedule.phases import Phases
 from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
@@ -72,13 +72,18 @@ def _epochs(resolved: ResolvedSchedule) -> str:
 def describe_event(every: Every) -> str:
     """Return the steps of an event: `12 times: 20, 40, 60, 80, 100, ... 240  (every 20steps)`."""
     steps = every.steps()
-    clock = [c for c in every.cadences if Duration.parse(c).is_time]
+    clock = clock_cadences(every)
     times = "once" if len(steps) == 1 else f"{len(steps)} times"
     parts = [f"{times}: {abbreviate(steps)}"] * bool(steps) + [f"every {c} of wall time" for c in clock]
     if not parts:
         return "never"
     cadences = [c for c in every.cadences if c not in clock]
     return ", and ".join(parts) + (f"  (every {', '.join(cadences)})" if cadences else "")
+
+
+def clock_cadences(every: Every) -> list[str]:
+    """Return the cadences that are wall times, such as `15min`."""
+    return [c for c in every.cadences if c.endswith(("s", "min", "h")) and not c.endswith(("steps", "epochs"))]
 
 
 def abbreviate(steps: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnaeus.config.schema_optimization import AdamWConfig, LinearGrowthConfig, MuonConfig, OptimizerConfig, SGDConfig
+from linnaeus.config.schema_optimization import AdamWConfig, LinearGrowthConfig, OptimizerConfig, SGDConfig
 from linnaeus.optim import Optimizers, build_optimizer
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.growth import Growth, build_growth
@@ -46,8 +46,6 @@ def optimizer(name: str, weight_decay: float = 0.1, beta2: float = 0.999) -> Opt
     fused, common = not name.endswith("unfused"), {**COMMON, "weight_decay": weight_decay}
     if name.startswith("adamw"):
         return AdamWConfig(name="adamw", fused=fused, beta1=0.9, beta2=beta2, eps=1e-12, **common)
-    if name == "muon":
-        return MuonConfig(name="muon", fused=fused, momentum=0.95, adamw_lr_scale=0.1, beta1=0.9, beta2=beta2, eps=1e-8, **common)
     return SGDConfig(name="sgd", fused=fused, momentum=0.0 if "plain" in name else 0.9, nesterov="nesterov" in name, **common)
 
 

@@ -9,12 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.errors import ConfigError
-from linnaeus.optim import build_optimizer, update
-from linnaeus.optim.growth import build_growth
-from linnaeus.workloads.base import Model
-from tests.optim.growth_model import LR, GrowingModel, Net, StepSchedule, optimizer, random_signs
+from linnaeus.optim import update
+from tests.optim.growth_model import LR, GrowingModel, random_signs
 
 OPTIMIZERS = ("adamw", "adamw_unfused", "sgd", "sgd_nesterov", "sgd_plain", "sgd_unfused")
 COUNTS = {0: 240, 4: 300, 9: 700, 12: 1200}
@@ -156,35 +153,6 @@ def test_mask_weights_sets_unconnected_loaded_weights_to_0():
     torch.nn.init.constant_(g.net.hidden.weight, -2.0)
     g.growth.mask_weights()
     assert torch.equal(g.weight, torch.where(g.connected, -2.0, 0.0)) and not g.weight[~g.connected].signbit().any()
-
-
-# -- errors ----------------------------------------------------------------------------------------------------------------------
-
-
-class Unmaskable(Model):
-    """A model without maskable parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 3)
-
-
-def refusal(net: torch.nn.Module, name: str, counts: dict[int, int]) -> str:
-    optimizers = build_optimizer(optimizer(name), net, torch.device("cpu"))
-    config = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], "random")
-    with pytest.raises(ConfigError) as caught:
-        build_growth(config, net, optimizers, StepSchedule(1200, counts), 0)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_growth_that_is_impossible_raises_one_line():
-    assert "does not support growth" in refusal(Unmaskable(), "adamw", COUNTS)
-    assert "muon may change unconnected weights of hidden.weight" in refusal(Net(torch.float32), "muon", COUNTS)
-    assert "connects none of the 1200 weights of hidden.weight" in refusal(Net(torch.float32), "sgd", {0: 0})
-    frozen = Net(torch.float32)
-    frozen.hidden.weight.requires_grad_(False)
-    assert "are frozen" in refusal(frozen, "adamw", COUNTS)
 
 
 # -- law 5 -----------------------------------------------------------------------------------------------------------------------

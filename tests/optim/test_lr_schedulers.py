@@ -18,6 +18,7 @@ GOLDEN = {
     "linear": (LinearConfig("linear", "20%", 0.0), [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]),
     "constant": (ConstantConfig("constant", "4steps"), [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
     "step": (StepConfig("step", "0steps", ["1epochs", "80%"], 0.1), [1.0, 1.0, 1.0, 1.0, 1.0, 0.1, 0.1, 0.1, 0.01, 0.01]),
+    "warm-up only": (CosineConfig("cosine", "10steps", 0.0), [(step + 1) / 10 for step in range(10)]),
     "wsd_linear": (WSDConfig("wsd", "1steps", "4steps", "linear", 0.2), [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4]),
     "wsd_sqrt": (WSDConfig("wsd", "2steps", "40%", "sqrt", 0.0), [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.2928932, 0.1339746]),
     "wsd_cosine": (WSDConfig("wsd", "2steps", "2steps", "cosine", 0.0), [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5]),
@@ -25,25 +26,14 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_curves(name):
+def test_golden_curves_are_pure_positive_and_at_most_1(name):
     config, expected = GOLDEN[name]
     schedule = build_scheduler(config, 1.0, total_steps=10, steps_per_epoch=5)
-    assert [schedule.scale(step) for step in range(10)] == pytest.approx(expected, abs=1e-7)
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_the_scale_is_pure_positive_and_at_most_1(name):
-    schedule = build_scheduler(GOLDEN[name][0], 1.0, 10, 5)
-    forward = [schedule.scale(step) for step in range(10)]
-    assert [schedule.scale(step) for step in reversed(range(10))] == forward[::-1]
-    assert all(0 < scale <= 1 for scale in forward)
+    found = [schedule.scale(step) for step in range(10)]
+    assert found == pytest.approx(expected, abs=1e-7) and all(0 < scale <= 1 for scale in found)
+    assert [schedule.scale(step) for step in reversed(range(10))] == found[::-1]
     assert schedule.state_dict() == {} and schedule.observe({"val/loss": 1.0}) is False
     schedule.load_state_dict({})
-
-
-def test_a_warmup_as_long_as_the_run():
-    schedule = build_scheduler(CosineConfig("cosine", "10steps", 0.0), 1.0, 10, 5)
-    assert [schedule.scale(step) for step in range(10)] == pytest.approx([(step + 1) / 10 for step in range(10)])
 
 
 @pytest.mark.parametrize(

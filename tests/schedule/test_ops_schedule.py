@@ -73,36 +73,28 @@ def test_the_summary_lists_the_steps_at_which_events_are_due(seed: int) -> None:
         assert not is_due(resolved.last_step + 1) and not is_due(0)
 
 
-def test_partial_passes_due() -> None:
-    resolved = resolve(validate_partial_mask_meta=["50%"], all_combinations_at_end=True)
-    ops = OpsSchedule(resolved)
-    assert list(ops.partial_validations_due(50)) == [0, 1] and list(ops.partial_validations_due(51)) == []
-    assert list(ops.partial_validations_due(100)) == list(range(6))
-
-
-def test_passes_at_end() -> None:
-    ops = OpsSchedule(resolve())
-    assert ops.passes_at_end() == [
-        ("validate", None),
-        ("validate_mask_meta", None),
-        ("validate_partial_mask_meta", 0),
-        ("validate_partial_mask_meta", 1),
-    ]
+def test_partial_passes_due_and_passes_at_end() -> None:
+    ops = OpsSchedule(resolve(validate_partial_mask_meta=["50%"], all_combinations_at_end=True))
+    assert [list(ops.partial_validations_due(step)) for step in (50, 51, 100)] == [[0, 1], [], [*range(6)]]
+    partial = [("validate_partial_mask_meta", index) for index in (0, 1)]
+    assert OpsSchedule(resolve()).passes_at_end() == [("validate", None), ("validate_mask_meta", None), *partial]
     assert OpsSchedule(resolve(validate_at_end=False)).passes_at_end() == []
 
 
 def test_probabilities_follow_their_ramps() -> None:
-    config = make_config(
+    """In a copy too, as loader workers receive one."""
+    resolved = resolve(
+        checkpoint=["15min"],
         meta_mask_prob=RampConfig(1.0, 0.0, "0%", "50%"),
         partial_meta_mask_prob=RampConfig(0.0, 0.5, "50%", "100%"),
         null_mask_prob=RampConfig(0.25, 0.25, "0%", "100%"),
         mixup_prob=RampConfig(0.0, 1.0, "2epochs", "2epochs"),
     )
-    ops = OpsSchedule(resolve_all_schedule_params(config, 100, 10))
+    assert pickle.loads(pickle.dumps(resolved)) == resolved
+    ops = pickle.loads(pickle.dumps(OpsSchedule(resolved)))
     assert [ops.get_meta_mask_prob(s) for s in (0, 25, 50, 99)] == [1.0, 0.5, 0.0, 0.0]
     assert [ops.get_partial_meta_mask_prob(s) for s in (0, 50, 75)] == [0.0, 0.0, 0.25]
-    assert ops.get_null_mask_prob(60) == 0.25
-    assert [ops.get_mixup_prob(s) for s in (19, 20)] == [0.0, 1.0]
+    assert ops.get_null_mask_prob(60) == 0.25 and [ops.get_mixup_prob(s) for s in (19, 20)] == [0.0, 1.0]
 
 
 def test_mixup_group_level_by_epoch() -> None:
@@ -112,44 +104,20 @@ def test_mixup_group_level_by_epoch() -> None:
     assert OpsSchedule(resolve()).get_mixup_group_level(3) is None
 
 
-def test_it_can_be_pickled_for_workers() -> None:
-    ops = OpsSchedule(resolve(checkpoint=["15min"], mixup_prob=RampConfig(0.0, 1.0, "0%", "100%")))
-    assert pickle.loads(pickle.dumps(ops)).get_mixup_prob(50) == 0.5
-
-
-def test_checkpoints_by_the_clock() -> None:
+def test_checkpoints_and_reports_by_the_clock() -> None:
     now = [0.0]
-    ops = OpsSchedule(resolve(checkpoint=["50%", "1min"], checkpoint_at_end=False), clock=lambda: now[0])
-
-    def saves(step: int) -> bool:
-        return ops.should_save_checkpoint(step, ops.checkpoint_due_by_clock())
-
-    assert not saves(3)
-    now[0] = 61.0
-    assert saves(4) and not saves(5)
-    now[0] = 110.0
-    assert saves(50)  # due by its step, which restarts the interval of a minute
-    now[0] = 130.0
-    assert not saves(51)
-    now[0] = 171.0
-    assert saves(52)
-
-
-def test_a_rank_other_than_0_saves_by_rank_0s_clock_and_restarts_its_interval() -> None:
-    now = [0.0]
-    config = make_config(checkpoint=["1min"], checkpoint_at_end=False)
-    ops = OpsSchedule(resolve_all_schedule_params(config, 100, 10), clock=lambda: now[0])
-    now[0] = 1e9
-    assert not ops.should_save_checkpoint(9) and ops.should_save_checkpoint(10, by_clock=True)
-    assert not ops.checkpoint_due_by_clock()
-
-
-def test_reports_by_the_clock() -> None:
-    now = [0.0]
-    ops = OpsSchedule(resolve(report=["50%", "30s"]), clock=lambda: now[0])
-    assert [ops.should_report(s) for s in (49, 50)] == [False, True]
-    now[0] = 31.0
-    assert ops.should_report(51) and not ops.should_report(52)
+    clocked = resolve(checkpoint=["50%", "1min"], checkpoint_at_end=False, report=["50%", "30s"])
+    ops, other = (OpsSchedule(clocked, clock=lambda: now[0]) for _ in range(2))
+    # seconds, step, saved: step 50 is due by its step, which restarts the interval of a minute
+    for seconds, step, saved in ((0, 3, False), (61, 4, True), (61, 5, False), (110, 50, True), (130, 51, False), (171, 52, True)):
+        now[0] = seconds
+        assert ops.should_save_checkpoint(step, ops.checkpoint_due_by_clock()) == saved, step
+    assert [other.should_report(s) for s in (49, 49, 50)] == [True, False, True]
+    now[0] += 31.0
+    assert other.should_report(51) and not other.should_report(52)
+    # another rank saves when rank 0 does, which restarts its own interval
+    assert not other.should_save_checkpoint(9) and other.should_save_checkpoint(10, by_clock=True)
+    assert not other.checkpoint_due_by_clock()
 
 
 def test_should_stop_early_checks_every_limit() -> None:

@@ -1,5 +1,3 @@
-import pickle
-
 import pytest
 
 from linnaeus.config.schema_optimization import LinearGrowthConfig, StepConfig, WSDConfig
@@ -108,11 +106,6 @@ def test_the_note_names_the_density_of_the_last_growth(every: str, reached: floa
     notes = unreached(resolve(growth=growth, early_stop={"max_steps": 50}))
     expected = f"growth: the ramp ends at step 90, after the last step 50, and reaches {reached:g}"
     assert expected in notes
-
-
-def test_it_can_be_pickled() -> None:
-    resolved = resolve(checkpoint=["7%", "15min"])
-    assert pickle.loads(pickle.dumps(resolved)) == resolved
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -276,6 +276,22 @@ def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> N
             member.kill()
     failed = [f"process {rank}:\n{text[-6000:]}" for rank, (member, text) in enumerate(zip(members, texts)) if member.returncode]
     assert not failed, "\n".join(failed)
+
+
+def run_on_one_and_two(root: Path, names: Iterable[str], make_job: Callable[[str, Path, int], dict[str, Any]]) -> Path:
+    """Run `make_job(name, folder, processes)` of each name on one process and on two, in <root>/<processes>/<name>. Return `root`."""
+    for processes in (1, 2):
+        jobs = []
+        for name in names:
+            folder = root / str(processes) / name
+            folder.mkdir(parents=True)
+            jobs.append(make_job(name, folder, processes))
+        if processes == 2:
+            run_group(2, jobs, root)
+        for one in jobs if processes == 1 else ():
+            run_job(one)
+    torch.use_deterministic_algorithms(False)
+    return root
 
 
 def run_job(one: dict[str, Any]) -> None:

@@ -174,20 +174,11 @@ JOBS = {
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """Return the root of the runs, in <processes>/<job>."""
-    root = tmp_path_factory.mktemp("processes")
-    for processes in (1, 2):
-        jobs = []
-        for name, more in JOBS.items():
-            folder = root / str(processes) / name
-            folder.mkdir(parents=True)
-            jobs.append(runs.job("language" if name == "language" else "vectors", folder, *more, watch=["masks_of_each_rank"]))
-        if processes == 1:
-            for one in jobs:
-                runs.run_job(one)
-        else:
-            runs.run_group(processes, jobs, root)
-    torch.use_deterministic_algorithms(False)
-    return root
+
+    def job(name, folder, processes):
+        return runs.job("language" if name == "language" else "vectors", folder, *JOBS[name], watch=["masks_of_each_rank"])
+
+    return runs.run_on_one_and_two(tmp_path_factory.mktemp("processes"), JOBS, job)
 
 
 @pytest.mark.parametrize("name", JOBS)

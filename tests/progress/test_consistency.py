@@ -28,8 +28,7 @@ def test_no_warning_when_the_loader_is_as_planned(caplog: pytest.LogCaptureFixtu
 def test_a_short_loader_gives_one_warning_with_both_numbers(caplog: pytest.LogCaptureFixture) -> None:
     checker = checker_of(90)
     assert not any(checker.validate_epoch_steps(epoch, 90) for epoch in range(4))
-    assert len(caplog.records) == 1
-    record = caplog.records[0]
+    (record,) = caplog.records
     assert record.name == "linnaeus" and record.levelno == logging.WARNING
     text = record.getMessage()
     assert "90 updates" in text and "100 were planned" in text and "-10.0 %" in text and "behind" in text and "\n" not in text
@@ -38,9 +37,8 @@ def test_a_short_loader_gives_one_warning_with_both_numbers(caplog: pytest.LogCa
 def test_an_epoch_with_a_wrong_number_of_updates_gives_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     checker = checker_of(100)
     assert checker.validate_epoch_steps(0, 100) and not checker.validate_epoch_steps(1, 112) and not checker.validate_epoch_steps(2, 90)
-    assert [
-        r.getMessage().startswith("epoch 2 has 112 updates but 100 were planned (+12.0 %): training runs ahead") for r in caplog.records
-    ] == [True]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("epoch 2 has 112 updates but 100 were planned (+12.0 %): training runs ahead")
 
 
 def test_the_last_epoch_may_be_cut_short(caplog: pytest.LogCaptureFixture) -> None:

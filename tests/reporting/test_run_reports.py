@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -12,11 +10,10 @@ from unittest import mock
 
 import pytest
 
-from linnaeus.checkpoint import CheckpointWriter
-from linnaeus.reporting.progress_report import SECTIONS
+from linnaeus.config.schema import Config
 from linnaeus.train import loop
 from tests import runs
-from tests.vectors.workload import VectorsWorkload
+from tests.vectors.workload import MLP, VectorsWorkload
 
 SETTINGS = ["schedule.report=[1%]", "schedule.validate=[25%]", "schedule.checkpoint=[10steps]"]
 
@@ -88,30 +85,16 @@ def test_times_are_in_timings_with_that_of_reporting(whole: Path) -> None:
     assert "recent/mfu" not in last, "this model has no flops_per_sample"
 
 
-class Additions:
-    """Additions of a workload and a model."""
-
-    units = ("numbers", 8)
-
-    @staticmethod
-    def report_rows(self: Any, model: Any, global_step: int) -> dict[str, Any]:
-        return {"phase": "late" if global_step > 5 else "early", "phase/description": "as it goes", "root/length": 0.5 * global_step}
+def report_rows(self: Any, model: Any, global_step: int) -> dict[str, Any]:
+    return {"phase": "late" if global_step > 5 else "early", "phase/description": "as it goes", "root/length": 0.5 * global_step}
 
 
-@contextmanager
-def added() -> Iterator[None]:
-    with (
-        mock.patch.object(VectorsWorkload, "units", Additions.units, create=True),
-        mock.patch.object(VectorsWorkload, "report_rows", Additions.report_rows, create=True),
-        mock.patch("tests.vectors.workload.MLP.active_parameters", lambda model: 11, create=True),
-        mock.patch("tests.vectors.workload.MLP.flops_per_sample", lambda model: 5000, create=True),
-    ):
-        yield
-
-
-def test_a_workload_and_a_model_add_to_it(tmp_path: Path) -> None:
-    with added():
-        run = runs.run("vectors", tmp_path, "trainer.length=10steps", "schedule.report=[1%]", "logger.peak_tflops=0.001")
+def test_a_workload_and_a_model_add_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VectorsWorkload, "units", ("numbers", 8))
+    monkeypatch.setattr(VectorsWorkload, "report_rows", report_rows)
+    monkeypatch.setattr(MLP, "active_parameters", lambda model: 11)
+    monkeypatch.setattr(MLP, "flops_per_sample", lambda model: 5000)
+    run = runs.run("vectors", tmp_path, "trainer.length=10steps", "schedule.report=[1%]", "logger.peak_tflops=0.001")
     found = reports(run)
     assert [row["phase"] for row in found] == ["early"] * 6 + ["late"] * 5
     assert [row["root/length"] for row in found] == [0.5 * step for step in range(11)]
@@ -173,30 +156,18 @@ def test_the_language_workload_counts_its_tokens(tmp_path: Path, killed: bool) -
 # -- a constant loss -----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def a_loss_of(value: float) -> Iterator[None]:
-    """Make the loss of every label `value`, with a gradient of 0."""
-
-    def loss_sums(self: Any, outputs: dict[str, Any], batch: dict[str, Any]) -> Any:
-        return ((0 * outputs["y"] + value) * batch["known"]).sum(0)
-
-    with mock.patch.object(VectorsWorkload, "loss_sums", loss_sums):
-        yield
+def loss_sums(self: Any, outputs: dict[str, Any], batch: dict[str, Any]) -> Any:
+    """Return a loss of 2 for every label, with a gradient of 0."""
+    return ((0 * outputs["y"] + 2) * batch["known"]).sum(0)
 
 
 @pytest.mark.parametrize("log", ["1steps", "7steps", "100%", ""])
 @pytest.mark.parametrize("micro_batch_size", [32, 8])
 def test_a_constant_loss_of_2_is_reported_as_2(tmp_path: Path, micro_batch_size: int, log: str) -> None:
     """For any accumulation and log interval, in every report, also smoothed. 85 samples give partial windows."""
-    with a_loss_of(2.0):
-        run = runs.run(
-            "vectors",
-            tmp_path,
-            "trainer.length=25steps",
-            "schedule.report=[1steps]",
-            f"schedule.log=[{log}]",
-            f"trainer.micro_batch_size={micro_batch_size}",
-        )
+    more = ["schedule.report=[1steps]", f"schedule.log=[{log}]", f"trainer.micro_batch_size={micro_batch_size}"]
+    with mock.patch.object(VectorsWorkload, "loss_sums", loss_sums):
+        run = runs.run("vectors", tmp_path, "trainer.length=25steps", *more)
     found = reports(run)
     assert len(found) == 26 and "train/loss" not in found[0]
     for row in found[1:]:
@@ -217,66 +188,33 @@ def test_a_report_between_two_rows_does_not_change_them(tmp_path: Path) -> None:
 
 # -- kills and processes -------------------------------------------------------------------------------------------------------
 
-KILLS = {
-    "before the first checkpoint": (loop, "train_one_step", 4, False),
-    "between checkpoints": (loop, "train_one_step", 58, False),
-    "before a checkpoint is saved": (CheckpointWriter, "save", 5, False),
-    "in a report, before its row": (SECTIONS, "loss", 44, False),
-}
 
-
-@pytest.mark.parametrize("when", [*KILLS])
-def test_each_report_is_written_once_across_a_kill(tmp_path: Path, whole: Path, when: str) -> None:
-    """The file equals that of the run without a kill byte for byte."""
-    owner, name, call, after = KILLS[when]
-    config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
-    if owner is SECTIONS:
-        kill = killed_section(name, call)
-    else:
-        kill = runs.killed(owner, name, call, after)
-    with kill:
-        runs.start(config)
-    path = runs.run_path(config)
-    assert 1 < len(reports(path)) < 101
-    assert runs.start(config) == 0
-    assert (path / "reports.jsonl").read_bytes() == (whole / "reports.jsonl").read_bytes()
-
-
-@contextmanager
-def killed_section(name: str, call: int) -> Iterator[None]:
-    original, calls = SECTIONS[name], 0
-
-    def dying(data: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise runs.Killed
-        return original(data)
-
-    with mock.patch.dict(SECTIONS, {name: dying}), mock.patch("linnaeus.train.record_failure", lambda training, error: None):
-        try:
-            yield
-        except runs.Killed:
-            return
-    raise AssertionError("the run was not killed")
-
-
-def test_negative_control_without_the_cut_reports_are_written_twice(tmp_path: Path, whole: Path) -> None:
+@pytest.fixture
+def killed(tmp_path: Path) -> Config:
+    """The configuration of a run that was killed between two checkpoints."""
     config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
     with runs.killed(loop, "train_one_step", 58):
         runs.start(config)
+    assert 1 < len(reports(runs.run_path(config))) < 101
+    return config
+
+
+def test_each_report_is_written_once_across_a_kill(killed: Config, whole: Path) -> None:
+    """The file equals that of the run without a kill byte for byte. `tests/laws/test_last_report.py` kills at other places."""
+    assert runs.start(killed) == 0
+    assert (runs.run_path(killed) / "reports.jsonl").read_bytes() == (whole / "reports.jsonl").read_bytes()
+
+
+def test_negative_control_without_the_cut_reports_are_written_twice(killed: Config) -> None:
     with mock.patch("linnaeus.reporting.rows.RowWriter.truncate", lambda self, rows: 0):
-        assert runs.start(config) == 0
-    assert len(reports(runs.run_path(config))) > 101
+        assert runs.start(killed) == 0
+    assert len(reports(runs.run_path(killed))) > 101
 
 
-def test_missing_rows_are_logged(tmp_path: Path) -> None:
-    config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
-    with runs.killed(loop, "train_one_step", 58):
-        runs.start(config)
-    path = runs.run_path(config)
+def test_missing_rows_are_logged(killed: Config) -> None:
+    path = runs.run_path(killed)
     (path / "reports.jsonl").write_text("".join((path / "reports.jsonl").read_text().splitlines(keepends=True)[:5]))
-    assert runs.start(config) == 0
+    assert runs.start(killed) == 0
     assert "reports.jsonl lacks" in (path / "train.log").read_text()
 
 

@@ -1,13 +1,8 @@
-"""Gradient surgery: the gradient of the weighted sum of losses equals surgery on the task gradients themselves.
-
-If the library is not installed, a few lines replace it, so that the code around it is tested.
-"""
+"""Gradient surgery: the gradient of the weighted sum of losses equals surgery on the task gradients themselves."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-import types
 
 import pytest
 import torch
@@ -15,34 +10,6 @@ import torch
 from linnaeus.errors import ConfigError
 from linnaeus.weighting import Measurements, Surgery
 from linnaeus.weighting import surgery as module
-
-INSTALLED = importlib.util.find_spec("torchjd") is not None
-
-
-class ReplacementPCGrad:
-    """PCGrad on a Gramian, with orders from torch's global generator, like the library."""
-
-    def __call__(self, gramian):
-        assert gramian.isfinite().all() and gramian.device.type == "cpu"
-        tasks, rows = len(gramian), []
-        for task in range(tasks):
-            row = torch.eye(tasks, dtype=gramian.dtype)[task].clone()
-            for other in torch.randperm(tasks).tolist():
-                product = gramian[other] @ row
-                if other != task and product < 0:
-                    row[other] -= product / gramian[other, other]
-            rows.append(row)
-        return torch.stack(rows).sum(0)
-
-
-@pytest.fixture(params=["replacement", *(["torchjd"] if INSTALLED else [])])
-def library(request, monkeypatch):
-    if request.param == "replacement":
-        package = types.ModuleType("torchjd")
-        package.aggregation = types.ModuleType("torchjd.aggregation")
-        package.aggregation.PCGradWeighting = ReplacementPCGrad
-        monkeypatch.setitem(sys.modules, "torchjd", package)
-        monkeypatch.setitem(sys.modules, "torchjd.aggregation", package.aggregation)
 
 
 def measured(rows, update=1):
@@ -53,7 +20,7 @@ def vectors(*rows):
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def test_the_weighted_sum_equals_the_sum_of_projected_gradients(library):
+def test_the_weighted_sum_equals_the_sum_of_projected_gradients():
     """With two tasks the order has no effect: each gradient loses its component along the other (Yu et al. 2020, algorithm 1)."""
     g = vectors([1.0, 0.5, 0.0], [-2.0, 0.3, 1.0])
     projected = [g[0] - (g[0] @ g[1]) / (g[1] @ g[1]) * g[1], g[1] - (g[0] @ g[1]) / (g[0] @ g[0]) * g[0]]
@@ -65,7 +32,7 @@ def test_the_weighted_sum_equals_the_sum_of_projected_gradients(library):
     assert surgery.weights.sum().item() == pytest.approx(2.0)
 
 
-def test_configured_weights_scale_the_gradients_before_surgery(library):
+def test_configured_weights_scale_the_gradients_before_surgery():
     g = vectors([1.0, 0.5], [-2.0, 0.3])
     weighted, scaled = Surgery(torch.tensor([0.5, 1.5]).double(), "pcgrad", 0), Surgery(torch.ones(2).double(), "pcgrad", 0)
     weighted.finish(measured(g))
@@ -74,7 +41,7 @@ def test_configured_weights_scale_the_gradients_before_surgery(library):
     torch.testing.assert_close(a / a.norm(), b / b.norm())
 
 
-def test_without_conflict_or_gradient_the_configured_weights_are_used(library):
+def test_without_conflict_or_gradient_the_configured_weights_are_used():
     surgery = Surgery(torch.tensor([0.5, 1.5, 1.0]).double(), "pcgrad", 0)
     surgery.finish(measured(vectors([-1.0, 0.5], [2.0, 0.3], [1.0, 1.0])))
     assert surgery.weights.tolist() != [0.5, 1.5, 1.0]
@@ -85,7 +52,7 @@ def test_without_conflict_or_gradient_the_configured_weights_are_used(library):
     assert surgery.weights[1] == 1.5 and surgery.weights.isfinite().all()
 
 
-def test_orders_depend_on_the_number_of_the_update_and_restore_the_generator(library):
+def test_orders_depend_on_the_number_of_the_update_and_restore_the_generator():
     g = vectors([1.0, 0.2, 0.0], [-1.0, 1.0, 0.3], [-0.5, -2.0, 1.0], [0.3, -0.4, -1.0])
     found = {}
     for update in (*range(1, 40), *range(39, 0, -1)):
@@ -106,7 +73,6 @@ def test_a_missing_library_raises_one_line_with_the_install_command(monkeypatch)
     assert "pip install -e '.[surgery]'" in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.skipif(not INSTALLED, reason="torchjd is not installed")
 def test_the_library_has_every_method():
     for method in module.METHODS:
         try:

@@ -9,13 +9,6 @@ export, __main__                         `python -m linnaeus.workloads.taxonomy.
 """
 
 from linnaeus.workloads.taxonomy.biota.biota_source import build_source
+from linnaeus.workloads.taxonomy.biota.oracle import ceilings
 
 __all__ = ["build_source", "ceilings"]
-
-
-def __getattr__(name: str):
-    if name == "ceilings":  # imported on first use: only the end of a run needs it
-        from linnaeus.workloads.taxonomy.biota.oracle import ceilings
-
-        return ceilings
-    raise AttributeError(name)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from linnaeus.workloads.taxonomy.biota.export import export, write_sheet
+from linnaeus.workloads.taxonomy.biota.oracle import ceilings, format_ceilings
 from linnaeus.workloads.taxonomy.config import BiotaConfig
 
 
@@ -61,7 +63,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _config(arguments: argparse.Namespace) -> BiotaConfig:
+def biota_config(train: int = 10000, validation: int = 2000, size: int = 64, world: int = 0) -> BiotaConfig:
+    """Return a configuration of the source outside a run."""
     return BiotaConfig(
         name="biota",
         last_batch="keep",
@@ -71,38 +74,33 @@ def _config(arguments: argparse.Namespace) -> BiotaConfig:
         components=["SPATIAL", "TEMPORAL", "ELEVATION"],
         sampling="natural",
         sampling_rank=None,
-        image_size=getattr(arguments, "size", 64),
-        train_samples=arguments.train,
-        validation_samples=arguments.validation,
-        world=arguments.world,
+        image_size=size,
+        train_samples=train,
+        validation_samples=validation,
+        world=world,
     )
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    if arguments.command == "export":
-        from linnaeus.workloads.taxonomy.biota.export import export
-
-        print(f"{export(_config(arguments), arguments.path)} photographs and manifest.csv written to {arguments.path}")
-    elif arguments.command == "sheet":
-        from linnaeus.workloads.taxonomy.biota.export import write_sheet
-
-        write_sheet(arguments.path, arguments.world, arguments.size)
-        print(f"all species of world {arguments.world} written to {arguments.path}")
-    else:
-        from linnaeus.workloads.taxonomy.biota.oracle import ceilings, format_ceilings
-
-        print(format_ceilings(ceilings(_config(arguments))))
+def _run(command: str, path: Path | None = None, **options: int) -> str:
+    """Run a command and return the text to print. Raises ValueError for a sheet that is not a PNG."""
+    if command == "ceilings":
+        return format_ceilings(ceilings(biota_config(**options)))
+    assert path is not None
+    if command == "export":
+        return f"{export(biota_config(**options), path)} photographs and manifest.csv written to {path}"
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"{path} must end in .png")
+    write_sheet(path, options["world"], options["size"])
+    return f"all species of world {options['world']} written to {path}"
 
 
 def main(argv: list[str]) -> int:
     """Run the command and return the exit status: 0, or 2 after one line on stderr for a user's mistake."""
-    arguments = _arguments(argv)
+    arguments = vars(_arguments(argv))
     try:
-        if arguments.command == "sheet" and arguments.path.suffix.lower() != ".png":
-            raise ValueError(f"{arguments.path} must end in .png")
-        _run(arguments)
+        print(_run(**arguments))
     except (OSError, ValueError) as error:
-        print(f"biota {arguments.command}: {error}", file=sys.stderr)
+        print(f"biota {arguments['command']}: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 def fingerprint(config: BiotaConfig) -> str:
     """Return a hash of everything that determines a photograph or a number of the source: 16 hex digits."""
-    parts: tuple = (GENERATOR_VERSION, config.world, config.train_samples, config.validation_samples, config.image_size)
-    if config.ranks is not None:
-        parts += tuple(config.ranks)
+    counts = (config.train_samples, config.validation_samples)
+    parts = (GENERATOR_VERSION, config.world, *counts, config.image_size, *(config.ranks or ()))
     return hashlib.sha256(("biota:" + ":".join(map(str, parts))).encode()).hexdigest()[:16]
 
 
@@ -33,6 +32,7 @@ def build_source(config: BiotaConfig) -> Source:
     count = config.train_samples + config.validation_samples
     samples = np.arange(count)
     species = species_of(world, samples)
+    orders, families, genera, _ = world.tree.sizes
     ranks, _ = choose_ranks(config, world.tree.ranks, world.tree.sizes)
     return Source(
         tree=world.tree.subset(ranks),
@@ -42,14 +42,8 @@ def build_source(config: BiotaConfig) -> Source:
         split=np.where(samples < config.train_samples, TRAIN, VALIDATION).astype(np.int8),
         images=BiotaReader(config.world, count, config.image_size),
         fingerprint=fingerprint(config),
-        notes=(_describe(config),),
-    )
-
-
-def _describe(config: BiotaConfig) -> str:
-    """Return a line with the numbers of taxa and individuals."""
-    orders, families, genera, species = build_world(config.world).tree.sizes
-    return (
-        f"biota world {config.world}: {orders} orders, {families} families, {genera} genera, {species} species; "
-        f"{config.train_samples} individuals for training, {config.validation_samples} others for validation"
+        notes=(
+            f"biota world {config.world}: {orders} orders, {families} families, {genera} genera, {len(world.prior)} species; "
+            f"{config.train_samples} individuals for training, {config.validation_samples} others for validation",
+        ),
     )

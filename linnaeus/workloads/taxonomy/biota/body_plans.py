@@ -35,11 +35,8 @@ class BodyPlan:
     name: str
     kingdom: str  # animal or plant; sets the endings of names
     order_ending: str  # of the order's name
-    figure: Callable[[Array, Array, list[Array], Array], Figure]  # (u, v, proportions, pixel)
-    families: tuple[tuple[float, ...], ...]  # eight proportions of each family
-    variability: tuple[float, ...]  # variation of each proportion between genera, in units of 12 %
-    max_rotation: float  # largest rotation of an individual to each side, in full turns
     background: str  # key of `background.GROUNDS`
+    figure: Callable[[Array, Array, list[Array], Array], Figure]  # (u, v, proportions, pixel)
 
 
 def _beetle(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
@@ -199,75 +196,44 @@ def _leaf(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
     )
 
 
-BODY_PLANS: tuple[BodyPlan, ...] = (
-    BodyPlan(
-        "beetle",
-        "animal",
-        "optera",
-        _beetle,
-        (
-            (0.58, 0.52, 0.20, 0.34, 0.17, 0.18, 0.25, 0.02),
-            (0.66, 0.25, 0.17, 0.20, 0.13, 0.42, 1.15, 0.02),
-            (0.52, 0.36, 0.26, 0.36, 0.19, 0.34, 0.28, 0.34),
-        ),
-        (0.6, 1, 1, 1, 0.5, 1, 1, 1),
-        0.5,
-        "bark",
-    ),
-    BodyPlan(
-        "moth",
-        "animal",
-        "optera",
-        _moth,
-        (
-            (0.92, 0.42, 0.52, 0.74, -0.75, 0.56, 0.0, 0.08),
-            (1.08, 0.10, 0.30, 0.62, -0.62, 0.32, 0.0, 0.15),
-            (0.95, 0.55, 0.40, 0.80, -0.95, 0.40, 0.42, 0.07),
-        ),
-        (0.5, 1.5, 1, 0.7, 0.7, 1, 1, 1),
-        0.5,
-        "foliage",
-    ),
-    BodyPlan(
-        "fish",
-        "animal",
-        "iformes",
-        _fish,
-        (
-            (0.70, 0.30, 0.12, 0.34, 0.65, 0.20, 0.14, 0.10),
-            (0.60, 0.58, 0.02, 0.26, 0.10, 0.26, 0.24, -0.10),
-            (0.88, 0.15, 0.06, 0.18, 0.0, 0.14, 0.10, -0.25),
-        ),
-        (0.4, 0.9, 1, 1, 1, 1.3, 1.3, 1),
-        0.5,
-        "water",
-    ),
-    BodyPlan(
-        "flower",
-        "plant",
-        "ales",
-        _flower,
-        (
-            (5.0, 0.82, 0.55, 0.45, 0.10, 0.17, 0.95, 0.25),
-            (4.0, 0.84, 0.80, 1.30, 0.0, 0.13, 0.75, -0.2),
-            (11.0, 0.86, 0.45, 0.7, 0.0, 0.30, 0.6, 0.15),
-        ),
-        (0.5, 0.3, 0.8, 1, 1, 1, 1, 1),
-        0.5,
-        "foliage",
-    ),
-    BodyPlan(
-        "leaf",
-        "plant",
-        "ales",
-        _leaf,
-        (
-            (0.92, 0.36, 0.25, 1.0, 0.0, 0.0, 0.14, 0.35),
-            (0.88, 0.60, -0.10, 5.0, 0.50, 0.5, 0.0, 0.25),
-            (0.90, 0.66, 0.20, 9.0, 0.88, 1.0, 0.0, 0.30),
-        ),
-        (0.3, 1.3, 1, 0.3, 0.5, 0.6, 1, 1),
-        0.5,
-        "litter",
-    ),
+BODY_PLANS = (
+    BodyPlan("beetle", "animal", "optera", "bark", _beetle),
+    BodyPlan("moth", "animal", "optera", "foliage", _moth),
+    BodyPlan("fish", "animal", "iformes", "water", _fish),
+    BodyPlan("flower", "plant", "ales", "foliage", _flower),
+    BodyPlan("leaf", "plant", "ales", "litter", _leaf),
 )
+FAMILIES = {  # body plan -> the eight proportions of each family
+    "beetle": (
+        (0.58, 0.52, 0.20, 0.34, 0.17, 0.18, 0.25, 0.02),
+        (0.66, 0.25, 0.17, 0.20, 0.13, 0.42, 1.15, 0.02),
+        (0.52, 0.36, 0.26, 0.36, 0.19, 0.34, 0.28, 0.34),
+    ),
+    "moth": (
+        (0.92, 0.42, 0.52, 0.74, -0.75, 0.56, 0.0, 0.08),
+        (1.08, 0.10, 0.30, 0.62, -0.62, 0.32, 0.0, 0.15),
+        (0.95, 0.55, 0.40, 0.80, -0.95, 0.40, 0.42, 0.07),
+    ),
+    "fish": (
+        (0.70, 0.30, 0.12, 0.34, 0.65, 0.20, 0.14, 0.10),
+        (0.60, 0.58, 0.02, 0.26, 0.10, 0.26, 0.24, -0.10),
+        (0.88, 0.15, 0.06, 0.18, 0.0, 0.14, 0.10, -0.25),
+    ),
+    "flower": (
+        (5.0, 0.82, 0.55, 0.45, 0.10, 0.17, 0.95, 0.25),
+        (4.0, 0.84, 0.80, 1.30, 0.0, 0.13, 0.75, -0.2),
+        (11.0, 0.86, 0.45, 0.7, 0.0, 0.30, 0.6, 0.15),
+    ),
+    "leaf": (
+        (0.92, 0.36, 0.25, 1.0, 0.0, 0.0, 0.14, 0.35),
+        (0.88, 0.60, -0.10, 5.0, 0.50, 0.5, 0.0, 0.25),
+        (0.90, 0.66, 0.20, 9.0, 0.88, 1.0, 0.0, 0.30),
+    ),
+}
+VARIABILITY = {  # body plan -> variation of each proportion between genera, in units of 12 %
+    "beetle": (0.6, 1, 1, 1, 0.5, 1, 1, 1),
+    "moth": (0.5, 1.5, 1, 0.7, 0.7, 1, 1, 1),
+    "fish": (0.4, 0.9, 1, 1, 1, 1.3, 1.3, 1),
+    "flower": (0.5, 0.3, 0.8, 1, 1, 1, 1, 1),
+    "leaf": (0.3, 1.3, 1, 0.3, 0.5, 0.6, 1, 1),
+}

@@ -18,7 +18,7 @@ import numpy as np
 from linnaeus.workloads.taxonomy.biota.biota_source import build_source
 from linnaeus.workloads.taxonomy.biota.render import render_forms
 from linnaeus.workloads.taxonomy.biota.world import World, build_world
-from linnaeus.workloads.taxonomy.observations import TRAIN, Metadata, Source
+from linnaeus.workloads.taxonomy.observations import TRAIN, Source
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -38,55 +38,46 @@ def export(config: BiotaConfig, directory: Path) -> int:
     """Write all photographs and `manifest.csv` under `directory`, and return the number of photographs.
 
     The directory is created. Raises FileExistsError when it exists and is not empty."""
+    from PIL import Image
+
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise FileExistsError(f"{directory} is not empty; choose a new folder")
     (directory / "images").mkdir()
     source = build_source(config)
-    for start in range(0, len(source.ids), _BATCH):
-        _write_images(source, np.arange(start, min(start + _BATCH, len(source.ids))), directory)
+    count = len(source.ids)
+    for start in range(0, count, _BATCH):
+        samples = np.arange(start, min(start + _BATCH, count))
+        for i, photograph in zip(samples, source.images.read(samples), strict=True):
+            Image.fromarray(photograph).save(directory / _image_path(source, int(i)), quality=QUALITY)
     partial = directory / "manifest.csv.part"
     with partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(
-            ["path", *source.tree.ranks, "latitude", "longitude", "uncertainty", "date", "time", "elevation", "split"],
-        )
-        writer.writerows(_row(source, i) for i in range(len(source.ids)))
+        writer.writerow(["path", *source.tree.ranks, "latitude", "longitude", "uncertainty", "date", "time", "elevation", "split"])
+        writer.writerows(_row(source, i) for i in range(count))
     partial.rename(directory / "manifest.csv")
-    return len(source.ids)
+    return count
 
 
 def _image_path(source: Source, i: int) -> str:
     return f"images/{source.ids[i]}.jpg"
 
 
-def _write_images(source: Source, samples: np.ndarray, directory: Path) -> None:
-    from PIL import Image
-
-    for i, photograph in zip(samples, source.images.read(samples), strict=True):
-        Image.fromarray(photograph).save(directory / _image_path(source, int(i)), quality=QUALITY)
-
-
 def _row(source: Source, i: int) -> list[str]:
-    """Return the cells of observation i."""
+    """Return the cells of observation i, empty for null labels and NaN."""
     taxa = [names[c] if c >= 0 else "" for names, c in zip(source.tree.names, source.labels[i], strict=True)]
-    return [_image_path(source, i), *taxa, *_metadata_cells(source.metadata, i), "train" if source.split[i] == TRAIN else "val"]
-
-
-def _metadata_cells(metadata: Metadata, i: int) -> list[str]:
-    """Return latitude, longitude, uncertainty, date, time and elevation of observation i, empty where NaN."""
-
-    def number(value: float, digits: int) -> str:
-        return "" if math.isnan(value) else f"{value:.{digits}f}"
-
+    place = [_number(source.metadata.latitude[i], 5), _number(source.metadata.longitude[i], 5), _number(source.metadata.uncertainty[i], 1)]
+    day, hour = float(source.metadata.day[i]), float(source.metadata.hour[i])
     date = time = ""
-    if not math.isnan(metadata.day[i]):
-        date = (datetime.date(YEAR, 1, 1) + datetime.timedelta(days=int(float(metadata.day[i]) * 365))).isoformat()
-    if not math.isnan(metadata.hour[i]):
-        seconds = int(float(metadata.hour[i]) * 3600)
-        time = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    spatial = [number(metadata.latitude[i], 5), number(metadata.longitude[i], 5), number(metadata.uncertainty[i], 1)]
-    return [*spatial, date, time, number(metadata.elevation[i], 1)]
+    if not math.isnan(day):
+        when = datetime.datetime(YEAR, 1, 1) + datetime.timedelta(days=int(day * 365), seconds=int(hour * 3600))
+        date, time = when.date().isoformat(), when.time().isoformat()
+    split = "train" if source.split[i] == TRAIN else "val"
+    return [_image_path(source, i), *taxa, *place, date, time, _number(source.metadata.elevation[i], 1), split]
+
+
+def _number(value: float, digits: int) -> str:
+    return "" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def write_sheet(path: Path, world_number: int, size: int) -> None:
@@ -114,8 +105,7 @@ def write_sheet(path: Path, world_number: int, size: int) -> None:
 def _write_caption(pen: ImageDraw, world: World, s: int, x: int, y: int) -> None:
     """Write order and family (at the first species of a genus), name, frequency and cryptic kind of species s at (x, y)."""
     order, family = (world.tree.names[r][c] for r, c in enumerate(world.lineage[s, :2]))
-    first = s == 0 or world.lineage[s, 2] != world.lineage[s - 1, 2]
-    if first:
+    if s == 0 or world.lineage[s, 2] != world.lineage[s - 1, 2]:
         pen.text((x, y), f"{order} · {family}", fill=_FAINT)
     pen.text((x, y + 14), world.tree.names[3][s], fill=_INK)
     kind = f"separated by {world.cryptic_kind[s]}" if world.cryptic_kind[s] else ""

@@ -17,8 +17,8 @@ SPATIAL (latitude, longitude, uncertainty), TEMPORAL (day, hour) and ELEVATION a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,11 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 NULL_SPECIES = 0.06  # share of the individuals without a species label
 NULL_GENUS = 0.02  # share without a genus label; these are among the above
 MISSING = {"SPATIAL": 0.10, "TEMPORAL": 0.10, "ELEVATION": 0.15}  # share of the individuals without the component
+COMPONENT_OF = {  # in the order of the streams of random numbers
+    **{"latitude": "SPATIAL", "longitude": "SPATIAL", "day": "TEMPORAL", "hour": "TEMPORAL", "elevation": "ELEVATION"},
+    "uncertainty": "SPATIAL",  # the same for all species, so not in `MetadataDistributions`
+}
+PERIODS = {"longitude": 360.0, "day": 1.0, "hour": 24.0}
 SEPARATION = 2.8  # standard deviations between neighbours of a cryptic group; the Bayes error of two equally common species is 8 %
 _GOLDEN = 0.6180339887498949
 
@@ -49,20 +54,11 @@ def labels_of(world: World, species: np.ndarray, samples: np.ndarray) -> np.ndar
     return labels
 
 
-@dataclass(frozen=True)
-class MetadataDistributions:
-    """Centre and spread of the metadata of each species, float64 [S]; elevation in logarithms of metres."""
+class MetadataDistributions(NamedTuple):
+    """Centre and spread of each quantity by species: quantity -> float64 [S]; elevation in logarithms of metres."""
 
-    latitude: np.ndarray
-    longitude: np.ndarray
-    day: np.ndarray
-    hour: np.ndarray
-    elevation: np.ndarray
-    latitude_spread: np.ndarray
-    longitude_spread: np.ndarray
-    day_spread: np.ndarray
-    hour_spread: np.ndarray
-    elevation_spread: np.ndarray
+    centre: dict[str, np.ndarray]
+    spread: dict[str, np.ndarray]
 
 
 def _normal(stream: int, samples: np.ndarray) -> np.ndarray:
@@ -80,11 +76,10 @@ def build_distributions(world_number: int) -> MetadataDistributions:
     centre, spread, direction = rows[:, 0:5].copy(), rows[:, 5:10], rows[:, 10]
     offset = SEPARATION * (world.cryptic_index - 0.5 * (world.cryptic_size - 1))  # in standard deviations, 0 outside cryptic groups
     kind = np.array(world.cryptic_kind)
-    centre[:, 0] += np.where(kind == "range", offset * np.cos(direction) * spread[:, 0], 0.0)
-    centre[:, 1] += np.where(kind == "range", offset * np.sin(direction) * spread[:, 1], 0.0)
-    centre[:, 2] += np.where(kind == "season", offset * spread[:, 2], 0.0)
-    centre[:, 4] += np.where(kind == "elevation", offset * spread[:, 4], 0.0)
-    return MetadataDistributions(*centre.T, *spread.T)
+    shifts = ((0, "range", np.cos(direction)), (1, "range", np.sin(direction)), (2, "season", 1.0), (4, "elevation", 1.0))
+    for column, name, factor in shifts:
+        centre[:, column] += np.where(kind == name, offset * factor * spread[:, column], 0.0)
+    return MetadataDistributions(dict(zip(COMPONENT_OF, centre.T, strict=False)), dict(zip(COMPONENT_OF, spread.T, strict=False)))
 
 
 def _draw_genus(draw: Draw) -> list[float]:
@@ -103,28 +98,18 @@ def missing(world_number: int, samples: np.ndarray) -> dict[str, np.ndarray]:
 
 def draw_metadata(world: World, species: np.ndarray, samples: np.ndarray) -> Metadata:
     """Return the metadata of individuals `samples` (int64 [N]) of `species` (int64 [N]), with NaN where a component is missing."""
-    p = build_distributions(world.number)
-    noise = [_normal(key(world.number, SYNTHETIC, 5, i), samples) for i in range(6)]
+    centre, spread = build_distributions(world.number)
+    noise = {name: _normal(key(world.number, SYNTHETIC, 5, i), samples) for i, name in enumerate(COMPONENT_OF)}
+    values = {name: centre[name][species] + spread[name][species] * noise[name] for name in centre}
+    values["latitude"] = np.clip(values["latitude"], -90, 90)  # the limits are 10 spreads away
+    values["longitude"] = (values["longitude"] + 180.0) % 360.0 - 180.0
+    values["elevation"] = np.exp(values["elevation"])
+    values["uncertainty"] = np.exp(3.5 + 1.2 * noise["uncertainty"])
+    for name in ("day", "hour"):
+        wrapped = (values[name] % PERIODS[name]).astype(np.float32)
+        values[name] = np.where(wrapped < PERIODS[name], wrapped, 0)  # rounding to float32 can reach the period itself
     absent = missing(world.number, samples)
-    longitude = p.longitude[species] + p.longitude_spread[species] * noise[1]
-    values = {
-        "latitude": np.clip(p.latitude[species] + p.latitude_spread[species] * noise[0], -90, 90),  # the limits are 10 spreads away
-        "longitude": (longitude + 180.0) % 360.0 - 180.0,
-        "uncertainty": np.exp(3.5 + 1.2 * noise[5]),
-        "day": (p.day[species] + p.day_spread[species] * noise[2]) % 1.0,
-        "hour": (p.hour[species] + p.hour_spread[species] * noise[3]) % 24.0,
-        "elevation": np.exp(p.elevation[species] + p.elevation_spread[species] * noise[4]),
-    }
-    component = {"latitude": "SPATIAL", "longitude": "SPATIAL", "uncertainty": "SPATIAL", "day": "TEMPORAL", "hour": "TEMPORAL"}
-    for name, value in values.items():
-        value[absent[component.get(name, "ELEVATION")]] = np.nan
-    return Metadata(**{name: _below_period(name, value.astype(np.float32)) for name, value in values.items()})
-
-
-def _below_period(name: str, value: np.ndarray) -> np.ndarray:
-    """Return `value` with the period itself replaced by 0. Rounding to float32 can reach it (1.0, 24.0); valid values are below it."""
-    period = {"day": np.float32(1), "hour": np.float32(24)}.get(name)
-    return value if period is None else np.where(value >= period, np.float32(0), value)
+    return Metadata(**{name: np.where(absent[COMPONENT_OF[name]], np.nan, value).astype(np.float32) for name, value in values.items()})
 
 
 def _log_normal(x: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.ndarray:
@@ -135,20 +120,18 @@ def _log_normal(x: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.nda
 def _log_wrapped(x: np.ndarray, centre: np.ndarray, spread: np.ndarray, period: float) -> np.ndarray:
     """Return float64 [N, S]: log densities of wrapped normal distributions at x [N], up to a constant, summed over five periods."""
     turns = [_log_normal(x + k * period, centre, spread) for k in (-2, -1, 0, 1, 2)]
-    return np.logaddexp.reduce(turns, axis=0)
+    with np.errstate(invalid="ignore"):  # missing values are NaN
+        return np.logaddexp.reduce(turns, axis=0)
 
 
 def log_densities(world: World, metadata: Metadata) -> dict[str, np.ndarray]:
     """Return component -> float64 [N, S]: log density of the recorded values under each species, up to a constant; 0 where missing."""
-    p = build_distributions(world.number)
-    recorded = {name: np.asarray(getattr(metadata, name), np.float64) for name in ("latitude", "day", "elevation")}
-    absent = {name: np.isnan(value)[:, None] for name, value in zip(MISSING, recorded.values(), strict=True)}
-    filled = {name: np.nan_to_num(np.asarray(getattr(metadata, name), np.float64)) for name in ("latitude", "longitude", "day", "hour")}
-    height = np.where(absent["ELEVATION"][:, 0], 1.0, recorded["elevation"])
-    densities = {
-        "SPATIAL": _log_normal(filled["latitude"], p.latitude, p.latitude_spread)
-        + _log_wrapped(filled["longitude"], p.longitude, p.longitude_spread, 360.0),
-        "TEMPORAL": _log_wrapped(filled["day"], p.day, p.day_spread, 1.0) + _log_wrapped(filled["hour"], p.hour, p.hour_spread, 24.0),
-        "ELEVATION": _log_normal(np.log(height), p.elevation, p.elevation_spread),
-    }
-    return {name: np.where(absent[name], 0.0, value) for name, value in densities.items()}
+    centre, spread = build_distributions(world.number)
+    values = {name: np.asarray(getattr(metadata, name), np.float64) for name in centre}
+    values["elevation"] = np.log(values["elevation"])
+    total = {component: np.zeros((1, 1)) for component in MISSING}
+    for name, x in values.items():
+        period = PERIODS.get(name)
+        density = _log_wrapped(x, centre[name], spread[name], period) if period else _log_normal(x, centre[name], spread[name])
+        total[COMPONENT_OF[name]] = total[COMPONENT_OF[name]] + density
+    return {component: np.nan_to_num(density) for component, density in total.items()}

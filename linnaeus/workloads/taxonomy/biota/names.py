@@ -6,6 +6,8 @@ of a species is its binomial. `used` holds the names that exist already; each fu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from linnaeus.randomness import Draw
 
 _START_SYLLABLES = """
@@ -21,47 +23,39 @@ rivalis rubens rupestris serena silvatica simplex sobria solida tarda tenuis tri
 vulgaris
 """
 _STARTS, _MIDDLES, _EPITHETS = _START_SYLLABLES.split(), _MIDDLE_SYLLABLES.split(), _EPITHET_WORDS.split()
-_GENUS_ENDS = {
-    "animal": ("ra", "rus", "nus", "lla", "don", "pus", "ris", "xa", "lis"),
-    "plant": ("ria", "nia", "lium", "dra", "ntha", "rum", "sia", "phis", "lla"),
+_ENDS = {
+    ("family", "animal"): ("ridae", "lidae", "nidae"),
+    ("family", "plant"): ("raceae", "laceae", "naceae"),
+    ("genus", "animal"): ("ra", "rus", "nus", "lla", "don", "pus", "ris", "xa", "lis"),
+    ("genus", "plant"): ("ria", "nia", "lium", "dra", "ntha", "rum", "sia", "phis", "lla"),
 }
 
 
-def _stem(draw: Draw, middles: int) -> str:
-    return _STARTS[draw.integer(len(_STARTS))] + "".join(_MIDDLES[draw.integer(len(_MIDDLES))] for _ in range(middles))
+def _pick(draw: Draw, items: Sequence[str]) -> str:
+    return items[draw.integer(len(items))]
 
 
-def _unused_name(draw: Draw, ends: tuple[str, ...], middles: int, used: set[str]) -> str:
-    while True:
-        name = _stem(draw, middles) + ends[draw.integer(len(ends))]
-        if name not in used:
-            used.add(name)
-            return name
+def _stem(draw: Draw) -> str:
+    return _pick(draw, _STARTS) + _pick(draw, _MIDDLES)
+
+
+def _unused(draw_name: Callable[[], str], used: set[str]) -> str:
+    while (name := draw_name()) in used:
+        pass
+    used.add(name)
+    return name
 
 
 def order_name(draw: Draw, ending: str, used: set[str]) -> str:
     """Return the name of an order: a stem and the ending of its body plan, such as -optera."""
-    while True:
-        name = _stem(draw, 1).rstrip("aeiou") + ending
-        if name not in used:
-            used.add(name)
-            return name
+    return _unused(lambda: _stem(draw).rstrip("aeiou") + ending, used)
 
 
-def family_name(draw: Draw, kingdom: str, used: set[str]) -> str:
-    """Return the name of a family of a kingdom, animal or plant."""
-    return _unused_name(draw, ("ridae", "lidae", "nidae") if kingdom == "animal" else ("raceae", "laceae", "naceae"), 1, used)
-
-
-def genus_name(draw: Draw, kingdom: str, used: set[str]) -> str:
-    """Return the name of a genus of a kingdom, animal or plant."""
-    return _unused_name(draw, _GENUS_ENDS[kingdom], 1, used)
+def taxon_name(draw: Draw, rank: str, kingdom: str, used: set[str]) -> str:
+    """Return the name of a family or genus (`rank`) of a kingdom, animal or plant."""
+    return _unused(lambda: _stem(draw) + _pick(draw, _ENDS[rank, kingdom]), used)
 
 
 def species_name(draw: Draw, genus: str, used: set[str]) -> str:
     """Return a binomial: the genus and an epithet."""
-    while True:
-        name = f"{genus} {_EPITHETS[draw.integer(len(_EPITHETS))]}"
-        if name not in used:
-            used.add(name)
-            return name
+    return _unused(lambda: f"{genus} {_pick(draw, _EPITHETS)}", used)

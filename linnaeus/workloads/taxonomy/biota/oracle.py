@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.config import BiotaConfig
 
 COMPONENTS = tuple(MISSING)
+CONDITIONS: dict[str, tuple[str, ...]] = {  # name -> masked components
+    **{"with_meta": (), "without_meta": COMPONENTS},
+    **{f"mask_{name}": (name,) for name in COMPONENTS},
+}
 
 
 def posteriors(world: World, form: np.ndarray, densities: dict[str, np.ndarray], masked: Collection[str] = ()) -> np.ndarray:
@@ -59,11 +63,6 @@ def expected_accuracy(posterior: np.ndarray, prior: np.ndarray) -> dict[str, flo
     return {"top1": float(posterior.max(axis=1).mean()), "macro": float((hits[possible] / mass[possible]).mean())}
 
 
-def conditions() -> dict[str, tuple[str, ...]]:
-    """Return condition name -> masked components."""
-    return {"with_meta": (), "without_meta": COMPONENTS} | {f"mask_{name}": (name,) for name in COMPONENTS}
-
-
 def ceilings(config: BiotaConfig) -> dict[str, float]:
     """Return the best possible accuracies on the validation individuals by name, `<condition>/<rank>/<top1|macro>`.
 
@@ -75,7 +74,7 @@ def ceilings(config: BiotaConfig) -> dict[str, float]:
     labels = labels_of(world, species, samples)
     densities = log_densities(world, draw_metadata(world, species, samples))
     best: dict[str, float] = {}
-    for condition, masked in conditions().items():
+    for condition, masked in CONDITIONS.items():
         posterior = posteriors(world, world.form[species], densities, masked)
         for rank, name in enumerate(RANKS):
             known = labels[:, rank] >= 0
@@ -88,7 +87,7 @@ def format_ceilings(best: dict[str, float]) -> str:
     """Return the ceilings as a text table: a line per condition, top-1 and macro in percent per rank, finest rank first."""
     ranks = tuple(reversed(RANKS))
     lines = [f"{'best possible, %':<16}" + "".join(f"{rank:>16}" for rank in ranks), " " * 16 + f"{'top-1   macro':>16}" * len(ranks)]
-    for condition in conditions():
+    for condition in CONDITIONS:
         cells = "".join(f"{100 * best[f'{condition}/{r}/top1']:>9.1f}{100 * best[f'{condition}/{r}/macro']:>7.1f}" for r in ranks)
         lines.append(f"{condition:<16}{cells}")
     return "\n".join(lines)

@@ -20,7 +20,8 @@ CHUNK = 16  # photographs per chunk: at 48 pixels an array of a chunk has 150 kB
 
 def render(world: int, samples: Array, size: int) -> Array:
     """Return uint8 [B, size, size, 3]: RGB photographs of the individuals `samples` (int64 [B])."""
-    return render_forms(world, build_world(world).form[species_of(build_world(world), samples)], samples, size)
+    organisms = build_world(world)
+    return render_forms(world, organisms.form[species_of(organisms, samples)], samples, size)
 
 
 def render_forms(world: int, forms: Array, samples: Array, size: int) -> Array:
@@ -47,20 +48,21 @@ def _render_chunk(world: int, plan: int, forms: Array, samples: Array, size: int
     axis = (np.arange(size, dtype=np.float32) + 0.5) * (2.0 / size) - 1.0
     y, x = np.meshgrid(axis, axis, indexing="ij")
     canvas = background.paint_background(world, BODY_PLANS[plan].background, x[None], y[None], draws[:, 24:48])
-    u, v, pixel, light = _pose(x[None], y[None], draws, BODY_PLANS[plan].max_rotation)
+    u, v, pixel, light = _pose(x[None], y[None], draws)
     table = build_world(world).forms
     shape = table.shape[forms] * (1.0 + 0.07 * (draws[:, 8:16] - 0.5))
     figure = BODY_PLANS[plan].figure(u, v, [shape[:, i, None, None] for i in range(8)], pixel)
-    _darken_near_body(canvas, figure, draws)
+    depth = 0.25 + 0.35 * draws[:, 16, None, None]
+    canvas *= 1.0 - depth * np.square(np.clip(1.0 - figure.body / 0.28, 0, 1))  # shadow close to the body
     _paint(canvas, figure, _pigments(table, forms, draws), table.pattern[forms], pixel, light, draws)
     background.paint_blade(canvas, BODY_PLANS[plan].background, x[None], y[None], draws[:, 56:60])  # in front, often outside the picture
     return _expose(canvas, x, y, world, draws)
 
 
-def _pose(x: Array, y: Array, draws: Array, max_rotation: float) -> tuple[Array, Array, Array, tuple[Array, Array]]:
+def _pose(x: Array, y: Array, draws: Array) -> tuple[Array, Array, Array, tuple[Array, Array]]:
     """Return the body coordinates u and v of each pixel, the pixel width in body units, and (cos, sin) of the light's direction."""
     d = draws[:, :, None, None]
-    angle = 2 * np.pi * max_rotation * (2 * d[:, 0] - 1)
+    angle = np.pi * (2 * d[:, 0] - 1)
     scale = 0.48 + 0.40 * d[:, 1]
     dx, dy = x - 0.64 * (d[:, 2] - 0.5), y - 0.64 * (d[:, 3] - 0.5)
     ca, sa = np.cos(angle), np.sin(angle)
@@ -69,12 +71,6 @@ def _pose(x: Array, y: Array, draws: Array, max_rotation: float) -> tuple[Array,
     v = v + (d[:, 6] - 0.5) * 0.24 * u * u  # bend
     light_angle = 2 * np.pi * d[:, 7] - angle
     return u, v, (2.0 / x.shape[-1]) / scale, (np.cos(light_angle), np.sin(light_angle))
-
-
-def _darken_near_body(canvas: Array, figure: Figure, draws: Array) -> None:
-    """Darken the background close to the body."""
-    depth = 0.25 + 0.35 * draws[:, 16, None, None]
-    canvas *= 1.0 - depth * np.square(np.clip(1.0 - figure.body / 0.28, 0, 1))
 
 
 def _pigments(table: Forms, forms: Array, draws: Array) -> dict[str, Array]:

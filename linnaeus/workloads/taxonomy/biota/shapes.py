@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 Array = np.ndarray
+Value = np.ndarray | float
 
 
 def coverage(d: Array, pixel: Array) -> Array:
@@ -16,26 +17,17 @@ def coverage(d: Array, pixel: Array) -> Array:
     return np.clip(0.5 - d / pixel, 0.0, 1.0)
 
 
-def radius(u: Array, v: Array, cu: Array | float, cv: Array | float, a: Array | float, b: Array | float) -> Array:
+def radius(u: Array, v: Array, cu: Value, cv: Value, a: Value, b: Value) -> Array:
     """Return the elliptic radius: 0 at (cu, cv), 1 on the ellipse of half-axes a, b."""
     return np.sqrt(np.square((u - cu) / a) + np.square((v - cv) / b))
 
 
-def ellipse(u: Array, v: Array, cu: Array | float, cv: Array | float, a: Array | float, b: Array | float) -> Array:
+def ellipse(u: Array, v: Array, cu: Value, cv: Value, a: Value, b: Value) -> Array:
     """Return the signed distance to an ellipse: the elliptic radius minus 1, times the smaller half-axis."""
     return (radius(u, v, cu, cv, a, b) - 1.0) * np.minimum(a, b)
 
 
-def strand(
-    along: Array,
-    across: Array,
-    start: Array | float,
-    end: Array | float,
-    at: Array | float,
-    slope: Array | float,
-    bend: Array | float,
-    thick: Array,
-) -> Array:
+def strand(along: Array, across: Array, start: Value, end: Value, at: Value, slope: Value, bend: Value, thick: Array) -> Array:
     """Return the signed distance to a curved strand of half-width `thick` from along = start to along = end.
 
     Its centre line is across = at + slope x + bend x^2, with x = along - start."""

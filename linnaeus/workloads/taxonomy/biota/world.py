@@ -16,7 +16,7 @@ import numpy as np
 
 from linnaeus.randomness import SYNTHETIC, Draw
 from linnaeus.workloads.taxonomy.biota import names
-from linnaeus.workloads.taxonomy.biota.body_plans import BODY_PLANS
+from linnaeus.workloads.taxonomy.biota.body_plans import BODY_PLANS, FAMILIES, VARIABILITY
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 GENERATOR_VERSION = 1  # increase it with every change of a label, a number or a pixel
@@ -41,14 +41,9 @@ PATTERNS = ("bands", "stripes", "chevrons", "spots", "rim", "halves", "saddle")
 
 Colour = tuple[float, float, float]  # RGB in [0, 1]
 
-BLACK, CHARCOAL, CHESTNUT, RUST, CRIMSON = (
-    (0.09, 0.08, 0.09),
-    (0.24, 0.24, 0.28),
-    (0.42, 0.20, 0.09),
-    (0.72, 0.30, 0.08),
-    (0.70, 0.08, 0.12),
-)
-ORANGE, OCHRE, YELLOW, CREAM, WHITE = (0.93, 0.50, 0.08), (0.76, 0.58, 0.24), (0.95, 0.82, 0.18), (0.93, 0.87, 0.70), (0.95, 0.95, 0.93)
+BLACK, CHARCOAL, CHESTNUT, RUST = (0.09, 0.08, 0.09), (0.24, 0.24, 0.28), (0.42, 0.20, 0.09), (0.72, 0.30, 0.08)
+CRIMSON, ORANGE, OCHRE, YELLOW = (0.70, 0.08, 0.12), (0.93, 0.50, 0.08), (0.76, 0.58, 0.24), (0.95, 0.82, 0.18)
+CREAM, WHITE = (0.93, 0.87, 0.70), (0.95, 0.95, 0.93)
 OLIVE, GREEN, EMERALD, TURQUOISE, STEEL = (0.40, 0.42, 0.12), (0.22, 0.50, 0.14), (0.05, 0.42, 0.25), (0.18, 0.66, 0.68), (0.22, 0.36, 0.58)
 BLUE, VIOLET, MAUVE, PINK, SILVER = (0.16, 0.25, 0.72), (0.42, 0.16, 0.55), (0.68, 0.50, 0.78), (0.93, 0.55, 0.66), (0.70, 0.73, 0.76)
 LIME, BRONZE, WINE, SEA_GREEN = (0.62, 0.74, 0.20), (0.48, 0.34, 0.20), (0.45, 0.10, 0.22), (0.42, 0.62, 0.50)
@@ -166,14 +161,14 @@ def _generate_species(number: int) -> list[_Species]:
     for plan_number, plan in enumerate(BODY_PLANS):
         order = names.order_name(draw, plan.order_ending, used_names)
         for family_number, genera in enumerate(GENERA_PER_FAMILY):
-            family = names.family_name(draw, plan.kingdom, used_names)
-            proportions = np.array(plan.families[family_number], np.float32)
+            family = names.taxon_name(draw, "family", plan.kingdom, used_names)
+            proportions = np.array(FAMILIES[plan.name][family_number], np.float32)
             palette = _shuffled(draw, list(GROUND_COLOURS[plan.name]))[:7]
             kinds = _shuffled(draw, list(PATTERNS))
             for g in range(genera):
-                genus = names.genus_name(draw, plan.kingdom, used_names)
+                genus = names.taxon_name(draw, "genus", plan.kingdom, used_names)
                 spread = np.array([draw.uniform(-1, 1) for _ in range(8)], np.float32)
-                shape = proportions * (1 + 0.12 * spread * np.array(plan.variability, np.float32))
+                shape = proportions * (1 + 0.12 * spread * np.array(VARIABILITY[plan.name], np.float32))
                 traits = _draw_species_traits(draw, counts[genus_number], kinds[g], palette, list(MARK_COLOURS[plan.name]))
                 for pattern, ground, mark, accent in traits:
                     lineage = (order, family, genus, names.species_name(draw, genus, used_names))

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.biota import ceilings
-from linnaeus.workloads.taxonomy.biota.individuals import MISSING, build_distributions, draw_metadata, log_densities, species_of
-from linnaeus.workloads.taxonomy.biota.oracle import COMPONENTS, conditions, expected_accuracy, format_ceilings, posteriors, sum_to_rank
+from linnaeus.workloads.taxonomy.biota.individuals import MISSING, build_distributions, log_densities
+from linnaeus.workloads.taxonomy.biota.oracle import COMPONENTS, CONDITIONS, expected_accuracy, format_ceilings, posteriors, sum_to_rank
 from linnaeus.workloads.taxonomy.biota.world import build_world
+from linnaeus.workloads.taxonomy.observations import Metadata
 
 CONFIG = SimpleNamespace(world=0, train_samples=8000, validation_samples=4000, image_size=48)
 
@@ -17,7 +18,7 @@ def simulate(masked: tuple[str, ...], n: int, seed: int, ignore_prior: bool = Fa
     """Return (true, predicted) species. Metadata are drawn by numpy's generator; only the parameters of the world are shared with
     `individuals` and `oracle`."""
     rng = np.random.default_rng(seed)
-    world, p = build_world(0), build_distributions(0)
+    world, (centres, spreads) = build_world(0), build_distributions(0)
     true = rng.choice(120, n, p=world.prior)
     quantities = {"SPATIAL": ("latitude", "longitude"), "TEMPORAL": ("day", "hour"), "ELEVATION": ("elevation",)}
     period = {"day": 1.0, "hour": 24.0, "longitude": 360.0}
@@ -25,7 +26,7 @@ def simulate(masked: tuple[str, ...], n: int, seed: int, ignore_prior: bool = Fa
     for component, names in quantities.items():
         present = rng.random(n) >= MISSING[component]
         for name in names:
-            centre, spread = getattr(p, name), getattr(p, name + "_spread")
+            centre, spread = centres[name], spreads[name]
             x = centre[true] + spread[true] * rng.standard_normal(n)
             if component in masked:
                 continue
@@ -37,52 +38,39 @@ def simulate(masked: tuple[str, ...], n: int, seed: int, ignore_prior: bool = Fa
     return true, score.argmax(axis=1)
 
 
-@pytest.mark.parametrize("condition", list(conditions()))
+@pytest.mark.parametrize("condition", CONDITIONS)
 def test_simulation_agrees_with_the_ceilings(condition):
     n = 12000
-    true, predicted = simulate(conditions()[condition], n, seed=5)
+    true, predicted = simulate(CONDITIONS[condition], n, seed=5)
     top1 = (true == predicted).mean()
     best = ceilings(CONFIG)[f"{condition}/species/top1"]
     # both sides vary: the simulation's individuals and the 4,000 of the validation set
     assert abs(top1 - best) < 4 * np.sqrt(top1 * (1 - top1) * (1 / n + 1 / CONFIG.validation_samples))
-    true, predicted = simulate(conditions()[condition], n, seed=6, ignore_prior=True)
+    true, predicted = simulate(CONDITIONS[condition], n, seed=6, ignore_prior=True)
     recall = np.array([(predicted[true == c] == c).mean() for c in range(120)])
     assert abs(recall.mean() - ceilings(CONFIG)[f"{condition}/species/macro"]) < 0.015
 
 
-def test_a_worse_predictor_scores_lower():
+def test_posteriors_are_distributions_within_the_form_and_worse_predictors_score_lower(drawn):
     """Negative control: densities of other individuals, and the second choice among cryptic species, score lower."""
-    world = build_world(0)
-    samples = np.arange(8000)
-    species = species_of(world, samples)
-    densities = log_densities(world, draw_metadata(world, species, samples))
+    world, species = drawn.world, drawn.species[:8000]
+    metadata = Metadata(*(values[:8000] for values in vars(drawn.metadata).values()))
+    densities = log_densities(world, metadata)
     posterior = posteriors(world, world.form[species], densities)
-    right = posterior.argmax(axis=1)
-    best = posterior.max(axis=1).mean()
+    for rank in range(4):
+        np.testing.assert_allclose(sum_to_rank(world, posterior, rank).sum(axis=1), 1, rtol=1e-12)
+    assert (posterior[world.form[species][:, None] != world.form[None]] == 0).all()
+    right, best = posterior.argmax(axis=1), posterior.max(axis=1).mean()
     assert (right == species).mean() == pytest.approx(best, abs=0.006)
     others = {name: np.roll(value, 1, axis=0) for name, value in densities.items()}
     assert (posteriors(world, world.form[species], others).argmax(axis=1) == species).mean() < best - 0.04
     ambiguous = np.flatnonzero(np.array(world.cryptic_size)[species] > 1)
     second = np.argsort(posterior[ambiguous], axis=1)[:, -2]
     assert (second == species[ambiguous]).mean() < (right[ambiguous] == species[ambiguous]).mean() - 0.3
-
-
-def test_posteriors_are_distributions_within_the_form_and_not_certain():
-    world = build_world(0)
-    samples = np.arange(3000)
-    species = species_of(world, samples)
-    densities = log_densities(world, draw_metadata(world, species, samples))
-    posterior = posteriors(world, world.form[species], densities)
-    np.testing.assert_allclose(posterior.sum(axis=1), 1, rtol=1e-12)
-    assert (posterior[world.form[species][:, None] != world.form[None]] == 0).all()
-    for rank in range(4):
-        np.testing.assert_allclose(sum_to_rank(world, posterior, rank).sum(axis=1), 1, rtol=1e-12)
-    cryptic = posterior[world.cryptic_size[species] > 1].max(axis=1)
+    cryptic = posterior[ambiguous].max(axis=1)
     assert ((cryptic > 0.5) & (cryptic < 0.95)).mean() > 0.15
-    np.testing.assert_allclose(
-        posteriors(world, world.form[species], densities, COMPONENTS)[0],
-        np.where(world.form == world.form[species[0]], world.prior, 0) / world.prior[world.form == world.form[species[0]]].sum(),
-    )
+    prior = np.where(world.form == world.form[species[0]], world.prior, 0)
+    np.testing.assert_allclose(posteriors(world, world.form[species], densities, COMPONENTS)[0], prior / prior.sum())
 
 
 def test_each_decision_rule_is_best_for_its_own_measure():

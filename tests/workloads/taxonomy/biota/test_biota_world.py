@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linnaeus.workloads.taxonomy.biota.individuals import NULL_GENUS, NULL_SPECIES, labels_of, species_of
+from linnaeus.workloads.taxonomy.biota.individuals import NULL_GENUS, NULL_SPECIES
 from linnaeus.workloads.taxonomy.biota.render import render_forms
 from linnaeus.workloads.taxonomy.biota.world import GROUND_COLOURS, MARK_COLOURS, build_world
 
@@ -13,15 +13,9 @@ def test_every_world_has_the_same_numbers_of_taxa(number):
     tree = build_world(number).tree
     assert tree.ranks == ("order", "family", "genus", "species")
     assert tree.sizes == (5, 15, 40, 120)
-    lineages = []
-    for s, name in enumerate(tree.names[3]):
-        g = tree.parent[3][s]
-        f = tree.parent[2][g]
-        o = tree.parent[1][f]
-        assert tree.parent[0][o] == -1
-        assert name.split()[0] == tree.names[2][g]
-        lineages.append((tree.names[0][o], tree.names[1][f], tree.names[2][g], name))
-    assert lineages == sorted(set(lineages))
+    lineages = [tuple(tree.lineage_id("species", s).split("|")) for s in range(120)]
+    assert lineages == sorted(set(lineages)) and all(len(lineage) == 4 for lineage in lineages)
+    assert all(species.split()[0] == genus for *_, genus, species in lineages)
     for r in range(4):
         assert len({lineage[: r + 1] for lineage in lineages}) == len({lineage[r] for lineage in lineages}) == tree.sizes[r]
 
@@ -33,21 +27,17 @@ def test_a_world_is_a_function_of_its_number():
     assert build_world(4).tree.names != build_world(3).tree.names
 
 
-def test_frequencies_follow_a_power_law_and_the_rarest_species_has_training_rows():
-    world = build_world(0)
-    ranked = np.sort(world.prior)[::-1]
-    slope = np.polyfit(np.log(np.arange(1, 121)), np.log(ranked), 1)[0]
+def test_frequencies_follow_a_power_law_and_the_rarest_species_has_training_rows(drawn):
+    slope = np.polyfit(np.log(np.arange(1, 121)), np.log(np.sort(drawn.world.prior)[::-1]), 1)[0]
     assert slope == pytest.approx(-0.85, abs=1e-6)
-    counts = np.bincount(labels_of(world, species_of(world, np.arange(8000)), np.arange(8000))[:, 3] + 1, minlength=121)[1:]
-    assert counts.min() >= 12
-    assert counts.max() > 20 * counts.min()
+    counts = np.bincount(drawn.labels[:8000, 3] + 1, minlength=121)[1:]
+    assert counts.min() >= 12 and counts.max() > 20 * counts.min()
 
 
 @pytest.mark.parametrize("start", [0, 8000, 12345])
-def test_any_run_of_individuals_contains_every_species_in_its_share(start):
-    world = build_world(0)
-    counts = np.bincount(species_of(world, np.arange(start, start + 2000)), minlength=120)
-    assert np.abs(counts - 2000 * world.prior).max() < 6
+def test_any_run_of_individuals_contains_every_species_in_its_share(drawn, start):
+    counts = np.bincount(drawn.species[start : start + 2000], minlength=120)
+    assert np.abs(counts - 2000 * drawn.world.prior).max() < 6
     assert counts.min() >= 1
 
 
@@ -72,8 +62,7 @@ def test_forms_of_a_genus_differ_clearly(number):
     genus = np.array([world.lineage[np.flatnonzero(world.form == f)[0], 2] for f in range(len(world.forms.plan))])
     for g in np.unique(genus):
         rows = np.flatnonzero(genus == g)
-        assert len(rows) == len(np.unique(world.forms.ground[rows], axis=0))
-        assert len(rows) == len(np.unique(world.forms.pattern[rows], axis=0))
+        assert len(rows) == len(np.unique(world.forms.ground[rows], axis=0)) == len(np.unique(world.forms.pattern[rows], axis=0))
         assert len(np.unique(world.forms.mark[rows], axis=0)) == 1  # one per genus
     for palette in [*GROUND_COLOURS.values(), *MARK_COLOURS.values()]:
         for i, a in enumerate(palette):
@@ -93,16 +82,11 @@ def test_closer_relatives_look_more_alike():
     assert means[0] < 0.8 * means[3]
 
 
-def test_null_labels_are_random_and_include_all_finer_ranks():
-    world = build_world(0)
-    samples = np.arange(40000)
-    species = species_of(world, samples)
-    labels = labels_of(world, species, samples)
-    null = labels < 0
-    assert not null[:, :2].any()
-    assert not (null[:, 2] & ~null[:, 3]).any()
+def test_null_labels_are_random_and_include_all_finer_ranks(drawn):
+    world, species, null = drawn.world, drawn.species, drawn.labels < 0
+    assert not null[:, :2].any() and not (null[:, 2] & ~null[:, 3]).any()
     for rank, rate in ((2, NULL_GENUS), (3, NULL_SPECIES)):
-        assert null[:, rank].mean() == pytest.approx(rate, abs=4 * np.sqrt(rate / len(samples)))
+        assert null[:, rank].mean() == pytest.approx(rate, abs=4 * np.sqrt(rate / 40000))
     common = world.prior[species] > np.median(world.prior[species])
     assert null[common, 3].mean() == pytest.approx(null[~common, 3].mean(), abs=0.012)
-    np.testing.assert_array_equal(labels[~null[:, 3]], world.lineage[species[~null[:, 3]]])
+    np.testing.assert_array_equal(drawn.labels[~null[:, 3]], world.lineage[species[~null[:, 3]]])

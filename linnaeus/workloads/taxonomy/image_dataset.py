@@ -259,7 +259,7 @@ def build_mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:
         raise ConfigError("schedule.mixup_prob is above 0, but schedule.mixup_group_level is empty; set it to [{from: 0%, level: RANK}]")
     for entry in config.schedule.mixup_group_level:
         _check_level(entry["level"], ranks)
-    return PairMixing.from_config(config.augment, config.seed, config.data.image_size)
+    return PairMixing(config.augment, config.seed, config.data.image_size)
 
 
 def _check_level(level: str, ranks: Sequence[str]) -> None:

@@ -26,8 +26,3 @@ def uniform_draws(keys: np.ndarray, operation: int, count: int) -> np.ndarray:
     """Return float64 [B, count]: uniform numbers in [0, 1) of an operation for uint64 [B] `keys`."""
     index = keys[:, None] + np.arange(count, dtype=np.uint64)
     return randomness.uniforms(randomness.key(operation), index)
-
-
-def policy_keys(keys: np.ndarray) -> np.ndarray:
-    """Return uint64 [B]: seeds for the operations of torchvision, independent of the other draws."""
-    return randomness.hashes(randomness.key(POLICY), keys)

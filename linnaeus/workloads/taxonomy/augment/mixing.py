@@ -25,21 +25,14 @@ class MixDraws:
     mixed: np.ndarray  # bool [B], True if the sample is mixed
 
 
-@dataclass(frozen=True)
 class PairMixing:
-    """The mixing of pairs. At least one of the alphas must be above 0."""
+    """The mixing of pairs. An alpha of 0 switches its method off; at least one must be above 0."""
 
-    seed: int
-    mixup_alpha: float
-    cutmix_alpha: float
-    cutmix_share: float
-    image_size: int
-
-    @classmethod
-    def from_config(cls, config: AugmentConfig, seed: int, image_size: int) -> PairMixing:
-        """Build from the configuration. An alpha of 0 switches its method off."""
+    def __init__(self, config: AugmentConfig, seed: int, image_size: int) -> None:
+        self.seed, self.image_size = seed, image_size
+        self.mixup_alpha, self.cutmix_alpha = config.mixup_alpha, config.cutmix_alpha
         share = config.cutmix_share if config.mixup_alpha > 0 else 1.0
-        return cls(seed, config.mixup_alpha, config.cutmix_alpha, share if config.cutmix_alpha > 0 else 0.0, image_size)
+        self.cutmix_share = share if config.cutmix_alpha > 0 else 0.0
 
     def draw(
         self, epochs: np.ndarray, positions: np.ndarray, probability: np.ndarray, allowed: np.ndarray, present: np.ndarray

@@ -44,12 +44,10 @@ class AugmentationPipelineFactory:
         self.config, self.image_size = config, image_size
 
     def build(self, training: bool) -> Pipeline:
-        part = registered("augment", self.config.name) if training else None
-        if part is not None:
-            return part.build(self.config, self.image_size)
-        if training:
-            return TrainingPipeline(self.config, self.image_size)
-        return ValidationPipeline(self.image_size)
+        if not training:
+            return ValidationPipeline(self.image_size)
+        part = registered("augment", self.config.name)
+        return part.build(self.config, self.image_size) if part is not None else TrainingPipeline(self.config, self.image_size)
 
 
 class ValidationPipeline:
@@ -90,9 +88,11 @@ class TrainingPipeline:
             geometry.flip(geometry.resample(image, box, self.image_size), *flip)
             for image, box, flip in zip(images, boxes, flips, strict=True)
         ]
-        if self.policy is None:
-            return pictures
-        return [_apply_policy(self.policy, p, int(k)) for p, k in zip(pictures, draws.policy_keys(keys), strict=True)]
+        if self.policy is not None:
+            for i, seed in enumerate(randomness.hashes(randomness.key(draws.POLICY), keys).tolist()):
+                randomness.seed_globals(seed)
+                pictures[i] = self.policy(pictures[i])
+        return pictures
 
 
 def _build_policy(config: AugmentConfig) -> Policy | None:
@@ -105,12 +105,6 @@ def _build_policy(config: AugmentConfig) -> Policy | None:
     if config.policy == "trivialaugment":
         return TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR, fill=fill)
     return RandAugment(config.policy_operations, config.policy_magnitude, interpolation=InterpolationMode.BILINEAR, fill=fill)
-
-
-def _apply_policy(policy: Policy, picture: Image.Image, key: int) -> Image.Image:
-    """Return the picture after the operations drawn from `key`."""
-    randomness.seed_globals(key)
-    return policy(picture)
 
 
 def _check_range(name: str, values: Sequence[float], high: float) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.lineages import distinct_lineages, fill_holes
-from linnaeus.workloads.taxonomy.manifest.columns import Columns
 from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table
 from linnaeus.workloads.taxonomy.observations import Metadata
@@ -61,27 +61,27 @@ def clean_name(cell: str) -> str:
     return "" if is_null(name) or _UNDETERMINED.match(name) else name
 
 
-def has_label(table: Table, columns: Columns) -> np.ndarray:
+def has_label(table: Table, ranks: dict[str, str]) -> np.ndarray:
     """Return bool [N]: True where the row has the name of a taxon at some rank."""
     named = np.zeros(len(table), dtype=bool)
-    for column in (table.columns[c] for c in columns.ranks.values()):
+    for column in (table.columns[c] for c in ranks.values()):
         named |= np.array([clean_name(value) != "" for value in column.values], dtype=bool)[column.codes]
     return named
 
 
-def read_codes(table: Table, columns: Columns) -> tuple[list[np.ndarray], np.ndarray, list[str]]:
+def read_codes(table: Table, ranks: dict[str, str]) -> tuple[list[np.ndarray], np.ndarray, list[str]]:
     """Return the sorted names of each rank, the rows as indices into them (int64 [N, R], -1 for null), and notes.
 
     A missing name between two known ranks is filled in from other rows of the same taxon."""
-    names, codes = [], np.full((len(table), len(columns.ranks)), -1, dtype=np.int64)
-    for r, column in enumerate(table.columns[c] for c in columns.ranks.values()):
+    names, codes = [], np.full((len(table), len(ranks)), -1, dtype=np.int64)
+    for r, column in enumerate(table.columns[c] for c in ranks.values()):
         values, number = np.unique(np.array([clean_name(v) for v in column.values], dtype=str), return_inverse=True)
         empty = int(len(values) > 0 and values[0] == "")
         names.append(values[empty:])
         codes[:, r] = (number - empty)[column.codes]
-    unnamed = zip(columns.ranks, (codes < 0).sum(axis=0), strict=True)
+    unnamed = zip(ranks, (codes < 0).sum(axis=0), strict=True)
     notes = [f"{rank}: {n} of {len(table)} rows do not have a name" for rank, n in unnamed if n]
-    notes += [note for rank, values in zip(columns.ranks, names, strict=True) for note in _case_notes(rank, values)]
+    notes += [note for rank, values in zip(ranks, names, strict=True) for note in _case_notes(rank, values)]
     lineages, row_lineage = distinct_lineages(codes)
     filled = fill_holes(lineages)
     changed = int((filled != lineages).any(axis=1)[row_lineage].sum())
@@ -97,19 +97,19 @@ def _case_notes(rank: str, names: np.ndarray) -> list[str]:
     return [f"{rank}: names that differ only in case are different taxa: {'; '.join(' / '.join(a) for a in alike)}"] if alike else []
 
 
-def clean_metadata(table: Table, columns: Columns, elevation_missing: float | None, tally: Tally) -> Metadata:
+def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metadata:
     """Return the metadata, with NaN for missing and impossible values. Impossible values are counted in `tally`."""
-    latitude, longitude = _coordinates(table, columns, tally)
-    uncertainty = _numbers(table, columns.uncertainty, "uncertainty", tally)
+    latitude, longitude = _coordinates(table, config, tally)
+    uncertainty = _numbers(table, config.uncertainty_column, "uncertainty", tally)
     _set_missing(uncertainty, uncertainty < 0, "negative uncertainty, set to missing", tally)
     _set_missing(uncertainty, uncertainty > HALF_EARTH, "uncertainty beyond half the Earth, set to missing", tally)
     uncertainty[np.isnan(latitude)] = np.nan
-    elevation = _numbers(table, columns.elevation, "elevation", tally)
-    if elevation_missing is not None:
-        _set_missing(elevation, elevation == elevation_missing, f"elevation of {elevation_missing:g}, set to missing", tally)
+    elevation = _numbers(table, config.elevation_column, "elevation", tally)
+    if config.elevation_missing is not None:
+        _set_missing(elevation, elevation == config.elevation_missing, f"elevation of {config.elevation_missing:g}, set to missing", tally)
     _set_missing(elevation, (elevation < LOWEST) | (elevation > HIGHEST), "impossible elevation, set to missing", tally)
-    day = _parsed(table, columns.date, day_of_year, "date", tally)
-    hour = _parsed(table, columns.time, hour_of_day, "time", tally)
+    day = _parsed(table, config.date_column, day_of_year, "date", tally)
+    hour = _parsed(table, config.time_column, hour_of_day, "time", tally)
     known = ~np.isnan(hour)
     if known.sum() > 1 and not hour[known].any():  # midnight in every row means that the time was not recorded
         _set_missing(hour, known, "every time is midnight, set to missing", tally)
@@ -117,25 +117,26 @@ def clean_metadata(table: Table, columns: Columns, elevation_missing: float | No
     return Metadata(*(quantity.astype(np.float32) for quantity in quantities))
 
 
-def clean_weights(table: Table, columns: Columns, tally: Tally) -> np.ndarray | None:
+def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndarray | None:
     """Return the weights of `data.weight_column`, float64 [N], or None without that column.
 
     A cell that is null or not a number becomes NaN, which later counts as 1. Raises ConfigError for a negative weight."""
-    if columns.weight is None:
+    name = config.weight_column
+    if name is None:
         return None
-    weights = _numbers(table, columns.weight, "weight", tally)
+    weights = _numbers(table, name, "weight", tally)
     if (weights < 0).any():
         row = int(np.argmax(weights < 0))
         raise ConfigError(
-            f"data.weight_column: {columns.weight!r} of {tally.names[row]} is {weights[row]:g}; a weight must be at least 0, or empty for 1"
+            f"data.weight_column: {name!r} of {tally.names[row]} is {weights[row]:g}; a weight must be at least 0, or empty for 1"
         )
     return weights
 
 
-def _coordinates(table: Table, columns: Columns, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
+def _coordinates(table: Table, config: ManifestConfig, tally: Tally) -> tuple[np.ndarray, np.ndarray]:
     """Return latitude and longitude, float64 [N], both NaN where either is missing or impossible."""
-    latitude = _numbers(table, columns.latitude, "latitude", tally)
-    longitude = _numbers(table, columns.longitude, "longitude", tally)
+    latitude = _numbers(table, config.latitude_column, "latitude", tally)
+    longitude = _numbers(table, config.longitude_column, "longitude", tally)
     _set_missing(latitude, np.abs(latitude) > 90, "latitude outside [-90, 90], coordinates set to missing", tally)
     _set_missing(longitude, np.abs(longitude) > 180, "longitude outside [-180, 180], coordinates set to missing", tally)
     _set_missing(latitude, (latitude == 0) & (longitude == 0), "suspicious coordinates 0, 0, set to missing", tally)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ManifestConfig, TaxonomyDataConfig
@@ -16,56 +15,36 @@ KNOWN_RANKS = (
     *("subtribe", "genus", "subgenus", "species", "subspecies"),
 )
 OPTIONAL = ("taxon", "latitude", "longitude", "uncertainty", "date", "time", "elevation", "weight", "split", "group")
-COMPONENT_COLUMNS = {"SPATIAL": ("latitude", "longitude"), "TEMPORAL": ("date",), "ELEVATION": ("elevation",)}
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Names of the columns. A column of `OPTIONAL` that is not configured is None."""
+def find_rank_columns(config: ManifestConfig, header: Sequence[str]) -> dict[str, str]:
+    """Return taxonomic rank -> column, coarse to fine; empty if the labels are ids.
 
-    image: str
-    ranks: dict[str, str]  # taxonomic rank -> column, coarse to fine; empty if the labels are ids
-    latitude: str | None = None
-    longitude: str | None = None
-    uncertainty: str | None = None
-    date: str | None = None
-    time: str | None = None
-    elevation: str | None = None
-    weight: str | None = None
-    split: str | None = None
-    group: str | None = None
-    taxon: str | None = None
-
-    @property
-    def used(self) -> tuple[str, ...]:
-        """Return the names of all columns that are read."""
-        named = (getattr(self, name) for name in OPTIONAL)
-        return (self.image, *self.ranks.values(), *(name for name in named if name is not None))
-
-    def without(self, components: Sequence[str]) -> list[str]:
-        """Return the components without a column."""
-        return [c for c in components if not any(getattr(self, name) for name in COMPONENT_COLUMNS.get(c, ()))]
-
-
-def resolve_columns(config: ManifestConfig, header: Sequence[str]) -> Columns:
-    """Return the configured columns; without data.rank_columns, columns named like taxonomic ranks are the rank columns.
-
-    Raises ConfigError for a column that does not exist, and for keys that do not fit together."""
+    Without data.rank_columns, columns named like taxonomic ranks are the rank columns. Raises ConfigError for a configured column that
+    does not exist, and for keys that do not fit together."""
     _check_combinations(config)
-    named = {name: getattr(config, f"{name}_column") for name in ("image", *OPTIONAL)}
-    for name, column in named.items():
-        _check_exists(f"data.{name}_column", column, header)
-    for rank, column in config.rank_columns.items():
-        _check_exists(f"data.rank_columns.{rank}", column, header)
-    ranks = dict(config.rank_columns) or (_ranks_by_name(header) if config.taxonomy is None else {})
-    if not ranks and config.taxonomy is None:
+    named = {f"data.{name}_column": getattr(config, f"{name}_column") for name in ("image", *OPTIONAL)}
+    named |= {f"data.rank_columns.{rank}": column for rank, column in config.rank_columns.items()}
+    for key, column in named.items():
+        _check_exists(key, column, header)
+    if config.taxonomy is not None:
+        return {}
+    by_name = {name.lower(): name for name in reversed(header)}  # of several columns of one name, the first
+    ranks = dict(config.rank_columns) or {rank: by_name[rank] for rank in KNOWN_RANKS if rank in by_name}
+    if not ranks:
         raise ConfigError(
             f"data.rank_columns: no column is named like a taxonomic rank; set {{RANK: COLUMN}}, such as {{genus: COLUMN}}; "
             f"the columns are {_list_columns(header)}"
         )
     if "|" in "".join(ranks):
         raise ConfigError(f"data.rank_columns: the name of a rank must not contain '|': {list(ranks)}")
-    return Columns(ranks=ranks, **named)
+    return ranks
+
+
+def used_columns(config: ManifestConfig, ranks: dict[str, str]) -> list[str]:
+    """Return the names of all columns that are read."""
+    optional = (getattr(config, f"{name}_column") for name in OPTIONAL)
+    return [config.image_column, *ranks.values(), *(name for name in optional if name is not None)]
 
 
 def choose_ranks(config: TaxonomyDataConfig, ranks: Sequence[str], sizes: Sequence[int]) -> tuple[list[str], list[str]]:
@@ -90,12 +69,6 @@ def choose_ranks(config: TaxonomyDataConfig, ranks: Sequence[str], sizes: Sequen
     if not config.ranks or config.ranks != in_order:
         raise ConfigError(f"data.ranks: {config.ranks} must contain each rank once, coarse to fine; set {in_order or 'null'}")
     return in_order, []
-
-
-def _ranks_by_name(header: Sequence[str]) -> dict[str, str]:
-    """Return known rank -> column of that name, in any case; of several such columns the first."""
-    by_name = {name.lower(): name for name in reversed(header)}
-    return {rank: by_name[rank] for rank in KNOWN_RANKS if rank in by_name}
 
 
 def _check_combinations(config: ManifestConfig) -> None:

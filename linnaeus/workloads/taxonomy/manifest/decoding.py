@@ -21,18 +21,8 @@ if TYPE_CHECKING:
 
 _ORIENTATION = 0x0112  # EXIF tag
 _DEPTHS = (8, 10, 12, 14, 16)  # bits per value that cameras and scanners store in 16 bits
-_DECODER_ERRORS: tuple[type[Exception], ...] = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    EOFError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    RuntimeError,
-)
-_DECODER_ERRORS += (struct.error, zlib.error)
+_DECODER_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError)
+_DECODER_ERRORS += (AttributeError, RuntimeError, struct.error, zlib.error)
 
 
 class NotAnImage(Exception):
@@ -120,8 +110,8 @@ def _upright_rotation(image: Image) -> Transpose | None:
     except _DECODER_ERRORS:
         return None
     t = Transpose
-    operations = (None, t.FLIP_LEFT_RIGHT, t.ROTATE_180, t.FLIP_TOP_BOTTOM, t.TRANSPOSE, t.ROTATE_270, t.TRANSVERSE, t.ROTATE_90)
-    return operations[tag - 1] if isinstance(tag, int) and 1 <= tag <= 8 else None
+    operations = (t.FLIP_LEFT_RIGHT, t.ROTATE_180, t.FLIP_TOP_BOTTOM, t.TRANSPOSE, t.ROTATE_270, t.TRANSVERSE, t.ROTATE_90)
+    return operations[tag - 2] if isinstance(tag, int) and 2 <= tag <= 8 else None
 
 
 def _to_rgb(image: Image) -> Image:

@@ -33,8 +33,8 @@ REASONS = {
     NOT_ALLOWED: "no permission to access the image file",
     EMPTY: "image file empty",
 }
-_NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # final; other errors may be temporary
-_FORBIDDEN = (errno.EACCES, errno.EPERM)
+_FINAL = dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), MISSING)  # other errors may be temporary
+_FINAL |= dict.fromkeys((errno.EACCES, errno.EPERM), NOT_ALLOWED)
 
 RETRY_DELAYS = (0.1, 0.5)  # seconds before the second and the third attempt
 CACHE_LIMIT = 512 << 20  # bytes of decoded photographs in memory; above it every read decodes again, with the same pixels
@@ -57,8 +57,7 @@ def retry(action: Callable[[], Result], final: Collection[int] = ()) -> Result:
 
 def clean_path(cell: str) -> str:
     """Return a path with forward slashes (manifests made on Windows have backslashes), or "" if it cannot be a path."""
-    too_long = 4 * len(cell) > LONGEST_PATH and len(cell.encode(errors="replace")) > LONGEST_PATH
-    return "" if too_long or "\0" in cell else cell.replace("\\", "/")
+    return "" if len(cell.encode(errors="replace")) > LONGEST_PATH or "\0" in cell else cell.replace("\\", "/")
 
 
 def file_sizes(root: Path, column: Column) -> tuple[np.ndarray, np.ndarray]:
@@ -67,12 +66,9 @@ def file_sizes(root: Path, column: Column) -> tuple[np.ndarray, np.ndarray]:
     Raises OSError for an error that may be temporary and remains after three attempts."""
     paths = [clean_path(value) for value in column.values]
     full = [f"{root}/{path}" if path[:1] not in ("", "/") else path for path in paths]
-    if len(full) < 1000:
-        sizes = [_size(path) for path in full]
-    else:
-        with ThreadPoolExecutor(THREADS) as pool:
-            blocks = [full[i : i + 1000] for i in range(0, len(full), 1000)]
-            sizes = [size for block in pool.map(lambda block: [_size(path) for path in block], blocks) for size in block]
+    with ThreadPoolExecutor(THREADS) as pool:
+        blocks = [full[i : i + 1000] for i in range(0, len(full), 1000)]
+        sizes = [size for block in pool.map(lambda block: [_size(path) for path in block], blocks) for size in block]
     return np.array(paths, dtype=str)[column.codes], np.array(sizes, dtype=np.int64)[column.codes]
 
 
@@ -80,11 +76,11 @@ def _size(path: str) -> int:
     if not path:
         return NO_PATH
     try:
-        info = retry(lambda: os.stat(path), final=_NOT_FOUND + _FORBIDDEN)
+        info = retry(lambda: os.stat(path), final=_FINAL)
     except OSError as error:
-        if error.errno not in _NOT_FOUND + _FORBIDDEN:
+        if error.errno not in _FINAL:
             raise
-        return NOT_ALLOWED if error.errno in _FORBIDDEN else MISSING
+        return _FINAL[error.errno]
     return info.st_size if stat.S_ISREG(info.st_mode) else NOT_A_FILE
 
 
@@ -110,7 +106,7 @@ class ManifestImages:
         image = self.cache.get(sample) if self.cache is not None else None
         if image is None:
             try:
-                image = decode(retry(lambda: _read_bytes(self.path(sample))), self.short_side, self.max_pixels)
+                image = decode(retry(Path(self.path(sample)).read_bytes), self.short_side, self.max_pixels)
             except NotAnImage as error:
                 raise UndecodableImage(sample, str(error)) from error
             if self.cache is not None:
@@ -132,8 +128,3 @@ class ManifestImages:
                 return stored_size(file, self.short_side, self.max_pixels)
         except OSError:
             return 0  # `read` raises the error
-
-
-def _read_bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()

@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.components import COMPONENTS
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_weights
-from linnaeus.workloads.taxonomy.manifest.columns import Columns, choose_ranks, resolve_columns
+from linnaeus.workloads.taxonomy.manifest.columns import choose_ranks, find_rank_columns, used_columns
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, ManifestImages, file_sizes
-from linnaeus.workloads.taxonomy.manifest.row_labels import LabelReader, build_label_reader
+from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, group_numbers, split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
@@ -43,46 +42,45 @@ def build_source(config: ManifestConfig) -> Source:
 
     Raises ConfigError when the table or a column does not exist, too many files or ids are bad, or a split or rank would be empty."""
     path = Path(config.path).expanduser()
-    found: list[Columns] = []  # set when the header has been read
+    ranks: dict[str, str] = {}  # rank -> column, set when the header has been read
 
-    def choose(header: Sequence[str]) -> tuple[str, ...]:
-        found.append(resolve_columns(config, header))
-        return found[-1].used
+    def choose(header: Sequence[str]) -> list[str]:
+        ranks.update(find_rank_columns(config, header))
+        return used_columns(config, ranks)
 
     table = read_table(path, choose)
-    columns = found[-1]
     root = Path(config.root).expanduser() if config.root is not None else path.parent
     if not root.is_dir():
         raise ConfigError(f"data.root: {str(root)!r} is not a folder; set the folder that the image paths are relative to")
-    labels = build_label_reader(columns, config)
-    rows = _usable_rows(table, columns, labels, root, config)
-    return _assemble(rows, columns, labels, root, config)
+    reader = NameLabels(ranks) if config.taxonomy is None else IdLabels(config)
+    return _assemble(_usable_rows(table, reader, root, config), reader, root, config)
 
 
-def _assemble(rows: _Rows, columns: Columns, reader: LabelReader, root: Path, config: ManifestConfig) -> Source:
+def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, config: ManifestConfig) -> Source:
     """Return the source of the usable rows."""
     row_labels = reader.read(rows.table)
     tree, labels = TaxonomyTree.from_codes(row_labels.ranks, row_labels.names, row_labels.codes, row_labels.keys)
     notes = rows.notes + row_labels.notes + tree.conflicts(labels)
     tally = Tally(rows.paths)
     tally.add("photograph that occurs in an earlier row", _repeated(rows.paths))
-    metadata = clean_metadata(rows.table, columns, config.elevation_missing, tally)
-    weights = clean_weights(rows.table, columns, tally)
+    metadata = clean_metadata(rows.table, config, tally)
+    weight = clean_weights(rows.table, config, tally)
     notes += tally.notes()
-    split, group, split_notes = _split(rows, columns, tree, labels, config)
-    tree, labels, class_notes = _restrict_to_training(tree, labels, split)
+    split_notes: list[str] = []
+    split, group = _split(rows, tree, labels, config, split_notes)
+    tree, labels = _restrict_to_training(tree, labels, split, split_notes)
     ranks, rank_notes = choose_ranks(config, tree.ranks, tree.sizes)
     labels = labels[:, [tree.ranks.index(rank) for rank in ranks]]
     tree = tree.subset(ranks)
     keep = np.flatnonzero((labels >= 0).any(axis=1))
-    excluded = dict(rows.excluded)
     if len(keep) < len(labels):
-        excluded["no label at the predicted ranks"] = len(labels) - len(keep)
+        rows.excluded["no label at the predicted ranks"] = len(labels) - len(keep)
     labels, split, paths, sizes = labels[keep], split[keep], rows.paths[keep], rows.sizes[keep]
     metadata = Metadata(*(getattr(metadata, f.name)[keep] for f in fields(Metadata)))
-    weight, weight_notes = _relative_weights(weights[keep], split, columns.weight) if weights is not None else (None, [])
-    notes += weight_notes + split_notes + class_notes + rank_notes + _component_notes(columns, config)
-    notes += [f"{count} rows left out: {reason}" for reason, count in excluded.items()]
+    if weight is not None:
+        weight = _relative_weights(weight[keep], split, config.weight_column, notes)
+    notes += split_notes + rank_notes + _component_notes(config)
+    notes += [f"{count} rows left out: {reason}" for reason, count in rows.excluded.items()]
     notes.append(f"{int((split == TRAIN).sum())} training and {int((split == VALIDATION).sum())} validation rows")
     if not (split == VALIDATION).any():
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
@@ -96,21 +94,24 @@ def _assemble(rows: _Rows, columns: Columns, reader: LabelReader, root: Path, co
         fingerprint=_fingerprint(tree, paths, sizes, labels, metadata, split, weight),
         weight=weight,
         group=group[keep] if group is not None else None,
-        excluded=excluded,
+        excluded=rows.excluded,
         unreadable=rows.unreadable,
         notes=tuple(notes),
     )
 
 
-def _usable_rows(table: Table, columns: Columns, labels: LabelReader, root: Path, config: ManifestConfig) -> _Rows:
+def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config: ManifestConfig) -> _Rows:
     """Return the rows that have a readable file and a label and are not test rows.
 
     Raises ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
     notes = list(table.notes)
     excluded = {"a different number of cells than the header": table.malformed} if table.malformed else {}
-    paths, sizes = file_sizes(root, table.columns[columns.image])
-    split, split_notes = split_from_column(table.columns[columns.split], columns.split) if columns.split is not None else (None, [])
-    in_use = np.ones(len(table), dtype=bool) if split is None else split != LEFT_OUT
+    paths, sizes = file_sizes(root, table.columns[config.image_column])
+    split, in_use = None, np.ones(len(table), dtype=bool)
+    if config.split_column is not None:
+        split, split_notes = split_from_column(table.columns[config.split_column], config.split_column)
+        notes += split_notes
+        in_use = split != LEFT_OUT
     if not in_use.all():
         excluded["test row of the split column"] = int((~in_use).sum())
     bad = in_use & (sizes <= 0)
@@ -129,7 +130,7 @@ def _usable_rows(table: Table, columns: Columns, labels: LabelReader, root: Path
             f"data.path: no row of {config.path!r} can be used: {excluded}; choose a manifest with readable photographs and labels"
         )
     split = split[keep] if split is not None else None
-    return _Rows(table.take(keep), paths[keep], sizes[keep], split, excluded, unreadable, notes + split_notes)
+    return _Rows(table.take(keep), paths[keep], sizes[keep], split, excluded, unreadable, notes)
 
 
 def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, root: Path, config: ManifestConfig) -> None:
@@ -151,31 +152,29 @@ def _repeated(paths: np.ndarray) -> np.ndarray:
 
 
 def _split(
-    rows: _Rows, columns: Columns, tree: TaxonomyTree, labels: np.ndarray, config: ManifestConfig
-) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-    """Return the split int8 [N], the group numbers int64 [N] if there is a group column, and notes."""
-    column = rows.table.columns[columns.group] if columns.group is not None else None
+    rows: _Rows, tree: TaxonomyTree, labels: np.ndarray, config: ManifestConfig, notes: list[str]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the split int8 [N], and the group numbers int64 [N] if there is a group column. Append to `notes`."""
+    column = rows.table.columns[config.group_column] if config.group_column is not None else None
     names, groups, ungrouped = group_numbers(column, rows.paths)
-    notes = [f"{ungrouped} rows do not have a {columns.group!r}; the photograph of each is its group"] if ungrouped else []
+    if ungrouped:
+        notes.append(f"{ungrouped} rows do not have a {config.group_column!r}; the photograph of each is its group")
+    split = rows.split if rows.split is not None else _stratified_split(groups, names, tree, labels, config, notes)
     if rows.split is not None:
-        split = rows.split
-        for side, word in ((TRAIN, "training"), (VALIDATION, "validation")):
-            if not (split == side).any():
-                raise ConfigError(f"data.split_column: no {word} row can be used: {rows.excluded}; check the split column and the files")
         sides = [np.bincount(groups[split == side], minlength=len(names)) > 0 for side in (TRAIN, VALIDATION)]
-        divided = int((sides[0] & sides[1]).sum())
-        unit = f"groups of {columns.group!r}" if column is not None else "photographs"
-        notes += [f"{divided} {unit} are on both sides of the split in the manifest"] if divided else []
-    else:
-        split, split_notes = _stratified_split(groups, names, tree, labels, config)
-        notes += split_notes
-    return split, groups.astype(np.int64) if column is not None else None, notes
+        for side, word in zip(sides, ("training", "validation"), strict=True):
+            if not side.any():
+                raise ConfigError(f"data.split_column: no {word} row can be used: {rows.excluded}; check the split column and the files")
+        if divided := int((sides[0] & sides[1]).sum()):
+            unit = f"groups of {config.group_column!r}" if column is not None else "photographs"
+            notes.append(f"{divided} {unit} are on both sides of the split in the manifest")
+    return split, groups.astype(np.int64) if column is not None else None
 
 
 def _stratified_split(
-    groups: np.ndarray, names: np.ndarray, tree: TaxonomyTree, labels: np.ndarray, config: ManifestConfig
-) -> tuple[np.ndarray, list[str]]:
-    """Return a split stratified by the finest taxa, and notes.
+    groups: np.ndarray, names: np.ndarray, tree: TaxonomyTree, labels: np.ndarray, config: ManifestConfig, notes: list[str]
+) -> np.ndarray:
+    """Return a split stratified by the finest taxa.
 
     If this leaves validation empty, because no finer taxon has two groups, the taxa of the next coarser rank are the strata."""
     if config.validation_fraction >= 1:
@@ -185,8 +184,9 @@ def _stratified_split(
     for rank in range(finest, -1, -1):
         split = computed_split(groups, names, _finest_nodes(tree, labels, rank), config.validation_fraction, config.split_seed)
         if (split == VALIDATION).any():
-            coarser = f"no finer taxon has two groups to divide, so the split is stratified by {tree.ranks[rank]}"
-            return split, [coarser] if rank < finest else []
+            if rank < finest:
+                notes.append(f"no finer taxon has two groups to divide, so the split is stratified by {tree.ranks[rank]}")
+            return split
     raise ConfigError(
         f"data.validation_fraction: {config.validation_fraction:g} of {len(names)} groups leaves no validation rows; set a larger fraction"
     )
@@ -200,11 +200,10 @@ def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarr
     return node
 
 
-def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarray) -> tuple[TaxonomyTree, np.ndarray, list[str]]:
-    """Return the tree of the taxa in the training rows, the labels on it, and notes. Labels of other taxa become null."""
+def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarray, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
+    """Return the tree of the taxa in the training rows, and the labels on it. Labels of other taxa become null."""
     training = labels[split == TRAIN]
     seen = [np.bincount(training[:, r][training[:, r] >= 0], minlength=size) > 0 for r, size in enumerate(tree.sizes)]
-    notes = []
     for r, rank in enumerate(tree.ranks):
         only = np.flatnonzero(~seen[r])
         if len(only):
@@ -215,11 +214,11 @@ def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndar
             )
     tree, renumber = tree.restrict(seen)
     columns = [np.append(renumber[r], -1)[labels[:, r]] for r in range(labels.shape[1])]
-    return tree, np.stack(columns, axis=1), notes
+    return tree, np.stack(columns, axis=1)
 
 
-def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None) -> tuple[np.ndarray, list[str]]:
-    """Return float32 [N] weights divided by their mean over the training rows, so that they do not scale the learning rate, and notes.
+def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None, notes: list[str]) -> np.ndarray:
+    """Return float32 [N] weights divided by their mean over the training rows, so that they do not scale the learning rate.
 
     NaN counts as 1 before the division. Raises ConfigError when every training row has weight 0."""
     missing, training = np.isnan(weights), split == TRAIN
@@ -228,18 +227,18 @@ def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None
     if not mean > 0:
         raise ConfigError(f"data.weight_column: every training row has weight 0 in {column!r}; at least one weight must be above 0")
     low, high = weights[training].min(), weights[training].max()
-    notes = [f"weights of {column!r}: {low:g} to {high:g}, mean {mean:g} over the training rows; divided by the mean"]
+    notes.append(f"weights of {column!r}: {low:g} to {high:g}, mean {mean:g} over the training rows; divided by the mean")
     if missing.any():
         notes.append(f"{int(missing.sum())} rows do not have a weight in {column!r} and got 1 before the division")
     if zero := int((weights[training] == 0).sum()):
         notes.append(f"{zero} training rows have weight 0 and do not contribute to the loss")
-    return (weights / mean).astype(np.float32), notes
+    return (weights / mean).astype(np.float32)
 
 
-def _component_notes(columns: Columns, config: ManifestConfig) -> list[str]:
+def _component_notes(config: ManifestConfig) -> list[str]:
     """Return a line for each configured component without a column."""
-    absent = columns.without([c for c in config.components if c in COMPONENTS])
-    return [f"{component} is missing in every row: no column is set for it" for component in absent]
+    column = {"SPATIAL": config.latitude_column, "TEMPORAL": config.date_column, "ELEVATION": config.elevation_column}
+    return [f"{c} is missing in every row: no column is set for it" for c in config.components if column.get(c, "") is None]
 
 
 def _fingerprint(

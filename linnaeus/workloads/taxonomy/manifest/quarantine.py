@@ -8,6 +8,7 @@ is ignored; the photograph is found and reported again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,7 +30,7 @@ class Quarantine:
     def __init__(self, directory: Path | str, source: Source, max_bad_fraction: float) -> None:
         self.path = Path(directory) / FILE_NAME
         self.source, self.max_bad_fraction = source, max_bad_fraction
-        self.samples: list[int] = self._numbers(self._lines())
+        self.samples = self._numbers()
         self._check()
 
     def record_unreadable(self) -> None:
@@ -47,7 +48,7 @@ class Quarantine:
             return []
         entries = [{"id": str(self.source.ids[sample]), "reason": self._reason(sample)} for sample in new]
         self._append(entries)
-        self.samples = sorted({*self.samples, *new, *self._numbers(self._lines())})
+        self.samples = self._numbers()
         self._check()
         return [f"quarantined {entry['id']}: {entry['reason']}" for entry in entries]
 
@@ -81,13 +82,10 @@ class Quarantine:
             return []
         entries = []
         for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
+            with contextlib.suppress(json.JSONDecodeError):  # incomplete: left by a crash
                 entries.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue  # incomplete: left by a crash
         return [e for e in entries if isinstance(e, dict) and "id" in e]
 
-    def _numbers(self, lines: list[dict[str, str]]) -> list[int]:
+    def _numbers(self) -> list[int]:
         """Return the observation numbers of the lines, sorted."""
-        names = np.array([line["id"] for line in lines], dtype=str)
-        return np.flatnonzero(np.isin(self.source.ids, names)).tolist() if len(names) else []
+        return np.flatnonzero(np.isin(self.source.ids, np.array([line["id"] for line in self._lines()], dtype=str))).tolist()

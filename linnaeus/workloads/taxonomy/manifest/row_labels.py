@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import has_label, is_null, read_codes
-from linnaeus.workloads.taxonomy.manifest.columns import Columns
 from linnaeus.workloads.taxonomy.manifest.table import Table
-from linnaeus.workloads.taxonomy.manifest.taxa import Taxa
 from linnaeus.workloads.taxonomy.manifest.taxon_ranks import DEFAULT_RANKS, tree_ranks
 from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
 
@@ -31,59 +29,41 @@ class RowLabels(NamedTuple):
     notes: list[str]
 
 
-class LabelReader(Protocol):
-    """A source of labels."""
-
-    def unlabelled(self, table: Table, in_use: np.ndarray) -> dict[str, np.ndarray]:
-        """Return reason -> bool [N]: the rows in use (bool [N]) that do not have a label. Raises ConfigError if they are too many."""
-        ...
-
-    def read(self, table: Table) -> RowLabels:
-        """Return the labels of a table whose rows all have a label."""
-        ...
-
-
-def build_label_reader(columns: Columns, config: ManifestConfig) -> LabelReader:
-    """Return the reader of names or of ids. For ids, read the table of taxa.
-
-    Raises ConfigError when the table cannot be read or does not contain a rank that can be predicted."""
-    if columns.taxon is None:
-        return NameLabels(columns)
-    path = Path(str(config.taxonomy)).expanduser()
-    taxa = read_taxa(path)
-    return IdLabels(taxa, path.name, columns.taxon, tree_ranks(taxa.ranks, config.ranks), config)
-
-
 @dataclass(frozen=True)
 class NameLabels:
     """Labels from columns of names, one per rank."""
 
-    columns: Columns
+    columns: dict[str, str]  # rank -> column
 
     def unlabelled(self, table: Table, in_use: np.ndarray) -> dict[str, np.ndarray]:
+        """Return reason -> bool [N]: the rows in use (bool [N]) that do not have a label."""
         return {"no label at any rank": in_use & ~has_label(table, self.columns)}
 
     def read(self, table: Table) -> RowLabels:
+        """Return the labels of a table whose rows all have a label."""
         names, codes, notes = read_codes(table, self.columns)
-        return RowLabels(tuple(self.columns.ranks), names, codes, [], notes)
+        return RowLabels(tuple(self.columns), names, codes, [], notes)
 
 
-@dataclass(frozen=True, eq=False)
 class IdLabels:
-    """Labels from a column of ids in a table of taxa."""
+    """Labels from a column of ids in a table of taxa, with the methods of `NameLabels`.
 
-    taxa: Taxa
-    file: str
-    column: str
-    ranks: tuple[str, ...]
-    config: ManifestConfig
+    Raises ConfigError when the table cannot be read or does not contain a rank that can be predicted, and for too many unknown ids."""
+
+    def __init__(self, config: ManifestConfig) -> None:
+        self.config, self.column = config, str(config.taxon_column)
+        path = Path(str(config.taxonomy)).expanduser()
+        self.file, self.taxa = path.name, read_taxa(path)
+        self.ranks = tree_ranks(self.taxa.ranks, config.ranks)
 
     def unlabelled(self, table: Table, in_use: np.ndarray) -> dict[str, np.ndarray]:
         column = table.columns[self.column]
         null = np.array([is_null(v) for v in column.values], dtype=bool)[column.codes]
         unknown = (self._taxon(table) < 0) & ~null & in_use
-        self._check_unknown(column.text()[unknown], int(in_use.sum()))
-        return {f"no {self.column!r}": in_use & null, self._unknown_reason(column.text()[unknown]): unknown}
+        ids = column.text()[unknown]
+        self._check_unknown(ids, int(in_use.sum()))
+        reason = f"a {self.column!r} that is not in the table of taxa ({_most_frequent(ids)})"
+        return {f"no {self.column!r}": in_use & null, reason: unknown}
 
     def read(self, table: Table) -> RowLabels:
         given = self._taxon(table)
@@ -114,9 +94,6 @@ class IdLabels:
             f"data.max_bad_fraction: {len(unknown)} of {rows} rows have a {self.column!r} that is not in the table of taxa {self.file!r}, "
             f"more than {self.config.max_bad_fraction:g}: {_most_frequent(unknown)}; {hint}; check data.taxon_column and data.taxonomy"
         )
-
-    def _unknown_reason(self, unknown: np.ndarray) -> str:
-        return f"a {self.column!r} that is not in the table of taxa ({_most_frequent(unknown)})"
 
     def _check_conflicts(self, below: np.ndarray) -> None:
         """Raise ConfigError for a conflict that must be corrected before labels may use its taxa, if they do."""

@@ -51,8 +51,7 @@ def group_numbers(column: Column | None, paths: np.ndarray) -> tuple[np.ndarray,
 
     The group of a row without one is its photograph, so that a photograph that occurs in two rows stays on one side."""
     if column is None:
-        names, number = np.unique(paths, return_inverse=True)
-        return names, number, 0
+        return *np.unique(paths, return_inverse=True), 0
     null = np.array([is_null(value) for value in column.values], dtype=bool)[column.codes]
     text = np.where(null, np.char.add("path:", paths), np.char.add("group:", column.text()))
     names, number = np.unique(text, return_inverse=True)
@@ -71,8 +70,7 @@ def computed_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fra
     groups_of_taxon = np.bincount(pair_taxon)
     rarest_first = np.lexsort((pair_taxon, groups_of_taxon[pair_taxon], pair_group))
     stratum = pair_taxon[rarest_first][np.unique(pair_group[rarest_first], return_index=True)[1]]
-    held_out = _hold_out(stratum, order_key, fraction)
-    held_out = _return_last_groups(held_out, pair_group, pair_taxon, order_key)
+    held_out = _return_last_groups(_hold_out(stratum, order_key, fraction), pair_group, pair_taxon, order_key)
     return np.where(held_out[groups], VALIDATION, TRAIN).astype(np.int8)
 
 

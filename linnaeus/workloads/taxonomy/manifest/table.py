@@ -7,11 +7,13 @@ write them: their names contain quotes. Parquet needs pyarrow, which is imported
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -30,13 +32,9 @@ class Column:
     codes: np.ndarray
     values: list[str]
 
-    def take(self, rows: np.ndarray) -> Column:
-        """Return the column of the given rows."""
-        return Column(self.codes[rows], self.values)
-
     def text(self) -> np.ndarray:
         """Return the cells as a unicode array [N]."""
-        return np.array(self.values, dtype=str)[self.codes] if len(self.values) else np.empty(0, dtype=str)
+        return np.array(self.values, dtype=str)[self.codes]
 
 
 @dataclass(frozen=True)
@@ -46,14 +44,14 @@ class Table:
     columns: dict[str, Column]
     decimal_comma: bool = False  # semicolon-separated tables have 43,5 for 43.5
     malformed: int = 0  # rows left out because their number of cells differs from that of the header
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())).codes)
 
     def take(self, rows: np.ndarray) -> Table:
         """Return the table of the given rows."""
-        return Table({name: column.take(rows) for name, column in self.columns.items()}, self.decimal_comma, self.malformed, self.notes)
+        return replace(self, columns={name: Column(column.codes[rows], column.values) for name, column in self.columns.items()})
 
 
 def read_table(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:
@@ -74,36 +72,19 @@ def _kind(key: str) -> str:
 
 
 def _read_text(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
-    for encoding in _encodings(path, key):
-        try:
-            return _read_csv(path, encoding, choose, key)
-        except UnicodeDecodeError:
-            continue
-        except (csv.Error, UnicodeError, OSError, EOFError) as error:
-            raise ConfigError(f"{key}: {str(path)!r} cannot be read as CSV: {error}") from error
+    try:
+        with _open(path) as file:
+            utf16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        for encoding in ("utf-16",) if utf16 else ("utf-8-sig", "windows-1252"):
+            with contextlib.suppress(UnicodeDecodeError):
+                return _read_csv(path, encoding, choose, key)
+    except (csv.Error, UnicodeError, OSError, EOFError) as error:
+        raise ConfigError(f"{key}: {str(path)!r} cannot be read as CSV: {error}") from error
     raise ConfigError(f"{key}: {str(path)!r} is not text in UTF-8, UTF-16 or windows-1252; save it as UTF-8")
 
 
 def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
     return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
-
-
-def _encodings(path: Path, key: str) -> tuple[str, ...]:
-    """Return the encodings to try, from the first bytes of the file."""
-    try:
-        with _open(path) as file:
-            start = file.read(4)
-    except (OSError, EOFError) as error:
-        raise ConfigError(f"{key}: {str(path)!r} cannot be read: {error}") from error
-    return ("utf-16",) if start[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "windows-1252")
-
-
-class _Numbering(dict):
-    """A dictionary that gives each new string the next number, from 0."""
-
-    def __missing__(self, value: str) -> int:
-        self[value] = number = len(self)
-        return number
 
 
 def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
@@ -126,7 +107,9 @@ def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: 
     """Return the wanted columns (name -> position) of the rows that have `width` cells, and the number of other rows.
 
     Blank lines are not rows."""
-    numbering = {name: _Numbering() for name in wanted}
+    numbering: dict[str, defaultdict[str, int]] = {name: defaultdict() for name in wanted}
+    for number in numbering.values():
+        number.default_factory = number.__len__  # a new cell gets the next number
     codes: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype=np.int32)] for name in wanted}
     malformed = 0
     while chunk := list(islice(reader, CHUNK)):
@@ -176,6 +159,5 @@ def _from_arrow(column) -> Column:
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    text = pc.fill_null(column.cast(pa.large_string()), "").combine_chunks()
-    coded = text.dictionary_encode() if not isinstance(text, pa.ChunkedArray) else text.combine_chunks().dictionary_encode()
+    coded = pc.fill_null(column.cast(pa.large_string()), "").combine_chunks().dictionary_encode()
     return Column(coded.indices.to_numpy(zero_copy_only=False).astype(np.int32), [v.strip() for v in coded.dictionary.to_pylist()])

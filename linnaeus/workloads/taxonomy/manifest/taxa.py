@@ -187,6 +187,6 @@ def cycles(parent: np.ndarray) -> list[list[int]]:
 
 def _indistinct(lineages: np.ndarray, name: np.ndarray, taxa: np.ndarray) -> list[int]:
     """Return those of `taxa` [K] whose `lineages` [K, R] and `name` [K] both equal those of another."""
-    repeated = np.flatnonzero(np.bincount(name)[name] > 1) if len(name) else name
+    repeated = np.flatnonzero(np.bincount(name)[name] > 1)
     _, number = distinct_lineages(np.column_stack([lineages, name])[repeated])
-    return taxa[repeated][np.bincount(number)[number] > 1].tolist() if len(repeated) else []
+    return taxa[repeated][np.bincount(number)[number] > 1].tolist()

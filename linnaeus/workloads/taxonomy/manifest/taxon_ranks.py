@@ -58,9 +58,5 @@ def _first_index(chosen: Sequence[str], requested: Sequence[str]) -> int:
 
 def _list_ranks(ranks: Sequence[str]) -> str:
     """Return the ranks as text, in RANK_ORDER, unknown ones last."""
-    return (
-        ", ".join(
-            sorted((r for r in ranks if r), key=lambda rank: (RANK_ORDER.index(rank) if rank in RANK_ORDER else len(RANK_ORDER), rank))
-        )
-        or "none"
-    )
+    place = {rank: i for i, rank in enumerate(RANK_ORDER)}
+    return ", ".join(sorted(filter(None, ranks), key=lambda rank: (place.get(rank, len(place)), rank))) or "none"

@@ -90,8 +90,7 @@ class _TaxaBuilder:
             notes.append(f"{len(self.row_taxon) - len(with_id)} rows do not have an id and are left out")
         self.rows = with_id[np.unique(self.row_taxon[with_id], return_index=True)[1]]  # the first row of each taxon
         self.names = self._read_names()
-        self.absent: list[str] = []  # referenced ids that are not in the table
-        self.absent_number: dict[str, int] = {}
+        self.absent: dict[str, int] = {}  # referenced id that is not in the table -> i
 
     def _number_ids(self, column: Column) -> np.ndarray:
         """Return int64 [rows]: the taxon number of each row, NONE for a null id."""
@@ -103,6 +102,7 @@ class _TaxaBuilder:
         """Return the taxa, with cycles cut and synonyms replaced, and all conflicts and notes."""
         accepted = self._accepted_taxa()
         stated, parent = self._parents_from_ancestry() if "ancestry" in self.columns else self._parents()
+        self.absent_ids = list(self.absent)
         synonym = accepted != np.arange(len(accepted))
         self._check_repeated_ids(stated, synonym)
         self._check_absent_parents(stated[self.rows], parent, synonym)
@@ -168,10 +168,7 @@ class _TaxaBuilder:
     def _reference(self, identifier: str) -> int:
         if identifier in self.number:
             return self.number[identifier]
-        if identifier not in self.absent_number:
-            self.absent_number[identifier] = len(self.absent)
-            self.absent.append(identifier)
-        return -2 - self.absent_number[identifier]
+        return -2 - self.absent.setdefault(identifier, len(self.absent))
 
     def _parents(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the parent stated in each row, int64 [rows], and the parent of each taxon, int64 [T] (NONE if it is not in the table)."""
@@ -227,13 +224,13 @@ class _TaxaBuilder:
         texts = []
         for group in children:
             instead = f", placed under {self._describe(int(parent[group[0]]))}" if parent[group[0]] >= 0 else ""
-            texts.append(f"{self.absent[-2 - int(stated[group[0]])]}, of {', '.join(self._describe(t) for t in group[:3])}{instead}")
+            texts.append(f"{self.absent_ids[-2 - int(stated[group[0]])]}, of {', '.join(self._describe(t) for t in group[:3])}{instead}")
         self.conflicts.append(Conflict("parent(s) not in the table", tuple(tuple(group) for group in children), tuple(texts)))
 
     def _describe_parent(self, reference: int) -> str:
         if reference >= 0:
             return self._describe(reference)
-        return "no parent" if reference == NONE else f"{self.absent[-2 - reference]} (not in the table)"
+        return "no parent" if reference == NONE else f"{self.absent_ids[-2 - reference]} (not in the table)"
 
     def _describe(self, taxon: int) -> str:
         return f"{self.ids[taxon]} {self.names[taxon]!r}"

@@ -22,7 +22,7 @@ NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")
 def draw(config=STANDARD, count=2000, probability=1.0, present=None, allowed=None, seed=5, epoch=0):
     present = np.random.default_rng(0).random((count, 3)) < 0.6 if present is None else present
     allowed = np.ones(count, bool) if allowed is None else allowed
-    mixing = PairMixing.from_config(config, seed, SIZE)
+    mixing = PairMixing(config, seed, SIZE)
     return mixing.draw(np.full(count, epoch), np.arange(count), np.full(count, probability), allowed, present), present
 
 
@@ -64,7 +64,7 @@ def test_components_come_whole_from_one_sample():
 
 
 def test_draws_are_keyed_by_slot_and_independent_of_the_batch():
-    mixing, present = PairMixing.from_config(STANDARD, 5, SIZE), np.ones((16, 3), bool)
+    mixing, present = PairMixing(STANDARD, 5, SIZE), np.ones((16, 3), bool)
     args = np.zeros(16, int), np.arange(16), np.full(16, 0.7), np.ones(16, bool), present
     whole = mixing.draw(*args)
     for cut in (2, 4, 8):

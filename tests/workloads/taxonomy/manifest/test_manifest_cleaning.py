@@ -1,16 +1,20 @@
 """Cells become numbers, or become missing for a counted reason."""
 
 import datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_name
-from linnaeus.workloads.taxonomy.manifest.columns import Columns
 from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day
 from linnaeus.workloads.taxonomy.manifest.table import read_table
 
-COLUMNS = Columns(image="path", ranks={}, latitude="lat", longitude="lon", uncertainty="unc", date="date", time="time", elevation="elev")
+COLUMNS = {"latitude": "lat", "longitude": "lon", "uncertainty": "unc", "date": "date", "time": "time", "elevation": "elev"}
+
+
+def config(columns, elevation_missing=None):
+    return SimpleNamespace(**{f"{name}_column": column for name, column in columns.items()}, elevation_missing=elevation_missing)
 
 
 def cleaned(tmp_path, lines, elevation_missing=None, delimiter=","):
@@ -18,7 +22,7 @@ def cleaned(tmp_path, lines, elevation_missing=None, delimiter=","):
     (tmp_path / "m.csv").write_text(text + "\n")
     table = read_table(tmp_path / "m.csv", lambda header: header)
     tally = Tally(table.columns["path"].text())
-    return clean_metadata(table, COLUMNS, elevation_missing, tally), tally
+    return clean_metadata(table, config(COLUMNS, elevation_missing), tally), tally
 
 
 def row(lat="10", lon="20", unc="30", date="2021-07-02", time="12:30", elev="40"):
@@ -157,10 +161,10 @@ def test_names_are_cleaned(cell, name):
 def test_a_real_museum_table(shared_data, tmp_path):
     """555 oaks: latitude on 458, date on 319, elevation 0.0 means missing, every time is midnight."""
     source = shared_data("tables/quercus_dwca/occurrence.txt")
-    columns = Columns("id", {}, "decimalLatitude", "decimalLongitude", None, "eventDate", "eventTime", "minimumElevationInMeters")
-    table = read_table(source, lambda header: columns.used)
+    names = ("decimalLatitude", "decimalLongitude", None, "eventDate", "eventTime", "minimumElevationInMeters")
+    table = read_table(source, lambda header: ["id", *filter(None, names)])
     tally = Tally(table.columns["id"].text())
-    metadata = clean_metadata(table, columns, 0.0, tally)
+    metadata = clean_metadata(table, config(dict(zip(COLUMNS, names)), 0.0), tally)
     assert len(table) == 555 and table.malformed == 0
     assert np.isfinite(metadata.latitude).sum() == 458
     partial = sum(count for reason, count in tally.counts.items() if reason.startswith("date:"))

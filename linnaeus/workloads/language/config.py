@@ -11,9 +11,29 @@ DIRECTIONS = {"perplexity": "min", "bits_per_byte": "min", "top1": "max", "score
 
 TOKENIZERS = ("character", "byte", "bpe", "gpt2")
 ORDERS = ("windows", "random")
-GPT_SIZES = ("gpt_nano", "gpt_micro", "gpt_mini", "gpt_baby", "gpt2", "gpt2_medium", "gpt2_large", "gpt2_xl")
 POSITIONS = ("learned", "rotary")
 GELUS = ("erf", "tanh")
+
+
+@dataclass(frozen=True)
+class Size:
+    layers: int
+    heads: int
+    width: int
+
+
+# GPT-2's sizes (Radford et al. 2019) and smaller ones. Parameters with 50,257 tokens, 1,024 learned positions and no biases: gpt2 124
+# million, medium 355, large 774, xl 1,557.
+SIZES = {
+    "gpt_nano": Size(3, 3, 48),
+    "gpt_micro": Size(4, 4, 128),  # learns to spell on a laptop's CPU in minutes
+    "gpt_mini": Size(6, 6, 192),
+    "gpt_baby": Size(6, 6, 384),
+    "gpt2": Size(12, 12, 768),
+    "gpt2_medium": Size(24, 16, 1024),
+    "gpt2_large": Size(36, 20, 1280),
+    "gpt2_xl": Size(48, 25, 1600),
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +87,7 @@ class TokensConfig(LanguageDataConfig):
 @dataclass(frozen=True)
 class GPTConfig:
     name: str = setting("network architecture", choices=("gpt",))
-    size: str = setting("named size; it sets layers, heads and width if they are null", choices=GPT_SIZES)
+    size: str = setting("named size; it sets layers, heads and width if they are null", choices=tuple(SIZES))
     layers: int | None = setting("number of blocks; null: that of the size", low=1)
     heads: int | None = setting("attention heads per block, which must divide the width; null: that of the size", low=1)
     width: int | None = setting("channels of the residual stream; null: that of the size", low=1)

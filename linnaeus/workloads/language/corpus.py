@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +40,15 @@ class Corpus:
 
     files: tuple[TextFile, ...]
     digests: np.ndarray  # uint64 [D]: hash of each document's text
-    characters: np.ndarray  # int64 [D]
     document_sources: np.ndarray  # int64 [D]: source number of each document; 0 without named sources
-    sources: tuple[str, ...]  # names; () without named sources
-    encoding: str
-    separator: str | None
+    config: TextConfig
     notes: tuple[str, ...]
     left_out: dict[str, list[str]]  # reason -> names of all files left out for it
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the names of the sources; () without named sources."""
+        return tuple(self.config.sources or ())
 
     def documents(self) -> Iterator[tuple[str, str]]:
         """Yield (file name, text) of each document. Raise `ConfigError` if a file has changed since the scan."""
@@ -54,7 +56,7 @@ class Corpus:
             content = _read(file.path)
             if hashlib.sha256(content).hexdigest() != file.sha256:
                 raise ConfigError(f"data.path: {file.path} changed while it was being read; start again when nothing writes to it")
-            for text in split_documents(content.decode(self.encoding), self.separator):
+            for text in split_documents(content.decode(self.config.encoding), self.config.separator):
                 yield file.name, text
 
 
@@ -65,7 +67,7 @@ def scan_texts(config: TextConfig) -> Corpus:
     if config.separator == "":
         raise ConfigError("data.separator is empty; set the text between two documents, or null if each file is one document")
     found = find_files(config)
-    files, digests, characters, document_sources, bad = [], [], [], [], []
+    files, digests, document_sources, bad, characters = [], [], [], [], 0
     left_out: dict[str, list[str]] = {"no source": found.left_out, "empty": [], "encoding": []}
     for path, source in zip(found.paths, found.sources, strict=True):
         content = _read(path)
@@ -82,26 +84,25 @@ def scan_texts(config: TextConfig) -> Corpus:
             continue
         files.append(TextFile(found.name(path), path, len(content), hashlib.sha256(content).hexdigest(), source))
         digests += hashes
-        characters += [len(text) for text in texts]
+        characters += sum(map(len, texts))
         document_sources += [source] * len(texts)
     _check_bad(bad, len(found.paths), config)
-    sources = tuple(config.sources or ())
-    _check_not_empty(found, {file.source for file in files}, sources, len(bad))
-    arrays = np.array(digests, dtype=np.uint64), np.array(characters, dtype=np.int64), np.array(document_sources, dtype=np.int64)
-    _check_split(arrays[0], arrays[2], sources, config.split_seed)
-    notes = [f"text: {_origin(config)}: {counted(len(files), 'file')}, {counted(len(digests), 'document')}, {sum(characters):,} characters"]
+    _check_not_empty(found, {file.source for file in files}, config, len(bad))
+    arrays = np.array(digests, dtype=np.uint64), np.array(document_sources, dtype=np.int64)
+    _check_split(*arrays, config)
+    notes = [f"text: {_origin(config)}: {counted(len(files), 'file')}, {counted(len(digests), 'document')}, {characters:,} characters"]
     notes += found.notes + [f"left out: {line}" for line in bad] + _left_out_notes(left_out)
     reasons = {reason: names for reason, names in left_out.items() if names}
-    return Corpus(tuple(files), *arrays, sources, config.encoding, config.separator, tuple(notes), reasons)
+    return Corpus(tuple(files), *arrays, config, tuple(notes), reasons)
 
 
-def held_out(corpus: Corpus, fraction: float, seed: int) -> np.ndarray:
+def held_out(corpus: Corpus) -> np.ndarray:
     """Return which documents are for validation, bool [D].
 
     A hash of each document's own text decides, so other documents do not move it, and two equal documents are on the same side. If by
     chance all documents of a source are on one side, the one nearest to the threshold moves to the other side."""
-    draws = randomness.uniforms(randomness.key(seed, randomness.SPLIT), corpus.digests)
-    chosen = draws < fraction
+    draws = randomness.uniforms(randomness.key(corpus.config.split_seed, randomness.SPLIT), corpus.digests)
+    chosen = draws < corpus.config.validation_fraction
     for source in range(max(1, len(corpus.sources))):
         own = corpus.document_sources == source
         if not chosen[own].any():
@@ -139,31 +140,31 @@ def _check_bad(bad: list[str], files: int, config: TextConfig) -> None:
         )
 
 
-def _check_not_empty(found: FoundFiles, remaining: set[int], sources: Sequence[str], bad: int) -> None:
+def _check_not_empty(found: FoundFiles, remaining: set[int], config: TextConfig, bad: int) -> None:
     """Raise `ConfigError` if no text remains, or none of a source. `remaining`: source numbers with text; `bad`: files in another
     encoding."""
     if not remaining:
         reason = f"are empty, except {bad} that are not in data.encoding" if bad else "are empty"
         raise ConfigError(f"data.path: {printable(found.folder)} does not contain text: all {len(found.paths)} files {reason}")
-    for number, name in enumerate(sources):
+    for number, name in enumerate(config.sources or ()):
         if number not in remaining:
             files = counted(found.sources.count(number), "file")
             raise ConfigError(f"data.sources.{name}: its {files} in {found.folder} do not contain text; use other patterns or remove it")
 
 
-def _check_split(digests: np.ndarray, document_sources: np.ndarray, sources: Sequence[str], seed: int) -> None:
+def _check_split(digests: np.ndarray, document_sources: np.ndarray, config: TextConfig) -> None:
     """Raise `ConfigError` if all documents of a source are equal, so all would be on one side, or if a seed is set but nothing is
     split at random."""
     several = False
-    for number, key in enumerate([f"data.sources.{name}" for name in sources] or ["data.path"]):
+    for number, key in enumerate([f"data.sources.{name}" for name in config.sources or ()] or ["data.path"]):
         own = digests[document_sources == number]
         if len(own) > 1 and (own == own[0]).all():
             equal = f"all {len(own)} documents are equal, and equal documents stay on one side of the split"
             raise ConfigError(f"{key}: {equal}; add others, or keep only one of them")
         several = several or len(own) > 1
-    if seed and not several:
-        single = "each source is a single text, which" if sources else "a single text"
-        raise ConfigError(f"data.split_seed={seed} has no effect: {single} is split by position, its end validates; remove it")
+    if config.split_seed and not several:
+        single = "each source is a single text, which" if config.sources else "a single text"
+        raise ConfigError(f"data.split_seed={config.split_seed} has no effect: {single} is split by position, its end validates; remove it")
 
 
 def _read(path: Path) -> bytes:

@@ -10,7 +10,7 @@ import io
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,7 +18,6 @@ from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from linnaeus.workloads.language.generation import Continuation
     from linnaeus.workloads.language.tokenizers import Tokenizer
 
 SEPARATOR = "-" * 16
@@ -78,17 +77,20 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _run(options: argparse.Namespace) -> None:
     import torch
 
-    from linnaeus.workloads.language.generation import generate
-    from linnaeus.workloads.language.sampling import Sampling
+    from linnaeus.workloads.language.generation import Sampling, generate
     from linnaeus.workloads.language.trained_model import load_trained_model
 
     sampling = Sampling(options.temperature, options.top_k or None, options.top_p)
     texts = _prompts(options)
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device=cuda: this machine has no CUDA device; use --device=cpu")
     trained = load_trained_model(options.run)
     tokenizer = trained.tokenizer
     if options.dimension:
         trained.model.set_dimension_weights(dimension_weights(trained.model.dimensions, options.dimension))
-    device = _device(options.device, torch.cuda.is_available())
     prompts = [encode_prompt(tokenizer, text) for text in texts for _ in range(options.samples)]
     start = time.perf_counter()
     continuations = generate(
@@ -98,7 +100,7 @@ def _run(options: argparse.Namespace) -> None:
         sampling,
         options.seed,
         [] if tokenizer.end is None else [tokenizer.end],
-        stop_condition(tokenizer, options.stop),
+        lambda tokens: any(stop in tokenizer.decode(tokens) for stop in options.stop),
         options.slide,
     )
     seconds = time.perf_counter() - start
@@ -106,7 +108,7 @@ def _run(options: argparse.Namespace) -> None:
         if len(continuations) > 1:
             print(SEPARATOR)
         print(texts[i // options.samples] + text_of(tokenizer, continuation, options.stop))
-    tokens = sum(len(continuation.tokens) for continuation in continuations)
+    tokens = sum(len(continuation) for continuation in continuations)
     for line in (*trained.notes, f"{trained.source}: {tokens} tokens in {seconds:.1f} s on {device}, {tokens / seconds:.0f} per second"):
         print(line, file=sys.stderr)
 
@@ -134,16 +136,9 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
         raise ConfigError(f"--prompt: {error}") from None
 
 
-def stop_condition(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[list[int]], bool] | None:
-    """Return a function that is True for new tokens whose text contains one of `stops`; None without `stops`."""
-    if not stops:
-        return None
-    return lambda tokens: any(stop in tokenizer.decode(tokens) for stop in stops)
-
-
-def text_of(tokenizer: Tokenizer, continuation: Continuation, stops: Sequence[str]) -> str:
-    """Return the text of a continuation, up to the first of `stops`."""
-    text = tokenizer.decode(continuation.tokens)
+def text_of(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str]) -> str:
+    """Return the text of tokens, up to the first of `stops`."""
+    text = tokenizer.decode(tokens)
     return text[: min([len(text), *(index for stop in stops if (index := text.find(stop)) >= 0)])]
 
 
@@ -165,9 +160,3 @@ def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]
     if not any(weights.values()):
         raise ConfigError("--dimension: all weights are 0; at least one must be positive")
     return normalised_weights(weights, names, 1.0).tolist()
-
-
-def _device(requested: str, has_cuda: bool) -> str:
-    if requested == "cuda" and not has_cuda:
-        raise ConfigError("--device=cuda: this machine has no CUDA device; use --device=cpu")
-    return ("cuda" if has_cuda else "cpu") if requested == "auto" else requested

@@ -12,6 +12,9 @@ batch, n). Generators with state are not used, so nothing global changes and pro
 **Beyond the block.** A model has `block` positions. A full row drops its oldest `slide` tokens, and the rest is read again from position
 0. `window_start` gives the first token that is read, as a function of the sequence's length alone. With `slide=1` every token has a
 full block of context and costs reading a block; a larger slide costs less and leaves at least `block - slide + 1` tokens of context.
+
+**Sampling.** Probabilities are float64 and in the order of the vocabulary, so rounding errors of the logits move the bounds between tokens
+no more than those errors themselves.
 """
 
 from __future__ import annotations
@@ -24,33 +27,37 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import GENERATION, key, uniforms
 from linnaeus.workloads.language.model.causal_attention import Attend
 from linnaeus.workloads.language.model.gpt import GPT
-from linnaeus.workloads.language.sampling import Sampling, draw
 
 SPAN = 64  # a step attends to a multiple of this many positions: few tensor shapes, and not the whole block for a short text
 
 
 @dataclass(frozen=True)
-class Continuation:
-    """The new `tokens` after a prompt, without a stop token. `stop_reason`: `length`, `token` (a stop token) or `text` (`stop_when`)."""
+class Sampling:
+    """`temperature` divides the logits; 0 selects the most probable token. `top_k` keeps the k most probable tokens. `top_p` keeps the
+    fewest most probable tokens whose probabilities, after both, sum to at least p. None: keep all."""
 
-    tokens: list[int]
-    stop_reason: str
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ConfigError(f"temperature is {self.temperature:g}; it must be 0, for the most probable token, or a positive number")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"top_k is {self.top_k}; it must be at least 1, or omitted to keep all tokens")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p is {self.top_p:g}; it must be above 0 and at most 1")
 
 
 def window_start(length: int, block: int, slide: int) -> int:
     """Return the first token that is read of a sequence of `length` tokens: 0 up to a full block, then in steps of `slide`."""
     return -(-max(length - block, 0) // slide) * slide
-
-
-def default_slide(block: int) -> int:
-    """Return a quarter of the block: the context is seven eighths of the block on average, and a new token costs reading three old ones."""
-    return max(1, block // 4)
 
 
 @torch.inference_mode()
@@ -63,28 +70,33 @@ def generate(
     stop_tokens: Sequence[int] = (),
     stop_when: Callable[[list[int]], bool] | None = None,
     slide: int | None = None,
-) -> list[Continuation]:
+) -> list[list[int]]:
     """Return up to `length` new tokens for each prompt (a non-empty list of token ids), computed on the model's device.
 
-    A row ends at one of `stop_tokens`, or when `stop_when` of its new tokens returns True. The model runs in evaluation mode; its mode is
-    restored. Raise `ConfigError` for an invalid prompt or slide."""
-    slide = default_slide(model.block) if slide is None else slide
+    A row ends before one of `stop_tokens`, or when `stop_when` of its new tokens returns True. The model runs in evaluation mode; its
+    mode is restored. Raise `ConfigError` for an invalid prompt or slide.
+
+    `slide`, by default a quarter of the block: the context is seven eighths of the block on average, and a new token costs reading three
+    old ones."""
+    slide = max(1, model.block // 4) if slide is None else slide
     _check(model, prompts, slide)
     numbers = _draw_numbers(seed, prompts, length).to(model.token.weight.device)
-    rows = [_Row(list(prompt), len(prompt)) for prompt in prompts]
-    training = model.training
+    rows, running, training = [list(prompt) for prompt in prompts], list(range(len(prompts))), model.training
     model.eval()
     try:
-        decoder = IncrementalDecoder(model, [row.tokens for row in rows], length, slide)
+        decoder = IncrementalDecoder(model, rows, length, slide)
         for n in range(length):
             chosen = draw(decoder.next_logits(), sampling, numbers[:, n]).tolist()
-            for row, token in zip(rows, chosen, strict=True):
-                row.append(token, stop_tokens, stop_when)
-            if all(row.stop_reason for row in rows):
+            running = [row for row in running if chosen[row] not in stop_tokens]
+            for row in running:
+                rows[row].append(chosen[row])
+            if stop_when is not None:
+                running = [row for row in running if not stop_when(rows[row][len(prompts[row]) :])]
+            if not running:
                 break
     finally:
         model.train(training)
-    return [Continuation(row.tokens[row.prompt :], row.stop_reason or "length") for row in rows]
+    return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
 
 
 class IncrementalDecoder:
@@ -115,9 +127,7 @@ class IncrementalDecoder:
         """Read the whole windows of some rows; return their logits [rows, vocabulary]."""
         windows = [self.sequences[row][self.starts[row] :] for row in rows]
         lengths = torch.tensor([len(window) for window in windows])
-        tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
-        for line, window in zip(tokens, windows, strict=True):
-            line[: len(window)] = torch.tensor(window)
+        tokens = nn.utils.rnn.pad_sequence([torch.tensor(window) for window in windows], batch_first=True)
         features = self.model.features(tokens.to(self.device), attend=self.cache.read(torch.tensor(rows, device=self.device)))
         last = features[torch.arange(len(rows), device=self.device), (lengths - 1).to(self.device)]
         return self._logits(last)
@@ -170,24 +180,31 @@ class KeyValueCache:
         return F.scaled_dot_product_attention(query, self.keys[layer, :, :, :span], self.values[layer, :, :, :span], attn_mask=filled)
 
 
-@dataclass
-class _Row:
-    """A growing sequence whose first `prompt` tokens were given."""
+def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Return the probabilities, float64 [B, V] with rows that sum to 1, from logits [B, V]. The temperature must not be 0."""
+    logits = logits.double()
+    logits = (logits - logits.amax(1, keepdim=True)) / sampling.temperature
+    if sampling.top_k is not None and sampling.top_k < logits.shape[1]:
+        best = logits.topk(sampling.top_k, dim=1).indices
+        logits = torch.full_like(logits, -torch.inf).scatter(1, best, logits.gather(1, best))
+    probability = logits.softmax(1)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        ordered, order = probability.sort(dim=1, descending=True, stable=True)
+        before = torch.cat([torch.zeros_like(ordered[:, :1]), ordered.cumsum(1)[:, :-1]], 1)
+        probability = torch.zeros_like(probability).scatter(1, order, ordered * (before < sampling.top_p))
+        probability = probability / probability.sum(1, keepdim=True)
+    return probability
 
-    tokens: list[int]
-    prompt: int
-    stop_reason: str = ""
 
-    def append(self, token: int, stop_tokens: Sequence[int], stop_when: Callable[[list[int]], bool] | None) -> None:
-        """Append a token, unless the row has stopped or stops at this token."""
-        if self.stop_reason:
-            return
-        if token in stop_tokens:
-            self.stop_reason = "token"
-            return
-        self.tokens.append(token)
-        if stop_when is not None and stop_when(self.tokens[self.prompt :]):
-            self.stop_reason = "text"
+def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
+    """Return a token for each row of logits [B, V], int64 [B], by inverting the distribution function at `uniforms`, float64 [B] in
+    [0, 1)."""
+    if sampling.temperature == 0:
+        return logits.argmax(1)
+    cumulative = probabilities(logits, sampling).cumsum(1)
+    total = cumulative[:, -1:]
+    target = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target, right=True)[:, 0]
 
 
 def _draw_numbers(seed: int, prompts: Sequence[Sequence[int]], length: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""Metrics of next-token prediction: `loss` in nats per token, `perplexity`, `bits_per_byte`, and in validation `top1`.
+"""Metrics of next-token prediction, and tables of their final values.
 
-`bits_per_byte` is the loss in bits divided by the UTF-8 bytes of the predicted tokens, so that different tokenizers compare. The end marker
-has no bytes, but its loss counts.
+`loss` in nats per token, `perplexity`, `bits_per_byte`, and in validation `top1`. `bits_per_byte` is the loss in bits divided by the UTF-8
+bytes of the predicted tokens, so that different tokenizers compare. The end marker has no bytes, but its loss counts.
 
 With named sources, validation adds `source/NAME/loss`, the loss of that source's tokens. With dimensions in the model, validation adds
 `dimension/NAME/score`: the loss in nats per token without that dimension, minus the loss with it, over the windows that were also
@@ -11,7 +11,7 @@ computed without it (every D-th window).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.language.model.dimensions import ablation_mask
 from linnaeus.workloads.language.model.token_loss import IGNORED
 
-Outputs = Mapping[str, Tensor]
+COLUMNS = {"loss": "nats/token", "perplexity": "perplexity", "bits_per_byte": "bits/byte", "top1": "top-1 %"}
 
 
 class LanguageMetrics(Metrics):
@@ -47,7 +47,7 @@ class LanguageMetrics(Metrics):
         if not training:
             self.counts["correct"] = torch.zeros_like(self.counts["bytes"])
 
-    def sums(self, outputs: Outputs, batch: Batch) -> Tensor:
+    def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Return float64 [2 + 2 S + 2 D]: sum and number of losses; sums per source, numbers per source; sums of the loss increase
         without each dimension, numbers of tokens of these."""
         losses, known = outputs["losses"].double(), (batch["target"] != IGNORED).double()
@@ -61,7 +61,7 @@ class LanguageMetrics(Metrics):
             parts += [(each.sum(1, keepdim=True) * ablated).sum(0) for each in (increase, known)]
         return torch.cat(parts)
 
-    def count(self, outputs: Outputs, batch: Batch) -> None:
+    def count(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         target = batch["target"]
         if not self.training:
             self.counts["correct"] += (outputs["predictions"] == target).sum()  # no prediction equals IGNORED
@@ -70,26 +70,40 @@ class LanguageMetrics(Metrics):
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         losses, targets, *more = sums.tolist()
-        loss, size = _mean(losses, targets), int(counts["bytes"])
-        results = {"loss": loss, "perplexity": perplexity(loss), "bits_per_byte": _mean(losses / math.log(2), size)}
+        loss = _mean(losses, targets)
+        perplexity = math.exp(loss) if not loss > 700 else math.inf  # exp(710) overflows a float
+        results = {"loss": loss, "perplexity": perplexity, "bits_per_byte": _mean(losses / math.log(2), int(counts["bytes"]))}
         if self.training:
             return results
         results["top1"] = _mean(int(counts["correct"]), targets)
-        by_source, by_dimension = more[: 2 * len(self.sources)], more[2 * len(self.sources) :]
-        results |= {f"source/{name}/loss": mean for name, mean in _means(self.sources, by_source)}
-        return results | {f"dimension/{name}/score": mean for name, mean in _means(self.dimensions, by_dimension)}
-
-
-def _means(names: Sequence[str], sums: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """Yield (name, mean). `sums` has the total of each name, followed by the number of each name."""
-    for name, total, number in zip(names, sums, sums[len(names) :]):
-        yield name, _mean(total, number)
+        for kind, names, metric in (("source", self.sources, "loss"), ("dimension", self.dimensions, "score")):
+            totals, numbers, more = more[: len(names)], more[len(names) : 2 * len(names)], more[2 * len(names) :]
+            results |= {f"{kind}/{name}/{metric}": _mean(total, n) for name, total, n in zip(names, totals, numbers)}
+        return results
 
 
 def _mean(total: float, number: float) -> float:
     return total / number if number else math.nan
 
 
-def perplexity(loss: float) -> float:
-    """Return exp(loss), or infinity if that overflows a float."""
-    return math.exp(loss) if not loss > 700 else math.inf
+def result_tables(final: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, list[str]]:
+    """Return {title: lines} of the tables of a run: validation passes, and if there are any, sources and dimensions.
+
+    `final`: the newest result of each validation metric. `weights`: those of the dimensions in the last update."""
+    tables = {"Prediction of the next token": [f"{'':12s}" + "".join(f"{column:>12s}" for column in COLUMNS.values())]}
+    for key in dict.fromkeys(name.partition("/")[0] for name in final):
+        values = [final.get(f"{key}/{name}", math.nan) * (100 if name == "top1" else 1) for name in COLUMNS]
+        tables["Prediction of the next token"].append(f"{key:12s}" + "".join(f"{_number(value):>12s}" for value in values))
+    parts = [(key.split("/"), value) for key, value in final.items()]
+    sources = [f"{key[2]:24s}{_number(value):>12s}" for key, value in parts if key[1] == "source"]
+    if sources:
+        tables["Sources"] = [f"{'source':24s}{'nats/token':>12s}", *sources]
+    if weights:
+        scores = {key[2]: value for key, value in parts if key[1] == "dimension"}
+        rows = [f"{name:24s}{weight:>12.4f}{_number(scores.get(name, math.nan), '+.5f'):>12s}" for name, weight in weights.items()]
+        tables["Dimensions"] = [f"{'dimension':24s}{'weight':>12s}{'score':>12s}  (nats/token lost without it)", *rows]
+    return tables
+
+
+def _number(value: float, form: str = ".4f") -> str:
+    return "-" if math.isnan(value) else format(value, form)

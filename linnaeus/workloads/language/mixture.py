@@ -42,8 +42,8 @@ class Mixture:
         resolved = self.schedule.resolved
         steps = epoch * resolved.steps_per_epoch + np.arange(resolved.steps_per_epoch)
         mixture = self.schedule.get_mixture(steps, self.names, self.window_counts.tolist())
-        if is_proportional(mixture, self.window_counts):
-            return None
+        if np.allclose(mixture, self.window_counts / self.window_counts.sum(), rtol=1e-9, atol=0):
+            return None  # every window once draws from each source in proportion to its windows, without chance
         return draw_sources(self.seed, epoch, mixture, resolved.global_batch_size, self.positions)
 
     def draws_before(self, epoch: int) -> np.ndarray:
@@ -90,8 +90,3 @@ def _permuted(stream: int, count: int, start: int, draws: int) -> np.ndarray:
     first, last = start // count, (start + draws - 1) // count
     orders = hashes(stream, np.arange(first * count, (last + 1) * count)).reshape(-1, count).argsort(axis=1, kind="stable")
     return orders.reshape(-1)[start - first * count :][:draws]
-
-
-def is_proportional(mixture: np.ndarray, window_counts: np.ndarray) -> bool:
-    """Return True if all updates draw from each source in proportion to its windows. Every window once does this without chance."""
-    return bool(np.allclose(mixture, window_counts / window_counts.sum(), rtol=1e-9, atol=0))

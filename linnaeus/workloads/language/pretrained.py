@@ -14,26 +14,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from linnaeus.checkpoint.initial_weights import PUBLISHED
+import torch
+from torch import Tensor
+
+from linnaeus.checkpoint.initial_weights import PUBLISHED, InitialWeights
 from linnaeus.checkpoint.weight_matching import matches_prefix
+from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.language.model.sizes import rounded_up
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from linnaeus.checkpoint.initial_weights import InitialWeights
-    from linnaeus.config.schema import Config
-    from linnaeus.workloads.language.model.gpt import GPT
+from linnaeus.files import read_json
+from linnaeus.workloads.language.model.gpt import GPT, rounded_up
 
 EMBEDDING = "token.weight"
 GPT2_ROWS = (50257, 50304)  # rows of GPT-2's embedding, and rounded up to a multiple of 64
-OUTSIDE_BLOCKS = {"wte": "token", "wpe": "position", "ln_f": "norm"}
-IN_BLOCK = {
+NAMES = {
+    "wte": "token",
+    "wpe": "position",
+    "ln_f": "norm",
     "ln_1": "norm1",
     "attn.c_attn": "attention.query_key_value",
     "attn.c_proj": "attention.output",
@@ -50,20 +50,17 @@ FIXED = {"layer_norm_epsilon": 1e-5, "scale_attn_weights": True, "scale_attn_by_
 def adapt_weights(weights: InitialWeights, model: GPT, config: Config, tokens: str) -> InitialWeights:
     """Return the weights with the names of `model`. `tokens` is the identity of this run's tokens. Raise `ConfigError` for weights of a run
     with other tokens, and for a GPT-2 whose settings differ from the model's."""
-    path = str(config.run.init_from)
     if matches_prefix(config.run.init_skip, EMBEDDING):  # the tokens of the weights do not matter
-        return _convert_gpt2(weights, model, config, path)
-    notes = check_tokens(path, tokens)
-    return _convert_gpt2(dataclasses.replace(weights, notes=[*weights.notes, *notes]), model, config, path, tokens)
+        return _convert_gpt2(weights, model, config, None)
+    notes = check_tokens(Path(str(config.run.init_from)), tokens)
+    return _convert_gpt2(dataclasses.replace(weights, notes=[*weights.notes, *notes]), model, config, tokens)
 
 
-def check_tokens(path: str, tokens: str) -> list[str]:
-    """Return notes for the user. Raise `ConfigError` if `path` belongs to a run with other tokens."""
-    run = _run_of(Path(path))
-    if run is None:
-        return []
-    trained = json.loads((run / "dataset.json").read_text(encoding="utf-8"))["identity"]
-    if trained == tokens:
+def check_tokens(path: Path, tokens: str) -> list[str]:
+    """Return notes for the user. Raise `ConfigError` if `path` is or is in the directory of a run with other tokens."""
+    found = ((folder, read_json(folder / "dataset.json")) for folder in (path, *path.resolve().parents[:3]))
+    run, trained = next(((folder, facts.get("identity")) for folder, facts in found if facts is not None), (path, None))
+    if not isinstance(trained, str) or trained == tokens:
         return []
     if trained.startswith("unknown-") or tokens.startswith("unknown-"):
         return [f"tokens: {path} was trained on {trained}, this run has {tokens}: it is unknown whether they are the same"]
@@ -74,22 +71,12 @@ def check_tokens(path: str, tokens: str) -> list[str]:
     )
 
 
-def _run_of(path: Path) -> Path | None:
-    """Return the directory of the language run that is `path` or contains it; None if not found."""
-    for folder in (path, *path.resolve().parents[:3]):
-        try:
-            facts = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        return folder if isinstance(facts, dict) and isinstance(facts.get("identity"), str) else None
-    return None
-
-
 # -- the layout of GPT-2 -------------------------------------------------------------------------------------------------------
 
 
-def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, path: str, tokens: str | None = None) -> InitialWeights:
+def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, tokens: str | None) -> InitialWeights:
     """Return weights in GPT-2's layout with the names of `model`, and others unchanged. `tokens` None: the embedding is skipped."""
+    path = str(config.run.init_from)
     state = {name.removeprefix("transformer."): tensor for name, tensor in weights.state.items()}
     embedding, first = state.get("wte.weight"), state.get("h.0.attn.c_attn.weight")
     if embedding is None or first is None or embedding.dim() != 2 or first.dim() != 2:
@@ -155,21 +142,18 @@ def _check_settings(path: str, needed: Mapping[str, Any], config: Config, model:
 
 def _renamed(state: Mapping[str, Tensor], transposed: bool) -> dict[str, Tensor]:
     """Return the weights under the names of `model/gpt.py`. A weight without a counterpart keeps its name, and is refused later by it."""
-    import torch
-
     renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if CAUSAL_MASK.fullmatch(name):
             continue
         if name == "lm_head.weight" and tensor.shape == state["wte.weight"].shape and torch.equal(tensor, state["wte.weight"]):
             continue  # the tied head, stored a second time
-        renamed[_new_name(name.split("."))] = tensor.t() if transposed and name.startswith("h.") and tensor.dim() == 2 else tensor
+        renamed[_new_name(name)] = tensor.t() if transposed and name.startswith("h.") and tensor.dim() == 2 else tensor
     return renamed
 
 
-def _new_name(parts: Sequence[str]) -> str:
-    *module, kind = parts
-    if len(module) > 2 and module[0] == "h" and ".".join(module[2:]) in IN_BLOCK:
-        return ".".join(["blocks", module[1], IN_BLOCK[".".join(module[2:])], kind])
-    outside = OUTSIDE_BLOCKS.get(".".join(module))
-    return f"{outside}.{kind}" if outside is not None else ".".join(parts)
+def _new_name(name: str) -> str:
+    found = re.fullmatch(r"(?:h(\.\d+\.))?(.+)\.(\w+)", name)
+    if found is None or found[2] not in NAMES:
+        return name
+    return f"{'blocks' + found[1] if found[1] else ''}{NAMES[found[2]]}.{found[3]}"

@@ -47,9 +47,16 @@ def find_files(config: TextConfig) -> FoundFiles:
     _check_settings(config, path)
     if path.is_file():
         return FoundFiles(path.parent, [path], [0])
-    if config.sources is None:
-        return _find_unnamed(config, path)
-    return _find_by_source(path, config.sources)
+    if config.sources is not None:
+        patterns = {f"data.sources.{name}": of_source for name, of_source in config.sources.items()}
+    else:
+        patterns = {"data.files": MODULES if config.path is None else TEXT_FILES if config.files is None else config.files}
+    source_of, notes = _find_by_source(path, patterns)
+    if config.sources is None and config.path is None:
+        source_of = {module: 0 for module in source_of if module.stat().st_size <= MODULE_BYTES}
+    paths = sorted(source_of, key=lambda found: (source_of[found], _name(found, path)))
+    left_out = [] if config.sources is None else _without_source(path, source_of)
+    return FoundFiles(path, paths, [source_of[found] for found in paths], left_out, notes)
 
 
 def _check_settings(config: TextConfig, path: Path) -> None:
@@ -72,35 +79,21 @@ def _check_settings(config: TextConfig, path: Path) -> None:
             raise ConfigError(f"data.sources: {name!r} cannot be part of a metric's name; use letters, digits, _ and -")
 
 
-def _find_unnamed(config: TextConfig, folder: Path) -> FoundFiles:
-    """Return the files of a folder or of the library, without named sources."""
-    if config.path is None:
-        modules, _ = _matching(folder, MODULES, "data.files")
-        small = [path for path in modules if path.stat().st_size <= MODULE_BYTES]
-        return FoundFiles(folder, small, [0] * len(small))
-    patterns = TEXT_FILES if config.files is None else config.files
-    paths, unmatched = _matching(folder, patterns, "data.files")
-    if not paths:
-        raise ConfigError(f"data.files: {_no_match(folder, patterns)}")
-    return FoundFiles(folder, paths, [0] * len(paths), notes=_unmatched_note("data.files", unmatched))
-
-
-def _find_by_source(folder: Path, sources: Mapping[str, Sequence[str]]) -> FoundFiles:
+def _find_by_source(folder: Path, sources: Mapping[str, Sequence[str]]) -> tuple[dict[Path, int], list[str]]:
+    """Return (number of the source of each file, notes). `sources`: the patterns by configuration key, in order."""
     source_of: dict[Path, int] = {}
     notes: list[str] = []
-    for number, (name, patterns) in enumerate(sources.items()):
-        key = f"data.sources.{name}"
+    for number, (key, patterns) in enumerate(sources.items()):
         matching, unmatched = _matching(folder, patterns, key)
         own = [path for path in matching if path not in source_of]
         if not matching:
             raise ConfigError(f"{key}: {_no_match(folder, patterns)}")
         if not own:
-            earlier = ", ".join(list(sources)[:number])
+            earlier = ", ".join(name.removeprefix("data.sources.") for name in list(sources)[:number])
             raise ConfigError(f"{key}: all files that match {list(patterns)} belong to earlier sources ({earlier}); move it before them")
         source_of |= dict.fromkeys(own, number)
-        notes += _unmatched_note(key, unmatched)
-    paths = sorted(source_of, key=lambda path: (source_of[path], _name(path, folder)))
-    return FoundFiles(folder, paths, [source_of[path] for path in paths], _without_source(folder, source_of), notes)
+        notes += [f"{key}: nothing matches {', '.join(unmatched)}"] if unmatched else []
+    return source_of, notes
 
 
 def _without_source(folder: Path, source_of: Mapping[Path, int]) -> list[str]:
@@ -132,10 +125,6 @@ def _name(path: Path, folder: Path) -> str:
 def printable(path: Path) -> str:
     """Return a path as text that any file can hold: bytes of a name that are not UTF-8 are escaped, as in caf\\xe9.txt."""
     return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
-
-
-def _unmatched_note(key: str, patterns: Sequence[str]) -> list[str]:
-    return [f"{key}: nothing matches {', '.join(patterns)}"] if patterns else []
 
 
 def _no_match(folder: Path, patterns: Sequence[str]) -> str:

@@ -69,12 +69,6 @@ class TextWindows(PositionedDataset):
     def __len__(self) -> int:
         return int(self.window_counts.sum())
 
-    def groups(self, level: str | None) -> None:
-        return None
-
-    def resampling(self) -> None:
-        return None
-
     def source_of(self, window: np.ndarray) -> np.ndarray:
         """Return the source number of each window, int64 [B]."""
         return np.searchsorted(self.first_windows, window, side="right") - 1

@@ -6,18 +6,15 @@ that accepts containers, strings and numbers only. Without `meta.pkl` the ids ar
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from linnaeus.errors import ConfigError
-from linnaeus.files import text_digest
+from linnaeus.files import file_digest
 from linnaeus.workloads.language.config import TokensConfig
-from linnaeus.workloads.language.token_store import SPLITS, TokenArray, TokenStore, split_sizes
+from linnaeus.workloads.language.token_store import SPLITS, TokenArray, TokenStore
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer, Tokenizer, identity, load_tokenizer
 
 DTYPE = "<u2"
@@ -46,35 +43,24 @@ def load_plain_pickle(path: Path) -> Any:
 
 
 def check_token_files(config: TokensConfig) -> dict[str, Any]:
-    """Read and check the files, on one process. Return the facts that `open_token_files` needs on every process: vocabulary size, and
-    the number of tokens and SHA-256 of each split."""
+    """Read and check the files, on one process. Return the content of dataset.json, which every process needs to open them."""
     folder = Path(config.path).expanduser()
     for file in SPLITS.values():
         if not (folder / file).is_file():
             raise ConfigError(f"data.path: {folder} has no {file}; data=tokens needs a folder with {' and '.join(SPLITS.values())}")
     tokenizer = read_tokenizer(folder, config)
     size = vocabulary_size(tokenizer, config)
-    checked = {split: check_token_file(folder / file, DTYPE, size) for split, file in SPLITS.items()}
-    return {"size": size, "splits": {split: {"tokens": count, "sha256": digest} for split, (count, digest) in checked.items()}}
+    name = identity(tokenizer) if tokenizer is not None else f"unknown-{size}"
+    splits = {split: check_token_file(folder / file, size) for split, file in SPLITS.items()}
+    return {"path": str(config.path), "identity": name, "dtype": DTYPE, "splits": splits}
 
 
-def open_token_files(config: TokensConfig, checked: dict[str, Any]) -> TokenStore:
+def open_token_files(config: TokensConfig, facts: dict[str, Any]) -> TokenStore:
     """Return the token store of files that `check_token_files` has checked."""
-    folder, splits = Path(config.path).expanduser(), checked["splits"]
+    folder = Path(config.path).expanduser()
     tokenizer = read_tokenizer(folder, config)
-    name = identity(tokenizer) if tokenizer is not None else f"unknown-{checked['size']}"
-    unknown = ("bits per byte: unknown, because data.path has no meta.pkl and data.tokenizer_file is null",) if tokenizer is None else ()
-    arrays = {split: TokenArray(folder / file, DTYPE, splits[split]["tokens"]) for split, file in SPLITS.items()}
-    return TokenStore(
-        train=arrays["train"],
-        validation=arrays["validation"],
-        vocabulary_size=checked["size"],
-        tokenizer=tokenizer,
-        byte_lengths=None if tokenizer is None else tokenizer.byte_lengths(),
-        facts={"path": str(config.path), "identity": name, "dtype": DTYPE, "splits": splits},
-        fingerprint=text_digest("".join([name, *(splits[split]["sha256"] for split in SPLITS)]))[:32],
-        notes=(f"tokens: {config.path}: {name}: {split_sizes(splits['train'], splits['validation'])}", *unknown),
-    )
+    unknown = ["bits per byte: unknown, because data.path has no meta.pkl and data.tokenizer_file is null"] if tokenizer is None else []
+    return TokenStore(folder, facts, tokenizer, vocabulary_size(tokenizer, config), [f"text: token files in {config.path}", *unknown])
 
 
 def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
@@ -107,22 +93,17 @@ def vocabulary_size(tokenizer: Tokenizer | None, config: TokensConfig) -> int:
     return tokenizer.size
 
 
-def check_token_file(path: Path, dtype: str, size: int) -> tuple[int, str]:
-    """Return (number of tokens, SHA-256) of a file of tokens. Raise `ConfigError` if it has ids of `size` or above, or a part of a
-    token at its end."""
-    width, digest, count = np.dtype(dtype).itemsize, hashlib.sha256(), 0
+def check_token_file(path: Path, size: int) -> dict[str, Any]:
+    """Return the number of tokens and the SHA-256 of a file. Raise `ConfigError` if it has ids of `size` or above, or half a token at its
+    end."""
+    length = path.stat().st_size
+    if length % 2:
+        raise ConfigError(f"data.path: {path} has {length} bytes, which is not a whole number of tokens of 2 bytes")
     try:
-        with open(path, "rb") as file:
-            while content := file.read(1 << 24):
-                digest.update(content)
-                tokens = np.frombuffer(content[: len(content) // width * width], dtype)
-                wrong = np.flatnonzero(tokens >= size)
-                if len(wrong):
-                    where = count // width + wrong[0]
-                    raise ConfigError(f"data.path: {path} has token {tokens[wrong[0]]} at {where}, but the vocabulary size is {size}")
-                count += len(content)
+        tokens, digest = TokenArray(path, DTYPE, length // 2).tokens, file_digest(path)
     except OSError as error:
         raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
-    if count % width:
-        raise ConfigError(f"data.path: {path} has {count} bytes, which is not a whole number of tokens of {width} bytes")
-    return count // width, digest.hexdigest()
+    largest = int(tokens.argmax()) if len(tokens) else 0
+    if len(tokens) and tokens[largest] >= size:
+        raise ConfigError(f"data.path: {path} has token {tokens[largest]} at {largest}, but the vocabulary size is {size}")
+    return {"tokens": len(tokens), "sha256": digest}

@@ -14,16 +14,15 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.files import TEMPORARY, commit_directory, delete, file_digest, text_digest, write_atomic
-from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.corpus import Corpus, counted, held_out
 from linnaeus.workloads.language.tokenizers import (
     ByteTokenizer,
@@ -31,9 +30,9 @@ from linnaeus.workloads.language.tokenizers import (
     Tokenizer,
     fetch_gpt2,
     identity,
-    library_version,
     load_tokenizer,
     tokenizer_from,
+    tokenizers_library,
     train_bpe,
 )
 
@@ -66,20 +65,30 @@ class TokenArray:
         return TokenArray, (self.path, self.dtype, self.size, self.source_sizes)
 
 
-@dataclass(frozen=True)
 class TokenStore:
     """A tokenized text. `tokenizer` and `byte_lengths` (int64 [vocabulary_size], bytes of each token) are None if the meaning of the ids
-    is unknown. `sources` has the names of the parts of both arrays."""
+    is unknown. `facts` is the content of dataset.json. `sources` has the names of the parts of both arrays."""
 
-    train: TokenArray
-    validation: TokenArray
-    vocabulary_size: int
-    tokenizer: Tokenizer | None
-    byte_lengths: np.ndarray | None
-    facts: dict[str, Any]  # the content of dataset.json
-    fingerprint: str
-    notes: tuple[str, ...]
-    sources: tuple[str, ...] = ()
+    def __init__(
+        self, folder: Path, facts: dict[str, Any], tokenizer: Tokenizer | None, vocabulary_size: int, notes: Sequence[str]
+    ) -> None:
+        splits = facts["splits"]
+        self.facts, self.tokenizer, self.vocabulary_size = facts, tokenizer, vocabulary_size
+        self.byte_lengths = None if tokenizer is None else tokenizer.byte_lengths()
+        self.sources = tuple(splits["train"].get("sources", ()))
+        sizes = {split: tuple(splits[split]["sources"][name]["tokens"] for name in self.sources) for split in SPLITS}
+        self.train, self.validation = (
+            TokenArray(folder / file, facts["dtype"], splits[split]["tokens"], sizes[split]) for split, file in SPLITS.items()
+        )
+        hashed = [facts["identity"], *(splits[split]["sha256"] for split in SPLITS)]
+        hashed += [json.dumps([self.sources, sizes])] if self.sources else []
+        self.fingerprint = text_digest("".join(hashed))[:32]
+        self.notes = (*notes, f"tokens: {facts['identity']}: {_sizes(self.train.size, self.validation.size)}")
+        self.notes += tuple(f"source {name}: {_sizes(*pair)}" for name, *pair in zip(self.sources, *sizes.values()))
+
+
+def _sizes(train: int, validation: int) -> str:
+    return f"{train:,} training tokens, {validation:,} validation tokens"
 
 
 class Part(NamedTuple):
@@ -92,24 +101,25 @@ class Part(NamedTuple):
     end_marker: bool  # an end marker follows
 
 
-def text_store(config: TextConfig, corpus: Corpus, folder: Path) -> str:
+def text_store(corpus: Corpus, folder: Path) -> str:
     """Return the name of the store of `corpus` in `folder`, after writing it if it does not exist. Call it on one process only."""
-    inputs = _inputs(config, corpus)
-    name = f"{config.tokenizer}-{text_digest(json.dumps(inputs, sort_keys=True))[:16]}"
+    inputs = _inputs(corpus)
+    name = f"{corpus.config.tokenizer}-{text_digest(json.dumps(inputs, sort_keys=True))[:16]}"
     try:
         if not (folder / name).exists():
             folder.mkdir(parents=True, exist_ok=True)
             _remove_stale(folder)
-            _build(folder / name, config, corpus, inputs)
+            _build(folder / name, corpus, inputs)
         verify(folder / name, inputs)
     except OSError as error:
         raise ConfigError(f"run.root: the token store {folder / name} cannot be written or read ({error.strerror or error})") from None
     return name
 
 
-def _inputs(config: TextConfig, corpus: Corpus) -> dict[str, Any]:
+def _inputs(corpus: Corpus) -> dict[str, Any]:
     """Return every input that determines the content of the store. Raise `ConfigError` for tokenizer settings that contradict each
     other."""
+    config = corpus.config
     tokenizer: dict[str, Any] = {"kind": config.tokenizer}
     if config.tokenizer_file is not None:
         tokenizer["identity"] = identity(load_tokenizer(config.tokenizer_file, config.tokenizer, "data.tokenizer_file"))
@@ -120,37 +130,36 @@ def _inputs(config: TextConfig, corpus: Corpus) -> dict[str, Any]:
     elif config.vocabulary is not None:
         raise ConfigError(f"data.vocabulary={config.vocabulary} has no effect: only data.tokenizer=bpe without a tokenizer_file uses it")
     if config.tokenizer in ("bpe", "gpt2"):
-        tokenizer["library"] = library_version()
+        tokenizer["library"] = tokenizers_library().__version__
     return {
         "version": VERSION,
         "tokenizer": tokenizer,
         "files": [[file.name, file.bytes, file.sha256, file.source] for file in corpus.files],
         "sources": list(corpus.sources),
-        "encoding": corpus.encoding,
-        "separator": corpus.separator,
+        "encoding": config.encoding,
+        "separator": config.separator,
         "validation_fraction": config.validation_fraction,
         "split_seed": config.split_seed,
     }
 
 
-def _parts(corpus: Corpus, config: TextConfig) -> Iterator[Part]:
+def _parts(corpus: Corpus) -> Iterator[Part]:
     """Yield each document; a document that is the only one of its source comes in two parts."""
     several = len(corpus.digests) > 1
     alone = np.bincount(corpus.document_sources)[corpus.document_sources] == 1
-    chosen = held_out(corpus, config.validation_fraction, config.split_seed)
-    facts = zip(corpus.documents(), corpus.document_sources.tolist(), alone.tolist(), chosen.tolist(), strict=True)
+    facts = zip(corpus.documents(), corpus.document_sources.tolist(), alone.tolist(), held_out(corpus).tolist(), strict=True)
     for (file, text), source, single, validates in facts:
         if not single:
             yield Part("validation" if validates else "train", source, file, text, True)
             continue
-        cut = int(len(text) * (1 - config.validation_fraction))
+        cut = int(len(text) * (1 - corpus.config.validation_fraction))
         yield Part("train", source, file, text[:cut], False)
         yield Part("validation", source, file, text[cut:], several)
 
 
-def _make_tokenizer(config: TextConfig, corpus: Corpus) -> Tokenizer:
+def _make_tokenizer(corpus: Corpus) -> Tokenizer:
     """Return the tokenizer. A BPE is trained on the training text only; the alphabet of `character` is that of the whole text."""
-    several = len(corpus.digests) > 1
+    config, several = corpus.config, len(corpus.digests) > 1
     if config.tokenizer_file is not None:
         return load_tokenizer(config.tokenizer_file, config.tokenizer, "data.tokenizer_file")
     if config.tokenizer == "character":
@@ -163,18 +172,18 @@ def _make_tokenizer(config: TextConfig, corpus: Corpus) -> Tokenizer:
     if config.tokenizer == "gpt2":
         return fetch_gpt2()
     assert config.vocabulary is not None
-    return train_bpe((part.text for part in _parts(corpus, config) if part.split == "train"), config.vocabulary)
+    return train_bpe((part.text for part in _parts(corpus) if part.split == "train"), config.vocabulary)
 
 
-def _build(final: Path, config: TextConfig, corpus: Corpus, inputs: dict[str, Any]) -> None:
+def _build(final: Path, corpus: Corpus, inputs: dict[str, Any]) -> None:
     """Write the store under a temporary name and rename it, unless another run has finished the same store first."""
-    tokenizer = _make_tokenizer(config, corpus)
+    tokenizer = _make_tokenizer(corpus)
     if len(corpus.digests) > 1 and tokenizer.end is None:
         raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} has no end marker for the {len(corpus.digests)} documents")
     temporary = final.with_name(f"{TEMPORARY}{final.name}-{secrets.token_hex(4)}")
     temporary.mkdir()
     try:
-        _fill(temporary, config, corpus, tokenizer, inputs)
+        _fill(temporary, corpus, tokenizer, inputs)
         if not final.exists():
             commit_directory(temporary, final)
     finally:
@@ -182,28 +191,33 @@ def _build(final: Path, config: TextConfig, corpus: Corpus, inputs: dict[str, An
             delete(temporary)
 
 
-def _fill(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, Any]) -> None:
+def _fill(folder: Path, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, Any]) -> None:
+    """Write the files of a store. Raise `ConfigError` for a source with fewer than two tokens in one of the splits."""
     dtype = "<u2" if tokenizer.size <= 1 << 16 else "<u4"
-    counts = _write_splits(folder, config, corpus, tokenizer, dtype)
-    _check_sources(counts, corpus.sources)
+    counts = _write_splits(folder, corpus, tokenizer, dtype)
+    for split, purpose in zip(SPLITS, ("training", "validation"), strict=True):
+        for name, tokens in zip(corpus.sources, counts[split][:, COUNTS.index("tokens")].tolist()):
+            if tokens < 2:
+                found = counted(tokens, f"{purpose} token")
+                raise ConfigError(f"data.sources.{name} has {found}; it needs at least 2, add text or remove the source")
     content = {
         "expected": inputs,
         "identity": identity(tokenizer),
         "tokenizer": tokenizer.to_dict(),
         "dtype": dtype,
-        "splits": {split: _split_facts(counts[i], corpus.sources, file_digest(folder / SPLITS[split])) for i, split in enumerate(SPLITS)},
+        "splits": {split: _split_facts(counts[split], corpus.sources, file_digest(folder / file)) for split, file in SPLITS.items()},
     }
     write_atomic(folder / FACTS, json.dumps(content, ensure_ascii=False) + "\n")
 
 
-def _write_splits(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> np.ndarray:
-    """Write both arrays. Return the numbers of `COUNTS` written, int64 [splits, sources, COUNTS]. Raise `ConfigError` if the tokens of a
-    part do not stand for all of its bytes."""
-    counts, splits = np.zeros((len(SPLITS), max(1, len(corpus.sources)), len(COUNTS)), np.int64), list(SPLITS)
+def _write_splits(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> dict[str, np.ndarray]:
+    """Write both arrays. Return the numbers of `COUNTS` written, int64 [sources, COUNTS] for each split. Raise `ConfigError` if the tokens
+    of a part do not stand for all of its bytes."""
+    counts = {split: np.zeros((max(1, len(corpus.sources)), len(COUNTS)), np.int64) for split in SPLITS}
+    lengths = tokenizer.byte_lengths()
     with open(folder / SPLITS["train"], "wb") as train, open(folder / SPLITS["validation"], "wb") as validation:
-        files: dict[str, BinaryIO] = {"train": train, "validation": validation}
-        lengths = tokenizer.byte_lengths()
-        for part in _parts(corpus, config):
+        files = {"train": train, "validation": validation}
+        for part in _parts(corpus):
             try:
                 ids = tokenizer.encode(part.text)
             except ConfigError as error:
@@ -216,17 +230,8 @@ def _write_splits(folder: Path, config: TextConfig, corpus: Corpus, tokenizer: T
                 assert tokenizer.end is not None
                 ids = np.append(ids, tokenizer.end)
             files[part.split].write(ids.astype(dtype).tobytes())
-            counts[splits.index(part.split), part.source] += (1, len(part.text), size, len(ids))
+            counts[part.split][part.source] += (1, len(part.text), size, len(ids))
     return counts
-
-
-def _check_sources(counts: np.ndarray, sources: Sequence[str]) -> None:
-    """Raise `ConfigError` for a source with fewer than two tokens in one of the splits."""
-    for number, name in enumerate(sources):
-        for tokens, purpose in zip(counts[:, number, COUNTS.index("tokens")].tolist(), ("training", "validation"), strict=True):
-            if tokens < 2:
-                found = counted(tokens, f"{purpose} token")
-                raise ConfigError(f"data.sources.{name} has {found}; it needs at least 2, add text or remove the source")
 
 
 def _split_facts(counts: np.ndarray, sources: Sequence[str], digest: str) -> dict[str, Any]:
@@ -235,22 +240,16 @@ def _split_facts(counts: np.ndarray, sources: Sequence[str], digest: str) -> dic
     return dict(zip(COUNTS, counts.sum(0).tolist(), strict=True)) | ({"sources": by_source} if sources else {}) | {"sha256": digest}
 
 
-def verify(store: Path, inputs: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the content of store.json. Raise `ConfigError` if the files do not match it, or if it was made from other `inputs`."""
+def verify(store: Path, inputs: dict[str, Any]) -> None:
+    """Raise `ConfigError` if the files do not match store.json, or if it was not made from `inputs`."""
     facts = _read_facts(store)
-    for key, value in (inputs or {}).items():
-        if facts["expected"].get(key) != value:
-            found, wanted = (json.dumps(value)[:80] for value in (facts["expected"].get(key), value))
-            raise ConfigError(f"the token store {store} was made with another {key}: {found}, this run has {wanted}; delete it")
-    if identity(tokenizer_from(facts["tokenizer"])) != facts["identity"]:
-        raise ConfigError(f"the token store {store} was made by the tokenizer {facts['identity']} but contains another one; delete it")
+    if facts["expected"] != inputs or identity(tokenizer_from(facts["tokenizer"])) != facts["identity"]:
+        raise ConfigError(f"the token store {store} is damaged: {FACTS} does not match its tokenizer and its name; delete it")
     for split, file in SPLITS.items():
         entry = facts["splits"][split]
-        sources = entry.get("sources", {}).values()
-        intact = file_digest(store / file) == entry["sha256"]
-        if not intact or (sources and sum(source["tokens"] for source in sources) != entry["tokens"]):
-            raise ConfigError(f"the token store {store} is damaged: {file} does not match store.json; delete it")
-    return facts
+        sources = entry.get("sources", {"": entry}).values()
+        if file_digest(store / file) != entry["sha256"] or sum(source["tokens"] for source in sources) != entry["tokens"]:
+            raise ConfigError(f"the token store {store} is damaged: {file} does not match {FACTS}; delete it")
 
 
 def _read_facts(store: Path) -> dict[str, Any]:
@@ -260,36 +259,11 @@ def _read_facts(store: Path) -> dict[str, Any]:
         raise ConfigError(f"the token store {store} cannot be read ({error}); delete it, or use a disk that all nodes share") from None
 
 
-def open_store(store: Path, notes: tuple[str, ...] = (), left_out: dict[str, list[str]] | None = None) -> TokenStore:
+def open_store(store: Path, notes: Sequence[str] = (), left_out: dict[str, list[str]] | None = None) -> TokenStore:
     """Return a verified store, on any process. `notes` and `left_out` are those of the corpus; the store does not contain them."""
     facts = _read_facts(store)
-    tokenizer, splits = tokenizer_from(facts["tokenizer"]), facts["splits"]
-    sources = tuple(facts["expected"]["sources"])
-    sizes = {split: tuple(splits[split]["sources"][name]["tokens"] for name in sources) for split in SPLITS}
-    arrays = {split: TokenArray(store / file, facts["dtype"], splits[split]["tokens"], sizes[split]) for split, file in SPLITS.items()}
-    hashed = [facts["identity"], *(splits[split]["sha256"] for split in SPLITS), json.dumps([sources, sizes]) if sources else ""]
-    return TokenStore(
-        train=arrays["train"],
-        validation=arrays["validation"],
-        vocabulary_size=tokenizer.size,
-        tokenizer=tokenizer,
-        byte_lengths=tokenizer.byte_lengths(),
-        facts={key: value for key, value in facts.items() if key != "tokenizer"} | ({"left_out": left_out} if left_out else {}),
-        fingerprint=text_digest("".join(hashed))[:32],
-        notes=(*notes, *_notes(facts["identity"], splits, sources)),
-        sources=sources,
-    )
-
-
-def _notes(name: str, splits: dict[str, Any], sources: Sequence[str]) -> list[str]:
-    train, validation = splits["train"], splits["validation"]
-    by_source = [f"source {source}: {split_sizes(train['sources'][source], validation['sources'][source])}" for source in sources]
-    return [f"tokens: {name}: {split_sizes(train, validation)}", *by_source]
-
-
-def split_sizes(train: Mapping[str, Any], validation: Mapping[str, Any]) -> str:
-    """Return the numbers of tokens of both splits as text for a note."""
-    return f"{train['tokens']:,} training tokens, {validation['tokens']:,} validation tokens"
+    tokenizer = tokenizer_from(facts.pop("tokenizer"))
+    return TokenStore(store, facts | ({"left_out": left_out} if left_out else {}), tokenizer, tokenizer.size, notes)
 
 
 def _remove_stale(folder: Path) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -20,6 +20,7 @@ from linnaeus.errors import ConfigError
 
 END = "<|endoftext|>"  # the end marker of GPT-2 and of every BPE trained here
 PIECE_SIZE = 1 << 22  # characters per piece of a long text
+CUT = re.compile(r"(?<=\S)\n(?=\S)")  # a byte-level BPE never merges across such a line break
 
 
 class Tokenizer(Protocol):
@@ -31,19 +32,15 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of a text, int64 [N]. Raise `ConfigError` for a character without an id."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. End markers are dropped; bytes that are not UTF-8 become U+FFFD."""
-        ...
 
     def byte_lengths(self) -> np.ndarray:
         """Return the UTF-8 bytes of each token, int64 [size]; 0 for the end marker."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values from which `tokenizer_from` builds the same tokenizer."""
-        ...
 
 
 def identity(tokenizer: Tokenizer) -> str:
@@ -115,7 +112,7 @@ class BPETokenizer:
     def __init__(self, content: str, kind: str) -> None:
         """Raise `ValueError` for a tokenizer that is not a byte-level BPE, or that normalizes text."""
         self.content, self.kind = content, kind
-        self._bpe = _library().Tokenizer.from_str(content)
+        self._bpe = tokenizers_library().Tokenizer.from_str(content)
         self._json = json.loads(self._bpe.to_str())
         _check_byte_level(self._json)
         self._bpe.encode_special_tokens = True
@@ -132,8 +129,7 @@ class BPETokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return self._bpe.decode([int(i) for i in ids if i != self.end], skip_special_tokens=False)
 
-    @cached_property
-    def _lengths(self) -> np.ndarray:
+    def byte_lengths(self) -> np.ndarray:
         # The string of a byte-level token has one character per byte.
         lengths = np.zeros(self.size, dtype=np.int64)
         for token, number in self._bpe.get_vocab(with_added_tokens=True).items():
@@ -143,9 +139,6 @@ class BPETokenizer:
         if self.end is not None:
             lengths[self.end] = 0
         return lengths
-
-    def byte_lengths(self) -> np.ndarray:
-        return self._lengths
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "bpe": json.loads(self.content)}
@@ -171,24 +164,14 @@ def _check_byte_level(content: dict[str, Any]) -> None:
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:
-    """Yield pieces of about `size` characters that a byte-level BPE encodes as it encodes the whole text. It never merges across a line
-    break between two characters that are not white space, so the text is cut after such line breaks; without one it is not cut."""
+    """Yield pieces of about `size` characters that a byte-level BPE encodes as it encodes the whole text: it is cut after line breaks
+    between two characters that are not white space."""
     start = 0
-    while len(text) - start > size:
-        cut = start + size
-        while (cut := text.find("\n", cut)) >= 0 and not _is_cuttable(text, cut):
-            cut += 1
-        if cut < 0:
-            break
-        yield text[start : cut + 1]
-        start = cut + 1
+    while len(text) - start > size and (cut := CUT.search(text, start + size)) is not None:
+        yield text[start : cut.end()]
+        start = cut.end()
     if start < len(text):
         yield text[start:]
-
-
-def _is_cuttable(text: str, line_break: int) -> bool:
-    around = text[line_break - 1 : line_break] + text[line_break + 1 : line_break + 2]
-    return len(around) == 2 and not around[0].isspace() and not around[1].isspace()
 
 
 def tokenizer_from(content: dict[str, Any]) -> Tokenizer:
@@ -227,7 +210,7 @@ def load_tokenizer(path: Path | str, kind: str, key: str) -> Tokenizer:
 def _from_merges(folder: Path, kind: str, key: str) -> Tokenizer:
     if kind != "gpt2" or not ((folder / "vocab.json").exists() and (folder / "merges.txt").exists()):
         raise ConfigError(f"{key}: {folder} has no tokenizer.json{', nor vocab.json and merges.txt' * (kind == 'gpt2')}")
-    library = _library()
+    library = tokenizers_library()
     try:
         bpe = library.Tokenizer(library.models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     except Exception as error:  # the library raises bare Exceptions
@@ -237,7 +220,7 @@ def _from_merges(folder: Path, kind: str, key: str) -> Tokenizer:
 
 def fetch_gpt2() -> Tokenizer:
     """Return GPT-2's BPE of 50,257 tokens, from the Hugging Face cache or hub. Raise `ConfigError` if neither is available."""
-    _library()
+    tokenizers_library()
     from huggingface_hub import hf_hub_download
 
     try:
@@ -253,7 +236,7 @@ def fetch_gpt2() -> Tokenizer:
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     """Return a byte-level BPE of `vocabulary` tokens, end marker included, trained on `texts`. It can encode any text. Raise `ConfigError`
     if the texts have too few pairs to merge."""
-    library = _library()
+    library = tokenizers_library()
     bpe = _byte_level(library.Tokenizer(library.models.BPE()))
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
     trainer = library.trainers.BpeTrainer(
@@ -268,17 +251,14 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 def _byte_level(bpe: Any) -> Any:
     """Give a BPE GPT-2's pre-tokenizer and decoder, and return it."""
-    library = _library()
+    library = tokenizers_library()
     bpe.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = library.decoders.ByteLevel()
     return bpe
 
 
-def library_version() -> str:
-    return _library().__version__
-
-
-def _library() -> Any:
+def tokenizers_library() -> Any:
+    """Return the module `tokenizers` of the library. Raise `ConfigError` if it is not installed."""
     try:
         import tokenizers  # the library, not this module
     except ModuleNotFoundError:

@@ -7,18 +7,22 @@ any). The newest checkpoint that verifies gives the weights: the averaged ones i
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
+from linnaeus.checkpoint.initial_weights import read_initial_weights
+from linnaeus.checkpoint.weight_matching import load_matched, match_weights
+from linnaeus.config.load import typed_config
+from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
+from linnaeus.rundir.repeat import read_saved
+from linnaeus.rundir.saved_config import fill_defaults
+from linnaeus.workloads.language.model.gpt import GPT, build_gpt
+from linnaeus.workloads.language.tokenizers import Tokenizer, tokenizer_from
 
-if TYPE_CHECKING:
-    from linnaeus.config.schema import Config
-    from linnaeus.workloads.language.model.gpt import GPT
-    from linnaeus.workloads.language.tokenizers import Tokenizer
-
+T = TypeVar("T")
 CONFIG, TOKENIZER, DIMENSIONS = "config.yaml", "tokenizer.json", "dimensions.json"
 
 
@@ -38,12 +42,21 @@ def load_trained_model(path: str) -> TrainedModel:
     Raise `ConfigError` for another path, a run of another workload or without a tokenizer, and a checkpoint that is damaged or does not
     fit the run."""
     run = find_run(Path(path))
-    config, tokenizer = _read_run_config(run), _read_tokenizer(run)
-    weights = _read_dimension_weights(run, config.model.dimensions) if config.model.dimensions else None
+    config = _read_run_config(run)
+    if not (run / TOKENIZER).is_file():
+        raise ConfigError(f"RUN: {run} has no {TOKENIZER}: its data did not define the tokens, so it cannot generate text")
+    tokenizer = _read(run / TOKENIZER, tokenizer_from)
+    model = build_gpt(config.model, config.seed, tokenizer.size, config.data.block)
+    if model.dimensions:
+        model.set_dimension_weights(_read(run / DIMENSIONS, lambda saved: [float(saved[name]) for name in model.dimensions]))
+    if config.trainer.precision == "float64":
+        model = model.double()
     try:
-        return _load(path, config, tokenizer, weights)
+        weights = read_initial_weights(path)
+        load_matched(weights, match_weights(weights, model), model)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix('run.init_from: ')}") from None
+    return TrainedModel(model.eval(), tokenizer, weights.source, weights.notes)
 
 
 def find_run(path: Path) -> Path:
@@ -57,51 +70,16 @@ def find_run(path: Path) -> Path:
 
 
 def _read_run_config(run: Path) -> Config:
-    from linnaeus.config.load import typed_config
-    from linnaeus.rundir.repeat import read_saved
-    from linnaeus.rundir.saved_config import fill_defaults
-
     tree = read_saved(run / CONFIG)
     if tree["workload"].get("name") != "language":
         raise ConfigError(f"RUN: {run} is a run of workload={tree['workload'].get('name')}; it must be a run of workload=language")
     return typed_config(fill_defaults(tree)[0])
 
 
-def _read_tokenizer(run: Path) -> Tokenizer:
-    from linnaeus.workloads.language.tokenizers import tokenizer_from
-
-    file = run / TOKENIZER
-    if not file.is_file():
-        raise ConfigError(f"RUN: {run} has no {TOKENIZER}: its data did not define the tokens, so it cannot generate text")
+def _read(file: Path, convert: Callable[[Any], T]) -> T:
+    """Return the converted content of a JSON file."""
     try:
-        return tokenizer_from(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"RUN: {file} is damaged ({' '.join(str(error).split())}); copy it from another run on the same data") from None
-
-
-def _read_dimension_weights(run: Path, names: Sequence[str]) -> list[float]:
-    """Return the weights of the dimensions in the last update of the run."""
-    file = run / DIMENSIONS
-    try:
-        saved = json.loads(file.read_text(encoding="utf-8"))
-        return [float(saved[name]) for name in names]
+        return convert(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         line = " ".join(str(error).split())
-        raise ConfigError(
-            f"RUN: {file} does not have the weights of the dimensions ({line}); it must be {{name: weight}} for {names}"
-        ) from None
-
-
-def _load(path: str, config: Config, tokenizer: Tokenizer, dimension_weights: Sequence[float] | None) -> TrainedModel:
-    from linnaeus.checkpoint.initial_weights import read_initial_weights
-    from linnaeus.checkpoint.weight_matching import load_matched, match_weights
-    from linnaeus.workloads.language.model import build_gpt
-
-    weights = read_initial_weights(path)
-    model = build_gpt(config.model, config.seed, tokenizer.size, config.data.block)
-    if dimension_weights is not None:
-        model.set_dimension_weights(dimension_weights)
-    if config.trainer.precision == "float64":
-        model = model.double()
-    load_matched(weights, match_weights(weights, model), model)
-    return TrainedModel(model.eval(), tokenizer, weights.source, weights.notes)
+        raise ConfigError(f"RUN: {file} is damaged ({line}); copy it from another run with the same data and model") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,9 +21,8 @@ from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Workload
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.corpus import scan_texts
-from linnaeus.workloads.language.language_metrics import LanguageMetrics
-from linnaeus.workloads.language.language_results import DIMENSION, SOURCE, report_sections, summary_lines
-from linnaeus.workloads.language.model import build_gpt
+from linnaeus.workloads.language.language_metrics import LanguageMetrics, result_tables
+from linnaeus.workloads.language.model.gpt import build_gpt
 from linnaeus.workloads.language.model.token_loss import IGNORED
 from linnaeus.workloads.language.pretrained import adapt_weights
 from linnaeus.workloads.language.text_windows import TextWindows
@@ -42,11 +42,11 @@ class LanguageWorkload(Workload):
         self.store = build_store(config)
         self.fingerprint, self.notes = self.store.fingerprint, self.store.notes
         self.sources, self.dimensions = self.store.sources, tuple(config.model.dimensions)
-        self.final_dimension_weights: list[float] | None = None  # in the last update; set by `build_datasets`
+        self.final_dimension_weights: dict[str, float] = {}  # in the last update; set by `build_datasets`
         data = config.data
         self.units = ("tokens", data.block)
-        losses = (f"{SOURCE}/{name}/loss" for name in self.sources)
-        self.report_metrics = (*losses, *(f"{DIMENSION}/{name}/score" for name in self.dimensions))
+        scores = (f"dimension/{name}/score" for name in self.dimensions)
+        self.report_metrics = (*(f"source/{name}/loss" for name in self.sources), *scores)
         self.train_set: TextWindows = self._training_windows(None)
         self.train_size, self.source_sizes = len(self.train_set), tuple(self.train_set.window_counts.tolist())
         name = f"{self.fingerprint}/validation"
@@ -57,7 +57,7 @@ class LanguageWorkload(Workload):
         self.train_set, resolved = self._training_windows(schedule), schedule.resolved
         if self.dimensions:
             last = np.array([resolved.last_step - 1])
-            self.final_dimension_weights = schedule.get_dimension_weights(last, self.dimensions)[0].tolist()
+            self.final_dimension_weights = dict(zip(self.dimensions, schedule.get_dimension_weights(last, self.dimensions)[0].tolist()))
         unused = [] if resolved.phases is None else resolved.phases.unused_sources(self.sources, resolved.last_step)
         unscored = self.dimensions[len(self.validation_set) :]  # see `dimensions.ablation_mask`
         self.notes = (
@@ -71,10 +71,10 @@ class LanguageWorkload(Workload):
         return TextWindows(self.store.train, data.block, self.config.seed, data.order, name, self.sources, self.dimensions, schedule)
 
     def build_model(self) -> nn.Module:
-        assert self.final_dimension_weights is not None or not self.dimensions, "call build_datasets first: it sets the dimension weights"
         model = build_gpt(self.config.model, self.config.seed, self.store.vocabulary_size, self.config.data.block)
-        if self.final_dimension_weights is not None:
-            model.set_dimension_weights(self.final_dimension_weights)
+        if self.dimensions:
+            assert self.final_dimension_weights, "call build_datasets first: it sets the dimension weights"
+            model.set_dimension_weights(list(self.final_dimension_weights.values()))
         return model
 
     def adapt_initial_weights(self, weights: InitialWeights, model: Any) -> InitialWeights:
@@ -102,17 +102,16 @@ class LanguageWorkload(Workload):
         if self.store.tokenizer is not None:
             write_atomic(directory / "tokenizer.json", json.dumps(self.store.tokenizer.to_dict(), ensure_ascii=False) + "\n")
         if self.dimensions:
-            write_atomic(directory / "dimensions.json", json.dumps(self._weights_by_name(), indent=2) + "\n")
+            write_atomic(directory / "dimensions.json", json.dumps(self.final_dimension_weights, indent=2) + "\n")
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
         """Return a line per validation pass, and tables of the sources and dimensions."""
-        return summary_lines(final, self._weights_by_name())
+        return "\n\n".join(map("\n".join, result_tables(final, self.final_dimension_weights).values())).split("\n")
 
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        return report_sections(self.notes, final, self._weights_by_name())
-
-    def _weights_by_name(self) -> dict[str, float]:
-        return dict(zip(self.dimensions, self.final_dimension_weights or (), strict=True))
+        (title, lines), *others = result_tables(final, self.final_dimension_weights).items()
+        tables = [(title, [*self.notes, "", *lines]), *others]
+        return [(title, f"<pre>{html.escape(chr(10).join(lines))}</pre>") for title, lines in tables]
 
 
 def build_store(config: Config) -> TokenStore:
@@ -125,7 +124,7 @@ def build_store(config: Config) -> TokenStore:
 
     def make() -> dict[str, Any]:
         corpus = scan_texts(data)
-        return {"name": text_store(data, corpus, folder), "notes": corpus.notes, "left_out": corpus.left_out}
+        return {"name": text_store(corpus, folder), "notes": corpus.notes, "left_out": corpus.left_out}
 
     made = context.from_master("token store", make)
     return open_store(folder / made["name"], tuple(made["notes"]), made["left_out"])

@@ -1,4 +1,4 @@
-"""Whole runs on text: independence of the split over processes, resume, metrics against references, learnable and random data."""
+"""Whole runs on text with sources, phases and dimensions: independence of the split over processes, metrics against a reference."""
 
 from __future__ import annotations
 
@@ -14,56 +14,84 @@ import torch.nn.functional as F
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
+from linnaeus.workloads.language.generation import Sampling, generate
+from linnaeus.workloads.language.trained_model import load_trained_model
 from tests import runs
+from tests.config import observers
 
-F64 = ["trainer.precision=float64"]
+PHASES = (
+    "{first: {start: 0%, end: 70%, data: {letters: 1, digits: 1}, dimensions: {x: 3}}, "
+    "second: {start: 30%, end: 100%, lr: 0.5, data: {digits: 1, signs: 2}, dimensions: {y: 3}}}"
+)
+SOURCES = "{letters: ['a*.txt'], digits: ['d*.txt'], signs: ['s*.txt']}"
+MIXED = ["trainer.precision=float64", "model.dimensions=[x,y]", f"data.sources={SOURCES}", f"schedule.phases={PHASES}"]
+MIXED += ["debug.batch_hashes=true", "data.validation_batch=4", "schedule.checkpoint=[3steps]"]
+GROWING = ["model.dropout=0", "growth=linear", "growth.start=0.2", "growth.until=6steps", "growth.every=[2steps]"]
+RANDOM = ["trainer.precision=float64", "data.order=random"]
 F32 = ["trainer.global_batch_size=96", "trainer.length=1steps", "schedule.validate=[]", "model.dropout=0"]  # 85 windows
-GROWING = ["growth=linear", "growth.start=0.2", "growth.until=6steps", "growth.every=[2steps]"]
-STILL = [*F64, "schedule.checkpoint=[3steps]", "model.dropout=0", "data.validation_batch=4"]
 
 
-def directory(root: Path) -> Path:
-    return next(root.glob("*/run"))
+def write_sources(root: Path) -> Path:
+    """Write three sources of different sizes, one of them a single text."""
+    folder = root / "texts"
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(7):
+        (folder / f"a{i}.txt").write_text("".join("abcdefghij"[j * j * (i + 1) % 10] for j in range(50)))
+    for i in range(4):
+        (folder / f"d{i}.txt").write_text("".join("0123456789"[j * (i + 2) % 10] for j in range(40)))
+    (folder / "s.txt").write_text("+-*/" * 60)
+    (folder / "z.txt").write_text("without source")
+    return folder
 
 
-def rows(root: Path) -> list[dict]:
-    return runs.rows(directory(root) / "metrics.jsonl")
-
-
-def weights(root: Path) -> torch.Tensor:
-    state = runs.newest(directory(root)).model_state
-    return torch.cat([tensor.reshape(-1).double() for _, tensor in sorted(state.items())])
+def mixed(root: Path, *more: str) -> list[str]:
+    return [*MIXED, f"data.path={write_sources(root)}", *more]
 
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
-    """Return a root with runs in root / NAME: the same text in one process with 4 accumulation steps and in two processes with 2, in both
-    orders; without dropout also in one micro-batch; with phases, sources, dimensions and growth; and one float32 update with its
-    gradients."""
+    """Return a root with runs in root / NAME. `one`, `two`: sources, phases and dimensions in one process with 4 accumulation steps and in
+    two processes with 2 and loader workers; `random-*`: one text in random order likewise; `grown-8`, `grown-32`: growth with 4
+    accumulation steps and without; `f32-*`: one float32 update with its gradients."""
     root = tmp_path_factory.mktemp("language")
-    jobs = {order: ("language", *F64, f"data.order={order}") for order in ("windows", "random")}
-    jobs["phases"] = ("nanecho", *F64, "trainer.length=20steps")
-    for name, (workload, *more) in jobs.items():
-        runs.run_job(runs.job(workload, root / f"one-{name}", *more))
-    two = [runs.job(workload, root / f"two-{name}", *more) for name, (workload, *more) in jobs.items()]
+    runs.run_job(runs.job("language", root / "one", *mixed(root / "one")))
+    runs.run_job(runs.job("language", root / "random-one", *RANDOM))
+    two = [runs.job("language", root / "two", *mixed(root / "two", "trainer.num_workers=2"))]
+    two.append(runs.job("language", root / "random-two", *RANDOM))
     runs.run_group(2, [*two, runs.job("language", root / "f32-two", *F32, watch=["first_gradients"])], root)
     for micro in (8, 32):
-        runs.run_job(runs.job("language", root / f"still-{micro}", *STILL, f"trainer.micro_batch_size={micro}"))
-        runs.run_job(runs.job("language", root / f"grown-{micro}", *STILL, *GROWING, f"trainer.micro_batch_size={micro}"))
+        more = mixed(root / f"grown-{micro}", *GROWING, f"trainer.micro_batch_size={micro}")
+        runs.run_job(runs.job("language", root / f"grown-{micro}", *more))
     for micro in (8, 96):
         runs.run_job(runs.job("language", root / f"f32-{micro}", *F32, f"trainer.micro_batch_size={micro}", watch=["first_gradients"]))
+    runs.run_job(runs.job("language", root / "f32-own", *F32, watch=["first_gradients", "own_denominators"]))
     return root
 
 
-PAIRS = [("one-windows", "two-windows"), ("one-random", "two-random"), ("one-phases", "two-phases"), ("still-8", "still-32")]
+def rows(root: Path) -> list[dict]:
+    return runs.rows(root / "text/run/metrics.jsonl")
 
 
-@pytest.mark.parametrize("one, other", [*PAIRS, ("grown-8", "grown-32")])
+def weights(root: Path) -> torch.Tensor:
+    state = runs.newest(root / "text/run").model_state
+    return torch.cat([tensor.reshape(-1).double() for _, tensor in sorted(state.items())])
+
+
+def drawn(root: Path) -> dict[int, list[str]]:
+    """Return the sample names of each update, in the order of its micro-batches, without placeholders."""
+    found: dict[int, list[tuple[int, list[str]]]] = {}
+    for path in (root / "text/run").glob("batches-rank*.jsonl"):
+        for row in runs.rows(path):
+            found.setdefault(row["global_step"], []).append((row["micro_batch"], row["samples"]))
+    return {step: [name for _, names in sorted(batches) for name in names] for step, batches in sorted(found.items())}
+
+
+@pytest.mark.parametrize("one, other", [("one", "two"), ("random-one", "random-two"), ("grown-8", "grown-32")])
 def test_a_float64_run_does_not_depend_on_the_split(split, one, other):
     a, b = weights(split / one), weights(split / other)
     assert ((a - b).abs().max() / a.abs().max()) < 1e-10
     found = [rows(split / name) for name in (one, other)]
-    assert len(found[0]) == len(found[1]) > 9
+    assert len(found[0]) == len(found[1]) > 6
     for first, second in zip(*found):
         assert first.keys() == second.keys()
         for name, value in first.items():
@@ -73,70 +101,72 @@ def test_a_float64_run_does_not_depend_on_the_split(split, one, other):
 
 def test_growth_does_not_depend_on_the_accumulation(split):
     """Connections are chosen by the gradients of whole updates."""
-    one, other = (runs.newest(directory(split / name)).training_state["growth"] for name in ("grown-8", "grown-32"))
+    one, other = (runs.newest(split / name / "text/run").training_state["growth"] for name in ("grown-8", "grown-32"))
     assert runs.unequal(one, other) == []
     densities = [row["growth/density"] for row in rows(split / "grown-8") if "growth/density" in row]
     assert len(set(densities)) == 4 and densities[0] == pytest.approx(0.2, abs=1e-3) and densities[-1] == 1.0
-    assert not torch.allclose(weights(split / "grown-8"), weights(split / "still-8"))
 
 
-def gradients(root: Path) -> torch.Tensor:
-    return torch.cat([gradient.reshape(-1).double() for gradient in torch.load(root / "gradients.pt")])
-
-
-def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).abs().max() / a.abs().max())
-
-
-@pytest.mark.parametrize("other", ["f32-96", "f32-two"])
-def test_float32_gradients_of_the_first_update_agree(split, other):
+def test_float32_gradients_of_the_first_update_agree(split):
     """12 micro-batches, one of them with 5 windows and one empty; one micro-batch; and 6 on each of two processes."""
-    assert distance(gradients(split / "f32-8"), gradients(split / other)) < 1e-5
+    gradients = {
+        name: torch.cat([gradient.reshape(-1).double() for gradient in torch.load(split / f"f32-{name}" / "gradients.pt")])
+        for name in ("8", "96", "two", "own")
+    }
+    distance = {name: float((gradients["8"] - other).abs().max() / gradients["8"].abs().max()) for name, other in gradients.items()}
+    assert distance["96"] < 1e-5 and distance["two"] < 1e-5
+    assert distance["own"] > 1e-2, "negative control: denominators of each process"
 
 
-def test_negative_control_per_process_denominators_change_the_gradients(split, tmp_path):
-    runs.run_job(runs.job("language", tmp_path, *F32, watch=["first_gradients", "own_denominators"]))
-    assert distance(gradients(split / "f32-8"), gradients(tmp_path)) > 1e-2
-
-
-def test_negative_control_order_and_dropout_change_the_weights(split):
-    assert not torch.allclose(weights(split / "one-windows"), weights(split / "one-random"))
-    assert not torch.allclose(weights(split / "one-windows"), weights(split / "still-8"))
+def test_one_and_two_processes_draw_the_same_windows(split):
+    one, two = drawn(split / "one"), drawn(split / "two")
+    assert one == two and len(one) > 6
+    sources = {step: {name.split("/")[0] for name in names} for step, names in one.items()}
+    assert sources[1] == {"letters", "digits"} and sources[len(one)] <= {"digits", "signs"}
+    assert all(name.split("/")[1].startswith("window-") for name in one[1])
 
 
 def test_two_processes_share_one_store(split):
-    (store,) = (split / "two-windows" / "token_stores").iterdir()
+    (store,) = (split / "two" / "token_stores").iterdir()
     assert sorted(path.name for path in store.iterdir()) == ["store.json", "train.bin", "val.bin"]
 
 
 def test_validation_metrics_equal_a_slow_reference(split):
-    """The reference computes one token at a time in float64 from the saved weights, over the whole validation split."""
-    root = split / "still-8"
-    config = runs.configuration("language", root, *STILL)
-    workload = build_workload(config)
-    model = workload.build_model().double().eval()
-    model.load_state_dict(runs.newest(root / "text/run").model_state)
-    text = (root / "text.txt").read_text()
-    part = text[int(len(text) * 0.9) :]
-    alphabet = sorted(set(text))
-    losses, right = [], 0
-    for i in range(1, len(part)):
-        context = part[(i - 1) // 8 * 8 : i]
-        with torch.inference_mode():
-            scores = model({"input": torch.tensor([[alphabet.index(c) for c in context]])})["logits"][0, -1]
-        losses.append(-F.log_softmax(scores, 0)[alphabet.index(part[i])].item())
-        right += int(scores.argmax()) == alphabet.index(part[i])
-    found = [row for row in rows(root) if "val/loss" in row][-1]
-    mean = sum(losses) / len(losses)
-    assert len(losses) == 75
-    assert found["val/loss"] == pytest.approx(mean, rel=1e-12)
-    assert found["val/perplexity"] == pytest.approx(math.exp(mean), rel=1e-12)
-    assert found["val/bits_per_byte"] == pytest.approx(sum(losses) / math.log(2) / len(part[1:].encode()), rel=1e-12)
-    assert found["val/top1"] == right / 75
+    """The reference computes one window at a time from the saved weights, with all dimensions and without one of them."""
+    run = split / "grown-8/text/run"
+    trained, facts = load_trained_model(str(run)), json.loads((run / "dataset.json").read_text())["splits"]["validation"]
+    model, (store,) = trained.model, (split / "grown-8/token_stores").iterdir()
+    tokens = torch.from_numpy(np.fromfile(store / "val.bin", "<u2").astype(np.int64))
+    losses, increases, right, read, number = {}, {"x": [], "y": []}, 0, [], 0
+    for source, array in zip(("letters", "digits", "signs"), tokens.split([each["tokens"] for each in facts["sources"].values()])):
+        losses[source] = []
+        for begin in range(0, len(array) - 1, 8):
+            window = array[begin : begin + 9]
+            ablated = model.dimension_weights * (torch.arange(2) != number % 2)
+            with torch.inference_mode():
+                with_all, without = (
+                    F.log_softmax(model({"input": window[None, :-1], "dimensions": given[None]})["logits"][0], 1)
+                    for given in (model.dimension_weights, ablated)
+                )
+            found, other = (-each.gather(1, window[1:, None])[:, 0] for each in (with_all, without))
+            losses[source] += found.tolist()
+            increases["xy"[number % 2]] += (other - found).tolist()
+            right += int((with_all.argmax(1) == window[1:]).sum())
+            read += window[1:].tolist()
+            number += 1
+    final = json.loads((run / "summary.json").read_text())["final"]
+    total = [loss for of_source in losses.values() for loss in of_source]
+    wanted = {"loss": np.mean(total), "perplexity": math.exp(np.mean(total)), "top1": right / len(total)}
+    wanted["bits_per_byte"] = sum(total) / math.log(2) / len(trained.tokenizer.decode(read).encode())
+    wanted |= {f"source/{name}/loss": np.mean(of_source) for name, of_source in losses.items()}
+    wanted |= {f"dimension/{name}/score": np.mean(of_dimension) for name, of_dimension in increases.items()}
+    assert {f"val/{name}" for name in wanted} <= set(final) and min(abs(wanted[f"dimension/{name}/score"]) for name in "xy") > 1e-5
+    for name, value in wanted.items():
+        assert final[f"val/{name}"] == pytest.approx(value, rel=1e-12, abs=1e-13), name
 
 
 def test_training_rows_have_loss_perplexity_and_bits_per_byte(split):
-    found = [row for row in rows(split / "one-windows") if "train/loss" in row]
+    found = [row for row in rows(split / "random-one") if "train/loss" in row]
     assert [row["progress/samples_seen"] for row in found[:3]] == [32, 64, 85]
     for row in found:
         assert row["train/perplexity"] == pytest.approx(math.exp(row["train/loss"]))
@@ -151,87 +181,118 @@ def test_a_constant_density_stays_constant(tmp_path):
     assert densities == [pytest.approx(0.3, abs=1e-3)] * 2
 
 
-def test_dataset_record_notes_and_summary(split):
-    run = split / "one-windows/text/run"
+def test_record_log_summary_and_page(split):
+    run = split / "one/text/run"
     facts = json.loads((run / "dataset.json").read_text())
-    assert facts["splits"]["train"]["tokens"] == 681 and facts["splits"]["validation"]["bytes"] == 76
+    assert facts["splits"]["train"]["sources"]["signs"]["tokens"] == 216 and facts["left_out"] == {"no source": ["z.txt"]}
     assert json.loads((run / "tokenizer.json").read_text())["kind"] == "character"
-    config = runs.configuration("language", split / "one-windows", *F64)
-    workload = build_workload(config)
-    assert workload.notes[1].endswith("681 training tokens, 76 validation tokens")
-    summary = json.loads((run / "summary.json").read_text())
-    lines = workload.summary(summary["final"])
+    log, final = (run / "train.log").read_text(), json.loads((run / "summary.json").read_text())["final"]
+    assert "source signs: 216 training tokens, 25 validation tokens" in log
+    workload = build_workload(runs.configuration("language", split / "one", *mixed(split / "one")))
+    workload.final_dimension_weights = json.loads((run / "dimensions.json").read_text())
+    lines = workload.summary(final)
     assert lines[0].split() == ["nats/token", "perplexity", "bits/byte", "top-1", "%"]
-    assert lines[1].split()[:2] == ["val", f"{summary['final']['val/loss']:.4f}"]
-    assert "val" in workload.report_sections(summary["final"])[0][1]
+    assert lines[1].split()[:2] == ["val", f"{final['val/loss']:.4f}"] and lines[2] == lines[7] == ""
+    assert [line.split()[0] for line in lines[3:7]] == ["source", "letters", "digits", "signs"]
+    assert [line.split()[:3] for line in lines[8:]][1] == ["x", "0.2500", f"{final['val/dimension/x/score']:+.5f}"]
+    sections = dict(workload.report_sections(final))
+    assert list(sections) == ["Prediction of the next token", "Sources", "Dimensions"]
+    assert lines[1] in sections["Prediction of the next token"] and lines[9] in sections["Dimensions"]
+    assert all(line in log for line in lines)
 
 
-def test_an_experiment_does_not_fall_back_to_another_text(tmp_path, monkeypatch):
+def test_the_saved_weights_are_those_of_the_last_update(tmp_path):
+    """The run of 8 steps stops after 6. Its last update, at step 5, is in the middle of a cross-fade."""
+    phases = "schedule.phases={one: {start: 0%, end: 100%, dimensions: {calm: 3}}, two: {start: 25%, end: 100%}}"
+    more = ["model.dimensions=[calm,wide]", "model.width=24", "trainer.length=8steps", "schedule.early_stop.max_steps=6", phases]
+    run = runs.run("language", tmp_path, *more)
+    kept = json.loads((run / "dimensions.json").read_text())
+    assert kept == pytest.approx({"calm": (0.75 + 0.5) / 2, "wide": (0.25 + 0.5) / 2}, rel=1e-12)
+    last = runs.rows(run / "reports.jsonl")[-1]
+    assert last["global_step"] == 6 and {name: last[f"phase/dimension/{name}"] for name in kept} == kept
+    assert load_trained_model(str(run)).model.dimension_weights.tolist() == pytest.approx(list(kept.values()))
+
+
+def test_sources_and_dimensions_that_are_not_used_are_noted(tmp_path):
+    def noted(*more):
+        notes = observers.notes(runs.configuration("language", tmp_path, *mixed(tmp_path, *more)))
+        return [note.split(":")[0] for note in notes if "no phase uses it" in note or "too few windows, 2, to score it" in note]
+
+    assert noted() == [] == noted("schedule.phases={}")
+    assert noted("schedule.phases={only: {start: 0%, end: 100%, data: {digits: 1, signs: 0}}}") == ["source letters", "source signs"]
+    assert noted("schedule.early_stop.max_steps=4") == ["source signs"], "the phase that uses it starts at the fifth update"
+    assert noted("schedule.early_stop.max_steps=5") == []
+    few = ["data.sources=null", "schedule.phases={}", "model.dimensions=[x,y,deep]", "model.width=24", "data.block=64"]
+    assert noted(*few) == ["dimension deep"]
+
+
+def test_the_loss_of_a_source_can_be_the_best_monitor(tmp_path):
+    run = runs.run("language", tmp_path, *mixed(tmp_path, "schedule.best_monitor=val/source/signs/loss"))
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["best"]["val/source/signs/loss"]["value"] == summary["final"]["val/source/signs/loss"]
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ("schedule.phases={p: {start: 0%, end: 100%, data: {words: 1}}}", r"schedule.phases.p.data names words, which is not a source"),
+        ("data.sources=null", r"schedule.phases.first.data names letters, but this data has no named sources"),
+        ("schedule.best_monitor=val/source/words/loss", r"schedule.best_monitor is val/source/words/loss, which no validation"),
+        ("data.sources={words: ['*.md']}", r"data.sources.words: nothing in .* matches"),
+    ],
+)
+def test_unknown_names_are_refused_in_one_line(tmp_path, more, message):
+    config = runs.configuration("language", tmp_path, *mixed(tmp_path, more))
+    with pytest.raises(ConfigError, match=message) as refused:
+        runs.start(config)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "text").exists()
+
+
+@pytest.mark.parametrize("name", ["shakespeare_char_cpu", "shakespeare_char"])
+def test_an_experiment_does_not_fall_back_to_another_text(tmp_path, monkeypatch, name):
     """data.path null would select Python's library."""
     monkeypatch.chdir(tmp_path)
-    for name in ("shakespeare_char_cpu", "shakespeare_char"):
-        config = compose([f"experiment={name}", f"run.root={tmp_path}"])
-        with pytest.raises(ConfigError, match=r"data.path: tinyshakespeare.txt does not exist"):
-            build_workload(config)
+    with pytest.raises(ConfigError, match=r"data.path: tinyshakespeare.txt does not exist"):
+        build_workload(compose([f"experiment={name}", f"run.root={tmp_path}"]))
 
 
 # -- learnable data ----------------------------------------------------------------------------------------------------------------
 
 
-def trained_on(tmp_path, train, validation, vocabulary, *more):
-    """Return (rows, model, workload) of a run on tokens."""
-    folder = tmp_path / "tokens"
-    folder.mkdir()
-    np.array(train, dtype="<u2").tofile(folder / "train.bin")
-    np.array(validation, dtype="<u2").tofile(folder / "val.bin")
-    tiny = ["trainer.threads=1", "trainer.device=cpu", "logger.report=false", "logger.console=quiet", "schedule.log=[50%]"]
-    tiny += ["workload=language", "data=tokens", f"data.path={folder}", f"data.vocabulary={vocabulary}", "data.block=16"]
-    tiny += [
-        "model.size=gpt_nano",
-        "trainer.global_batch_size=16",
-        "trainer.micro_batch_size=16",
-        "optimizer.lr=0.005",
-        "schedule.validate=[100%]",
-    ]
-    config = compose([*tiny, f"run.root={tmp_path}", "run.name=run", "run.experiment=text", *more])
+def trained_on(root, tokens, vocabulary):
+    """Return the final metrics, the model, and by how many standard errors the validation loss is below ln(vocabulary), after a run on
+    tokens. The second half validates."""
+    for name, half in zip(("train.bin", "val.bin"), np.split(np.array(tokens, "<u2"), 2)):
+        half.tofile(root / name)
+    more = ["data=tokens", f"data.path={root}", f"data.vocabulary={vocabulary}", "data.block=16", "model.dropout=0"]
+    more += ["trainer.global_batch_size=16", "trainer.micro_batch_size=16", "optimizer.lr=0.005", "schedule.log=[50%]"]
+    config = runs.configuration("language", root, *more, "trainer.length=150steps", "data.validation_batch=64")
     assert runs.start(config) == 0
     workload = build_workload(config)
     model = workload.build_model().eval()
-    model.load_state_dict(runs.newest(tmp_path / "text/run").model_state)
-    return rows(tmp_path), model, workload
-
-
-def test_a_model_trained_on_counting_continues_9_with_10_11_12(tmp_path):
-    """With targets shifted by one more position, which the loss does not show, 9 would continue with 11, 13, 15."""
-    counting = np.arange(6000) % 50
-    found, model, _ = trained_on(tmp_path, counting, counting[:500], 50, "trainer.length=150steps")
-    tokens = [5, 6, 7, 8, 9]
-    for _ in range(3):
-        with torch.inference_mode():
-            tokens.append(int(model({"input": torch.tensor([tokens])})["logits"][0, -1].argmax()))
-    assert tokens[5:] == [10, 11, 12]
-    assert found[-1]["val/top1"] > 0.99
-    assert found[-1]["val/bits_per_byte"] is None, "the bytes of these tokens are unknown"
-
-
-def above_floor(workload, model, floor):
-    """Return by how many standard errors the validation loss is above `floor` nats."""
+    model.load_state_dict(runs.newest(runs.run_path(config)).model_state)
     windows = workload.validation_set
     batch = windows.__getitems__([(0, i, i, 0, True) for i in range(len(windows))])
     with torch.inference_mode():
         losses = model(batch)["losses"][batch["target"] >= 0].double()
-    return float((losses.mean() - floor) / (losses.std() / len(losses) ** 0.5))
+    below = (math.log(vocabulary) - losses.mean()) / (losses.std() / len(losses) ** 0.5)
+    return runs.rows(runs.run_path(config) / "metrics.jsonl")[-1], model, float(below)
+
+
+def test_a_model_trained_on_counting_continues_it_beyond_its_block(tmp_path):
+    """With targets shifted by one more position, which the loss does not show, 9 would continue with 11, 13, 15."""
+    final, model, _ = trained_on(tmp_path, np.arange(8000) % 50, 50)
+    found = generate(model, [[5, 6, 7, 8, 9], [40, 41]], 24, Sampling(temperature=0), slide=8)
+    assert found == [[(10 + i) % 50 for i in range(24)], [(42 + i) % 50 for i in range(24)]]
+    assert final["val/top1"] > 0.99
+    assert final["val/bits_per_byte"] is None, "the bytes of these tokens are unknown"
 
 
 def test_the_loss_on_uniform_tokens_is_not_below_their_entropy(tmp_path):
-    """A model that reads its targets would be below."""
+    """A model that reads its targets would be below. Negative control: repeated tokens."""
     drawn = np.random.default_rng(0).integers(0, 8, 24000)
-    found, model, workload = trained_on(tmp_path, drawn[:12000], drawn[12000:], 8, "trainer.length=150steps")
-    assert found[-1]["val/loss"] == pytest.approx(math.log(8), abs=0.05)
-    assert above_floor(workload, model, math.log(8)) > -3
-
-
-def test_negative_control_repeated_tokens_are_below_the_entropy(tmp_path):
-    drawn = np.repeat(np.random.default_rng(0).integers(0, 8, 12000), 2)
-    _, model, workload = trained_on(tmp_path, drawn[:12000], drawn[12000:], 8, "trainer.length=150steps")
-    assert above_floor(workload, model, math.log(8)) < -30
+    (tmp_path / "repeated").mkdir()
+    final, _, below = trained_on(tmp_path, drawn, 8)
+    assert final["val/loss"] == pytest.approx(math.log(8), abs=0.05) and below < 3
+    assert trained_on(tmp_path / "repeated", np.repeat(drawn[:12000], 2), 8)[2] > 30

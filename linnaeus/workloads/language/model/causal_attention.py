@@ -62,7 +62,7 @@ class CausalAttention(nn.Module):
 class Perceptron(nn.Module):
     """Two linear layers with a hidden width of 4 x width and GELU between them. `approximate` is that of `F.gelu`: `none` or `tanh`."""
 
-    def __init__(self, width: int, bias: bool, approximate: str = "none") -> None:
+    def __init__(self, width: int, bias: bool, approximate: str) -> None:
         super().__init__()
         self.approximate = approximate
         self.up = nn.Linear(width, 4 * width, bias=bias)
@@ -75,9 +75,7 @@ class Perceptron(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + dimensions(x) if the block has dimensions, then x + perceptron(norm(x))."""
 
-    def __init__(
-        self, width: int, heads: int, bias: bool, dropout: float, dimensions: Dimensions | None = None, approximate: str = "none"
-    ) -> None:
+    def __init__(self, width: int, heads: int, bias: bool, dropout: float, dimensions: Dimensions | None, approximate: str) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, bias=bias), nn.LayerNorm(width, bias=bias)
         self.attention = CausalAttention(width, heads, bias, dropout)

@@ -12,16 +12,12 @@ with its weight set to 0 and the other weights unchanged, minus the loss with al
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.errors import ConfigError
-
-if TYPE_CHECKING:
-    from linnaeus.workloads.language.config import GPTConfig
+from linnaeus.workloads.language.config import GPTConfig
 
 NARROWING = 8  # width of the stream / default width of an adapter: eight dimensions together are as wide as the stream
 
@@ -45,18 +41,8 @@ class Dimensions(nn.Module):
         return self.up((inner * strength.unsqueeze(-1).to(inner.dtype)).flatten(-2))
 
 
-def first_block(layers: int) -> int:
-    """Return the number of the first of `layers` blocks that has dimensions; the lowest quarter does not have them."""
-    return layers // 4
-
-
-def ablate_one(weights: Tensor, sample: Tensor) -> Tensor:
-    """Return `weights` ([B, D] or [D]) with one weight of each sample, int64 [B], set to 0, the one in `ablation_mask`; [B, D]."""
-    return weights * ~ablation_mask(sample, weights.shape[-1])
-
-
 def ablation_mask(sample: Tensor, number: int) -> Tensor:
-    """Return the dimension that is ablated for each validation sample, int64 [B]: `sample` mod D. bool [B, D]."""
+    """Return the dimension that is ablated for each validation sample, int64 [B], as bool [B, D]: `sample` mod D, of `number`."""
     return (sample % number)[:, None] == torch.arange(number, device=sample.device)
 
 

@@ -9,23 +9,21 @@ that write to the residual stream. `model.dimensions` adds the adapters of `dime
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
+from linnaeus.randomness import INIT, key
 from linnaeus.workloads.base import Model
+from linnaeus.workloads.language.config import SIZES, GPTConfig, Size
 from linnaeus.workloads.language.model.causal_attention import ROTARY_BASE, Attend, Block, rotary_table
-from linnaeus.workloads.language.model.dimensions import Dimensions, ablate_one, adapter_width, first_block
-from linnaeus.workloads.language.model.sizes import rounded_up, size_of
+from linnaeus.workloads.language.model.dimensions import Dimensions, ablation_mask, adapter_width
 from linnaeus.workloads.language.model.token_loss import token_losses
-
-if TYPE_CHECKING:
-    from linnaeus.data.samples import Batch
-    from linnaeus.workloads.language.config import GPTConfig
 
 STD = 0.02
 APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # model.gelu -> `approximate` of F.gelu
@@ -58,10 +56,9 @@ class GPT(Model):
         """Raise `ConfigError` for impossible settings. `vocabulary` is the number of tokens; `vocabulary_multiple` may add rows to the
         embedding that are never targets."""
         super().__init__()
-        self.size, self.vocabulary, self.block = size_of(config), vocabulary, block
+        self.size, self.vocabulary, self.block = _size(config), vocabulary, block
         self.rotary_base = _rotary_base(config, self.size.width // self.size.heads)
-        width = self.size.width
-        self.dimensions = tuple(config.dimensions)
+        width, self.dimensions = self.size.width, tuple(config.dimensions)
         self.token = _embedding(rounded_up(vocabulary, config.vocabulary_multiple), width)
         self.position = _embedding(block, width) if self.rotary_base is None else None
         self.register_buffer("rotary", None if self.rotary_base is None else self._rotary_table(), persistent=False)
@@ -72,7 +69,7 @@ class GPT(Model):
 
     def _block(self, number: int, config: GPTConfig) -> Block:
         width, narrow, dimensions = self.size.width, adapter_width(config, self.size.width), None
-        if self.dimensions and number >= first_block(self.size.layers):
+        if self.dimensions and number >= self.size.layers // 4:
             dimensions = Dimensions(width, len(self.dimensions), narrow, config.bias)
         return Block(width, self.size.heads, config.bias, config.dropout, dimensions, APPROXIMATE[config.gelu])
 
@@ -101,12 +98,12 @@ class GPT(Model):
         self.dimension_weights.copy_(torch.tensor(weights))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        weights = batch.get("dimensions", self.dimension_weights) if self.dimensions else None
+        weights = batch.get("dimensions", self.dimension_weights)  # None without dimensions
         if "target" not in batch:
             return {"logits": self.logits(self.features(batch["input"], weights=weights))}
         outputs: dict[str, Tensor] = {}
         if weights is not None and "sample" in batch and not self.training:
-            features = self.features(batch["input"], weights=ablate_one(weights, batch["sample"]))
+            features = self.features(batch["input"], weights=weights * ~ablation_mask(batch["sample"], len(self.dimensions)))
             outputs["ablated_losses"] = token_losses(self.logits(features), batch["target"])
         logits = self.logits(self.features(batch["input"], weights=weights))
         outputs["losses"] = token_losses(logits, batch["target"])
@@ -149,7 +146,7 @@ class GPT(Model):
 
     @property
     def no_decay(self) -> set[str]:
-        """The names of norms and biases. Every matrix, the embeddings included, is decayed."""
+        """Return the names of norms and biases. Every matrix, the embeddings included, is decayed."""
         return {name for name, parameter in self.named_parameters() if parameter.dim() < 2}
 
     def maskable_parameters(self) -> list[str]:
@@ -169,6 +166,35 @@ class GPT(Model):
     def flops_per_sample(self) -> int:
         """Return the floating-point operations of forward and backward for one sample, a window of `block` tokens."""
         return self.block * self.flops_per_token(self.block)
+
+
+def build_gpt(config: GPTConfig, seed: int, vocabulary: int, block: int) -> GPT:
+    """Return the network of `config` on the CPU, with weights that are a function of `seed`.
+
+    `vocabulary` is the number of tokens, `block` the longest context in tokens. Raise `ConfigError` for impossible settings."""
+    with torch.device("meta"):  # skips torch's own initialisation
+        model = GPT(config, vocabulary, block)
+    model.to_empty(device="cpu")
+    torch.default_generator.manual_seed(key(seed, INIT) & 0x7FFFFFFFFFFFFFFF)
+    model.init_weights()
+    return model
+
+
+def rounded_up(number: int, multiple: int) -> int:
+    """Return the next multiple of `multiple`. GPU matrix products are fastest with sides that are multiples of 64 (50,257 -> 50,304)."""
+    return -(-number // multiple) * multiple
+
+
+def _size(config: GPTConfig) -> Size:
+    """Return the named size, with the numbers that the configuration sets. Raise `ConfigError` if the heads do not divide the width."""
+    given = {name: value for name in ("layers", "heads", "width") if (value := getattr(config, name)) is not None}
+    size = dataclasses.replace(SIZES[config.size], **given)
+    if size.width % size.heads:
+        raise ConfigError(
+            f"model.heads is {size.heads}, which does not divide the width {size.width}; set model.width="
+            f"{rounded_up(size.width, size.heads)} or another number of heads"
+        )
+    return size
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:

@@ -1,8 +1,9 @@
-"""`linnaeus generate`: reproducible text from a run, and one line for every mistake."""
+"""`linnaeus generate`: reproducible text from a run, weights of its dimensions, and one line for every mistake."""
 
 from __future__ import annotations
 
 import io
+import json
 import re
 import shutil
 import sys
@@ -10,28 +11,26 @@ import sys
 import pytest
 import torch
 
-import main
 from linnaeus.checkpoint import list_checkpoints
-from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import generate_cli
+from linnaeus.workloads.language.tokenizers import ByteTokenizer, CharacterTokenizer
 from linnaeus.workloads.language.trained_model import load_trained_model
+from tests import runs
 
 TEXT = "the cat sat on the mat and the dog lay on the log\n" * 40
-TINY = ["workload=language", "run.name=run", "run.experiment=text"]
-TINY += ["model.size=gpt_nano", "model.layers=1", "data.block=16", "trainer.global_batch_size=16", "trainer.micro_batch_size=16"]
-TINY += ["trainer.length=120steps", "trainer.threads=1", "trainer.num_workers=0", "trainer.device=cpu", "optimizer.lr=0.01"]
-TINY += ["lr_scheduler.warmup=0steps", "schedule.validate=[120steps]", "schedule.checkpoint=[60steps]", "schedule.keep_last=2"]
-TINY += ["schedule.log=[60steps]", "logger.report=false", "logger.console=quiet"]
+TRAINED = ["model.layers=1", "model.dropout=0", "data.block=16", "trainer.global_batch_size=16", "trainer.micro_batch_size=16"]
+TRAINED += ["trainer.length=120steps", "optimizer.lr=0.01", "lr_scheduler.warmup=0steps", "schedule.validate=[]"]
+TRAINED += ["schedule.checkpoint=[60steps]", "schedule.keep_last=2", "model.dimensions=[calm,wide]"]
+TRAINED += ["schedule.phases={only: {start: 0%, end: 100%, dimensions: {calm: 3}}}"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
+    """A run with one phase that triples the weight of one of its two dimensions."""
     folder = tmp_path_factory.mktemp("language")
     (folder / "text.txt").write_text(TEXT)
-    config = compose([*TINY, f"data.path={folder}/text.txt", f"run.root={folder}"])
-    assert main.run(config) == 0
-    return folder / "text" / "run"
+    return runs.run("language", folder, *TRAINED)
 
 
 @pytest.fixture
@@ -68,12 +67,9 @@ def test_the_same_command_prints_the_same_text(generated):
 def test_prompts_and_samples_in_a_batch_equal_those_alone(generated, tmp_path):
     (tmp_path / "prompt.txt").write_text("the dog")
     both = generated("--prompt", "the", "--prompt-file", str(tmp_path / "prompt.txt"), "--samples", "2", "--tokens", "20")
-    parts = [part.removesuffix("\n") for part in both.split(generate_cli.SEPARATOR + "\n")[1:]]
+    parts = both.split(generate_cli.SEPARATOR + "\n")[1:]
     assert len(parts) == 4 and parts[0] != parts[1] and parts[2].startswith("the dog")
-    assert [generated("--prompt", "the", "--tokens", "20"), generated("--prompt", "the dog", "--tokens", "20")] == [
-        parts[0] + "\n",
-        parts[2] + "\n",
-    ]
+    assert [generated("--prompt", prompt, "--tokens", "20") for prompt in ("the", "the dog")] == parts[::2]
 
 
 def test_text_ends_before_a_stop(generated):
@@ -81,6 +77,12 @@ def test_text_ends_before_a_stop(generated):
     assert "\n" in text[:-1] and " o" in text
     assert generated("--prompt", "the cat", "--tokens", "300", "--stop", "\n", "--stop", "zzz") == text[: text.index("\n")] + "\n"
     assert generated("--prompt", "the cat", "--tokens", "300", "--stop", " o") == text[: text.index(" o")] + "\n"
+
+
+def test_the_dimension_option_changes_the_text(generated):
+    hot = ["--prompt", "the", "--tokens", "60", "--temperature", "3"]
+    assert generated(*hot) == generated(*hot, "--dimension", "calm=3") == generated(*hot, "--dimension", "calm=6", "--dimension", "wide=2")
+    assert generated(*hot, "--dimension", "calm=0") != generated(*hot, "--dimension", "wide=0")
 
 
 def test_a_checkpoint_can_be_used_instead_of_the_run(run, generated):
@@ -92,37 +94,54 @@ def test_a_checkpoint_can_be_used_instead_of_the_run(run, generated):
 
 def test_the_loaded_weights_are_those_of_the_checkpoint(run):
     trained = load_trained_model(str(run))
-    assert not trained.model.training and trained.tokenizer.decode(trained.tokenizer.encode("the mat")) == "the mat"
+    assert not trained.model.training and trained.model.dimension_weights.tolist() == [0.75, 0.25]
     with torch.no_grad():
         tokens = torch.from_numpy(trained.tokenizer.encode(TEXT[:17]))[None]
         found = trained.model({"input": tokens[:, :-1], "target": tokens[:, 1:]})["losses"].mean().item()
     assert found < 2.0, "3 if untrained"
 
 
-def test_mistakes_are_one_line(run, refused, tmp_path):
-    assert "does not exist" in refused(at=tmp_path / "nothing")
-    assert "is not a run" in refused(at=tmp_path)
-    assert "'Q'" in refused("--prompt", "Q")
-    assert "temperature is -1" in refused("--temperature", "-1")
-    assert "top_p is 2" in refused("--top-p", "2")
-    assert "--tokens is 0" in refused("--tokens", "0")
-    assert "--stop is empty" in refused("--stop", "")
-    assert "slide is 17" in refused("--slide", "17")
-    assert "--prompt: " in refused("--prompt", "\udcff"), "an argument that is not UTF-8"
-    assert "prompt.txt cannot be read" in refused("--prompt-file", str(tmp_path / "prompt.txt"))
-    if not torch.cuda.is_available():
-        assert "no CUDA device" in refused("--device", "cuda")
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--prompt", "Q"], "'Q'"),
+        (["--temperature", "-1"], "temperature is -1"),
+        (["--top-p", "2"], "top_p is 2"),
+        (["--tokens", "0"], "--tokens is 0"),
+        (["--stop", ""], "--stop is empty"),
+        (["--slide", "17"], "slide is 17"),
+        (["--prompt", "\udcff"], "--prompt: "),  # an argument that is not UTF-8
+        (["--prompt-file", "gone.txt"], "gone.txt cannot be read"),
+        (["--dimension", "odd=1"], "odd is not a dimension of this model; it has calm, wide"),
+        (["--dimension", "calm"], "calm: the weight must be a number of at least 0"),
+        (["--dimension", "calm=-1"], "the weight must be a number of at least 0, as in calm=2"),
+        (["--dimension", "calm=nan"], "the weight must be a number"),
+        (["--dimension", "calm=0", "--dimension", "wide=0"], "all weights are 0"),
+    ],
+)
+def test_mistakes_are_one_line(refused, options, message):
+    assert message in refused(*options)
 
 
-def copied(run, tmp_path):
-    return shutil.copytree(run, tmp_path / "copy")
+def test_options_that_this_machine_or_model_lacks_are_refused(refused, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "no CUDA device" in refused("--device", "cuda")
+    with pytest.raises(ConfigError, match="it has none"):
+        generate_cli.dimension_weights([], ["calm=1"])
 
 
 def test_runs_that_cannot_generate_are_refused(run, refused, tmp_path):
-    copy = copied(run, tmp_path)
+    assert "does not exist" in refused(at=tmp_path / "nothing")
+    assert "is not a run" in refused(at=tmp_path)
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / "dimensions.json").write_text('{"calm": 1}')
+    assert "dimensions.json is damaged ('wide')" in refused(at=copy)
+    (copy / "dimensions.json").unlink()
+    assert "dimensions.json is damaged" in refused(at=copy)
+    shutil.copy(run / "dimensions.json", copy)
     (copy / "tokenizer.json").write_text("{}")
     assert "tokenizer.json is damaged" in refused(at=copy)
-    (copy / "tokenizer.json").write_text('{"kind": "character", "alphabet": "abc", "end": false}')
+    (copy / "tokenizer.json").write_text(json.dumps(CharacterTokenizer("abc", False).to_dict()))
     assert re.search(r"token.weight \[\d+, 48\] in the file, \[3, 48\] here", refused(at=copy)), "a tokenizer of another size"
     (copy / "tokenizer.json").unlink()
     assert "has no tokenizer.json" in refused(at=copy)
@@ -135,7 +154,7 @@ def test_runs_that_cannot_generate_are_refused(run, refused, tmp_path):
     assert "workload=taxonomy" in refused(at=copy)
 
 
-def test_a_prompt_file_keeps_its_line_ends(monkeypatch, tmp_path):
+def test_a_prompt_file_keeps_its_line_ends(tmp_path):
     (tmp_path / "prompt.txt").write_bytes(b"one\r\ntwo\rthree\n")
     assert generate_cli._prompts(generate_cli._parse(["run", "--prompt-file", str(tmp_path / "prompt.txt")])) == ["one\r\ntwo\rthree\n"]
 
@@ -150,11 +169,7 @@ def test_a_character_outside_the_terminals_encoding_is_escaped(run, monkeypatch)
 
 
 def test_an_empty_prompt_is_an_end_marker_or_a_line_break():
-    from linnaeus.workloads.language.tokenizers import ByteTokenizer
-
     assert generate_cli.encode_prompt(ByteTokenizer(with_end=True), "") == [256]
     assert generate_cli.encode_prompt(ByteTokenizer(with_end=False), "") == [ord("\n")]
     with pytest.raises(ConfigError, match="--prompt: this model has no line break"):
-        from linnaeus.workloads.language.tokenizers import CharacterTokenizer
-
         generate_cli.encode_prompt(CharacterTokenizer("abc", with_end=False), "")

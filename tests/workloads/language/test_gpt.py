@@ -11,6 +11,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.optim.growth_selection import initial_mask, order_stream
 from linnaeus.optim.param_groups import parameter_groups
 from linnaeus.workloads.language.config import GPTConfig
+from linnaeus.workloads.language.language_metrics import LanguageMetrics
 from linnaeus.workloads.language.model import causal_attention
 from linnaeus.workloads.language.model.causal_attention import rotary_table
 from linnaeus.workloads.language.model.gpt import GPT, build_gpt
@@ -344,3 +345,39 @@ def test_weights_and_dropout_are_functions_of_their_seeds():
     assert all(map(torch.equal, values(1, 5), (weights, scores)))
     assert torch.equal(values(1, 6)[0], weights) and not torch.equal(values(1, 6)[1], scores)
     assert not torch.equal(values(2, 5)[0], weights)
+
+
+def test_a_batch_without_weights_uses_those_that_were_set():
+    final, tokens = [0.5, 0.0, 0.25, 0.25, 0.0], some_tokens()
+    model, alike = build(dimensions=NAMES), build(dimensions=NAMES)
+    model.set_dimension_weights(final)
+    found = model({"input": tokens})["logits"]
+    assert torch.equal(found, model({"input": tokens, "dimensions": torch.tensor([final] * 3)})["logits"])
+    assert not torch.equal(found, alike({"input": tokens})["logits"])
+    model.set_dimension_weights([0.2] * 5)
+    assert torch.equal(model({"input": tokens})["logits"], alike({"input": tokens})["logits"])
+
+
+@pytest.mark.parametrize("layers, having", [(1, [0]), (3, [0, 1, 2]), (4, [1, 2, 3]), (8, [2, 3, 4, 5, 6, 7])])
+def test_all_blocks_but_the_lowest_quarter_have_dimensions(layers, having):
+    model = build(dimensions=NAMES, layers=layers)
+    assert [i for i, block in enumerate(model.blocks) if block.dimensions is not None] == having
+
+
+def test_ablated_losses_are_causal():
+    model, tokens = shaken(dimensions=NAMES).eval(), some_tokens()
+    batch = {"input": tokens, "target": tokens.roll(-1, 1), "sample": torch.arange(3)}
+    with torch.no_grad():
+        a, b = (model(each)["ablated_losses"] for each in (batch, batch | {"input": changed_from(tokens, 9)}))
+    assert torch.equal(a[:, :9], b[:, :9]) and not torch.equal(a[:, 9:], b[:, 9:])
+
+
+def test_sources_without_tokens_and_dimensions_that_no_window_ablates_are_nan():
+    metrics, batch = LanguageMetrics(False, None, torch.device("cpu"), NAMES, ("a", "b")), {"target": torch.ones(2, 3, dtype=torch.int64)}
+    batch |= {"source": torch.tensor([0, 0]), "sample": torch.arange(2)}
+    outputs = {"losses": torch.ones(2, 3), "ablated_losses": torch.full((2, 3), 1.5), "predictions": batch["target"]}
+    metrics.count(outputs, batch)
+    found = metrics.compute(metrics.sums(outputs, batch), metrics.counts)
+    assert found.pop("top1") == found.pop("loss") == found.pop("source/a/loss") == 1 and found.pop("perplexity") == math.e
+    assert found.pop("dimension/calm/score") == found.pop("dimension/quick/score") == 0.5
+    assert len(found) == 5 and all(map(math.isnan, found.values()))

@@ -222,8 +222,8 @@ def test_sources_and_dimensions_that_are_not_used_are_noted(tmp_path):
     assert noted("schedule.phases={only: {start: 0%, end: 100%, data: {digits: 1, signs: 0}}}") == ["source letters", "source signs"]
     assert noted("schedule.early_stop.max_steps=4") == ["source signs"], "the phase that uses it starts at the fifth update"
     assert noted("schedule.early_stop.max_steps=5") == []
-    few = ["data.sources=null", "schedule.phases={}", "model.dimensions=[x,y,deep]", "model.width=24", "data.block=64"]
-    assert noted(*few) == ["dimension deep"]
+    few = ["data.sources=null", "schedule.phases={}", "model.dimensions=[x,y,deep]", "model.width=24", "data.block=40"]
+    assert noted(*few, f"data.path={runs.write_text(tmp_path)}") == ["dimension deep"]
 
 
 def test_the_loss_of_a_source_can_be_the_best_monitor(tmp_path):

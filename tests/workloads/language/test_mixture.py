@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from linnaeus.config.load import compose
-from linnaeus.data.loader import build_loaders
-from linnaeus.data.order import epoch_order
 from linnaeus.data.sampler import PositionSampler, validation_batches
 from linnaeus.data.samples import SampleIndex
 from linnaeus.randomness import MIXTURE, hashes, key, uniforms
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
-from linnaeus.workloads.language.mixture import Mixture, assign_windows, draw_sources, is_proportional
-from linnaeus.workloads.language.text_windows import TextWindows
-from linnaeus.workloads.language.token_store import TokenArray
+from linnaeus.workloads.language.mixture import Mixture, assign_windows, draw_sources
+from tests.workloads.language import test_text_windows
+from tests.workloads.language.test_text_windows import epoch_of
 
 WINDOWS = np.array([30, 5, 12])
 NAMES = ("a", "b", "c")
@@ -23,11 +21,6 @@ FADE = "{first: {start: 0%, end: 75%, data: {a: 1}}, second: {start: 25%, end: 1
 
 def constant(weights, updates):
     return np.tile(np.array(weights, float) / sum(weights), (updates, 1))
-
-
-def chi_square(counts, shares):
-    expected = counts.sum() * np.array(shares)
-    return ((counts - expected) ** 2 / expected).sum()
 
 
 def mixed_windows(seed, epoch, mixture, global_batch_size, windows, before=(0, 0, 0, 0)):
@@ -66,62 +59,12 @@ def test_draws_equal_a_slow_reference():
     assert mixed_windows(7, 2, mixture, 4, WINDOWS, (71, 3, 12)).tolist() == expected
 
 
-@pytest.mark.parametrize("weights", [[5, 3, 2], [1, 1, 1], [1, 0, 9]])
-def test_sources_are_drawn_in_proportion_to_their_weights(weights):
-    windows = np.array([9000, 8000, 7000])
-    found = mixed_windows(0, 0, constant(weights, 750), 32, windows)
-    counts = np.bincount(np.searchsorted([9000, 17000], found, side="right"), minlength=3)
-    there = np.array(weights) > 0
-    assert counts.sum() == 24000 and (counts[~there] == 0).all()
-    shares = np.array(weights)[there] / sum(weights)
-    assert chi_square(counts[there], shares) < 13.8, "p = 0.001 at two degrees of freedom"
-
-
-def test_negative_control_the_test_rejects_other_weights():
-    found = mixed_windows(0, 0, constant([52, 28, 20], 750), 32, np.array([9000, 8000, 7000]))
-    counts = np.bincount(np.searchsorted([9000, 17000], found, side="right"))
-    assert chi_square(counts, [0.52, 0.28, 0.2]) < 13.8 < chi_square(counts, [0.5, 0.3, 0.2])
-
-
-def test_windows_of_a_source_are_drawn_without_replacement():
-    found = mixed_windows(0, 5, constant([1, 8, 3], 12), 4, WINDOWS)
-    orders = []
-    for first, count in ((0, 30), (30, 5), (35, 12)):
-        own = found[(found >= first) & (found < first + count)]
-        for begin in range(0, len(own), count):
-            turn = own[begin : begin + count]
-            assert len(set(turn.tolist())) == len(turn)
-            orders += [turn.tolist()] * (first == 30)
-    assert len(orders) > 4 and len({tuple(order) for order in orders[:4]}) > 1, "each pass has its own order"
-
-
-def test_a_cross_fade_changes_the_mixture_at_every_update():
-    share = np.clip((np.arange(1000) - 250) / 500, 0, 1)
-    found = mixed_windows(0, 0, np.stack([1 - share, share], 1), 16, np.array([8000, 8000]))
-    second = (found >= 8000).reshape(100, -1)
-    expected = share.reshape(100, -1).mean(1)
-    assert (abs(second.mean(1) - expected) <= 5 * (expected * (1 - expected) / 160) ** 0.5).all()
-    assert not second[:25].any() and second[75:].all()
-
-
 def test_rounding_never_draws_a_source_of_weight_0():
     """The weights before the source sum to slightly less than 1, and draws lie in the gap."""
     weights = np.array([[0.7, 0.1, 0.2, 0.0]])
     weights[0, :3] -= 1e-3  # a gap that draws hit
     found = mixed_windows(0, 0, np.repeat(weights, 10, 0), 1000, np.array([2500] * 4))
     assert found.max() < 7500 and found.min() >= 0
-
-
-def test_draws_are_a_function_of_seed_and_epoch():
-    mixture = constant([1, 2, 3], 12)
-    draws = {(seed, epoch): mixed_windows(seed, epoch, mixture, 4, WINDOWS).tolist() for seed in (0, 1) for epoch in (0, 1)}
-    assert len({tuple(draw) for draw in draws.values()}) == 4
-    assert mixed_windows(1, 1, mixture, 4, WINDOWS).tolist() == draws[1, 1]
-
-
-def test_is_proportional_is_exact():
-    assert is_proportional(constant(WINDOWS.tolist(), 3), WINDOWS)
-    assert not is_proportional(constant([30, 5, 12.001], 3), WINDOWS)
 
 
 # -- a run -----------------------------------------------------------------------------------------------------------------------
@@ -172,13 +115,6 @@ def test_negative_control_epochs_that_restart_repeat_some_windows():
     assert sum(len(set(epoch[epoch < 300].tolist())) == (epoch < 300).sum() for epoch in restarted) == 4, "no repeats within an epoch"
 
 
-def test_draws_before_counts_mixed_epochs_only():
-    mixture = mixture_of(RUN)
-    counts = [np.bincount(source, minlength=3) for epoch in range(9) if (source := mixture.epoch_sources(epoch)) is not None]
-    assert len(counts) == 8
-    assert mixture.draws_before(9).tolist() == np.sum(counts, 0).tolist() and mixture.draws_before(0).tolist() == [0, 0, 0]
-
-
 def test_an_epoch_does_not_depend_on_which_epochs_were_computed_before():
     mixture, late = mixture_of(RUN), mixture_of(RUN)
     epochs = run_of(mixture, 10)
@@ -210,20 +146,8 @@ def test_only_the_needed_permutations_are_computed(monkeypatch):
 PARTS = (241, 43, 100)  # 30, 5 and 12 windows of 8
 
 
-def windows_of(folder, order, schedule=None, seed=0, block=8, dimensions=()):
-    path = folder / "places.bin"
-    np.arange(sum(PARTS), dtype="<u2").tofile(path)
-    array = TokenArray(path, "<u2", sum(PARTS), PARTS)
-    return TextWindows(array, block, seed, order, "f", NAMES, dimensions, schedule)
-
-
-def sampler_of(windows, seed=0, micro=8, world=1, rank=0, total=60, global_batch_size=8):
-    return PositionSampler(len(windows), seed, global_batch_size, micro, -(-len(windows) // global_batch_size), total, rank, world)
-
-
-def epoch_of(windows, epoch, seed=0):
-    order = epoch_order(seed, epoch, len(windows))
-    return [SampleIndex(epoch, position, int(window), epoch * 6 + position // 8) for position, window in enumerate(order)]
+def windows_of(folder, order, schedule=None, seed=0, dimensions=()):
+    return test_text_windows.windows_of(folder, PARTS, 8, order, seed, NAMES, dimensions, schedule)
 
 
 def check(batch):
@@ -281,19 +205,6 @@ def test_validation_targets_each_token_of_each_source_once(tmp_path):
     assert source.tolist() == [0] * 30 + [1] * 6 + [2] * 13
 
 
-def test_a_sample_is_drawn_from_the_mixture_of_its_update(tmp_path):
-    """60 updates in 10 epochs: only a in the first 15, only b and c from update 45 on, all between."""
-    windows = windows_of(tmp_path, "windows", schedule_of(FADE))
-    drawn = {epoch: windows.__getitems__(epoch_of(windows, epoch))["sample"].numpy() for epoch in range(10)}
-    assert all((drawn[epoch] < 30).all() for epoch in (0, 1))
-    assert all((drawn[epoch] >= 30).all() for epoch in (8, 9))
-    assert (drawn[2][:24] < 30).all(), "updates 12, 13 and 14"
-    between = np.concatenate([drawn[epoch] for epoch in range(3, 7)])
-    assert (between < 30).any() and (between >= 35).any()
-    late = np.concatenate([drawn[epoch] for epoch in (8, 9)])
-    assert abs((late < 35).mean() - 0.75) < 5 * (0.75 * 0.25 / len(late)) ** 0.5
-
-
 def test_no_token_is_a_target_twice_in_a_pass(tmp_path):
     """Also if an epoch ends within the pass: all windows of a pass have the same shift."""
     windows = windows_of(tmp_path, "windows", schedule_of("{all: {start: 0%, end: 100%, data: {a: 3, b: 1, c: 2}}}"))
@@ -310,15 +221,16 @@ def test_no_token_is_a_target_twice_in_a_pass(tmp_path):
     assert len(shifts) > 20, "each pass has its own shift"
 
 
+@pytest.mark.parametrize("phases", ["{}", FADE])
 @pytest.mark.parametrize("order", ["windows", "random"])
-def test_draws_do_not_depend_on_the_split(tmp_path, order):
+def test_draws_do_not_depend_on_the_split(tmp_path, order, phases):
     """1 and 2 processes, 1 and 4 accumulation steps, a resume within an epoch, and pickled copies of the dataset."""
 
     def sequence(micro, world, seed=0, start=0):
         found = {}
         for rank in range(world):
-            windows = pickle.loads(pickle.dumps(windows_of(tmp_path, order, schedule_of(FADE), seed)))
-            sampler = sampler_of(windows, seed, micro, world, rank)
+            windows = pickle.loads(pickle.dumps(windows_of(tmp_path, order, schedule_of(phases), seed)))
+            sampler = PositionSampler(47, seed, 8, micro, 6, 60, rank, world)
             for epoch in (3, 4):
                 sampler.set_epoch(epoch, start)
                 for indices in sampler:
@@ -331,46 +243,24 @@ def test_draws_do_not_depend_on_the_split(tmp_path, order):
     one = sequence(8, 1)
     assert len(one) == 2 * 47
     assert one == sequence(2, 1) == sequence(4, 2) == sequence(2, 2)
-    assert one != sequence(8, 1, seed=1)
+    assert one != sequence(8, 1, seed=1) and one[3, 5] != one[4, 5]
     resumed = sequence(4, 1, start=3)
     assert resumed == {place: drawn for place, drawn in one.items() if place[1] >= 24}
 
 
-@pytest.mark.parametrize("order", ["windows", "random"])
-def test_two_workers_give_the_batches_of_none(tmp_path, order):
-    def batches(workers):
-        windows = windows_of(tmp_path, order, schedule_of(FADE))
-        sampler = sampler_of(windows)
-        loader, found = build_loaders(windows, sampler, workers, 2, False), []
-        for epoch, start in ((2, 4), (3, 0)):
-            sampler.set_epoch(epoch, start)
-            found += [(batch["sample"].tolist(), batch["input"].tolist()) for batch in loader]
-        return found
-
-    found = batches(0)
-    assert len(found) == 8 and found == batches(2)
-
-
 def test_random_windows_start_anywhere_in_their_source(tmp_path):
+    """Each is named after the window that contains its start, and the last one ends with the source."""
     schedule = schedule_of("{all: {start: 0%, end: 100%, data: {b: 1, c: 2}}}", total=6000)
-    windows = windows_of(tmp_path, "random", schedule)
-    batches = [windows.__getitems__(epoch_of(windows, epoch)) for epoch in range(200)]
-    begins = np.concatenate([batch["input"][:, 0].numpy() for batch in batches])
-    samples = np.concatenate([batch["sample"].numpy() for batch in batches])
-    b, c = (begins >= 241) & (begins < 284), begins >= 284
-    assert (b | c).all() and chi_square(np.array([b.sum(), c.sum()]), [1 / 3, 2 / 3]) < 10.8
-    for own, start, size in ((b, 241, 43), (c, 284, 100)):
-        counts = np.bincount(begins[own] - start, minlength=size - 8)
-        assert len(counts) == size - 8, "the last window ends with the source"
-        assert chi_square(counts, [1 / (size - 8)] * (size - 8)) < size - 9 + 4.5 * (2 * (size - 9)) ** 0.5
-    assert (samples[b] == 30 + np.minimum((begins[b] - 241) // 8, 4)).all(), "the window that contains its start"
-    assert (samples[c] == 35 + np.minimum((begins[c] - 284) // 8, 11)).all()
-
-
-def test_without_phases_random_windows_are_proportional_to_the_sources(tmp_path):
-    windows = windows_of(tmp_path, "random", schedule_of())
-    batch = windows.__getitems__(epoch_of(windows, 0))
-    assert np.bincount(windows.source_of(batch["sample"].numpy())).tolist() == [30, 5, 12], "exactly, in every epoch"
+    windows, begins, samples = windows_of(tmp_path, "random", schedule), [], []
+    for epoch in range(200):
+        batch = windows.__getitems__(epoch_of(windows, epoch))
+        begins += batch["input"][:, 0].tolist()
+        samples += batch["sample"].tolist()
+    assert set(begins) == {*range(241, 241 + 43 - 8), *range(284, 284 + 100 - 8)}
+    assert samples == [30 + min((start - 241) // 8, 4) if start < 284 else 35 + min((start - 284) // 8, 11) for start in begins]
+    plain = windows_of(tmp_path, "random", schedule_of())
+    found = plain.source_of(plain.__getitems__(epoch_of(plain, 0))["sample"].numpy())
+    assert np.bincount(found).tolist() == [30, 5, 12], "without phases in proportion to the sources, exactly"
 
 
 def test_only_training_batches_have_dimension_weights(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from linnaeus.data.order import epoch_order
-from linnaeus.data.sampler import PositionSampler, validation_batches
+from linnaeus.data.sampler import validation_batches
 from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.text_windows import TextWindows
@@ -14,16 +14,18 @@ from linnaeus.workloads.language.token_store import TokenArray
 SIZES = [(2, 8), (3, 1), (8, 8), (9, 8), (10, 8), (16, 8), (17, 8), (100, 8), (103, 7), (1000, 64)]
 
 
-def windows_of(folder, size, block, order, seed=0):
-    """Return windows of a text whose tokens are their own positions."""
+def windows_of(folder, sizes, block, order, seed=0, names=(), dimensions=(), schedule=None):
+    """Return windows of sources of these sizes, or of one text, whose tokens are their own positions."""
+    size = int(np.sum(sizes))
     path = folder / f"{size}.bin"
     np.arange(size, dtype="<u2").tofile(path)
-    return TextWindows(TokenArray(path, "<u2", size), block, seed, order, "f")
+    return TextWindows(TokenArray(path, "<u2", size, sizes if names else ()), block, seed, order, "f", names, dimensions, schedule)
 
 
-def epoch_of(windows, epoch, seed=0):
-    order = epoch_order(seed, epoch, len(windows))
-    return [SampleIndex(epoch, position, int(sample), 0) for position, sample in enumerate(order)]
+def epoch_of(windows, epoch):
+    """Return the indices of an epoch with updates of 8 positions, 6 updates in each epoch."""
+    order = epoch_order(0, epoch, len(windows))
+    return [SampleIndex(epoch, position, int(sample), epoch * 6 + position // 8) for position, sample in enumerate(order)]
 
 
 def targets(batch):
@@ -47,12 +49,6 @@ def test_validation_targets_each_token_but_the_first_once(tmp_path, size, block)
         for batch in batches:
             check(batch)
         assert np.concatenate([targets(batch) for batch in batches]).tolist() == list(range(1, size))
-
-
-def test_two_processes_validate_the_same_windows_as_one(tmp_path):
-    windows = windows_of(tmp_path, 1000, 64, None)
-    found = [targets(windows.__getitems__(i)) for rank in range(2) for i in validation_batches(len(windows), 3, rank, 2)]
-    assert sorted(np.concatenate(found).tolist()) == list(range(1, 1000))
 
 
 @pytest.mark.parametrize("size, block", SIZES)
@@ -94,41 +90,6 @@ def test_random_windows_start_anywhere_and_end_with_the_text(tmp_path, size, blo
         assert (abs(counts - expected) < 5 * expected**0.5 + 1).all()
     else:
         assert counts[:5].sum() > 0 and counts[-5:].sum() > 0
-
-
-@pytest.mark.parametrize("order", ["windows", "random"])
-def test_a_window_is_a_function_of_seed_epoch_and_position(tmp_path, order):
-    """Each position has the same window for any batches and processes; another seed has other windows."""
-    windows = windows_of(tmp_path, 1000, 16, order)
-
-    def sequence(micro, world, seed=0):
-        found = {}
-        for rank in range(world):
-            dataset = windows_of(tmp_path, 1000, 16, order, seed)
-            sampler = PositionSampler(len(dataset), seed, 8, micro, -(-len(dataset) // 8), 20, rank, world)
-            for epoch in range(2):
-                sampler.set_epoch(epoch)
-                for indices in sampler:
-                    for index, row in zip(indices, dataset.__getitems__(indices)["input"].tolist()):
-                        if index.real:
-                            assert found.setdefault((index.epoch, index.position), row) == row
-        return found
-
-    one = sequence(8, 1)
-    assert len(one) == 2 * len(windows)
-    assert one == sequence(2, 1) == sequence(2, 2) == sequence(4, 2)
-    assert one != sequence(8, 1, seed=1)
-    assert one[0, 5] != one[1, 5]
-
-
-def test_random_windows_leave_out_a_third_of_the_text(tmp_path):
-    """The figure in the module's docstring."""
-    share = {}
-    for order in ("windows", "random"):
-        windows = windows_of(tmp_path, 8001, 1, order)
-        share[order] = len(set(targets(windows.__getitems__(epoch_of(windows, 0))).tolist())) / 8000
-    assert share["windows"] == 1
-    assert share["random"] == pytest.approx(1 - np.exp(-1), abs=0.02)
 
 
 def test_a_placeholder_has_no_targets(tmp_path):

@@ -1,6 +1,7 @@
 """Texts, their split, token stores, and token files of nanoGPT."""
 
 import dataclasses
+import functools
 import json
 import os
 import pickle
@@ -10,33 +11,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import token_store
-from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.corpus import held_out, scan_texts
 from linnaeus.workloads.language.token_files import check_token_files, load_plain_pickle, open_token_files
-from linnaeus.workloads.language.token_store import open_store, text_store, verify
+from linnaeus.workloads.language.token_store import open_store, text_store
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer, train_bpe
 
-TEXT = TextConfig(
-    name="text",
-    last_batch="keep",
-    validation_batch=8,
-    max_bad_fraction=0.0,
-    block=8,
-    order="windows",
-    path=None,
-    files=None,
-    sources=None,
-    encoding="utf-8",
-    separator=None,
-    tokenizer="character",
-    tokenizer_file=None,
-    vocabulary=None,
-    validation_fraction=0.1,
-    split_seed=0,
-)
-TOKENS = TokensConfig("tokens", "keep", 8, 0.0, 8, "windows", path="", tokenizer_file=None, vocabulary=None)
+TEXT = compose(["workload=language"]).data
+TOKENS = compose(["workload=language", "data=tokens", "data.path=x"]).data
 
 
 def text(path, **changes):
@@ -44,7 +28,8 @@ def text(path, **changes):
 
 
 def made(config, folder):
-    return open_store(folder / text_store(config, scan_texts(config), folder))
+    corpus = scan_texts(config)
+    return open_store(folder / text_store(corpus, folder), left_out=corpus.left_out)
 
 
 def decoded(array, tokenizer):
@@ -76,13 +61,8 @@ def test_a_folder_is_read_in_order_of_file_names(folder):
     assert dict(corpus.documents())["b/4.txt"] == "document 4 " * 7
     assert corpus.notes[0].endswith(f"12 files, 12 documents, {sum(len(t) for _, t in corpus.documents()):,} characters")
     assert corpus.notes[1:] == ("left out: 1 empty file",)
-    assert [file.name for file in scan_texts(text(folder, files=["*.md", "b/*.txt"])).files] == [
-        "b/1.txt",
-        "b/10.txt",
-        "b/4.txt",
-        "b/7.txt",
-        "notes.md",
-    ]
+    chosen = scan_texts(text(folder, files=["*.md", "b/*.txt"])).files
+    assert [file.name for file in chosen] == ["b/1.txt", "b/10.txt", "b/4.txt", "b/7.txt", "notes.md"]
 
 
 def test_a_file_in_another_encoding_is_named_with_the_offset(folder):
@@ -169,35 +149,38 @@ def test_the_default_text_is_pythons_library():
     corpus = scan_texts(text(None))
     names = [file.name for file in corpus.files]
     assert {"bisect.py", "textwrap.py"} <= set(names) and not any("/" in name for name in names)
-    assert 500_000 < sum(corpus.characters) < 2_000_000, "minutes on a CPU"
+    assert 500_000 < sum(file.bytes for file in corpus.files) < 2_000_000, "minutes on a CPU"
     assert "the modules of up to 24,000 bytes of Python" in corpus.notes[0]
-    assert scan_texts(text(None)).digests.tolist() == corpus.digests.tolist()
 
 
 # -- the split -------------------------------------------------------------------------------------------------------------------
 
 
-def split_of(corpus, fraction=0.3, seed=0):
-    return {name: bool(side) for (name, _), side in zip(corpus.documents(), held_out(corpus, fraction, seed), strict=True)}
+def split_of(folder, seed=0):
+    """Return {file: True if it validates}."""
+    corpus = scan_texts(text(folder, validation_fraction=0.3, split_seed=seed))
+    return {name: bool(side) for (name, _), side in zip(corpus.documents(), held_out(corpus), strict=True)}
 
 
 def test_a_documents_own_hash_decides_its_split(folder):
-    before = split_of(scan_texts(text(folder)))
+    before = split_of(folder)
     assert set(before.values()) == {True, False}
     assert before["b/4.txt"] == before["twin.txt"], "equal texts are on one side"
     for i in range(20):
         (folder / f"new{i}.txt").write_text(f"another text {i}")
-    after = split_of(scan_texts(text(folder)))
+    after = split_of(folder)
     assert {name: after[name] for name in before} == before, "other documents do not move it"
-    assert {name: side for name, side in split_of(scan_texts(text(folder)), seed=1).items()} != after
+    assert split_of(folder, seed=1) != after
 
 
 def test_the_held_out_fraction_is_as_configured_and_no_side_is_empty(tmp_path):
     (tmp_path / "many.txt").write_text("|".join(f"text {i}" for i in range(4000)))
     corpus = scan_texts(text(tmp_path / "many.txt", separator="|"))
-    assert held_out(corpus, 0.1, 0).mean() == pytest.approx(0.1, abs=4 * (0.09 / 4000) ** 0.5)
-    few = dataclasses.replace(corpus, digests=corpus.digests[:3], document_sources=corpus.document_sources[:3])
-    assert held_out(few, 1e-9, 0).sum() == 1 and held_out(few, 1 - 1e-9, 0).sum() == 2
+    assert held_out(corpus).mean() == pytest.approx(0.1, abs=4 * (0.09 / 4000) ** 0.5)
+    for fraction, number in ((1e-9, 1), (1 - 1e-9, 2)):
+        config = dataclasses.replace(corpus.config, validation_fraction=fraction)
+        few = dataclasses.replace(corpus, digests=corpus.digests[:3], document_sources=corpus.document_sources[:3], config=config)
+        assert held_out(few).sum() == number
 
 
 def test_a_single_text_is_split_by_position(tmp_path):
@@ -213,7 +196,7 @@ def test_a_single_text_is_split_by_position(tmp_path):
 
 def test_every_document_is_stored_with_an_end_marker(folder, tmp_path):
     found = made(text(folder, validation_fraction=0.3), tmp_path / "stores")
-    sides = split_of(scan_texts(text(folder)))
+    sides = split_of(folder)
     for array, side in ((found.train, False), (found.validation, True)):
         ids, documents = array.tokens.tolist(), []
         while ids:
@@ -246,51 +229,44 @@ def test_a_store_is_written_once_and_shared(folder, tmp_path, monkeypatch):
     assert len(pickle.dumps(again.train)) < 500, "tokens are not pickled"
 
 
-@pytest.mark.parametrize("change", ["text", "tokenizer", "fraction", "seed", "file"])
-def test_another_text_tokenizer_or_split_gives_another_store(folder, tmp_path, change):
-    first = made(text(folder), tmp_path / "stores")
-    if change == "text":
-        (folder / "0.txt").write_text("another document")
-    if change == "file":
-        (tmp_path / "tokenizer.json").write_text(json.dumps(first.tokenizer.to_dict() | {"alphabet": first.tokenizer.alphabet[::-1]}))
-    changes = {
-        "tokenizer": {"tokenizer": "byte"},
-        "fraction": {"validation_fraction": 0.5},
-        "seed": {"split_seed": 2, "validation_fraction": 0.5},
-        "file": {"tokenizer_file": str(tmp_path / "tokenizer.json")},
-    }
-    other = made(text(folder, **changes.get(change, {})), tmp_path / "stores")
-    assert other.fingerprint != first.fingerprint
-    assert len(list((tmp_path / "stores").iterdir())) == 2
+def test_another_text_tokenizer_or_split_gives_another_store(folder, tmp_path):
+    stores = [made(text(folder), tmp_path / "stores")]
+    alphabet = stores[0].tokenizer.alphabet
+    (tmp_path / "tokenizer.json").write_text(json.dumps(CharacterTokenizer(alphabet[::-1], True).to_dict()))
+    changes = [{"tokenizer": "byte"}, {"validation_fraction": 0.5}, {"validation_fraction": 0.5, "split_seed": 2}]
+    for change in [*changes, {"tokenizer_file": str(tmp_path / "tokenizer.json")}]:
+        stores.append(made(text(folder, **change), tmp_path / "stores"))
+    (folder / "0.txt").write_text("another document")
+    stores.append(made(text(folder), tmp_path / "stores"))
+    assert len({store.fingerprint for store in stores}) == 6 == len(list((tmp_path / "stores").iterdir()))
 
 
 def test_a_store_that_does_not_match_its_record_is_refused(folder, tmp_path):
-    config, root = text(folder), tmp_path / "stores"
-    name = text_store(config, scan_texts(config), root)
+    root, corpus = tmp_path / "stores", scan_texts(text(folder, files=None, sources={"texts": ["**/*.txt"], "notes": ["*.md"]}))
+    name = text_store(corpus, root)
     path = root / name
     sound = {file: (path / file).read_bytes() for file in ("store.json", "train.bin", "val.bin")}
 
     def refused(file, content, message):
         (path / file).write_bytes(content)
         with pytest.raises(ConfigError, match=f"token store {path} .*{message}"):
-            text_store(config, scan_texts(config), root)
+            text_store(corpus, root)
         (path / file).write_bytes(sound[file])
-        assert text_store(config, scan_texts(config), root) == name
+        assert text_store(corpus, root) == name
 
     flipped = bytearray(sound["val.bin"])
     flipped[0] ^= 1
     refused("val.bin", bytes(flipped), "is damaged: val.bin does not match store.json")
     refused("train.bin", sound["train.bin"][:-2], "is damaged: train.bin")
     refused("store.json", b"{", "cannot be read")
-    facts = json.loads(sound["store.json"])
-    alphabet = facts["tokenizer"]["alphabet"]
-    facts["tokenizer"]["alphabet"] = alphabet[::-1]
-    refused("store.json", json.dumps(facts).encode(), "was made by the tokenizer character-.* but contains another one")
-    facts["tokenizer"]["alphabet"] = alphabet
-    facts["expected"]["encoding"] = "latin-1"
-    refused("store.json", json.dumps(facts).encode(), 'was made with another encoding: "latin-1", this run has "utf-8"')
-    with pytest.raises(ConfigError, match="was made with another split_seed: 0, this run has 9"):
-        verify(path, facts["expected"] | {"encoding": "utf-8", "split_seed": 9})
+    for key, value, message in (
+        (("tokenizer", "alphabet"), corpus.config.path[::-1], "store.json does not match its tokenizer"),
+        (("expected", "encoding"), "latin-1", "store.json does not match its tokenizer and its name"),
+        (("splits", "validation", "sources", "notes", "tokens"), 99, "val.bin does not match store.json"),
+    ):
+        facts = json.loads(sound["store.json"])
+        functools.reduce(dict.__getitem__, key[:-1], facts)[key[-1]] = value
+        refused("store.json", json.dumps(facts).encode(), f"is damaged: {message}")
 
 
 def test_an_unfinished_store_is_not_used_and_later_deleted(folder, tmp_path, monkeypatch):
@@ -368,8 +344,8 @@ def test_contradictory_settings_are_refused(folder, tmp_path, changes, message):
 
 
 def test_a_character_without_a_token_is_named_with_its_file(folder, tmp_path):
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"kind": "character", "alphabet": "document 012345678", "end": True}))
-    with pytest.raises(ConfigError, match=r"data.tokenizer_file: in b/c/9.txt|in .*10.txt|in .*9.txt, the character '9' at character 9"):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(CharacterTokenizer("document 012345678", True).to_dict()))
+    with pytest.raises(ConfigError, match=r"data.tokenizer_file: in .*9.txt, the character '9' at character 9"):
         made(text(folder, tokenizer_file=str(tmp_path / "tokenizer.json")), tmp_path / "stores")
 
 

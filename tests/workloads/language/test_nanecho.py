@@ -9,7 +9,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from linnaeus.checkpoint import list_checkpoints, load_checkpoint
@@ -17,7 +16,6 @@ from linnaeus.config import compose
 from linnaeus.config.load import CONF
 from linnaeus.optim import Growth
 from linnaeus.train import loop, outputs, validation
-from linnaeus.workloads.language.trained_model import load_trained_model
 from tests import runs
 
 STEPS, BATCH, BLOCK, WARMUP, SOURCES = 40, 8, 16, 4, ("basics", "introspection", "structures", "systems")
@@ -173,37 +171,6 @@ def test_reports_have_the_newest_validation(run, reports):
         result = json.loads((run / f"validation/step-{newest:08d}/val.json").read_text())["metrics"]
         assert {name: row[name] for name in row if name.startswith("val/")} == {name: result[name] for name in shown}
         assert row["validation/step"] == newest
-
-
-def test_final_metrics_equal_a_slow_reference(run):
-    """The reference computes one window at a time from the checkpoint, with the last weights of the dimensions."""
-    trained = load_trained_model(str(run))
-    model, final = trained.model.double(), json.loads((run / "summary.json").read_text())["final"]
-    weights = torch.tensor(dimension_weights(phases()["adaptive_mastery"], model.dimensions), dtype=torch.float32)
-    assert torch.allclose(model.dimension_weights.float(), weights) and weights[-1] == pytest.approx(0.3)
-    (store,) = (run.parents[1] / "token_stores").iterdir()
-    tokens, number = np.fromfile(store / "val.bin", "<u2").astype(np.int64), 0
-    losses, lost = {name: [] for name in SOURCES}, {name: [] for name in model.dimensions}
-    bounds = np.cumsum([0, *tokens_of(run, "validation")])
-    for source, begin, end in zip(SOURCES, bounds, bounds[1:]):
-        for at in range(begin, end - 1, BLOCK):
-            window = torch.from_numpy(tokens[at : min(at + BLOCK + 1, end)])[None]
-            off = number % len(model.dimensions)
-            without = weights * (torch.arange(len(weights)) != off)
-            found = [
-                model({"input": window[:, :-1], "target": window[:, 1:], "dimensions": given[None]})["losses"][0].tolist()
-                for given in (weights, without)
-            ]
-            losses[source] += found[0]
-            lost[model.dimensions[off]] += [b - a for a, b in zip(*found)]
-            number += 1
-    mean = lambda values: sum(values) / len(values)
-    everywhere = [loss for of_source in losses.values() for loss in of_source]
-    assert final["val/loss"] == pytest.approx(mean(everywhere), rel=1e-5)
-    for name in SOURCES:
-        assert final[f"val/source/{name}/loss"] == pytest.approx(mean(losses[name]), rel=1e-5)
-    for name in model.dimensions:
-        assert final[f"val/dimension/{name}/score"] == pytest.approx(mean(lost[name]), abs=2e-6)
 
 
 def test_summary_and_page_list_sources_and_dimensions(run):

@@ -14,25 +14,14 @@ import torch
 from safetensors.torch import save_file
 
 from linnaeus import train
-from linnaeus.config.load import compose
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
 from tests import runs
 
 LAYERS, HEADS, WIDTH, BLOCK, TOKENS = 2, 3, 12, 10, 29
-GPT2 = [
-    *["workload=language", "data=tokens", f"data.vocabulary={TOKENS}", f"data.block={BLOCK}", "run.experiment=text", "run.name=run"],
-    *[f"model.layers={LAYERS}", f"model.heads={HEADS}", f"model.width={WIDTH}", "model.bias=true", "model.gelu=tanh"],
-    *["trainer.threads=1", "trainer.device=cpu", "trainer.precision=float64", "logger.console=quiet", "logger.report=false"],
-    *[
-        "trainer.global_batch_size=4",
-        "trainer.micro_batch_size=4",
-        "trainer.length=1steps",
-        "schedule.validate=[]",
-        "schedule.checkpoint=[]",
-    ],
-]
+GPT2 = ["data=tokens", f"data.vocabulary={TOKENS}", f"data.block={BLOCK}", "trainer.precision=float64", "model.dropout=0"]
+GPT2 += [f"model.layers={LAYERS}", f"model.heads={HEADS}", f"model.width={WIDTH}", "model.bias=true", "model.gelu=tanh"]
 
 
 def published(positions: int = BLOCK, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -60,31 +49,26 @@ def published(positions: int = BLOCK, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def gpt2_scores(state: dict[str, torch.Tensor], tokens: list[int], gelu: Any) -> np.ndarray:
-    """Return GPT-2's logits [T, V], computed by position and head in numpy float64."""
+    """Return GPT-2's logits [T, V], computed in numpy float64."""
     w = {name: tensor.double().numpy() for name, tensor in state.items()}
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
-        centred = x - x.mean()
-        return centred / math.sqrt((centred**2).mean() + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
     def layer(x: np.ndarray, name: str) -> np.ndarray:
         return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
 
-    stream = [w["wte.weight"][token] + w["wpe.weight"][place] for place, token in enumerate(tokens)]
-    each = WIDTH // HEADS
+    x, later = w["wte.weight"][tokens] + w["wpe.weight"][: len(tokens)], np.triu(np.full((len(tokens), len(tokens)), -np.inf), 1)
     for i in range(LAYERS):
-        projected = [np.split(layer(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn"), 3) for x in stream]
-        for place in range(len(tokens)):
-            answer = []
-            for head in range(HEADS):
-                part = slice(head * each, (head + 1) * each)
-                likeness = np.array([projected[place][0][part] @ projected[past][1][part] for past in range(place + 1)]) / math.sqrt(each)
-                share = np.exp(likeness - likeness.max())
-                answer.append(sum(s * projected[past][2][part] for past, s in enumerate(share / share.sum())))
-            stream[place] = stream[place] + layer(np.concatenate(answer), f"h.{i}.attn.c_proj")
-        for place, x in enumerate(stream):
-            stream[place] = x + layer(gelu(layer(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc")), f"h.{i}.mlp.c_proj")
-    return np.array([norm(x, "ln_f") @ w["wte.weight"].T for x in stream])
+        projected = np.split(layer(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn"), 3, -1)
+        heads = []
+        for query, key, value in zip(*(np.split(each, HEADS, -1) for each in projected)):
+            share = np.exp(query @ key.T / math.sqrt(WIDTH // HEADS) + later)
+            heads.append(share / share.sum(-1, keepdims=True) @ value)
+        x = x + layer(np.concatenate(heads, -1), f"h.{i}.attn.c_proj")
+        x = x + layer(gelu(layer(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc")), f"h.{i}.mlp.c_proj")
+    return norm(x, "ln_f") @ w["wte.weight"].T
 
 
 def by_tanh(x: np.ndarray) -> np.ndarray:
@@ -92,7 +76,7 @@ def by_tanh(x: np.ndarray) -> np.ndarray:
 
 
 def by_erf(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + np.array([math.erf(value / math.sqrt(2)) for value in x]))
+    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
 @pytest.fixture
@@ -112,8 +96,7 @@ def publish(folder: Path, state: dict[str, torch.Tensor], **config: Any) -> Path
 
 def prepared(folder: Path, path: Path, *more: str) -> Any:
     """Return the training before its first update, and its initial weights."""
-    merged = {text.split("=", 1)[0]: text for text in [*GPT2, f"data.path={folder}/tokens", *more]}
-    config = compose([*merged.values(), f"run.root={folder}", f"run.init_from={path}"])
+    config = runs.configuration("language", folder, *GPT2, f"data.path={folder}/tokens", f"run.init_from={path}", *more)
     context = DistributedContext().initialize(device="cpu")
     workload = build_workload(config)
     plan = train.resolve_schedule(config, workload, context)
@@ -190,17 +173,9 @@ def test_the_first_of_more_positions_are_used(folder: Path) -> None:
 
 def test_settings_that_differ_are_listed_in_one_line(folder: Path) -> None:
     path = publish(folder, published())
+    others = "model.layers=1 model.heads=2 model.width=16 model.bias=false model.gelu=erf model.positions=rotary"
     with pytest.raises(ConfigError) as caught:
-        prepared(
-            folder,
-            path,
-            "model.layers=1",
-            "model.heads=2",
-            "model.width=16",
-            "model.bias=false",
-            "model.gelu=erf",
-            "model.positions=rotary",
-        )
+        prepared(folder, path, *others.split())
     settings = "model.layers=2 model.heads=3 model.width=12 model.positions=learned model.bias=true model.gelu=tanh"
     assert str(caught.value).endswith(f"with other settings; set {settings}")
     with pytest.raises(ConfigError, match=r"set model\.vocabulary_multiple=1$"):
@@ -247,9 +222,11 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("earlier"), "abcde" * 160)
 
 
-def test_a_run_with_the_same_tokens_can_be_used(earlier: Path, tmp_path: Path) -> None:
-    run = trained(tmp_path, "edcba" * 160, f"run.init_from={earlier}")
-    assert (run / "launches" / "1" / "init_from.txt").is_file()
+def test_a_run_can_be_used_with_its_tokens_or_without_its_embedding(earlier: Path, tmp_path: Path) -> None:
+    more = [("edcba", []), ("edcab", [f"data.tokenizer_file={earlier}/tokenizer.json"]), ("abcdf", ["run.init_skip=[token]"])]
+    for number, (letters, settings) in enumerate(more):
+        run = trained(tmp_path / str(number), letters * 160, f"run.init_from={earlier}", *settings)
+        assert (run / "launches" / "1" / "init_from.txt").is_file()
 
 
 @pytest.mark.parametrize("part", ["", "checkpoints/step-00000002", "checkpoints/step-00000002/model.safetensors"])
@@ -264,19 +241,10 @@ def test_a_run_with_other_tokens_is_refused(earlier: Path, tmp_path: Path, part:
     assert not (tmp_path / "text" / "run").exists(), "refused before anything is written"
 
 
-def test_the_tokenizer_of_the_earlier_run_can_be_used(earlier: Path, tmp_path: Path) -> None:
-    trained(tmp_path, "edcab" * 160, f"run.init_from={earlier}", f"data.tokenizer_file={earlier}/tokenizer.json")
-
-
-def test_other_tokens_are_allowed_if_the_embedding_is_skipped(earlier: Path, tmp_path: Path) -> None:
-    trained(tmp_path, "abcdf" * 160, f"run.init_from={earlier}", "run.init_skip=[token]")
-
-
 def test_unknown_tokens_are_logged(folder: Path) -> None:
-    rows = [f"data.path={folder}/tokens", "data.vocabulary=29", "data=tokens", "data.validation_batch=2"]
-    first = trained(folder / "first", "", *rows)
-    (folder / "tokens" / "meta.pkl").write_bytes(pickle.dumps({"itos": {i: chr(65 + i) for i in range(TOKENS)}}))
     rows = [f"data.path={folder}/tokens", "data=tokens", "data.validation_batch=2"]
+    first = trained(folder / "first", "", *rows, "data.vocabulary=29")
+    (folder / "tokens" / "meta.pkl").write_bytes(pickle.dumps({"itos": {i: chr(65 + i) for i in range(TOKENS)}}))
     second = trained(folder / "second", "", *rows, f"run.init_from={first}")
     assert "it is unknown whether they are the same" in (second / "train.log").read_text()
 

@@ -134,60 +134,46 @@ def test_initial_weights_follow_gpt2():
 
 
 def slow_logits(model, tokens, strengths=()):
-    """Return the logits of one row of tokens, computed by position, head and dimension. `strengths`: weights of the dimensions."""
-    weights, heads = dict(model.state_dict()), model.size.heads
-    width = model.size.width // heads
+    """Return the logits of one row of tokens, computed by head and dimension. `strengths`: weights of the dimensions."""
+    weights, width = dict(model.state_dict()), model.size.width // model.size.heads
+    later = torch.full((len(tokens), len(tokens)), -torch.inf, dtype=torch.float64).triu(1)
 
     def linear(x, name):
-        bias = weights.get(f"{name}.bias")
-        return weights[f"{name}.weight"] @ x + (0 if bias is None else bias)
+        return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0)
 
     def norm(x, name):
-        x = (x - x.mean()) / ((x - x.mean()).square().mean() + 1e-5).sqrt() * weights[f"{name}.weight"]
-        bias = weights.get(f"{name}.bias")
-        return x if bias is None else x + bias
+        x = x - x.mean(1, keepdim=True)
+        return x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt() * weights[f"{name}.weight"] + weights.get(f"{name}.bias", 0)
 
-    def turned(x, position):
+    def gelu(x):
+        return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+    def turned(x):
         if model.position is not None:
             return x
-        half, turned = width // 2, x.clone()
-        for i in range(half):
-            angle = position * 10000.0 ** (-2 * i / width)
-            turned[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
-            turned[i + half] = x[i] * math.sin(angle) + x[i + half] * math.cos(angle)
-        return turned
+        angle = torch.arange(len(x))[:, None] * 10000.0 ** (-2 * torch.arange(width // 2, dtype=torch.float64) / width)
+        first, second = x.chunk(2, 1)
+        return torch.cat([first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()], 1)
 
-    stream = [weights["token.weight"][t] for t in tokens]
+    stream = weights["token.weight"][tokens]
     if model.position is not None:
-        stream = [x + weights["position.weight"][i] for i, x in enumerate(stream)]
+        stream = stream + weights["position.weight"][: len(tokens)]
     for layer in range(model.size.layers):
         at = f"blocks.{layer}."
-        parts = [linear(norm(x, at + "norm1"), at + "attention.query_key_value").chunk(3) for x in stream]
-        for position in range(len(stream)):
-            answers = []
-            for head in range(heads):
-                here = slice(head * width, (head + 1) * width)
-                query = turned(parts[position][0][here], position)
-                meets = [query @ turned(parts[past][1][here], past) / math.sqrt(width) for past in range(position + 1)]
-                shares = torch.stack(meets).softmax(0)
-                answers.append(sum(share * parts[past][2][here] for past, share in enumerate(shares)))
-            stream[position] = stream[position] + linear(torch.cat(answers), at + "attention.output")
-        for position, x in enumerate(stream):
-            if layer < model.size.layers // 4 or not strengths:
-                continue
-            y = norm(x, at + "dimensions.norm")
-            gates, inner = linear(y, at + "dimensions.gate"), linear(y, at + "dimensions.down")
-            up, narrow = weights[at + "dimensions.up.weight"], len(inner) // len(strengths)
-            for d, strength in enumerate(strengths):
-                part = slice(d * narrow, (d + 1) * narrow)
-                bent = inner[part] * 0.5 * (1 + torch.erf(inner[part] / math.sqrt(2)))
-                x = x + strength / (1 + torch.exp(-gates[d])) * (up[:, part] @ bent)
-            stream[position] = x + weights.get(at + "dimensions.up.bias", 0)
-        for position, x in enumerate(stream):
-            inner = linear(norm(x, at + "norm2"), at + "perceptron.up")
-            inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
-            stream[position] = x + linear(inner, at + "perceptron.down")
-    return torch.stack([weights["token.weight"] @ norm(x, "norm") for x in stream])
+        parts = linear(norm(stream, at + "norm1"), at + "attention.query_key_value").chunk(3, 1)
+        answers = [
+            (turned(query) @ turned(key).T / math.sqrt(width) + later).softmax(1) @ value
+            for query, key, value in zip(*(part.split(width, 1) for part in parts))
+        ]
+        stream = stream + linear(torch.cat(answers, 1), at + "attention.output")
+        if layer >= model.size.layers // 4 and strengths:
+            y = norm(stream, at + "dimensions.norm")
+            gates = 1 / (1 + torch.exp(-linear(y, at + "dimensions.gate")))
+            inner = gelu(linear(y, at + "dimensions.down")).chunk(len(strengths), 1)
+            scaled = [strength * gates[:, d : d + 1] * inner[d] for d, strength in enumerate(strengths)]
+            stream = stream + linear(torch.cat(scaled, 1), at + "dimensions.up")
+        stream = stream + linear(gelu(linear(norm(stream, at + "norm2"), at + "perceptron.up")), at + "perceptron.down")
+    return norm(stream, "norm") @ weights["token.weight"].T
 
 
 @every_variant

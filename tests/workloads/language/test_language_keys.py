@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +13,7 @@ import torch
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.language.config import SCHEMAS
 from tests.config import observers as see
-
-
-class Case(NamedTuple):
-    """`change` (overrides on top of `base`) changes the result of `observe`."""
-
-    change: str
-    observe: Callable[[Any], Any]
-    base: str = ""
+from tests.config.test_every_key import Case, validation_batches
 
 
 def data(config: Any) -> Any:
@@ -41,12 +33,6 @@ def model(config: Any) -> Any:
     tokens = torch.arange(8)[None] % 5
     torch.manual_seed(0)
     return see.digest({"scores": t.model.train()({"input": tokens})["logits"]}), [tuple(p.shape) for p in t.model.parameters()]
-
-
-def validation_batches(config: Any) -> int:
-    t = see.built(config)
-    see.train.validate_one_pass(t, t.passes[0])
-    return len(t.validation_loader)
 
 
 ONE, MANY, TOKENS = "data.path=FOLDER/one.txt", "data.path=FOLDER/many", "data=tokens data.path=FOLDER/tokens"

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 import main
 from linnaeus.config.load import compose
 from linnaeus.reporting import demo
 from linnaeus.workloads.language import generate_cli
+from tests.workloads.language import test_pretrained
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "language.md").read_text()
 TEXT = "To be, or not to be: that is the question. Whether 'tis nobler in the mind to suffer\n" * 40
@@ -81,7 +80,9 @@ def special(line: str, root: Path) -> dict[str, str]:
     if "data.tokenizer=gpt2" in line:
         more["data__tokenizer_file"] = str(gpt2_tokenizer(root))
     if "run.init_from=FOLDER/gpt2" in line:
-        more |= {"run__init_from": str(gpt2_weights(root)), "model__heads": "2", "model__width": "8"}
+        weights = test_pretrained.published(positions=64, tokens=258)
+        more |= {"run__init_from": str(test_pretrained.publish(root, weights, activation_function="gelu_new"))}
+        more |= {"model__layers": "2", "model__heads": "3", "model__width": "12"}
     return more
 
 
@@ -94,20 +95,6 @@ def gpt2_tokenizer(root: Path) -> Path:
         letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
         vocabulary = {token: number for number, token in enumerate([*letters, "th", "<|endoftext|>"])}
         tokenizers.models.BPE(vocab=vocabulary, merges=[("t", "h")]).save(str(place))
-    return place
-
-
-def gpt2_weights(root: Path) -> Path:
-    place, width = root / "gpt2", 8
-    if not place.exists():
-        place.mkdir()
-        shapes = {"wte.weight": (258, width), "wpe.weight": (64, width), "ln_f.weight": (width,), "ln_f.bias": (width,)}
-        for name, inputs, outputs in (("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1), ("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1)):
-            shapes |= {f"h.0.{name}.weight": (inputs * width, outputs * width), f"h.0.{name}.bias": (outputs * width,)}
-        for name in ("ln_1", "ln_2"):
-            shapes |= {f"h.0.{name}.{kind}": (width,) for kind in ("weight", "bias")}
-        save_file({name: torch.ones(shape) for name, shape in shapes.items()}, place / "model.safetensors")
-        (place / "config.json").write_text('{"n_head": 2, "activation_function": "gelu_new"}')
     return place
 
 

@@ -24,15 +24,15 @@ GPT2 = ["data=tokens", f"data.vocabulary={TOKENS}", f"data.block={BLOCK}", "trai
 GPT2 += [f"model.layers={LAYERS}", f"model.heads={HEADS}", f"model.width={WIDTH}", "model.bias=true", "model.gelu=tanh"]
 
 
-def published(positions: int = BLOCK, seed: int = 0) -> dict[str, torch.Tensor]:
+def published(positions: int = BLOCK, tokens: int = TOKENS) -> dict[str, torch.Tensor]:
     """Return random weights with the names and shapes of the published GPT-2, causal masks included."""
-    draws = torch.Generator().manual_seed(seed)
+    draws = torch.Generator().manual_seed(0)
 
     def some(*shape: int) -> torch.Tensor:
         return 0.3 * torch.randn(shape, generator=draws)
 
     state = {
-        "wte.weight": some(TOKENS, WIDTH),
+        "wte.weight": some(tokens, WIDTH),
         "wpe.weight": some(positions, WIDTH),
         "ln_f.weight": 1 + some(WIDTH),
         "ln_f.bias": some(WIDTH),

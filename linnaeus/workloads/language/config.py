@@ -9,11 +9,6 @@ from linnaeus.config.setting import setting
 
 DIRECTIONS = {"perplexity": "min", "bits_per_byte": "min", "top1": "max", "score": "max"}  # by the last part of a metric's name
 
-TOKENIZERS = ("character", "byte", "bpe", "gpt2")
-ORDERS = ("windows", "random")
-POSITIONS = ("learned", "rotary")
-GELUS = ("erf", "tanh")
-
 
 @dataclass(frozen=True)
 class Size:
@@ -43,7 +38,7 @@ class LanguageDataConfig(DataConfig):
     block: int = setting("tokens per window: the number predicted at once and the longest context of the model", low=1)
     order: str = setting(
         "windows: every token once per epoch, in windows that shift each epoch; random: windows at random offsets, with replacement",
-        choices=ORDERS,
+        choices=("windows", "random"),
     )
 
 
@@ -61,7 +56,7 @@ class TextConfig(LanguageDataConfig):
     separator: str | None = setting("text between two documents of a file, such as <|endoftext|>; null: each file is one document")
     tokenizer: str = setting(
         "character, byte: one token each; bpe: trained on the training text, or read from `tokenizer_file`; gpt2: GPT-2's",
-        choices=TOKENIZERS,
+        choices=("character", "byte", "bpe", "gpt2"),
     )
     tokenizer_file: str | None = setting(
         "tokenizer.json of a run or of the tokenizers library; for gpt2 also the folder of its vocab.json and merges.txt; null: built from "
@@ -92,7 +87,8 @@ class GPTConfig:
     heads: int | None = setting("attention heads per block, which must divide the width; null: that of the size", low=1)
     width: int | None = setting("channels of the residual stream; null: that of the size", low=1)
     positions: str = setting(
-        "position encoding: learned adds a vector per position, rotary rotates queries and keys by their position", choices=POSITIONS
+        "position encoding: learned adds a vector per position, rotary rotates queries and keys by their position",
+        choices=("learned", "rotary"),
     )
     rotary_base: float | None = setting(
         "longest wavelength of rotary positions, in tokens, divided by 2 pi; null: 10000, or none if learned", above=1
@@ -102,7 +98,7 @@ class GPTConfig:
     vocabulary_multiple: int = setting("round the rows of the embedding up to a multiple of this; 64 makes 50257 into 50304", low=1)
     dimensions: list[str] = setting("names of adapters that phases can weight, in all blocks but the lowest quarter; []: none")
     adapter_width: int | None = setting("channels of each adapter; null: an eighth of the width, rounded up", low=1)
-    gelu: str = setting("erf: exact GELU; tanh: the approximation that GPT-2's published weights use", choices=GELUS)
+    gelu: str = setting("erf: exact GELU; tanh: the approximation that GPT-2's published weights use", choices=("erf", "tanh"))
 
 
 SCHEMAS: dict[str, dict[str, type]] = {

@@ -1,6 +1,6 @@
 """Read text files, cut them into documents and select the validation documents, before anything is tokenized.
 
-`scan_texts` reads every file once and keeps its hash, and the length and hash of each document. Files that are not read (empty, matching
+`scan_texts` reads every file once and keeps its hash and those of its documents. Files that are not read (empty, matching
 no source, or up to `data.max_bad_fraction` in another encoding) are counted in notes and listed in dataset.json; a file in another
 encoding is named with the offset of the error.
 """
@@ -20,8 +20,6 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.text_files import MODULE_BYTES, FoundFiles, find_files, printable
 
-NAMED = 5  # file names in the note about files that match no source
-
 
 @dataclass(frozen=True)
 class TextFile:
@@ -31,7 +29,7 @@ class TextFile:
     path: Path
     bytes: int
     sha256: str
-    source: int = 0
+    source: int
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ def _left_out_notes(left_out: dict[str, list[str]]) -> list[str]:
     """Return a line about empty files and one about files that match no source, with the first five names. Files in another encoding
     have a line each elsewhere."""
     unmatched, empty = left_out["no source"], left_out["empty"]
-    names = unmatched[:NAMED] + ["..."] * (len(unmatched) > NAMED)
+    names = unmatched[:5] + ["..."] * (len(unmatched) > 5)
     lines = [f"left out: {counted(len(empty), 'empty file')}"] if empty else []
     return lines + ([f"left out: {counted(len(unmatched), 'file')} without a source: {', '.join(names)}"] if unmatched else [])
 

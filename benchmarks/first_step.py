@@ -28,7 +28,7 @@ def bare(batch: int, side: int) -> None:
     """The network of the embedded data (mformer micro, four taxonomic ranks), on random pictures."""
     import torch
 
-    from linnaeus.workloads.taxonomy.components import COMPONENTS, widths
+    from linnaeus.workloads.taxonomy.components import COMPONENTS, WIDTHS
     from linnaeus.workloads.taxonomy.config import MformerConfig
     from linnaeus.workloads.taxonomy.heads import LinearHead
     from linnaeus.workloads.taxonomy.models.classifier import Classifier
@@ -40,7 +40,7 @@ def bare(batch: int, side: int) -> None:
     model.init_weights()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     present = torch.ones(batch, len(COMPONENTS), dtype=torch.bool)
-    outputs = model({"image": torch.randn(batch, 3, side, side), "meta": torch.randn(batch, sum(widths(COMPONENTS))), "present": present})
+    outputs = model({"image": torch.randn(batch, 3, side, side), "meta": torch.randn(batch, sum(WIDTHS.values())), "present": present})
     target = torch.zeros(batch, dtype=torch.int64)
     loss = sum(torch.nn.functional.cross_entropy(logits, target) for logits in outputs["scores"].logits)
     optimizer.zero_grad()

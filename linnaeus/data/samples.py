@@ -31,8 +31,6 @@ class PositionedDataset(ABC):
     """A map-style dataset whose samples depend only on their `SampleIndex`. It must be picklable, and keep no state that changes a
     sample."""
 
-    fingerprint: str
-
     @abstractmethod
     def __len__(self) -> int: ...
 

@@ -35,7 +35,7 @@ from linnaeus.train.planning import Plan
 from linnaeus.train.profiling import StepProfiler
 from linnaeus.train.state import Training
 from linnaeus.weighting import GradientConflict, TaskGradients, TaskWeighting, WeightingMeter, build_weighting, weighting_notes
-from linnaeus.workloads.base import Model, Workload, as_model
+from linnaeus.workloads.base import Model, Workload, check_members
 
 log = logging.getLogger("linnaeus")
 
@@ -105,7 +105,7 @@ def build_training(
 
 def build_model(config: Config, workload: Workload, device: torch.device) -> Model:
     """Return the workload's model on the device, in the dtype and memory format of the run."""
-    model = as_model(workload.build_model()).to(device)
+    model = check_members(workload.build_model(), Model).to(device)
     if config.trainer.precision == "float64":
         model = model.double()
     if config.trainer.channels_last:

@@ -14,6 +14,6 @@ if TYPE_CHECKING:  # --help imports the schemas of a workload without torch
 
 def build_workload(config: Config) -> Workload:
     """Return the workload of `config.workload.name`. Raise `TypeError` if it is not a `Workload` or misspells an optional member."""
-    from linnaeus.workloads.base import as_workload
+    from linnaeus.workloads.base import Workload, check_members
 
-    return as_workload(importlib.import_module(workload_module(config.workload.name)).build_workload(config))
+    return check_members(importlib.import_module(workload_module(config.workload.name)).build_workload(config), Workload)

@@ -13,7 +13,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,10 @@ from linnaeus.schedule import OpsSchedule
 if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
 
+T = TypeVar("T")
 
-class Model(nn.Module):
+
+class Model(nn.Module, ABC):
     """A network that the loop can train. `model(batch)` returns the outputs that the workload's losses and metrics read.
 
     no_decay: names of parameters without weight decay.
@@ -34,9 +36,9 @@ class Model(nn.Module):
 
     no_decay: Any = frozenset()
 
+    @abstractmethod
     def shared_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the last layer that all tasks share. Gradients of single tasks are measured there."""
-        raise NotImplementedError(f"{type(self).__name__} must define shared_parameters()")
 
     def trunk_parameters(self) -> list[nn.Parameter]:
         """Return all parameters that all tasks share, for `weighting.place=trunk`. An empty list refuses this setting."""
@@ -93,8 +95,8 @@ class Workload(ABC):
         exist yet."""
 
     @abstractmethod
-    def build_model(self) -> nn.Module:
-        """Return the network (a `Model`), initialised from `config.seed`."""
+    def build_model(self) -> Model:
+        """Return the network, initialised from `config.seed`."""
 
     @abstractmethod
     def valid_counts(self, batch: Batch) -> Tensor:
@@ -157,30 +159,16 @@ class Workload(ABC):
         return []
 
 
-def as_workload(workload: object) -> Workload:
-    """Return `workload`. Raise `TypeError` if it is not a `Workload` or misspells an optional member."""
-    if not isinstance(workload, Workload):
-        raise TypeError(f"{type(workload).__name__} must extend linnaeus.workloads.base.Workload")
-    check_members(workload, Workload)
-    return workload
-
-
-def as_model(network: nn.Module) -> Model:
-    """Return a workload's network as a `Model`. Raise `TypeError` if it is not a `Model` or misspells an optional member."""
-    if not isinstance(network, Model):
-        raise TypeError(f"{type(network).__name__} must extend linnaeus.workloads.base.Model")
-    check_members(network, Model)
-    return network
-
-
-def check_members(instance: object, base: type) -> None:
-    """Raise `TypeError` if a public member of `instance` resembles an optional member of the abstract class `base` but is not a member
-    of it: the loop would not find it."""
+def check_members(instance: T, base: type) -> T:
+    """Return `instance`. Raise `TypeError` if it does not extend the abstract class `base`, or if one of its public members resembles an
+    optional member of `base`: the loop would not find the misspelt member."""
+    if not isinstance(instance, base):
+        raise TypeError(f"{type(instance).__name__} must extend {base.__module__}.{base.__name__}")
     members = {name for cls in base.__mro__ for name in (*vars(cls), *getattr(cls, "__annotations__", ()))}
-    abstract: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
-    optional = [name for name in vars(base) if not name.startswith("_") and name not in abstract]
+    optional = [name for name in vars(base) if not name.startswith("_") and not hasattr(vars(base)[name], "__isabstractmethod__")]
     own = set(vars(instance)).union(*(vars(cls) for cls in type(instance).__mro__ if not issubclass(base, cls)))
     for name in sorted(own - members):
         similar = difflib.get_close_matches(name, optional, 1, 0.85)
         if not name.startswith("_") and similar:
             raise TypeError(f"{type(instance).__name__}.{name} is not a member of {base.__name__}; did you mean {similar[0]}?")
+    return instance

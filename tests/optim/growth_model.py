@@ -25,6 +25,9 @@ class Net(Model):
         self.hidden = nn.Linear(40, 30, dtype=dtype)
         self.out = nn.Linear(30, 3, dtype=dtype)
 
+    def shared_parameters(self) -> list[nn.Parameter]:
+        return [self.hidden.weight]
+
     def maskable_parameters(self) -> list[str]:
         return ["hidden.weight"]
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from linnaeus import workloads
 from linnaeus.metrics.streaming import Metrics
-from linnaeus.workloads.base import Model, Workload, as_model, as_workload, check_members
+from linnaeus.workloads.base import Model, Workload, check_members
 from tests import runs
 
 
@@ -56,14 +56,14 @@ def extended(base: type, **members: Any) -> Any:
 )
 def test_a_misspelt_member_of_a_workload_is_an_error(member: str, meant: str) -> None:
     with pytest.raises(TypeError, match=re.escape(f"Own.{member} is not a member of Workload; did you mean {meant}?")):
-        as_workload(extended(Small, **{member: ("tokens", 8)}))
+        check_members(extended(Small, **{member: ("tokens", 8)}), Workload)
 
 
 def test_an_attribute_of_the_instance_is_checked_too() -> None:
     workload = Small()
     workload.unit = ("tokens", 8)  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"did you mean units\?"):
-        as_workload(workload)
+        check_members(workload, Workload)
 
 
 def test_a_subclass_of_a_subclass_is_checked_too() -> None:
@@ -71,7 +71,7 @@ def test_a_subclass_of_a_subclass_is_checked_too() -> None:
         units = ("tokens", 8)
 
     with pytest.raises(TypeError, match=r"did you mean units\?"):
-        as_workload(extended(Base, unit=("words", 8)))
+        check_members(extended(Base, unit=("words", 8)), Workload)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_subclass_of_a_subclass_is_checked_too() -> None:
 )
 def test_other_members_of_a_workload_are_allowed(members: dict[str, Any]) -> None:
     workload = extended(Small, **members)
-    assert as_workload(workload) is workload
+    assert check_members(workload, Workload) is workload
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_other_members_of_a_workload_are_allowed(members: dict[str, Any]) -> Non
 )
 def test_a_misspelt_member_of_a_model_is_an_error(member: str, meant: str) -> None:
     with pytest.raises(TypeError, match=re.escape(f"Own.{member} is not a member of Model; did you mean {meant}?")):
-        as_model(extended(Net, **{member: lambda self: []}))
+        check_members(extended(Net, **{member: lambda self: []}), Model)
 
 
 def test_other_members_of_a_model_are_allowed() -> None:
     network = extended(Net, trunk_parameters=lambda self: [], encode=lambda self, batch: batch, width=8)
     network.trunk = nn.Linear(2, 2)
-    assert as_model(network) is network
+    assert check_members(network, Model) is network
 
 
 class Errors(Metrics):
@@ -120,9 +120,9 @@ def test_a_misspelt_member_of_metrics_is_an_error() -> None:
 
 def test_other_classes_are_refused() -> None:
     with pytest.raises(TypeError, match=r"Linear must extend linnaeus\.workloads\.base\.Model"):
-        as_model(nn.Linear(2, 2))
+        check_members(nn.Linear(2, 2), Model)
     with pytest.raises(TypeError, match=r"object must extend linnaeus\.workloads\.base\.Workload"):
-        as_workload(object())
+        check_members(object(), Workload)
 
 
 def test_an_abstract_member_must_be_defined() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.schema import Config
@@ -18,7 +18,7 @@ from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
 from linnaeus.files import write_atomic
 from linnaeus.schedule import OpsSchedule
-from linnaeus.workloads.base import Workload
+from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.corpus import scan_texts
 from linnaeus.workloads.language.language_metrics import LanguageMetrics, result_tables
@@ -70,7 +70,7 @@ class LanguageWorkload(Workload):
         data, name = self.config.data, f"{self.fingerprint}/train"
         return TextWindows(self.store.train, data.block, self.config.seed, data.order, name, self.sources, self.dimensions, schedule)
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Model:
         model = build_gpt(self.config.model, self.config.seed, self.store.vocabulary_size, self.config.data.block)
         if self.dimensions:
             assert self.final_dimension_weights, "call build_datasets first: it sets the dimension weights"

@@ -6,7 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-COLUMNS = {"top1": "top-1", "macro": "macro"}
+COLUMNS = {"top1": "top1", "macro": "macro_top1"}  # name among the ceilings -> metric
+LABELS = f"{'metadata':32s}{'rank':14s}"
+PLAIN_HEAD = [LABELS + f"{'top-1':>8s}{'macro':>8s}{'top-1, 95 %':>13s}"]
+CEILING_HEAD = [
+    f"{'':46s}{'top-1':^22s}{'macro':^22s}{'top-1':>13s}",
+    LABELS + f"{'run':>6s}{'best':>8s}{'share':>8s}" * 2 + f"{'95 %':>13s}",
+]
 PERCENT, PLAIN = (100.0, 1), (1.0, 2)  # factor and digits
 
 # Title -> metric and format; "{finest}" is the finest rank.
@@ -40,32 +46,19 @@ def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mappi
     95 % interval of top-1. The second has a line per pass."""
     if not final:
         return []
-    by_rank = _with_ceilings if ceilings else _plain_table
-    return [*by_rank(ranks, components, final, ceilings), "", *_pass_table(ranks, components, final)]
+    return [*_rank_table(ranks, components, final, ceilings), "", *_pass_table(ranks, components, final)]
 
 
-def _with_ceilings(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
-    lines = [
-        f"{'':46s}{'top-1':^22s}{'macro':^22s}{'top-1':>13s}",
-        f"{'metadata':32s}{'rank':14s}" + f"{'run':>6s}{'best':>8s}{'share':>8s}" * 2 + f"{'95 %':>13s}",
-    ]
+def _rank_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
+    lines = list(CEILING_HEAD if ceilings else PLAIN_HEAD)
     for prefix, condition in validated_passes(final).items():
         for rank in reversed(ranks):
             cells = ""
-            for column in COLUMNS:
-                key = f"{prefix}/{rank}/" + ("macro_top1" if column == "macro" else column)
-                cells += _cell(final.get(key, math.nan), ceilings.get(f"{condition}/{rank}/{column}"))
+            for column, metric in COLUMNS.items():
+                value = final.get(f"{prefix}/{rank}/{metric}", math.nan)
+                best = ceilings.get(f"{condition}/{rank}/{column}")
+                cells += _value_and_ceiling(value, best) if ceilings else _number(value, PERCENT, 8)
             cells += _interval(final, f"{prefix}/{rank}/top1")
-            lines.append(f"{_condition_label(condition, components):32s}{rank:14s}{cells}")
-    return lines
-
-
-def _plain_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
-    lines = [f"{'metadata':32s}{'rank':14s}" + "".join(f"{name:>8s}" for name in COLUMNS.values()) + f"{'top-1, 95 %':>13s}"]
-    for prefix, condition in validated_passes(final).items():
-        for rank in reversed(ranks):
-            values = (final.get(f"{prefix}/{rank}/{key}", math.nan) for key in ("top1", "macro_top1"))
-            cells = "".join(_number(value, PERCENT, 8) for value in values) + _interval(final, f"{prefix}/{rank}/top1")
             lines.append(f"{_condition_label(condition, components):32s}{rank:14s}{cells}")
     return lines
 
@@ -75,15 +68,14 @@ def _pass_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[
     width = {title: max(len(title) + 2, 7) for title in PASS_METRICS}
     lines = [f"{'metadata':32s}" + "".join(f"{title:>{width[title]}s}" for title in PASS_METRICS)]
     for prefix, condition in validated_passes(final).items():
-        found = {
-            title: (final.get(f"{prefix}/" + key.format(finest=ranks[-1]), math.nan), form) for title, (key, form) in PASS_METRICS.items()
-        }
-        cells = "".join(_number(value, form, width[title]) for title, (value, form) in found.items())
+        cells = ""
+        for title, (metric, form) in PASS_METRICS.items():
+            cells += _number(final.get(f"{prefix}/{metric.format(finest=ranks[-1])}", math.nan), form, width[title])
         lines.append(f"{_condition_label(condition, components):32s}{cells}")
     return lines
 
 
-def _cell(value: float, best: float | None) -> str:
+def _value_and_ceiling(value: float, best: float | None) -> str:
     run = _number(value, PERCENT, 6)
     if best is None or math.isnan(value):
         return run + " " * 16

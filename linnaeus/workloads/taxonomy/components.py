@@ -23,24 +23,19 @@ WIDTHS = {"SPATIAL": 5, "TEMPORAL": 7, "ELEVATION": 2 + 2 * len(ELEVATION_PERIOD
 COMPONENTS = tuple(WIDTHS)
 
 
-def widths(components: Sequence[str]) -> tuple[int, ...]:
-    """Return the number of feature columns of each component. Raise `ConfigError` for an unknown or repeated name."""
+def column_slices(components: Sequence[str]) -> tuple[slice, ...]:
+    """Return the feature columns of each component. Raise `ConfigError` for an unknown or repeated name."""
     for name in components:
         if name not in WIDTHS:
             raise ConfigError(f"data.components: {name!r} is not a metadata component; choose from {', '.join(COMPONENTS)}")
     if len(set(components)) != len(components):
         raise ConfigError(f"data.components: {list(components)} names a component twice")
-    return tuple(WIDTHS[name] for name in components)
-
-
-def column_slices(components: Sequence[str]) -> tuple[slice, ...]:
-    """Return the feature columns of each component."""
-    ends = np.cumsum((0, *widths(components))).tolist()
+    ends = np.cumsum([0, *(WIDTHS[name] for name in components)]).tolist()
     return tuple(slice(a, b) for a, b in pairwise(ends))
 
 
-def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, np.ndarray, tuple[slice, ...]]:
-    """Return features float32 [N, F] (finite everywhere), presence bool [N, M], and the columns of each component."""
+def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return features float32 [N, F] (finite everywhere) and presence bool [N, M]. Features are 0 for an absent component."""
     n = len(metadata.latitude)
     slices = column_slices(components)
     features = np.zeros((n, slices[-1].stop if slices else 0), np.float32)
@@ -48,7 +43,7 @@ def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, n
     for m, (name, columns) in enumerate(zip(components, slices, strict=True)):
         known = present[:, m] = _PRESENCE[name](metadata)
         features[known, columns] = np.stack(_ENCODERS[name](metadata, known), axis=1)
-    return features, present, slices
+    return features, present
 
 
 def _select(values: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -89,11 +89,6 @@ class HeadConfig:
 
 
 @dataclass(frozen=True)
-class PlainHeadConfig(HeadConfig):
-    pass
-
-
-@dataclass(frozen=True)
 class HierarchicalSoftmaxConfig(HeadConfig):
     routing: str = setting(
         "routing from each rank to the next: by all probabilities, by the best taxon, or by a Gumbel draw",
@@ -169,10 +164,10 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "data": {"biota": BiotaConfig, "manifest": ManifestConfig},
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {
-        "linear": PlainHeadConfig,
-        "conditional": PlainHeadConfig,
+        "linear": HeadConfig,
+        "conditional": HeadConfig,
         "hierarchical_softmax": HierarchicalSoftmaxConfig,
-        "marginal": PlainHeadConfig,
+        "marginal": HeadConfig,
     },
     "loss": {
         "cross_entropy": CrossEntropyConfig,

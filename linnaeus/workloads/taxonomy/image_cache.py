@@ -24,11 +24,6 @@ class SharedImageCache:
     def __reduce__(self) -> tuple[type[SharedImageCache], tuple[np.ndarray]]:
         return SharedImageCache, (self._capacity,)
 
-    @property
-    def nbytes(self) -> int:
-        """Return the size of the full cache in bytes."""
-        return int(self._capacity.sum())
-
     def get(self, sample: int) -> np.ndarray | None:
         """Return a copy of the photograph, or None if it is not cached yet."""
         width = int(self._shape[2 * sample + 1])

@@ -9,9 +9,8 @@ becomes a sample without labels and with weight 0, and its observation number is
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from linnaeus.config.schema import Config
 from linnaeus.data.resampling import POWERS, Resampling
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
 from linnaeus.errors import ConfigError
+from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
@@ -30,19 +30,8 @@ from linnaeus.workloads.taxonomy.null_labels import NullPolicy
 from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
 
 
-class TrainingSchedule(Protocol):
-    """The methods of the schedule that the dataset calls. Picklable, since it is sent to the workers."""
-
-    def get_meta_mask_prob(self, current_step: int) -> float: ...
-    def get_partial_meta_mask_prob(self, current_step: int) -> float: ...
-    def get_null_mask_prob(self, current_step: int) -> float: ...
-    def get_mixup_prob(self, current_step: int) -> float: ...
-    def get_mixup_group_level(self, epoch: int) -> str | None: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class _BatchIndices:
-    """The fields of a batch of `SampleIndex` as arrays [B]."""
+class _BatchIndices(NamedTuple):
+    """The fields of a batch of `SampleIndex` as arrays int64 [B]."""
 
     epoch: np.ndarray
     position: np.ndarray
@@ -50,17 +39,12 @@ class _BatchIndices:
     step: np.ndarray
     real: np.ndarray
 
-    @classmethod
-    def from_indices(cls, indices: Sequence[SampleIndex]) -> _BatchIndices:
-        epoch, position, sample, step, real = np.array(indices, dtype=np.int64).reshape(-1, 5).T
-        return cls(epoch, position, sample, step, real.astype(bool))
-
 
 class TaxonomyDataset(PositionedDataset):
     """One split of a source, with augmentation, mixing and masking for training."""
 
     def __init__(
-        self, source: Source, rows: np.ndarray, config: Config, schedule: TrainingSchedule, training: bool, quarantined: Iterable[int] = ()
+        self, source: Source, rows: np.ndarray, config: Config, schedule: OpsSchedule, training: bool, quarantined: Iterable[int] = ()
     ) -> None:
         """`rows`: int64 [N], observation numbers of the split. `training`: augment, mix and mask. `quarantined`: observation numbers that
         are not read again.
@@ -72,17 +56,18 @@ class TaxonomyDataset(PositionedDataset):
         self.seed, self.schedule, self.training = config.seed, schedule, training
         self.quarantined = frozenset(quarantined)
         self.components = tuple(config.data.components)
-        self.meta, self.present, self.slices = encode(_select(source.metadata, self.rows), self.components)
+        self.meta, self.present = encode(_select(source.metadata, self.rows), self.components)
         self.image_size = config.data.image_size
         self.pipeline = AugmentationPipelineFactory(config.augment, self.image_size).build(training)
-        self.mix_nulls = config.augment.mix_nulls
-        self.mixing = build_mixing(config, self.ranks) if training else None
+        self.mixing, self.mix_nulls = build_mixing(config, self.ranks) if training else None, config.augment.mix_nulls
         self.masking = MetadataMasking.from_config(config.schedule, self.components, config.seed) if training else None
         self._resampling = build_resampling(config, self.labels, self.ranks) if training else None
         self.weight = source.weight[self.rows] if training and source.weight is not None else None
-        self.notes = (*masking_notes(config.schedule, self.components), *self._sampling_notes(config)) if training else ()
+        self.notes = masking_notes(config.schedule, self.components) if training else ()
+        if self._resampling is not None:
+            rank = config.data.sampling_rank or self.ranks[-1]
+            self.notes += (f"{config.data.sampling} sampling of {rank}: {self._resampling.summary()}",)
         self.nulls = NullPolicy.from_config(config, source.tree) if training else None
-        self.fingerprint = _fingerprint(source.fingerprint, self.rows, self.components)
         self._groups: dict[str, np.ndarray] = {}
 
     def __len__(self) -> int:
@@ -104,11 +89,6 @@ class TaxonomyDataset(PositionedDataset):
         """Return the resampling of `data.sampling`; None for natural sampling, and for validation, which is never resampled."""
         return self._resampling
 
-    def _sampling_notes(self, config: Config) -> tuple[str, ...]:
-        if self._resampling is None:
-            return ()
-        return (f"{config.data.sampling} sampling of {config.data.sampling_rank or self.ranks[-1]}: {self._resampling.summary()}",)
-
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
         """Return the batch of `indices`.
 
@@ -116,10 +96,10 @@ class TaxonomyDataset(PositionedDataset):
         float32 [B], `sample` int64 [B], `bad` int64 [B] (observation number of an undecodable photograph, otherwise -1). In training with
         metadata: `mask` bool [B, M]. With mixing: `share`, `box`, `pick` (see `MixDraws`) and `label2`. With mixing and sample weights:
         `blend` float32 [B], the share of the images; `share` is then the share of the labels."""
-        index = _BatchIndices.from_indices(indices)
+        index = _BatchIndices(*np.array(indices, dtype=np.int64).reshape(-1, 5).T)
         observations = self.rows[index.sample]
         image, bad = self._images(index, observations)
-        usable = index.real & (bad < 0)
+        usable = (index.real > 0) & (bad < 0)
         label = np.where(usable[:, None], self.labels[index.sample], -1)
         present = self.present[index.sample]
         batch = {
@@ -128,7 +108,7 @@ class TaxonomyDataset(PositionedDataset):
             "present": present,
             "weight": usable.astype(np.float32) if self.weight is None else np.where(usable, self.weight[index.sample], np.float32(0)),
             "sample": index.sample,
-            "bad": np.where(index.real, bad, -1),
+            "bad": np.where(index.real > 0, bad, -1),
         }
         if self.nulls is not None:
             masked = _schedule_values(self.schedule.get_null_mask_prob, index.step)
@@ -148,8 +128,7 @@ class TaxonomyDataset(PositionedDataset):
     ) -> dict[str, np.ndarray]:
         probability = _schedule_values(self.schedule.get_mixup_prob, index.step)
         drawn = mixing.draw(index.epoch, index.position, probability, self._pairs(index, usable), present)
-        other = np.minimum(np.arange(len(label)) ^ 1, len(label) - 1)
-        label2 = np.where(drawn.mixed[:, None], label[other], label)
+        label2 = np.where(drawn.mixed[:, None], label[_partner_rows(len(label))], label)
         return {"share": drawn.share, "box": drawn.box, "pick": drawn.pick, "label2": label2}
 
     def _pairs(self, index: _BatchIndices, usable: np.ndarray) -> np.ndarray:
@@ -213,14 +192,18 @@ def mixing_groups(labels: np.ndarray, rank: int, with_nulls: bool) -> np.ndarray
     return group
 
 
+def _partner_rows(count: int) -> np.ndarray:
+    """Return the row of each row's partner in its pair, int64 [B]; an unpaired last row gets its own."""
+    return np.minimum(np.arange(count) ^ 1, count - 1)
+
+
 def _pair_weights(weight: np.ndarray, share: np.ndarray) -> dict[str, np.ndarray]:
     """Return `weight`, `share` and `blend` of a mixed batch from the samples' own weights and image shares, all [B].
 
     Each label of a pair counts by the weight of its sample: the new weight is the sum of share x weight of both samples, and the share of
     a label is its part of that sum."""
-    other = np.minimum(np.arange(len(weight)) ^ 1, len(weight) - 1)
     own = share * weight
-    total = own + (1 - share) * np.where(share < 1, weight[other], np.float32(0))
+    total = own + (1 - share) * np.where(share < 1, weight[_partner_rows(len(weight))], np.float32(0))
     label_share = np.divide(own, total, out=share.copy(), where=total > 0)
     return {"weight": total, "share": label_share, "blend": share}
 
@@ -275,10 +258,3 @@ def _schedule_values(probability: Callable[[int], float], steps: np.ndarray) -> 
 
 def _select(metadata: Metadata, rows: np.ndarray) -> Metadata:
     return Metadata(**{field.name: getattr(metadata, field.name)[rows] for field in dataclasses.fields(Metadata)})
-
-
-def _fingerprint(source: str, rows: np.ndarray, components: tuple[str, ...]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (source.encode(), rows.tobytes(), repr(components).encode()):
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()

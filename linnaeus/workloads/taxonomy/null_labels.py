@@ -15,7 +15,6 @@ Validation does not convert null labels: accuracies are over known labels and re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,16 +27,13 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 PHASE_IN = 2  # the key of these draws within the masking stream
 
 
-@dataclass(frozen=True)
 class NullPolicy:
-    """The conversion of null labels to the null class. `null_class`: int64 [R], the null class of each rank. `always`: convert at every
-    step. For heads on the tree: `offsets` int64 [R], the node of class 0 of each rank; `has_children` bool [T + 1], the top last."""
+    """The conversion of null labels to the null class, for `head.nulls` phase_in and predict."""
 
-    seed: int
-    null_class: np.ndarray
-    always: bool
-    offsets: np.ndarray | None = None
-    has_children: np.ndarray | None = None
+    def __init__(self, config: Config, tree: TaxonomyTree) -> None:
+        self.seed, self.always = config.seed, config.head.nulls == "predict"
+        self.null_class, self.offsets = np.array(tree.sizes), np.array(tree.offsets[:-1])
+        self.has_children = None if config.head.name == "linear" else tree.has_children  # not None for heads on the tree
 
     @classmethod
     def from_config(cls, config: Config, tree: TaxonomyTree) -> NullPolicy | None:
@@ -51,14 +47,7 @@ class NullPolicy:
             )
         if nulls != "phase_in" and not always_masked:
             raise ConfigError(f"schedule.null_mask_prob has no effect with head.nulls={nulls}; set head.nulls=phase_in, or remove it")
-        if nulls == "ignore":
-            return None
-        policy = cls(config.seed, np.array(tree.sizes, dtype=np.int64), nulls == "predict")
-        if config.head.name == "linear":
-            return policy
-        has_children = np.zeros(tree.offsets[-1] + 1, dtype=bool)
-        has_children[tree.node_parent] = True  # -1, the top, is the last
-        return replace(policy, offsets=np.array(tree.offsets[:-1]), has_children=has_children)
+        return None if nulls == "ignore" else cls(config, tree)
 
     def notes(self, ranks: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
         """Return the lines to print at the start, from the number of learnable null labels per rank in the training set. Raise
@@ -76,15 +65,14 @@ class NullPolicy:
         `steps` and `positions`: int64 [B]. `masked`: float [B], the probability of ignoring a null label, unless `always`."""
         converted = self.learnable(label) & usable[:, None]
         if not self.always:
-            converted &= (
-                uniform_draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1]) >= masked[:, None]
-            )
+            u = uniform_draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1])
+            converted &= u >= masked[:, None]
         return np.where(converted, self.null_class, label)
 
     def learnable(self, label: np.ndarray) -> np.ndarray:
         """Return True for each null label that can be learnt, bool [B, R], for labels int64 [B, R]. For heads on the tree: the null labels
         at ranks finer than the finest known taxon, if that taxon has children."""
-        if self.has_children is None or self.offsets is None:
+        if self.has_children is None:
             return label < 0
         nodes = np.where(label >= 0, label + self.offsets, -1)
         finest = nodes.max(axis=1)  # finer taxa have larger numbers

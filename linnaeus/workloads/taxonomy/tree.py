@@ -5,10 +5,9 @@ is a gather or a segment reduction, linear in the number of taxa. The classes of
 so the descendants of a taxon at a finer rank have consecutive numbers. *Nodes* number the taxa of all ranks, coarse ranks first:
 node = offsets[rank] + class.
 
-A hole in a lineage is an unknown rank, such as the class of a fish. Then `parent`, the taxon's class at the *next* coarser rank, is -1,
-and `anchor` is its nearest known ancestor at any coarser rank. Its lineage id has an empty name there: `Chordata||Perciformes`. Without
-holes, `anchor` follows from `parent` and may be omitted. A lineage id is that of the anchor plus a `tail`; only tails are stored, since
-whole lineage ids of a million taxa take 150 MB.
+A hole in a lineage is an unknown rank, such as the class of a fish. Its lineage id has an empty name there: `Chordata||Perciformes`. The
+`anchor` of a taxon is its nearest known ancestor at any coarser rank. A lineage id is that of the anchor plus a `tail`; only tails are
+stored, since whole lineage ids of a million taxa take 150 MB.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -31,17 +30,9 @@ class TaxonomyTree:
 
     ranks: tuple[str, ...]
     names: tuple[tuple[str, ...], ...]  # per rank, per class: the name of the taxon
-    parent: tuple[np.ndarray, ...]  # per rank, int64 [C_r]: class index at the next coarser rank, -1 for none
-    anchor: tuple[np.ndarray, ...] = ()  # per rank, int64 [C_r]: node of the nearest known ancestor, -1 for a root; (): from `parent`
+    anchor: tuple[np.ndarray, ...]  # per rank, int64 [C_r]: node of the nearest known ancestor, -1 for a root
     tails: tuple[tuple[str, ...], ...] = ()  # per rank, per class: end of the lineage id, after that of the anchor; (): from `names`
     keys: tuple[tuple[str, ...], ...] = ()  # per rank, per class: id of the taxon in the table of taxa; (): no ids
-
-    def __post_init__(self) -> None:
-        assert len(self.ranks) == len(self.names) == len(self.parent), "one list of names and of parents per rank"
-        if not self.anchor:
-            shifts = (0, *self.offsets[:-2])  # first node of the next coarser rank
-            anchor = tuple(np.where(p >= 0, p + shift, -1).astype(np.int64) for p, shift in zip(self.parent, shifts, strict=True))
-            object.__setattr__(self, "anchor", anchor)
 
     @classmethod
     def from_lineages(cls, ranks: Sequence[str], rows: np.ndarray) -> tuple[TaxonomyTree, np.ndarray]:
@@ -60,7 +51,7 @@ class TaxonomyTree:
         lineages, row_lineage = distinct_lineages(codes)
         classes = np.full(lineages.shape, -1, dtype=np.int64)
         latest = np.full(len(lineages), -1, dtype=np.int64)  # node of the finest known taxon so far, per lineage
-        prefix, own, key, parent, anchor, offset = np.zeros(len(lineages), dtype=np.int64), [], [], [], [], 0
+        prefix, own, key, anchor, offset = np.zeros(len(lineages), dtype=np.int64), [], [], [], 0
         for r in range(len(ranks)):
             code = lineages[:, r].astype(np.int64)
             _, prefix = np.unique(prefix * (len(names[r]) + 1) + code + 1, return_inverse=True)
@@ -70,11 +61,10 @@ class TaxonomyTree:
             first = known[first]
             own.append(tuple(np.asarray(names[r])[code[first]].tolist()))
             key.append(tuple(np.asarray(keys[r])[code[first]].tolist()) if keys else ())
-            parent.append(classes[first, r - 1] if r else np.full(len(first), -1, dtype=np.int64))
             anchor.append(latest[first])
             latest[known] = offset + number
             offset += len(first)
-        tree = cls(tuple(ranks), tuple(own), tuple(parent), tuple(anchor), keys=tuple(key) if keys else ())
+        tree = cls(tuple(ranks), tuple(own), tuple(anchor), keys=tuple(key) if keys else ())
         return tree, classes[row_lineage]
 
     @property
@@ -90,7 +80,7 @@ class TaxonomyTree:
     @cached_property
     def node_parent(self) -> np.ndarray:
         """Return the node of the nearest known ancestor of each node, int64 [T]; -1 for roots."""
-        return np.concatenate(self.anchor) if self.anchor else np.empty(0, dtype=np.int64)
+        return np.concatenate(self.anchor)
 
     @cached_property
     def node_rank(self) -> np.ndarray:
@@ -98,7 +88,7 @@ class TaxonomyTree:
         return np.repeat(np.arange(len(self.ranks)), self.sizes)
 
     @cached_property
-    def path_rows(self) -> np.ndarray:
+    def paths(self) -> np.ndarray:
         """Return the class at each rank on the path from each node to its root, the node included, int64 [T + 1, R].
 
         Holes and finer ranks have -1, and so has the last row, which is read by node -1."""
@@ -109,16 +99,17 @@ class TaxonomyTree:
             rows[own, r] = np.arange(len(anchor))
         return rows
 
-    @property
-    def paths(self) -> np.ndarray:
-        """Return `path_rows` of the T nodes, int64 [T, R]."""
-        return self.path_rows[:-1]
+    @cached_property
+    def has_children(self) -> np.ndarray:
+        """Return True for nodes with children, bool [T + 1]; last, for the top, which is node -1."""
+        found = np.zeros(self.offsets[-1] + 1, dtype=bool)
+        found[self.node_parent] = True
+        return found
 
     @cached_property
     def leaf_count(self) -> np.ndarray:
         """Return the number of leaves (nodes without children) at or below each node, int64 [T]."""
-        children = np.bincount(self.node_parent[self.node_parent >= 0], minlength=self.offsets[-1])
-        count = (children == 0).astype(np.int64)
+        count = (~self.has_children[:-1]).astype(np.int64)
         for r in reversed(range(len(self.ranks))):
             below = np.flatnonzero((self.node_rank == r) & (self.node_parent >= 0))
             np.add.at(count, self.node_parent[below], count[below])
@@ -133,8 +124,7 @@ class TaxonomyTree:
         r, to = self.rank_index(rank), self.rank_index(to_rank)
         assert to <= r, f"{self.ranks[to]} is finer than {self.ranks[r]}"
         classes = np.asarray(classes, dtype=np.int64)
-        column = np.append(self.paths[self.offsets[r] : self.offsets[r + 1], to], -1)
-        return column[classes]  # class -1 reads the -1 at the end
+        return self.paths[np.where(classes >= 0, classes + self.offsets[r], -1), to]
 
     def lineage_id(self, rank: str | int, cls: int) -> str:
         """Return the stable name of a taxon: the names of its lineage joined by `|`, empty in holes (`Rosales|Rosaceae|Rosa`)."""
@@ -147,15 +137,10 @@ class TaxonomyTree:
     def lineage_ids(self, rank: str | int) -> tuple[str, ...]:
         """Return the `lineage_id` of every class of a rank."""
         r = self.rank_index(rank)
-        return tuple(self._lineages(r + 1)[self.offsets[r] : self.offsets[r + 1]])
-
-    def _lineages(self, ranks: int) -> list[str]:
-        """Return the lineage id of every node of the first `ranks` ranks. Each extends that of its anchor, so the work is linear."""
         texts: list[str] = []
-        for r in range(ranks):
-            tails = self.tails[r] if self.tails else [self._tail(n) for n in range(self.offsets[r], self.offsets[r + 1])]
-            texts += [texts[a] + tail if a >= 0 else tail for a, tail in zip(self.anchor[r].tolist(), tails, strict=True)]
-        return texts
+        for node, anchor in enumerate(self.node_parent[: self.offsets[r + 1]].tolist()):
+            texts.append((texts[anchor] if anchor >= 0 else "") + self._tail(node))  # so the work is linear in the taxa
+        return tuple(texts[self.offsets[r] :])
 
     def _tail(self, node: int) -> str:
         """Return the end of a node's lineage id, after that of its nearest known ancestor."""
@@ -184,22 +169,20 @@ class TaxonomyTree:
         for j, i in enumerate(indices):
             kept = self.offsets[i] + np.flatnonzero(keep[j])
             new_node[kept] = offsets[j] + np.arange(len(kept))
-        names, keys, parent, anchor = [], [], [], []
+        names, keys, anchor = [], [], []
         for j, i in enumerate(indices):
             kept = np.flatnonzero(keep[j])
-            paths = self.path_rows[self.offsets[i] + kept]
+            paths = self.paths[self.offsets[i] + kept]
             nearest = np.full(len(kept), -1, dtype=np.int64)
-            above = nearest
             for coarser in indices[:j]:  # the last ancestor found is the nearest
                 above = new_node[np.where(paths[:, coarser] >= 0, self.offsets[coarser] + paths[:, coarser], -1)]
                 nearest = np.where(above >= 0, above, nearest)
             names.append(tuple(self.names[i][c] for c in kept.tolist()))
             keys.append(tuple(self.keys[i][c] for c in kept.tolist()) if self.keys else ())
-            parent.append(np.where(above >= 0, above - offsets[max(j - 1, 0)], -1))
             anchor.append(nearest)
         ranks = tuple(self.ranks[i] for i in indices)
         tails = self._tails_between(indices, new_node) if self.tails or len(indices) < len(self.ranks) else ()
-        return TaxonomyTree(ranks, tuple(names), tuple(parent), tuple(anchor), tails, tuple(keys) if self.keys else ())
+        return TaxonomyTree(ranks, tuple(names), tuple(anchor), tails, tuple(keys) if self.keys else ())
 
     def _tails_between(self, indices: Sequence[int], new_node: np.ndarray) -> tuple[tuple[str, ...], ...]:
         """Return the tails of the remaining nodes (new_node >= 0), each after the tails of the removed nodes directly above it."""
@@ -227,14 +210,9 @@ class TaxonomyTree:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree as plain lists for JSON. `from_dict` reads them."""
-        plain = {
-            "version": 1,
-            "ranks": list(self.ranks),
-            "names": [list(n) for n in self.names],
-            "anchor": [a.tolist() for a in self.anchor],
-        }
-        strings = {"tails": self.tails, "keys": self.keys}
-        return plain | {name: [list(s) for s in ranks] for name, ranks in strings.items() if ranks}
+        strings = {"names": self.names, "anchor": tuple(a.tolist() for a in self.anchor), "tails": self.tails, "keys": self.keys}
+        lists = {name: [list(values) for values in ranks] for name, ranks in strings.items() if ranks}
+        return {"version": 1, "ranks": list(self.ranks), **lists}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> TaxonomyTree:
@@ -242,13 +220,10 @@ class TaxonomyTree:
         if plain.get("version") != 1 or "ids" in plain:  # an early format stored whole lineage ids
             raise ValueError(f"taxonomy of version {plain.get('version')!r} with {', '.join(plain)}; this program reads version 1")
         anchor = tuple(np.asarray(a, dtype=np.int64) for a in plain["anchor"])
-        starts = np.concatenate([[0], np.cumsum([len(a) for a in anchor])])
-        parent = tuple(np.where(a >= starts[max(r - 1, 0)], a - starts[max(r - 1, 0)], -1) for r, a in enumerate(anchor))
         names, tails, keys = (tuple(tuple(s) for s in plain.get(field, ())) for field in ("names", "tails", "keys"))
-        return cls(tuple(plain["ranks"]), names, parent, anchor, tails, keys)
+        return cls(tuple(plain["ranks"]), names, anchor, tails, keys)
 
     def fingerprint(self) -> str:
         """Return a hash of everything that determines the classes. Keys are excluded, since a table may change its ids."""
-        plain = {name: value for name, value in self.to_dict().items() if name != "keys"}
-        text = json.dumps(plain, ensure_ascii=True, separators=(",", ":"))
+        text = json.dumps(replace(self, keys=()).to_dict(), separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]

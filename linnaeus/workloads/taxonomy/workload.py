@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
@@ -29,6 +29,7 @@ from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.masking import ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
 from linnaeus.workloads.taxonomy.models import build_classifier
+from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.null_labels import NullPolicy
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
@@ -84,7 +85,7 @@ class TaxonomyWorkload(Workload):
         nulls = () if self.nulls is None else self.nulls.notes(self.tasks, [int(rank[-1]) for rank in self.counts.ranks])
         self.notes = (*self.data_source.notes, *self.train_set.notes, *nulls)
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Classifier:
         return build_classifier(self.config, self.data_source.tree, self.inputs)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
@@ -127,12 +128,9 @@ class TaxonomyWorkload(Workload):
         process_and_save_dataset_metadata(self.data_source, directory, None if resampling is None else resampling.draws)
         self.quarantine.record_unreadable()
 
-    def best_possible(self) -> dict[str, float]:
-        """Return the best possible accuracies by metric name, if the source computes them."""
-        return self.ceilings(self.config.data) if self.ceilings is not None else {}
-
     def summary(self, final: Mapping[str, float]) -> list[str]:
-        return accuracy_table(self.tasks, self.components, final, self.best_possible())
+        ceilings = {} if self.ceilings is None else self.ceilings(self.config.data)
+        return accuracy_table(self.tasks, self.components, final, ceilings)
 
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
         table = "\n".join(self.summary(final))

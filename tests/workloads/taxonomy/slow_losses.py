@@ -12,6 +12,7 @@ from linnaeus.workloads.taxonomy import config as settings
 from linnaeus.workloads.taxonomy.config import ConditionalConfig, MarginalConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
 from linnaeus.workloads.taxonomy.heads import Priors, Scores
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from tests.workloads.taxonomy import trees
 
 RANKS = ("order", "family", "genus", "species")
 BALANCE = {"class_weights": "none", "effective_beta": None, "class_weight_cap": None, "logit_adjustment": 0.0}
@@ -35,14 +36,8 @@ def loss_config(name, **balance):
 
 def random_tree(seed: int, rows: int = 60) -> tuple[TaxonomyTree, np.ndarray]:
     """Return a tree with several roots, holes, homonyms and short lineages, and the labels of its `rows`, int64 [rows, R]."""
-    rng = np.random.default_rng(seed)
-    names = np.array([[f"{'ofgs'[r]}{rng.integers((2, 3, 3, 4)[r])}" for r in range(4)] for _ in range(rows)])
-    for i in range(rows):
-        if rng.random() < 0.25:
-            names[i, rng.integers(1, 4) :] = ""
-        if rng.random() < 0.25:
-            names[i, rng.integers(0, 3)] = ""
-    return TaxonomyTree.from_lineages(RANKS, names)
+    tree, labels = trees.random_tree(seed, 4, rows, 0.1, 0.25, 0.1)
+    return tree, labels.numpy()
 
 
 def random_batch(tree, labels, seed=0, count=10, nulls=False, mixed=False):
@@ -60,25 +55,10 @@ def random_batch(tree, labels, seed=0, count=10, nulls=False, mixed=False):
     return batch | ({"label2": some(), "share": torch.from_numpy(rng.choice([1.0, 0.3, 0.8], size=count)).float()} if mixed else {})
 
 
-# -- walks through the tree --
-
-
-def chain(tree, node):
-    """Return the node and its ancestors, finest first."""
-    found = []
-    while node >= 0:
-        found.append(int(node))
-        node = tree.node_parent[node]
-    return found
-
-
 def height(tree, rank, a, b):
     """Return the number of ranks between `rank` and the lowest common ancestor of two of its classes; `rank` + 1 if there is none."""
-    above = chain(tree, tree.offsets[rank] + b)
-    for node in chain(tree, tree.offsets[rank] + a):
-        if node in above:
-            return rank - int(tree.node_rank[node])
-    return rank + 1
+    common = trees.common_ancestor(tree, tree.offsets[rank] + a, tree.offsets[rank] + b)
+    return rank - int(tree.node_rank[common]) if common >= 0 else rank + 1
 
 
 def dense_target(config, tree, rank):
@@ -138,7 +118,7 @@ def leaf_paths(tree, null):
     inner = set(tree.node_parent.tolist()) - {-1}
     leaves = [n for n in range(tree.offsets[-1]) if n not in inner]
     extra = [-1, *sorted(inner)] if null else []
-    return np.array([tree.paths[n] if n >= 0 else [-1] * len(tree.ranks) for n in (*leaves, *extra)])
+    return tree.paths[[*leaves, *extra]]
 
 
 class SlowLeaves:

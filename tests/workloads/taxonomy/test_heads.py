@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.workloads.taxonomy.config import HierarchicalSoftmaxConfig, PlainHeadConfig
+from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
 from linnaeus.workloads.taxonomy.heads import Priors, build_head
 from linnaeus.workloads.taxonomy.heads.conditional import SiblingScores
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -16,9 +16,9 @@ from tests.workloads.taxonomy.trees import KINDS, is_path, node_of, random_tree,
 
 WIDTH, ROWS = 8, 40
 CONFIGS = {
-    "linear": PlainHeadConfig("linear", "ignore"),
-    "conditional": PlainHeadConfig("conditional", "ignore"),
-    "marginal": PlainHeadConfig("marginal", "ignore"),
+    "linear": HeadConfig("linear", "ignore"),
+    "conditional": HeadConfig("conditional", "ignore"),
+    "marginal": HeadConfig("marginal", "ignore"),
     "soft": HierarchicalSoftmaxConfig("hierarchical_softmax", "ignore", "soft", 0.7),
     "hard": HierarchicalSoftmaxConfig("hierarchical_softmax", "ignore", "hard", 1.0),
     "gumbel": HierarchicalSoftmaxConfig("hierarchical_softmax", "ignore", "gumbel", 1.0),

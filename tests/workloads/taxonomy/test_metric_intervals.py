@@ -10,7 +10,7 @@ import torch
 from linnaeus import randomness
 from linnaeus.train import validation
 from linnaeus.workloads.taxonomy.metrics import bootstrap
-from linnaeus.workloads.taxonomy.metrics.bootstrap import Intervals, intervals, times_drawn
+from linnaeus.workloads.taxonomy.metrics.bootstrap import confidence_intervals, intervals, times_drawn
 from linnaeus.workloads.taxonomy.metrics.sample_record import Samples
 from tests import runs, watching
 
@@ -58,7 +58,7 @@ def test_intervals_match_a_slow_loop(grouped):
         values["chain"].append(share([right[i].all() for i in rows if known[i].all()]))
         values["hd1"].append(share([height[i] for i in rows if known[i, 1]]))
         values["severity"].append(share([height[i] for i in rows if known[i, 1] and not right[i, 1]]))
-    found = Intervals(RANKS, 23, groups).compute(record(known, right, height))
+    found = confidence_intervals(RANKS, record(known, right, height), groups)
     for name, column in values.items():
         assert found[f"{name}_low"] == pytest.approx(percentile(column, 0.025)), name
         assert found[f"{name}_high"] == pytest.approx(percentile(column, 0.975)), name
@@ -99,8 +99,8 @@ def test_intervals_of_groups_have_their_nominal_coverage():
 def test_one_group_gives_nan():
     known = np.ones((5, 2), dtype=bool)
     samples = record(known, known, np.zeros(5, dtype=np.int64))
-    assert all(math.isnan(v) for v in Intervals(RANKS, 5, np.zeros(5)).compute(samples).values())
-    ungrouped = Intervals(RANKS, 5, None).compute(samples)
+    assert all(math.isnan(v) for v in confidence_intervals(RANKS, samples, np.zeros(5)).values())
+    ungrouped = confidence_intervals(RANKS, samples, None)
     assert ungrouped["chain_low"] == ungrouped["chain_high"] == 1 and math.isnan(ungrouped["severity_low"])
 
 

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from linnaeus.workloads.taxonomy.metrics.counting import fixed_point_mean, to_fixed_point
 
 from linnaeus.workloads.taxonomy.heads import linear_scores
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics
 from linnaeus.workloads.taxonomy.metrics.confidence import area_under_risk_coverage
-from linnaeus.workloads.taxonomy.metrics.counting import fixed_point_mean, to_fixed_point
 from linnaeus.workloads.taxonomy.metrics.decisions import decide, taxon_probabilities, top_k
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree

@@ -45,6 +45,21 @@ def is_path(tree: TaxonomyTree, predictions: np.ndarray) -> np.ndarray:
     return good
 
 
+def chain(tree: TaxonomyTree, node: int) -> list[int]:
+    """Return the node and its ancestors, finest first."""
+    found = []
+    while node >= 0:
+        found.append(node)
+        node = int(tree.node_parent[node])
+    return found
+
+
+def common_ancestor(tree: TaxonomyTree, a: int, b: int) -> int:
+    """Return the lowest common ancestor of two nodes; -1 if there is none."""
+    above = chain(tree, b)
+    return next((node for node in chain(tree, a) if node in above), -1)
+
+
 def node_of(tree: TaxonomyTree, rank: int, cls: int) -> int:
     return tree.offsets[rank] + cls
 

@@ -152,8 +152,7 @@ class SiblingScores(Scores):
 
     def adjusted(self, priors: Priors, strength: float) -> SiblingScores:
         """Return adjusted scores. Siblings have the same parent, so adding log p(taxon) equals adding log p(taxon | parent)."""
-        taxa = torch.cat([prior[:size] for prior, size in zip(priors.ranks, self.layout.rank_sizes, strict=True)])
-        prior = torch.cat([taxa, priors.null.index_select(0, self.layout.null_parent)]).index_select(0, self.layout.node_at)
+        prior = self.layout.node_priors(priors).index_select(0, self.layout.node_at)
         parts = prior.mul(strength).split([len(z) for z in self.logits])
         logits = [at_least_float32(z) + part.unsqueeze(1) for z, part in zip(self.logits, parts, strict=True)]
         return SiblingScores(self.layout, logits, self.greedy)

@@ -58,7 +58,7 @@ class MarginalScores(Scores):
     def _by_rank(self, leaves: Tensor) -> tuple[Tensor, ...]:
         """Return the log-probabilities of each rank, summing the leaves. Leaves without a class at a rank make its null label."""
         ranks, by_leaf = [], leaves.t().contiguous()
-        for r, size in enumerate(self.layout.rank_sizes):
+        for r, size in enumerate(self.layout.tree.sizes):
             found = group_logsumexp(by_leaf, self.layout.table("class", r), size + 1).t()
             ranks.append(found if self.layout.null else found[:, :size])
         return tuple(ranks)
@@ -71,9 +71,8 @@ class MarginalScores(Scores):
         return layout.path[layout.leaf_node[argmax(z)]]
 
     def adjusted(self, priors: Priors, strength: float) -> MarginalScores:
-        taxa = torch.cat([prior[:size] for prior, size in zip(priors.ranks, self.layout.rank_sizes, strict=True)])
-        prior = torch.cat([taxa, priors.null.index_select(0, self.layout.null_parent)])
-        return MarginalScores(self.layout, at_least_float32(self.logits) + strength * prior[self.layout.leaf_node])
+        prior = self.layout.node_priors(priors)[self.layout.leaf_node]
+        return MarginalScores(self.layout, at_least_float32(self.logits) + strength * prior)
 
 
 class MarginalHead(Head):

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 from linnaeus.workloads.taxonomy.config import CrossEntropyConfig, LossConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
 from linnaeus.workloads.taxonomy.heads import Scores
+from linnaeus.workloads.taxonomy.heads.layout import Tables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
-class SmoothedLoss(nn.Module):
+class SmoothedLoss(Tables):
     """The loss of one rank. Rows of the tables: its C_r classes, then the null class and a missing label, whose loss here is 0."""
 
     first: Tensor  # int32 [C_r + 2, K]: first class of each of the nested ranges
@@ -37,12 +38,8 @@ class SmoothedLoss(nn.Module):
         self.rank, self.classes = rank, classes
         zeros = np.zeros((2, shells), np.int64)
         coefficient = target - np.append(target[:, 1:], np.zeros((classes, 1)), 1)
-        self._register("first", np.concatenate([first, zeros]).astype(np.int32))
-        self._register("last", np.concatenate([last, zeros]).astype(np.int32))
-        self._register("coefficient", np.concatenate([coefficient, zeros]))
-
-    def _register(self, name: str, table: np.ndarray) -> None:
-        self.register_buffer(name, torch.from_numpy(table), persistent=False)
+        self.register(first=np.concatenate([first, zeros]).astype(np.int32), last=np.concatenate([last, zeros]).astype(np.int32))
+        self.register(coefficient=np.concatenate([coefficient, zeros]))
 
     def forward(self, scores: Scores, label: Tensor) -> Tensor:
         """Return the losses [B, L] of L labels per sample, int64 [B, L]; exactly 0 for a label of -1."""
@@ -54,22 +51,24 @@ class SmoothedLoss(nn.Module):
 
 def smoothed_losses(config: LossConfig, tree: TaxonomyTree) -> nn.ModuleList | None:
     """Return the `SmoothedLoss` of each rank; None if the loss does not smooth targets."""
-    if isinstance(config, CrossEntropyConfig) and config.label_smoothing == 0:
-        return None
-    if not isinstance(config, (CrossEntropyConfig, TaxonomicSmoothingConfig, SoftLabelsConfig)):
+    smooths = isinstance(config, (TaxonomicSmoothingConfig, SoftLabelsConfig))
+    if not smooths and not (isinstance(config, CrossEntropyConfig) and config.label_smoothing > 0):
         return None
     return nn.ModuleList(_rank_loss(config, tree, r) for r in range(len(tree.ranks)))
 
 
-def _rank_loss(config: CrossEntropyConfig | TaxonomicSmoothingConfig | SoftLabelsConfig, tree: TaxonomyTree, rank: int) -> SmoothedLoss:
+def _rank_loss(config: LossConfig, tree: TaxonomyTree, rank: int) -> SmoothedLoss:
     first, last = ranges_around(tree, rank)
-    if isinstance(config, CrossEntropyConfig):
-        first, last = first[:, [0, -1]], last[:, [0, -1]]  # label smoothing ignores the tree: the class itself and all classes
-        return SmoothedLoss(rank, first, last, uniform_target(tree.sizes[rank], config.label_smoothing))
     count = np.diff(last - first, axis=1, prepend=0)
     if isinstance(config, TaxonomicSmoothingConfig):
-        return SmoothedLoss(rank, first, last, smoothing_target(count, config.label_smoothing, config.beta))
-    return SmoothedLoss(rank, first, last, soft_target(count, config.beta))
+        target = smoothing_target(count, config.label_smoothing, config.beta)
+    elif isinstance(config, SoftLabelsConfig):
+        target = soft_target(count, config.beta)
+    else:
+        assert isinstance(config, CrossEntropyConfig)
+        first, last = first[:, [0, -1]], last[:, [0, -1]]  # label smoothing ignores the tree: the class itself and all classes
+        target = uniform_target(len(first), config.label_smoothing)
+    return SmoothedLoss(rank, first, last, target)
 
 
 def ranges_around(tree: TaxonomyTree, rank: int) -> tuple[np.ndarray, np.ndarray]:
@@ -92,7 +91,8 @@ def ranges_around(tree: TaxonomyTree, rank: int) -> tuple[np.ndarray, np.ndarray
 
 def uniform_target(classes: int, smoothing: float) -> np.ndarray:
     """Return the targets [C, 2] of label smoothing (Szegedy et al. 2016): `smoothing` spread over all classes, the label included."""
-    return np.tile([1 - smoothing + smoothing / max(classes, 1), smoothing / max(classes, 1)], (classes, 1))
+    share = smoothing / max(classes, 1)
+    return np.tile([1 - smoothing + share, share], (classes, 1))
 
 
 def smoothing_target(count: np.ndarray, smoothing: float, beta: float) -> np.ndarray:

@@ -7,7 +7,6 @@ for every label but the finest. The loss of a rank is the sum of weight x loss o
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +18,7 @@ from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ConditionalConfig, LossConfig, MarginalConfig
 from linnaeus.workloads.taxonomy.heads import Priors, Scores
+from linnaeus.workloads.taxonomy.heads.layout import Tables
 from linnaeus.workloads.taxonomy.losses.label_counts import LabelCounts, class_weights
 from linnaeus.workloads.taxonomy.losses.smoothed_targets import SmoothedLoss, smoothed_losses
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -44,7 +44,7 @@ class TaxonomyLoss:
 
     def valid_counts(self, batch: Batch) -> Tensor:
         """Return the denominators of the loss: the sum of label weights per rank in a host batch, float64 [R]."""
-        return self._host.labels.sums(batch)
+        return torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
 
     def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
         """Return the sum of each rank's loss over the labels of a prepared batch, [R].
@@ -52,7 +52,9 @@ class TaxonomyLoss:
         Also set `outputs["losses"]`, the same as R scalars, for the gradient of a single rank, and `outputs["loss_sums"]`, detached,
         which saves the training metrics a second computation."""
         tables = self._tables_on(batch["label"].device)
-        scores = self._adjusted_scores(outputs, tables)
+        scores: Scores = outputs["scores"]
+        if self.strength > 0:
+            scores = scores.adjusted(tables.priors(), self.strength)
         parts = tables.labels(batch)
         if tables.custom is not None:
             losses = _custom_loss_sums(tables.custom, scores, parts)
@@ -63,10 +65,6 @@ class TaxonomyLoss:
         sums = torch.stack(losses)
         outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
         return sums
-
-    def _adjusted_scores(self, outputs: dict[str, Any], tables: _LossTables) -> Scores:
-        scores: Scores = outputs["scores"]
-        return scores if self.strength == 0 else scores.adjusted(tables.priors(), self.strength)
 
     def _tables_on(self, device: torch.device) -> _LossTables:
         """Return the tables on a device, copied there at the first use."""
@@ -96,37 +94,6 @@ def valid_counts(batch: Batch) -> Tensor:
     return torch.stack(parts).sum((0, 1))
 
 
-class LabelWeights(nn.Module):
-    """Class weights as buffers. Rows of `table`: for each rank its C_r classes, the null class, and a row of 0 for a missing label."""
-
-    table: Tensor  # float64 [sum of C_r + 2]
-    start: Tensor  # int64 [R]: row of class 0 of each rank
-    missing: Tensor  # int64 [R]: row of a missing label, counted from `start`
-
-    def __init__(self, weights: Sequence[np.ndarray], finest_only: bool) -> None:
-        """`weights`: per rank float64 [C_r + 1], the null class last. `finest_only`: only the finest label of a sample counts."""
-        super().__init__()
-        sizes = np.array([len(w) + 1 for w in weights])
-        table = np.concatenate([part for w in weights for part in (w, [0.0])])
-        self.register_buffer("table", torch.from_numpy(table), persistent=False)
-        self.register_buffer("start", torch.from_numpy(np.cumsum(sizes) - sizes), persistent=False)
-        self.register_buffer("missing", torch.from_numpy(sizes - 1), persistent=False)
-        self.finest_only = finest_only
-
-    def forward(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
-        """Return pairs of labels int64 [B, R] and their weights [B, R] in the type of the table: one pair, or two for a mixed batch."""
-        return [(label, self.class_weight(label) * share.unsqueeze(1)) for label, share in _labels_and_shares(batch, self.table.dtype)]
-
-    def class_weight(self, label: Tensor) -> Tensor:
-        """Return the class weights [B, R] of labels int64 [B, R]; 0 for labels that do not count."""
-        weight = self.table[self.start + torch.where(label < 0, self.missing, label)]
-        return weight * is_finest(label) if self.finest_only else weight
-
-    def sums(self, batch: Batch) -> Tensor:
-        """Return the sum of label weights per rank, [R]."""
-        return torch.stack([weight for _, weight in self(batch)]).sum((0, 1))
-
-
 def is_finest(label: Tensor) -> Tensor:
     """Return True for each label (int64 [B, R], -1 missing) that is known while no finer rank is, bool [B, R]."""
     known = label >= 0
@@ -142,30 +109,53 @@ def _labels_and_shares(batch: Batch, dtype: torch.dtype) -> list[tuple[Tensor, T
     return [(batch["label"], weight * share), (batch["label2"], weight * (1 - share))]
 
 
-class _LossTables(nn.Module):
-    """All constants of a loss as buffers; float64 on the host."""
+class _LossTables(Tables):
+    """All constants of a loss as buffers; float64 on the host.
 
+    Rows of `weights`: for each rank the weights of its C_r classes and of the null class, and 0 for a missing label."""
+
+    weights: Tensor  # float64 [sum of C_r + 2]
+    start: Tensor  # int64 [R]: row of class 0 of each rank
+    missing: Tensor  # int64 [R]: row of a missing label, counted from `start`
     factors: Tensor  # [R]: exp(-alpha x height of the rank) for the conditional loss, otherwise 1
     null_prior: Tensor
 
     def __init__(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> None:
         super().__init__()
-        self.labels = LabelWeights(_label_weights(config, tree, counts, nulls), isinstance(config, MarginalConfig))
+        self.ranks = len(tree.ranks)
+        self.finest_only = isinstance(config, MarginalConfig)
         self.smoothed = smoothed_losses(config, tree)
         part = registered("loss", config.name)
         self.custom: nn.Module | None = None if part is None else part.build(config, tree, counts)
-        height = np.arange(len(tree.ranks))[::-1]
+        rows = np.array(tree.sizes) + 2
         alpha = config.alpha if isinstance(config, ConditionalConfig) else 0.0
-        self.register_buffer("factors", torch.from_numpy(np.exp(-alpha * height)), persistent=False)
-        self.ranks = len(tree.ranks)
+        self.register(weights=self._label_weights(config, tree, counts, nulls), start=np.cumsum(rows) - rows, missing=rows - 1)
+        self.register(factors=np.exp(-alpha * np.arange(self.ranks)[::-1]))
         if config.logit_adjustment > 0:
             priors = counts.priors(torch.float64)
-            self.register_buffer("null_prior", priors.null, persistent=False)
-            for r, prior in enumerate(priors.ranks):
-                self.register_buffer(f"prior{r}", prior, persistent=False)
+            self.register(null_prior=priors.null.numpy(), **{f"prior{r}": prior.numpy() for r, prior in enumerate(priors.ranks)})
+
+    def _label_weights(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> np.ndarray:
+        """Return the rows of `weights`, with mean 1 over the training labels of a rank that count."""
+        weights: list[np.ndarray] = []
+        for r, rank in enumerate(counts.ranks):
+            classes = counts.finest[tree.offsets[r] : tree.offsets[r + 1]] if self.finest_only else rank[:-1]
+            usable = np.append(classes, rank[-1] if nulls else 0)
+            weights += [class_weights(usable, config.class_weights, config.effective_beta, config.class_weight_cap), np.zeros(1)]
+        return np.concatenate(weights)
 
     def priors(self) -> Priors:
         return Priors(tuple(self.get_buffer(f"prior{r}") for r in range(self.ranks)), self.null_prior)
+
+    def labels(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """Return pairs of labels int64 [B, R] and their weights [B, R] in the type of the table: one pair, or two for a mixed batch."""
+        pairs = _labels_and_shares(batch, self.weights.dtype)
+        return [(label, self._class_weight(label) * share.unsqueeze(1)) for label, share in pairs]
+
+    def _class_weight(self, label: Tensor) -> Tensor:
+        """Return the class weights [B, R] of labels int64 [B, R]; 0 for labels that do not count."""
+        weight = self.weights[self.start + torch.where(label < 0, self.missing, label)]
+        return weight * is_finest(label) if self.finest_only else weight
 
 
 def _label_loss_sums(scores: Scores, parts: list[tuple[Tensor, Tensor]], factors: Tensor, conditional: bool) -> list[Tensor]:
@@ -194,16 +184,6 @@ def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple
             found = torch.where(label[:, r] == cast(SmoothedLoss, loss).classes, -exact[r], found)
         sums.append((weight[:, r] * found).sum())
     return sums
-
-
-def _label_weights(config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> list[np.ndarray]:
-    """Return class weights per rank, float64 [C_r + 1], the null class last, with mean 1 over the training labels that count."""
-    weights = []
-    for r, rank in enumerate(counts.ranks):
-        classes = counts.finest[tree.offsets[r] : tree.offsets[r + 1]] if isinstance(config, MarginalConfig) else rank[:-1]
-        usable = np.append(classes, rank[-1] if nulls else 0)
-        weights.append(class_weights(usable, config.class_weights, config.effective_beta, config.class_weight_cap))
-    return weights
 
 
 def check_loss_config(config: LossConfig, nulls: bool) -> None:

@@ -1,7 +1,7 @@
 """Streaming metrics of the taxonomy workload: exact, linear in the taxa, and independent of batch order and number of processes.
 
-Every count is an integer on the device, and fractions are counted in fixed point (`counting.py`), so batches may come in any order. Only
-the losses are float sums, which the caller adds in batch order. Samples are real ones (weight > 0); y is the truth, p the prediction
+Every count is an integer on the device, and fractions are counted in fixed point, so batches may come in any order. Only the losses are
+float sums, which the caller adds in batch order. Samples are real ones (weight > 0); y is the truth, p the prediction
 (`Scores.path()`). Probabilities are those of a rank's classes, given that the label is one of them. A metric without samples is NaN.
 `finest` below means: over samples with a label at the finest rank.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
-from linnaeus.workloads.taxonomy.metrics.counting import ratio, zero_counts
+from linnaeus.workloads.taxonomy.metrics.training_metrics import ratio, zero_counts
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
 TOP_K = 5

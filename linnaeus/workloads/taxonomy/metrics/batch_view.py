@@ -30,6 +30,8 @@ class BatchView:
     best: Tensor  # int64 [B, R]: that class, ties to the lower index
     path: Tensor  # int64 [B, R]: the predicted class of each rank, -1 for none
     right: Tensor  # bool [B, R]: known and predicted
+    finest_known: Tensor  # bool [B]: labelled at the finest rank
+    finest_right: Tensor  # bool [B]: the label at the finest rank is predicted
 
     def __init__(self, tables: TreeTables, scores: Scores, batch: Batch) -> None:
         self.tables, self.consistent, self._scores = tables, scores.consistent, scores
@@ -40,6 +42,7 @@ class BatchView:
         self.best_log_p, self.best = torch.stack([b.values for b in best], 1), torch.stack([b.indices for b in best], 1)
         self.path = torch.where(self.best_log_p.isnan(), -1, scores.path())
         self.right = (self.path == self.label) & self.known
+        self.finest_known, self.finest_right = self.known[:, -1], self.right[:, -1]
 
     @cached_property
     def null_predicted(self) -> Tensor:
@@ -61,16 +64,6 @@ class BatchView:
     def truth(self) -> Tensor:
         """Return the node of the deepest label, int64 [B]; T without labels."""
         return self.tables.deepest(self.label)
-
-    @property
-    def finest_known(self) -> Tensor:
-        """Return True for samples with a label at the finest rank, bool [B]."""
-        return self.known[:, -1]
-
-    @property
-    def finest_right(self) -> Tensor:
-        """Return True for samples whose label at the finest rank is predicted, bool [B]."""
-        return self.right[:, -1]
 
     @cached_property
     def height(self) -> Tensor:

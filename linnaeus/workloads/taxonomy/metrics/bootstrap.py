@@ -19,24 +19,18 @@ RESAMPLES, CONFIDENCE = 1000, 0.95
 BLOCK = 2**15  # draws at once, which fit into a CPU cache; eight times as many take three times as long
 
 
-class Intervals:
-    """`<name>_low` and `<name>_high` of `<rank>/top1`, `chain`, `hd1` and `severity`; NaN if fewer than two groups have a sample."""
+def confidence_intervals(ranks: Sequence[str], samples: Samples, groups: np.ndarray | None) -> dict[str, float]:
+    """Return `<name>_low` and `<name>_high` of `<rank>/top1`, `chain`, `hd1` and `severity`; NaN if fewer than two groups have a sample.
 
-    def __init__(self, ranks: Sequence[str], size: int, groups: np.ndarray | None) -> None:
-        """`groups` int64 [size]: the group of each sample."""
-        assert groups is None or len(groups) == size, "one group per validation sample"
-        self.ranks = tuple(ranks)
-        self.cluster = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
-
-    def compute(self, samples: Samples) -> dict[str, float]:
-        """Return the lower and upper ends by name."""
-        parts = _fractions(self.ranks, samples)
-        table = np.stack([column for pair in parts.values() for column in pair], 1)
-        groups = int(self.cluster.max(initial=-1)) + 1
-        sums = np.stack([np.bincount(self.cluster, column, groups) for column in table.T], 1)
-        low, high = intervals(sums[:, 0::2], sums[:, 1::2])
-        ends = {"low": low.tolist(), "high": high.tolist()}
-        return {f"{name}_{end}": values[i] for i, name in enumerate(parts) for end, values in ends.items()}
+    `groups` int64 [N]: the group of each sample; None: every sample is one."""
+    size = len(samples.known)
+    assert groups is None or len(groups) == size, "one group per validation sample"
+    parts = _fractions(ranks, samples)
+    group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    count = int(group.max(initial=-1)) + 1
+    sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)
+    low, high = intervals(sums[:, 0::2], sums[:, 1::2])
+    return {f"{name}_{end}": float(values[i]) for i, name in enumerate(parts) for end, values in (("low", low), ("high", high))}
 
 
 def _fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.ndarray, np.ndarray]]:

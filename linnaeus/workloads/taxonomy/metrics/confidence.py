@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
-from linnaeus.workloads.taxonomy.metrics.counting import UNIT, ratio, to_fixed_point, zero_counts
-from linnaeus.workloads.taxonomy.metrics.sample_record import Samples
+from linnaeus.workloads.taxonomy.metrics.training_metrics import UNIT, ratio, to_fixed_point, zero_counts
 from linnaeus.workloads.taxonomy.metrics.tree_distance import information
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
@@ -84,14 +83,6 @@ class HierarchicalRisk:
         errors, coverage = counts["risk"].double().numpy()
         risk, coverage = errors / n, coverage / (UNIT * n)
         return {"hierarchical_aurc": float(((risk[:-1] + risk[1:]) / 2 * (coverage[:-1] - coverage[1:])).sum())}
-
-
-class RiskCoverage:
-    """`aurc`, from the sample record."""
-
-    def compute(self, samples: Samples) -> dict[str, float]:
-        known = samples.known[:, -1]
-        return {"aurc": area_under_risk_coverage(~samples.right[known, -1], samples.confidence[known])}
 
 
 def area_under_risk_coverage(wrong: np.ndarray, confidence: np.ndarray) -> float:

@@ -50,7 +50,7 @@ def _decide_rows(tables: TreeTables, log_p: Tensor, path: Tensor, k: int) -> Dec
 def taxon_probabilities(tables: TreeTables, log_p: Tensor) -> Tensor:
     """Return the probability of every taxon, summed from log_p [B, C] of the finest rank up the tree, float64 [B, T + 1]; 0 for node T."""
     own = F.pad(log_p.exp().double(), (tables.slices[-1].start, 0))
-    return F.pad(tables.operations.sums(own), (0, 1))
+    return F.pad(tables.sums(own), (0, 1))
 
 
 def _risk_reduction(tables: TreeTables, probability: Tensor) -> Tensor:

@@ -5,12 +5,15 @@ Every sample is in one batch of one process, so each process adds its rows to ze
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
-from linnaeus.workloads.taxonomy.metrics.counting import zero_counts
+from linnaeus.workloads.taxonomy.metrics.confidence import area_under_risk_coverage
+from linnaeus.workloads.taxonomy.metrics.training_metrics import zero_counts
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
 RECORD = "record"  # name of the counts: int64 [N, 3] of flags, height, confidence
@@ -18,7 +21,7 @@ MAX_RANKS = 31  # each rank has two bits of the flags
 
 
 class SampleRecord:
-    """A counter that fills the record. `Samples` reads it."""
+    """`aurc`, and the counter that fills the record. `Samples` reads it."""
 
     def __init__(self, tables: TreeTables, device: torch.device, size: int) -> None:
         assert len(tables.ranks) <= MAX_RANKS, f"at most {MAX_RANKS} ranks"
@@ -28,8 +31,13 @@ class SampleRecord:
     def count(self, view: BatchView) -> None:
         flags = (torch.cat([view.known, view.right], 1) * self._bits).sum(1)
         height = torch.where(view.finest_known, view.height, 0)
-        rows = torch.stack([flags, height, _float_bits(_confidence(view))], 1)
+        rows = torch.stack([flags, height, _confidence(view).view(torch.int32).long()], 1)
         self.counts[RECORD].index_add_(0, view.sample, torch.where(view.real.unsqueeze(1), rows, 0))
+
+    def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        samples = Samples(counts[RECORD], len(self._bits) // 2)
+        known = samples.known[:, -1]
+        return {"aurc": area_under_risk_coverage(~samples.right[known, -1], samples.confidence[known])}
 
 
 class Samples:
@@ -49,8 +57,3 @@ def _confidence(view: BatchView) -> Tensor:
     own = torch.stack([log_p.gather(1, view.path[:, r : r + 1].clamp(min=0))[:, 0] for r, log_p in enumerate(view.log_probs)], 1)
     deepest = (view.path == view.predicted_path) & (view.tables.rank_number[view.predicted].unsqueeze(1) == view.tables.numbers)
     return torch.where(deepest, own.exp().nan_to_num(nan=0.0), 0.0).sum(1).clamp(max=1).float()
-
-
-def _float_bits(x: Tensor) -> Tensor:
-    """Return the bits of non-negative float32 as int64."""
-    return x.view(torch.int32).long()

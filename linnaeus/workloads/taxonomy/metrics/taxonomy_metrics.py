@@ -14,8 +14,8 @@ from linnaeus.data.samples import Batch
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.taxonomy.metrics.accuracy import Accuracy, ClassAccuracy, NullAccuracy, PathAccuracy
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
-from linnaeus.workloads.taxonomy.metrics.bootstrap import Intervals
-from linnaeus.workloads.taxonomy.metrics.confidence import Calibration, HierarchicalRisk, RiskCoverage
+from linnaeus.workloads.taxonomy.metrics.bootstrap import confidence_intervals
+from linnaeus.workloads.taxonomy.metrics.confidence import Calibration, HierarchicalRisk
 from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD, SampleRecord, Samples
 from linnaeus.workloads.taxonomy.metrics.training_metrics import loss_and_counts, mean_losses
 from linnaeus.workloads.taxonomy.metrics.tree_distance import Distance, HierarchicalF1
@@ -23,18 +23,14 @@ from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
-class BatchCounter(Protocol):
-    """Counts of validation batches."""
+class MetricPart(Protocol):
+    """Metrics with counts of their own."""
 
-    counts: dict[str, Tensor]  # int64, on the device; names are unique over all counters
+    counts: dict[str, Tensor]  # int64, on the device; names are unique over all parts
 
     def count(self, view: BatchView) -> None:
         """Add a batch to `counts`."""
         ...
-
-
-class MetricPart(BatchCounter, Protocol):
-    """Metrics with counts of their own."""
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Return named results from counts on the host, summed over the process ranks."""
@@ -69,10 +65,10 @@ class TaxonomyMetrics(Metrics):
             HierarchicalRisk(self.tables, device),
             *([NullAccuracy(self.tables, device)] if nulls else []),
             *(part.build(tree, device) for part in registered_parts("metric").values()),
+            SampleRecord(self.tables, device, size),
         ]
-        self.counters: list[BatchCounter] = [*self.parts, SampleRecord(self.tables, device, size)]
-        self.risk, self.groups = RiskCoverage(), groups
-        self.counts: dict[str, Tensor] = {name: count for counter in self.counters for name, count in counter.counts.items()}
+        self.groups = groups
+        self.counts: dict[str, Tensor] = {name: count for part in self.parts for name, count in part.counts.items()}
 
     def sums(self, outputs: Any, batch: Batch) -> Tensor:
         """Return the sums of plain cross-entropy and the weight of the labels, float64 [2R]."""
@@ -80,17 +76,16 @@ class TaxonomyMetrics(Metrics):
 
     def count(self, outputs: Any, batch: Batch) -> None:
         view = BatchView(self.tables, outputs["scores"], batch)
-        for counter in self.counters:
-            counter.count(view)
+        for part in self.parts:
+            part.count(view)
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         host = {name: count.cpu() for name, count in counts.items()}
         results = mean_losses(self.tables.ranks, sums)
         for part in self.parts:
             results |= part.compute(host)
-        return results | self.risk.compute(Samples(host[RECORD], len(self.tables.ranks)))
+        return results
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the confidence intervals, which take longer than all other metrics."""
-        intervals = Intervals(self.tables.ranks, len(counts[RECORD]), self.groups)
-        return intervals.compute(Samples(counts[RECORD], len(self.tables.ranks)))
+        return confidence_intervals(self.tables.ranks, Samples(counts[RECORD], len(self.tables.ranks)), self.groups)

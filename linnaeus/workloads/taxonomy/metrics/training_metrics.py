@@ -1,5 +1,10 @@
-"""Metrics of training batches. They are computed at every step, so they are few and cheap: accuracy uses `Scores.greedy_path`, which
-needs few of the scores, for heads whose validation accuracy uses all of them."""
+"""Metrics of training batches, and the counts that all metrics use.
+
+Training metrics are computed at every step, so they are few and cheap: accuracy uses `Scores.greedy_path`, which needs few of the scores.
+
+Counts are integers. A fraction in [0, 1] is counted in units of 2^-32, so sums of up to 2^31 samples are exact integers in any order; each
+sample is rounded by less than 1.2e-10.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +17,10 @@ from torch import Tensor
 from linnaeus.data.samples import Batch
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.taxonomy.losses import rank_loss_sums, valid_counts
-from linnaeus.workloads.taxonomy.metrics.counting import ratio, zero_counts
 from linnaeus.workloads.taxonomy.preparation import masking_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+UNIT = 2.0**32
 
 
 class TrainingMetrics(Metrics):
@@ -69,3 +75,17 @@ def mean_losses(ranks: Sequence[str], sums: Tensor) -> dict[str, float]:
     """Return `<rank>/loss`, and `loss`, their mean over the ranks with labels, each with the same weight at any training weight."""
     means = ratio(*sums.double().cpu().view(2, -1))
     return {"loss": means.nanmean().item()} | {f"{rank}/loss": v for rank, v in zip(ranks, means.tolist(), strict=True)}
+
+
+def zero_counts(device: torch.device, *shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int64, device=device)
+
+
+def ratio(hits: Tensor, total: Tensor) -> Tensor:
+    """Return hits / total, float64; NaN for a total of 0."""
+    return hits.double() / torch.where(total > 0, total.double(), torch.nan)
+
+
+def to_fixed_point(fraction: Tensor) -> Tensor:
+    """Return fractions in [0, 1] in units of 1 / UNIT, int64; 0 for NaN."""
+    return (fraction.double().nan_to_num(nan=0.0) * UNIT).round().long()

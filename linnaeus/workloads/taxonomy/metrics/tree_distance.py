@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
-from linnaeus.workloads.taxonomy.metrics.counting import fixed_point_mean, ratio, to_fixed_point, zero_counts
+from linnaeus.workloads.taxonomy.metrics.training_metrics import UNIT, ratio, to_fixed_point, zero_counts
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -84,14 +84,15 @@ class HierarchicalF1:
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.tables = tables
-        self.values = {"depth": torch.as_tensor(_depth(tables.tree), device=device)}
-        self.values["info"] = torch.as_tensor(np.append(information(tables.tree), 0.0), device=device)
+        # float64 [T + 1]: taxa on the path of each node, and its information; 0 for the virtual root
+        values = {"depth": (tables.tree.paths >= 0).sum(1).astype(np.float64), "info": np.append(information(tables.tree), 0.0)}
+        self.values = {name: torch.as_tensor(value, device=device) for name, value in values.items()}
         self.counts = {
             f"{name}/{count}": zero_counts(device, *shape) for name in self.values for count, shape in (("scores", (3,)), ("n", ()))
         }
 
     def count(self, view: BatchView) -> None:
-        common = self.tables.operations.lca(view.truth, view.predicted)
+        common = self.tables.lca(view.truth, view.predicted)
         for name, value in self.values.items():
             y, p, both = value[view.truth], value[view.predicted], value[common]
             scored = view.known.any(1) & (y > 0)
@@ -101,13 +102,8 @@ class HierarchicalF1:
             self.counts[f"{name}/n"] += scored.sum()
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        means = {name: fixed_point_mean(counts[f"{name}/scores"], counts[f"{name}/n"]).tolist() for name in self.values}
+        means = {name: (ratio(counts[f"{name}/scores"], counts[f"{name}/n"]) / UNIT).tolist() for name in self.values}
         return {f"{name}_{score}": mean for name, row in means.items() for score, mean in zip(SCORES, row, strict=True)}
-
-
-def _depth(tree: TaxonomyTree) -> np.ndarray:
-    """Return the number of taxa on the path of each node, float64 [T + 1], 0 for the virtual root."""
-    return np.append((tree.paths >= 0).sum(1), 0).astype(np.float64)
 
 
 def information(tree: TaxonomyTree) -> np.ndarray:

@@ -1,6 +1,7 @@
-"""Integer tables of the tree for the metrics, on the device, linear in the taxa.
+"""Integer tables of the tree for the metrics, on the device: common ancestors, heights, and sums up the tree. Linear in the taxa.
 
-Node T, one after the last taxon, is the virtual root above all roots: it is the parent of the roots, has no rank and an empty path.
+Node T, one after the last taxon, is the virtual root above all roots: it is the parent of the roots, has no rank and an empty path. No
+operation waits for the device. Heights are counted in ranks, as if holes were filled, so all taxa of the finest rank have height 0.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnaeus.workloads.taxonomy.heads.layout import path_table
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
-from linnaeus.workloads.taxonomy.tree_operations import TreeOperations
 
 
 class TreeTables:
@@ -18,7 +19,7 @@ class TreeTables:
 
     def __init__(self, tree: TaxonomyTree, device: torch.device) -> None:
         self.tree, self.ranks, self.sizes = tree, tree.ranks, tree.sizes
-        self.taxa, self.finest = tree.offsets[-1], len(tree.ranks) - 1
+        self.taxa = tree.offsets[-1]
         self.slices = [slice(tree.offsets[r], tree.offsets[r + 1]) for r in range(len(tree.ranks))]
         to_device = lambda table: torch.as_tensor(table, device=device)
         self.sizes_tensor, self.offsets = to_device(tree.sizes), to_device(np.array(tree.offsets[:-1]))
@@ -26,8 +27,16 @@ class TreeTables:
         self.parent = to_device(np.where(parent >= 0, parent, self.taxa))  # int64 [T + 1]; the virtual root is its own parent
         self.rank_number = to_device(np.append(tree.node_rank + 1, 0))  # int64 [T + 1]: 1 to R, 0 for the virtual root
         self.numbers = torch.arange(1, len(tree.ranks) + 1, device=device)
-        self.operations = TreeOperations(tree).to(device)  # its node -1, "none", reads its last row, which is row T
-        self.paths = self.operations.path  # int64 [T + 1, R]: class at each rank, -1 for none
+        self.paths = path_table(tree, device)  # int64 [T + 1, R]: class at each rank, -1 for none
+        # (finer rank, coarser rank, int64 children, int64 parents) of the edges between two ranks; None: all classes of the finer one
+        self.links: list[tuple[int, int, Tensor | None, Tensor]] = []
+        for coarser in reversed(range(len(tree.ranks))):
+            for finer in range(coarser + 1, len(tree.ranks)):
+                anchor = tree.anchor[finer]
+                children = np.flatnonzero((anchor >= tree.offsets[coarser]) & (anchor < tree.offsets[coarser + 1]))
+                if len(children):
+                    some = to_device(children) if len(children) < len(anchor) else None
+                    self.links.append((finer, coarser, some, to_device(anchor[children] - tree.offsets[coarser])))
 
     def nodes(self, classes: Tensor) -> Tensor:
         """Return the node of each class, int64 [..., R]; T for a class of -1."""
@@ -35,10 +44,25 @@ class TreeTables:
 
     def deepest(self, classes: Tensor) -> Tensor:
         """Return the node of the finest class of each row of `classes` [..., R], int64 [...]; T if the row has no class."""
-        nodes = torch.where(classes >= 0, classes + self.offsets, -1).amax(-1)
+        nodes = torch.where(classes >= 0, classes + self.offsets, -1).amax(-1)  # finer nodes have larger numbers
         return torch.where(nodes >= 0, nodes, self.taxa)
 
+    def lca(self, node: Tensor, other: Tensor) -> Tensor:
+        """Return the lowest common ancestor, int64 [...]: the finest taxon on both paths to the root, nodes included; otherwise T."""
+        first, second = self.paths[node], self.paths[other]
+        return self.deepest(torch.where(first == second, first, -1))
+
     def height(self, node: Tensor, other: Tensor) -> Tensor:
-        """Return the height of the lowest common ancestor of two nodes (T: the virtual root), int64 [...]: 0 for a taxon of the finest
-        rank, one more for each coarser rank, R for the virtual root."""
-        return self.operations.height(self.operations.lca(node, other))
+        """Return the height of the lowest common ancestor, int64 [...]: 0 for a taxon of the finest rank, one more for each coarser rank,
+        R for the virtual root."""
+        return len(self.ranks) - self.rank_number[self.lca(node, other)]
+
+    def sums(self, own: Tensor) -> Tensor:
+        """Return the sum of the values `own` [..., T] at and below each taxon, [..., T].
+
+        Each edge of the tree is added once, from the finest rank up. Differences of prefix sums would lose digits."""
+        parts = list(own.split(self.sizes, -1))
+        for finer, coarser, children, parents in self.links:
+            values = parts[finer] if children is None else parts[finer].index_select(-1, children)
+            parts[coarser] = parts[coarser].index_add(-1, parents, values)
+        return torch.cat(parts, -1)

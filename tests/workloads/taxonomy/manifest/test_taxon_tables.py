@@ -8,7 +8,6 @@ import pytest
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.dataset_record import load_dataset_metadata
 from linnaeus.workloads.taxonomy.manifest import build_source
 from linnaeus.workloads.taxonomy.manifest.taxa import cycles, depths
 from linnaeus.workloads.taxonomy.manifest.taxon_ranks import tree_ranks
@@ -374,9 +373,9 @@ def test_a_run_with_labels_at_mixed_ranks(tmp_path, write_manifest):
     data = ["data=manifest", f"data.path={manifest}", f"data.taxonomy={table}", "data.taxon_column=taxon", "data.image_size=16"]
     config = compose([*data, "data.components=[]", *run])
     assert start(config) == 0
-    record = load_dataset_metadata(run_path(config))
-    assert record.tree.keys[0] == ("A", "P") and record.tree.ranks == ("kingdom", "family", "genus", "species")
-    assert any("rows labelled down to" in note for note in record.facts["notes"])
+    tree, facts = (json.loads((run_path(config) / name).read_text()) for name in ("taxonomy.json", "dataset.json"))
+    assert tree["keys"][0] == ["A", "P"] and tree["ranks"] == ["kingdom", "family", "genus", "species"]
+    assert any("rows labelled down to" in note for note in facts["notes"])
     rows = [json.loads(line) for line in (run_path(config) / "metrics.jsonl").read_text().splitlines()]
     losses = [value for row in rows for key, value in row.items() if key.endswith("loss")]
     assert len(losses) > 8 and np.isfinite(losses).all()

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from linnaeus import workloads
-from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.base import Model, Workload, check_members
 from tests import runs
 
@@ -44,34 +43,31 @@ def extended(base: type, **members: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "member, meant",
-    {
-        "report_metric": "report_metrics",
-        "unit": "units",
-        "component": "components",
-        "pair_samples": "pairs_samples",
-        "totalloss": "total_loss",
-        "report_row": "report_rows",
-    }.items(),
+    "base, member, meant",
+    [
+        (Small, "report_metric", "report_metrics"),
+        (Small, "unit", "units"),
+        (Small, "component", "components"),
+        (Small, "pair_samples", "pairs_samples"),
+        (Small, "totalloss", "total_loss"),
+        (Small, "report_row", "report_rows"),
+        (Net, "trunk_parameter", "trunk_parameters"),
+        (Net, "no_decays", "no_decay"),
+        (Net, "flops_per_samples", "flops_per_sample"),
+    ],
 )
-def test_a_misspelt_member_of_a_workload_is_an_error(member: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(f"Own.{member} is not a member of Workload; did you mean {meant}?")):
-        check_members(extended(Small, **{member: ("tokens", 8)}), Workload)
+def test_a_misspelt_member_is_an_error(base: type, member: str, meant: str) -> None:
+    contract = base.__base__
+    with pytest.raises(TypeError, match=re.escape(f"Own.{member} is not a member of {contract.__name__}; did you mean {meant}?")):
+        check_members(extended(base, **{member: ("tokens", 8)}), contract)
 
 
-def test_an_attribute_of_the_instance_is_checked_too() -> None:
+def test_attributes_of_the_instance_and_of_a_subclass_of_a_subclass_are_checked_too() -> None:
     workload = Small()
     workload.unit = ("tokens", 8)  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match=r"did you mean units\?"):
-        check_members(workload, Workload)
-
-
-def test_a_subclass_of_a_subclass_is_checked_too() -> None:
-    class Base(Small):
-        units = ("tokens", 8)
-
-    with pytest.raises(TypeError, match=r"did you mean units\?"):
-        check_members(extended(Base, unit=("words", 8)), Workload)
+    for misspelt in (workload, extended(type("Base", (Small,), {"units": ("tokens", 8)}), unit=("words", 8))):
+        with pytest.raises(TypeError, match=r"did you mean units\?"):
+            check_members(misspelt, Workload)
 
 
 @pytest.mark.parametrize(
@@ -83,39 +79,12 @@ def test_a_subclass_of_a_subclass_is_checked_too() -> None:
         {"task": "y"},  # resembles a member without a default, which cannot be forgotten without an error
     ],
 )
-def test_other_members_of_a_workload_are_allowed(members: dict[str, Any]) -> None:
+def test_other_members_are_allowed(members: dict[str, Any]) -> None:
     workload = extended(Small, **members)
     assert check_members(workload, Workload) is workload
-
-
-@pytest.mark.parametrize(
-    "member, meant", {"trunk_parameter": "trunk_parameters", "no_decays": "no_decay", "flops_per_samples": "flops_per_sample"}.items()
-)
-def test_a_misspelt_member_of_a_model_is_an_error(member: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(f"Own.{member} is not a member of Model; did you mean {meant}?")):
-        check_members(extended(Net, **{member: lambda self: []}), Model)
-
-
-def test_other_members_of_a_model_are_allowed() -> None:
     network = extended(Net, trunk_parameters=lambda self: [], encode=lambda self, batch: batch, width=8)
     network.trunk = nn.Linear(2, 2)
     assert check_members(network, Model) is network
-
-
-class Errors(Metrics):
-    """Metrics with the members that do not have a default."""
-
-    def sums(self, outputs: Any, batch: Any) -> Any: ...
-
-    def count(self, outputs: Any, batch: Any) -> Any: ...
-
-    def compute(self, sums: Any, counts: Any) -> Any: ...
-
-
-def test_a_misspelt_member_of_metrics_is_an_error() -> None:
-    check_members(extended(Errors, sum=0, compute_at_end=lambda self, counts: {}), Metrics)
-    with pytest.raises(TypeError, match=r"Own.computes_at_end is not a member of Metrics; did you mean compute_at_end\?"):
-        check_members(extended(Errors, computes_at_end=lambda self, counts: {}), Metrics)
 
 
 def test_other_classes_are_refused() -> None:
@@ -125,12 +94,10 @@ def test_other_classes_are_refused() -> None:
         check_members(object(), Workload)
 
 
-def test_an_abstract_member_must_be_defined() -> None:
-    class Incomplete(Workload):
-        tasks = ("y",)
-
-    with pytest.raises(TypeError, match="abstract"):
-        Incomplete()  # type: ignore[abstract]
+@pytest.mark.parametrize("base, member", [(Workload, "build_model"), (Model, "shared_parameters")])
+def test_an_abstract_member_must_be_defined(base: type, member: str) -> None:
+    with pytest.raises(TypeError, match=f"abstract method.*{member}"):
+        extended(base)
 
 
 def test_build_workload_checks_the_members(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class TaxonomyDataset(PositionedDataset):
         self.image_size = config.data.image_size
         self.pipeline = AugmentationPipelineFactory(config.augment, self.image_size).build(training)
         self.mixing, self.mix_nulls = build_mixing(config, self.ranks) if training else None, config.augment.mix_nulls
-        self.masking = MetadataMasking.from_config(config.schedule, self.components, config.seed) if training else None
+        self.masking = MetadataMasking(config.schedule, self.components, config.seed) if training else None
         self._resampling = build_resampling(config, self.labels, self.ranks) if training else None
         self.weight = source.weight[self.rows] if training and source.weight is not None else None
         self.notes = masking_notes(config.schedule, self.components) if training else ()

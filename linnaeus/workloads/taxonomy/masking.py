@@ -8,7 +8,6 @@ global_step, position) and applied after mixing, on the device. Validation passe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -21,22 +20,17 @@ from linnaeus.workloads.taxonomy.augment.draws import sample_keys, uniform_draws
 FULL_OR_PARTIAL = 1  # the key of these draws within the masking stream
 
 
-@dataclass(frozen=True)
 class MetadataMasking:
     """The combinations that partial masking draws from."""
 
-    seed: int
-    choices: np.ndarray  # bool [C, M]: True for a component that the combination masks
-    cumulative: np.ndarray  # float64 [C]: cumulative probability
-
-    @classmethod
-    def from_config(cls, config: ScheduleConfig, components: Sequence[str], seed: int) -> MetadataMasking:
-        """Build from the configuration. Raise `ConfigError` for a name that is not in `components` and for invalid weights."""
+    def __init__(self, config: ScheduleConfig, components: Sequence[str], seed: int) -> None:
+        """Raise `ConfigError` for a name that is not in `components` and for invalid weights."""
         listed = config.partial_mask_whitelist or _proper_subsets(components)
         weights = _weights(config, len(listed))
         rows = [component_mask(names, components, "schedule.partial_mask_whitelist") for names in listed]
-        choices = np.array(rows, dtype=bool).reshape(len(listed), len(components))
-        return cls(seed, choices, np.cumsum(weights) / np.sum(weights) if len(weights) else weights)
+        self.seed = seed
+        self.choices = np.array(rows, dtype=bool).reshape(len(listed), len(components))  # [C, M]: True for a masked component
+        self.cumulative = np.cumsum(weights) / np.sum(weights) if len(weights) else weights  # float64 [C]: cumulative probability
 
     def draw(self, steps: np.ndarray, positions: np.ndarray, full: np.ndarray, partial: np.ndarray) -> np.ndarray:
         """Return the mask of each sample, bool [B, M], True for a masked component.

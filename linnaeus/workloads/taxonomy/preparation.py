@@ -6,7 +6,7 @@ are copied to each device once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -25,47 +25,47 @@ class BatchPreparation:
     def __init__(self, components: Sequence[str], slices: Sequence[slice], dtype: torch.dtype = torch.float32) -> None:
         """`slices`: the feature columns of each component. `dtype`: of prepared images and metadata features."""
         self.components, self.dtype = tuple(components), dtype
-        self.column = [m for m, columns in enumerate(slices) for _ in range(columns.start, columns.stop)]
-        self._constants: dict[tuple, Tensor] = {}
+        scale, shift = [1 / (255 * s) for s in STD], [-m / s for m, s in zip(MEAN, STD, strict=True)]
+        self._host: dict[str | tuple[str, ...], Tensor] = {
+            "scale": torch.tensor(scale, dtype=dtype).view(1, 3, 1, 1),
+            "shift": torch.tensor(shift, dtype=dtype).view(1, 3, 1, 1),
+            "column": torch.tensor([m for m, own in enumerate(slices) for _ in range(own.start, own.stop)], dtype=torch.int64),
+        }
+        self._by_device: dict[tuple, Tensor] = {}
 
     def __call__(self, batch: Batch, masked: Sequence[str] = ()) -> Batch:
         """Return a batch with `image` float [B, 3, S, S], `meta` float [B, F] (0 where absent), `present` bool [B, M] after masking, and
         `available` bool [B, M] before masking. Other entries are passed on. `masked`: components to mask for all samples."""
         out = {name: value for name, value in batch.items() if name not in HOST_DRAWS}
-        out["image"] = self._normalise(batch["image"])
+        device = batch["image"].device
+        out["image"] = batch["image"].to(self.dtype).mul_(self._constant("scale", device)).add_(self._constant("shift", device))
         meta, available = batch["meta"].to(self.dtype), batch["present"]
         if "share" in batch:
-            other = partner_rows(len(available), available.device)
+            other = partner_rows(len(available), device)
             out["share"] = batch["share"].to(self.dtype)
             mix_images(out["image"], batch.get("blend", batch["share"]).to(self.dtype), batch["box"], other)
             available = torch.where(batch["pick"], available[other], available)
             meta = torch.where(self._per_feature(batch["pick"]), meta[other], meta)
         present = available & ~batch["mask"] if "mask" in batch else available
         if masked:
-            present = present & ~self._component_mask(tuple(masked), present.device)
+            present = present & ~self._component_mask(tuple(masked), device)
         out["available"], out["present"] = available, present
         out["meta"] = meta.masked_fill(~self._per_feature(present), 0.0)
         return out
 
-    def _normalise(self, image: Tensor) -> Tensor:
-        scale = self._constant("scale", image.device, lambda: torch.tensor([1 / (255 * s) for s in STD], dtype=self.dtype))
-        shift = self._constant(
-            "shift", image.device, lambda: torch.tensor([-m / s for m, s in zip(MEAN, STD, strict=True)], dtype=self.dtype)
-        )
-        return image.to(self.dtype).mul_(scale.view(1, 3, 1, 1)).add_(shift.view(1, 3, 1, 1))
-
     def _per_feature(self, flags: Tensor) -> Tensor:
         """Return flags [B, F] of the feature columns from flags [B, M] of the components."""
-        column = self._constant("column", flags.device, lambda: torch.tensor(self.column, dtype=torch.int64))
-        return flags.index_select(1, column)
+        return flags.index_select(1, self._constant("column", flags.device))
 
     def _component_mask(self, masked: tuple[str, ...], device: torch.device) -> Tensor:
-        return self._constant(masked, device, lambda: torch.from_numpy(component_mask(masked, self.components, "masked")))
+        if masked not in self._host:
+            self._host[masked] = torch.from_numpy(component_mask(masked, self.components, "masked"))
+        return self._constant(masked, device)
 
-    def _constant(self, name: str | tuple[str, ...], device: torch.device, make: Callable[[], Tensor]) -> Tensor:
-        if (name, device) not in self._constants:
-            self._constants[name, device] = make().to(device)
-        return self._constants[name, device]
+    def _constant(self, name: str | tuple[str, ...], device: torch.device) -> Tensor:
+        if (name, device) not in self._by_device:
+            self._by_device[name, device] = self._host[name].to(device)
+        return self._by_device[name, device]
 
 
 def partner_rows(count: int, device: torch.device) -> Tensor:

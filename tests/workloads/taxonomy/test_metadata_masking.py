@@ -8,25 +8,18 @@ import pytest
 
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.masking import MetadataMasking, component_mask, masking_notes
+from linnaeus.workloads.taxonomy.masking import MetadataMasking, masking_notes
 
 NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")
 
 
 def schedule(full=0.1, partial=0.2, whitelist=(), weights=()):
-    def ramp(p):
-        return RampConfig(p, p, "0%", "100%")
-
-    return SimpleNamespace(
-        meta_mask_prob=ramp(full),
-        partial_meta_mask_prob=ramp(partial),
-        partial_mask_whitelist=list(whitelist),
-        partial_mask_weights=list(weights),
-    )
+    ramps = {"meta_mask_prob": RampConfig(full, full, "0%", "100%"), "partial_meta_mask_prob": RampConfig(partial, partial, "0%", "100%")}
+    return SimpleNamespace(**ramps, partial_mask_whitelist=list(whitelist), partial_mask_weights=list(weights))
 
 
 def draw(config, full, partial, count=20000, step=4, components=NAMES, seed=2):
-    masking = MetadataMasking.from_config(config, components, seed)
+    masking = MetadataMasking(config, components, seed)
     positions = np.arange(count)
     return masking.draw(np.full(count, step), positions, np.full(count, full), np.full(count, partial))
 
@@ -42,6 +35,7 @@ def test_rates_of_full_and_partial_masking():
     assert abs(found[0, 0, 0] - 0.9 * 0.7) < 0.01
     proper = {k: v for k, v in found.items() if 0 < sum(k) < 3}
     assert len(proper) == 6 and all(abs(v - 0.9 * 0.3 / 6) < 0.008 for v in proper.values())
+    assert draw(schedule(), 1.0, 0.0).all() and not draw(schedule(), 0.0, 0.0).any()
 
 
 def test_whitelist_and_weights_of_combinations():
@@ -51,13 +45,8 @@ def test_whitelist_and_weights_of_combinations():
     assert abs(found[1, 0, 0] - 0.6) < 0.015 and abs(found[0, 1, 1] - 0.2) < 0.015
 
 
-def test_probabilities_1_and_0():
-    assert draw(schedule(), 1.0, 0.0).all()
-    assert not draw(schedule(), 0.0, 0.0).any()
-
-
 def test_masks_depend_on_step_position_and_seed_only():
-    masking = MetadataMasking.from_config(schedule(), NAMES, 2)
+    masking = MetadataMasking(schedule(), NAMES, 2)
     steps, positions = np.repeat([3, 4], 32), np.tile(np.arange(32), 2)
     p = np.full(64, 0.4)
     whole = masking.draw(steps, positions, p, p)
@@ -73,20 +62,20 @@ def test_golden_masks():
 
 
 @pytest.mark.parametrize(
-    "config, components, words",
+    "whitelist, weights, words",
     [
-        (schedule(whitelist=[["WEATHER"]]), NAMES, "partial_mask_whitelist: 'WEATHER'"),
-        (schedule(whitelist=[["SPATIAL", "SPATIAL"]]), NAMES, "partial_mask_whitelist"),
-        (schedule(whitelist=[[]]), NAMES, "partial_mask_whitelist"),
-        (schedule(whitelist=[["SPATIAL"]], weights=[1.0, 2.0]), NAMES, "partial_mask_weights has 2 weights for the 1"),
-        (schedule(weights=[1.0]), NAMES, "partial_mask_weights"),
-        (schedule(whitelist=[["SPATIAL"]], weights=[0.0]), NAMES, "partial_mask_weights"),
-        (schedule(whitelist=[["SPATIAL"], ["TEMPORAL"]], weights=[2.0, -1.0]), NAMES, "partial_mask_weights"),
+        ([["WEATHER"]], [], "partial_mask_whitelist: 'WEATHER'"),
+        ([["SPATIAL", "SPATIAL"]], [], "partial_mask_whitelist"),
+        ([[]], [], "partial_mask_whitelist"),
+        ([["SPATIAL"]], [1.0, 2.0], "partial_mask_weights has 2 weights for the 1"),
+        ([], [1.0], "partial_mask_weights"),
+        ([["SPATIAL"]], [0.0], "partial_mask_weights"),
+        ([["SPATIAL"], ["TEMPORAL"]], [2.0, -1.0], "partial_mask_weights"),
     ],
 )
-def test_errors_name_the_key(config, components, words):
+def test_errors_name_the_key(whitelist, weights, words):
     with pytest.raises(ConfigError, match=words) as error:
-        MetadataMasking.from_config(config, components, 0)
+        MetadataMasking(schedule(whitelist=whitelist, weights=weights), NAMES, 0)
     assert "\n" not in str(error.value)
 
 
@@ -97,7 +86,3 @@ def test_masking_without_maskable_components_has_no_effect_and_a_note():
     assert [note.split()[0] for note in masking_notes(schedule(), ("TEMPORAL",))] == ["schedule.partial_meta_mask_prob"]
     assert masking_notes(schedule(whitelist=[["TEMPORAL"]]), ("TEMPORAL",)) == masking_notes(schedule(), NAMES) == ()
     assert masking_notes(schedule(full=0.0, partial=0.0), ()) == ()
-
-
-def test_component_mask():
-    assert component_mask(("TEMPORAL",), NAMES, "masked").tolist() == [False, True, False]

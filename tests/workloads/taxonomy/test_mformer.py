@@ -10,7 +10,7 @@ from linnaeus.train.freezing import batch_statistics
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.heads import HEADS
 from linnaeus.workloads.taxonomy.models import build_classifier
-from linnaeus.workloads.taxonomy.models.classifier import Classifier, MetadataEncoder
+from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.models.mformer import SIZES, Attention, Mformer, rotary_table, rotate
 
 PARAMETER_COUNTS = {  # of the trunk and the final norm: 4 ranks, 3 components, meta_width 32
@@ -56,22 +56,21 @@ def test_shapes(tree, make_config, make_batch, size, image_size):
     assert not batch_statistics(model)
 
 
-def test_init_weights_initialises_every_parameter_and_buffer(micro):
+def test_init_weights_initialises_every_parameter(micro):
     with torch.no_grad():
-        for tensor in [*micro.parameters(), *micro.buffers()]:
-            if tensor.is_floating_point():  # the tree's integer tables are not initialised
-                tensor.fill_(torch.nan)
+        for parameter in micro.parameters():
+            parameter.fill_(torch.nan)
     micro.init_weights()
-    assert [n for n, t in [*micro.named_parameters(), *micro.named_buffers()] if not t.isfinite().all()] == []
+    assert [name for name, p in micro.named_parameters() if not p.isfinite().all()] == []
 
 
-def test_initial_weights_depend_on_the_seed_only(tree, make_config):
+@pytest.mark.parametrize("choice", [{"size": "micro"}, {"backbone": "vit_tiny_patch16_224", "image_size": 32}])
+def test_initial_weights_depend_on_the_seed_only(tree, make_config, choice):
     def weights(seed, noise):
         torch.manual_seed(noise)
-        return torch.cat([p.flatten() for p in build_classifier(make_config(size="micro", seed=seed), tree, COMPONENTS).parameters()])
+        return torch.cat([p.flatten() for p in build_classifier(make_config(seed=seed, **choice), tree, COMPONENTS).parameters()])
 
-    assert torch.equal(weights(1, 5), weights(1, 6))
-    assert not torch.equal(weights(1, 5), weights(2, 5))
+    assert torch.equal(weights(1, 5), weights(1, 6)) and not torch.equal(weights(1, 5), weights(2, 5))
 
 
 def test_initial_loss_is_log_of_the_number_of_classes(micro, tree, make_batch):
@@ -111,16 +110,10 @@ def test_masked_values_do_not_change_outputs_or_gradients(micro, make_batch):
         assert torch.equal(a, b)
     changed = {**clean, "meta": clean["meta"] + 1}
     assert not torch.equal(results(changed)[0], results(clean)[0])
-
-
-@pytest.mark.parametrize("component", range(3))
-def test_missing_component_differs_from_zero_values(micro, make_batch, component):
-    batch = make_batch(4)
-    batch["meta"][:] = 0.0
-    batch["present"][:] = True
-    hidden = {**batch, "present": batch["present"].clone()}
-    hidden["present"][:, component] = False
-    assert (micro(batch)["features"] - micro(hidden)["features"]).abs().max() > 1e-3
+    zeros = {**clean, "meta": torch.zeros_like(clean["meta"]), "present": torch.ones_like(clean["present"])}
+    for component in range(3):
+        hidden = {**zeros, "present": torch.arange(3).ne(component).expand(8, -1)}
+        assert (micro(zeros)["features"] - micro(hidden)["features"]).abs().max() > 1e-3, "a missing component differs from zeros"
 
 
 def test_each_rank_reads_its_own_class_token(micro, make_batch):
@@ -164,7 +157,7 @@ def test_attention_with_fewer_queries_gives_the_same_tokens():
     assert torch.allclose(attention(tokens, table, 3), attention(tokens, table, None)[:, :3], atol=1e-6)
 
 
-def test_precisions(micro, make_batch):
+def test_precisions_and_memory_formats(micro, make_batch):
     batch = make_batch(4)
     exact = micro(batch)["scores"].logits[-1]
     with torch.autocast("cpu", torch.bfloat16):
@@ -172,15 +165,10 @@ def test_precisions(micro, make_batch):
     assert (outputs["scores"].logits[-1].float() - exact).abs().max() < 0.1 * exact.abs().max()
     total(outputs).backward()
     assert all(p.grad.isfinite().all() for p in micro.parameters())
+    columns = {**batch, "image": batch["image"].contiguous(memory_format=torch.channels_last)}
+    assert (micro.to(memory_format=torch.channels_last)(columns)["scores"].logits[-1] - exact).abs().max() < 1e-4
     double = micro.double()(batch)["scores"].logits[-1]
     assert double.dtype == torch.float64 and (double - exact).abs().max() < 1e-4
-
-
-def test_channels_last_gives_the_same_result(micro, make_batch):
-    batch = make_batch(4)
-    exact = micro(batch)["scores"].logits[-1]
-    batch["image"] = batch["image"].contiguous(memory_format=torch.channels_last)
-    assert (micro.to(memory_format=torch.channels_last)(batch)["scores"].logits[-1] - exact).abs().max() < 1e-4
 
 
 def test_dropout_and_drop_path_draw_from_the_global_generator(tree, make_config, make_batch):
@@ -200,15 +188,6 @@ def test_no_decay_contains_every_1d_parameter_and_token(micro):
     named, free = dict(micro.named_parameters()), micro.no_decay
     assert free <= set(named) and {"trunk.class_tokens", "trunk.metadata.missing", "norm.weight"} <= free
     assert {n for n, p in named.items() if n not in free and p.dim() < 2} == set()
-
-
-def test_metadata_tokens_are_per_sample():
-    encoder = MetadataEncoder(("SPATIAL", "ELEVATION"), 8, 4)
-    encoder.init_weights()
-    present = torch.tensor([[True, False], [False, True]])
-    tokens = encoder(torch.randn(2, 13), present)
-    assert torch.equal(tokens[0, 1], encoder.missing[1]) and torch.equal(tokens[1, 0], encoder.missing[0])
-    assert not torch.equal(tokens[0, 0], encoder.missing[0])
 
 
 def test_import_loads_no_heavy_packages():

@@ -28,27 +28,28 @@ def slow(x, first, last, reduce):
     return torch.stack([torch.stack([reduce(row[f:t]) for f, t in zip(*pair)]) for row, *pair in zip(x, first.tolist(), last.tolist())])
 
 
+def agree(found, expected, inputs, tolerance):
+    """Compare values, and gradients by `inputs` of a random weighting. Values that should be -inf are left out of the gradients."""
+    finite = expected > -math.inf
+    weight = torch.randn_like(expected)
+    grads = (torch.autograd.grad((torch.where(finite, y, 0) * weight).sum(), inputs) for y in (found, expected))
+    same = [(found, expected), *zip(*grads, strict=True)]
+    return all(torch.allclose(a, b, atol=tolerance) for a, b in same)
+
+
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_range_sums_and_gradients(size, by_class):
     x, first, last = case(size, by_class)
-    found, expected = range_sum(x, first, last), slow(x, first, last, torch.sum)
-    weight = torch.randn_like(found)
-    assert torch.allclose(found, expected, atol=1e-10)
-    assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (found, expected)), atol=1e-10)
+    assert agree(range_sum(x, first, last), slow(x, first, last, torch.sum), [x], 1e-10)
 
 
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_range_logsumexps_and_gradients(size, by_class):
     x, first, last = case(size, by_class)
-    filled = last > first
-    found = range_logsumexp(x, first, last)
     expected = slow(x, first, last, lambda part: part.logsumexp(0) if len(part) else part.new_tensor(-math.inf))
-    weight = torch.randn_like(found)
-    assert torch.allclose(found[filled], expected[filled], atol=1e-12) and (found[~filled] == -math.inf).all()
-    grads = (torch.autograd.grad((torch.where(filled, y, 0) * weight).sum(), x)[0] for y in (found, expected))
-    assert torch.allclose(*grads, atol=1e-12)
+    assert agree(range_logsumexp(x, first, last), expected, [x], 1e-12)
 
 
 @pytest.mark.parametrize("by_class", [False, True])
@@ -62,12 +63,8 @@ def test_short_ranges_read_only_their_elements(size, by_class, monkeypatch):
     for row, *pair in zip(seen, first.tolist(), last.tolist()):
         for f, t in zip(*pair):
             row[f:t] = True
-    filled, rest = last > first, torch.where(seen, x, math.nan)
-    found = range_logsumexp(rest.t().contiguous().t() if by_class else rest, first, last, 5)
-    weight = torch.randn_like(found)
-    assert torch.allclose(found[filled], expected[filled], atol=1e-12) and (found[~filled] == -math.inf).all()
-    grads = (torch.autograd.grad((torch.where(filled, y, 0) * weight).sum(), x)[0] for y in (found, expected))
-    assert torch.allclose(*grads, atol=1e-12)
+    rest = torch.where(seen, x, math.nan)
+    assert agree(range_logsumexp(rest.t().contiguous().t() if by_class else rest, first, last, 5), expected, [x], 1e-12)
 
 
 def test_long_ranges_are_not_gathered(monkeypatch):
@@ -87,29 +84,15 @@ def test_a_very_small_element_has_an_exact_gradient():
     assert x.grad[0, 10] == pytest.approx(1.0, abs=1e-6) and x.grad[0, 11] == pytest.approx(-1 / 399, rel=1e-5)
 
 
-def test_group_logsumexps_and_gradients():
-    generator = torch.Generator().manual_seed(0)
-    group = torch.repeat_interleave(torch.arange(30), torch.randint(1, 9, (30,), generator=generator))
-    x = (20 * torch.randn(len(group), 5, dtype=torch.float64, generator=generator)).requires_grad_()
-    found = group_logsumexp(x, group, 30)
-    expected = torch.stack([x[group == g].logsumexp(0) for g in range(30)])
-    weight = torch.randn_like(found)
-    assert torch.allclose(found, expected, atol=1e-12)
-    assert torch.allclose(*(torch.autograd.grad((y * weight).sum(), x)[0] for y in (found, expected)), atol=1e-12)
-
-
 @pytest.mark.parametrize("root", [False, True])
-def test_sibling_log_softmax_and_gradients(root):
+def test_logsumexps_and_softmaxes_of_groups_and_gradients(root):
     generator = torch.Generator().manual_seed(1)
     group = torch.repeat_interleave(torch.arange(30), torch.randint(1, 9, (30,), generator=generator))
     x = (20 * torch.randn(len(group), 5, dtype=torch.float64, generator=generator)).requires_grad_()
+    assert agree(group_logsumexp(x, group, 30), torch.stack([x[group == g].logsumexp(0) for g in range(30)]), [x], 1e-12)
     parent = None if root else torch.randn(30, 5, dtype=torch.float64, generator=generator).requires_grad_()
-    found = sibling_log_softmax(x, parent, group, 30)
     parts = [x[group == g].log_softmax(0) + (0 if parent is None else parent[g]) for g in range(30)]
-    weight, inputs = torch.randn_like(found), [x] if parent is None else [x, parent]
-    assert torch.allclose(found, torch.cat(parts), atol=1e-12)
-    grads = (torch.autograd.grad((y * weight).sum(), inputs) for y in (found, torch.cat(parts)))
-    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*grads, strict=True))
+    assert agree(sibling_log_softmax(x, parent, group, 30), torch.cat(parts), [x] if root else [x, parent], 1e-12)
 
 
 @pytest.mark.parametrize("root", [False, True])
@@ -125,10 +108,7 @@ def test_range_sums_of_sibling_log_softmax_and_gradients(size, root, monkeypatch
     parent = None if root else torch.randn(groups, 6, dtype=torch.float64, generator=generator).requires_grad_()
     found = sibling_log_softmax_range_sums(x.t(), parent, group, starts, first, last)
     expected = range_sum(sibling_log_softmax(x.t(), parent, group, groups).t(), first, last)
-    weight, inputs = torch.randn_like(found), [x] if parent is None else [x, parent]
-    assert torch.allclose(found, expected, atol=1e-9)
-    grads = (torch.autograd.grad((y * weight).sum(), inputs) for y in (found, expected))
-    assert all(torch.allclose(a, b, atol=1e-9) for a, b in zip(*grads, strict=True))
+    assert agree(found, expected, [x] if root else [x, parent], 1e-9)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,4 +1,4 @@
-"""Test the dataset record: its content, reading it back, and errors for incomplete records."""
+"""Test the content of the dataset record."""
 
 import csv
 import json
@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.dataset_record import load_dataset_metadata, process_and_save_dataset_metadata
+from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.observations import Metadata, Source
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -24,51 +23,33 @@ def source():
     return Source(tree, ids, labels, metadata, split, None, "print", group=np.arange(6), excluded={"lost": 2}, notes=("a note",))
 
 
+def saved(source, folder, draws=None):
+    """Return the content of dataset.json, and the columns of class_counts.csv after the class number."""
+    process_and_save_dataset_metadata(source, folder, draws)
+    with (folder / "class_counts.csv").open() as file:
+        rows = [tuple(row.values()) for row in csv.DictReader(file)]
+    assert [row[1] for row in rows] == ["0", "1", "0", "1", "2"]
+    return json.loads((folder / "dataset.json").read_text()), [(row[0], *row[2:]) for row in rows]
+
+
 def test_the_record_describes_the_source(source, tmp_path):
-    record = process_and_save_dataset_metadata(source, tmp_path / "dataset")
-    facts = json.loads((tmp_path / "dataset/dataset.json").read_text())
+    facts, table = saved(source, tmp_path / "dataset")
     assert facts["rows"] == {"training": 4, "validation": 2} and facts["fingerprint"] == "print"
-    assert facts["ranks"]["genus"]["classes"] == 3 and facts["ranks"]["genus"]["classes_validated"] == 1
-    assert facts["ranks"]["genus"]["label_density"] == {"training": 0.75, "validation": 0.5}
-    assert facts["ranks"]["genus"]["null"] == {"training": 1, "validation": 1}
+    genus = facts["ranks"]["genus"]
+    assert genus["classes"] == 3 and genus["classes_validated"] == 1
+    assert genus["label_density"] == {"training": 0.75, "validation": 0.5} and genus["null"] == {"training": 1, "validation": 1}
     assert facts["metadata"]["SPATIAL"] == {"training": 0.75, "validation": 0.5} and facts["metadata"]["ELEVATION"]["training"] == 1.0
     assert facts["metadata"]["uncertainty"]["training"] == 0.0
     assert facts["excluded"] == {"lost": 2} and facts["notes"] == ["a note"] and facts["groups"] == {"training": 4, "validation": 2}
-    indices = json.loads((tmp_path / "dataset/class_indices.json").read_text())
-    assert indices["genus"] == {"F|a": 0, "F|b": 1, "G|a,1": 2} == record.class_indices["genus"]
-    table = list(csv.DictReader((tmp_path / "dataset/class_counts.csv").open()))
-    assert [(row["lineage"], row["training"], row["validation"]) for row in table if row["rank"] == "genus"] == [
-        ("F|a", "1", "1"),
-        ("F|b", "1", "0"),
-        ("G|a,1", "1", "0"),
-    ]
+    assert json.loads((tmp_path / "dataset/class_indices.json").read_text())["genus"] == {"F|a": 0, "F|b": 1, "G|a,1": 2}
+    tree = TaxonomyTree.from_dict(json.loads((tmp_path / "dataset/taxonomy.json").read_text()))
+    assert tree.fingerprint() == source.tree.fingerprint() == facts["taxonomy_fingerprint"]
+    species = [("genus", "a", "F|a", "1", "1", "1"), ("genus", "b", "F|b", "1", "0", "1"), ("genus", "a,1", "G|a,1", "1", "0", "1")]
+    assert table == [("family", "F", "F", "2", "2", "2"), ("family", "G", "G", "2", "0", "2"), *species]
     assert not list(tmp_path.glob("dataset/.tmp-*"))
 
 
 def test_the_record_contains_draws_per_epoch_of_each_class(source, tmp_path):
-    natural = process_and_save_dataset_metadata(source, tmp_path / "a")
-    assert [drawn.tolist() for drawn in natural.drawn] == [[2, 2], [1, 1, 1]] == [n.tolist() for n in natural.counts["training"]]
-    balanced = process_and_save_dataset_metadata(source, tmp_path / "b", draws=np.array([1.5, 0.5, 1.25, 0.75]))
-    assert [drawn.tolist() for drawn in balanced.drawn] == [[2, 2], [1.5, 0.5, 0.75]]
-    assert [drawn.tolist() for drawn in load_dataset_metadata(tmp_path / "b").drawn] == [[2, 2], [1.5, 0.5, 0.75]]
-    assert balanced.facts["ranks"]["genus"]["drawn_per_class"] == {"smallest": 0.5, "median": 0.75, "largest": 1.5}
-
-
-def test_the_record_is_read_back(source, tmp_path):
-    saved = process_and_save_dataset_metadata(source, tmp_path)
-    loaded = load_dataset_metadata(tmp_path)
-    assert loaded.tree.fingerprint() == source.tree.fingerprint() and loaded.facts == json.loads(json.dumps(saved.facts))
-    for split in ("training", "validation"):
-        for a, b in zip(loaded.counts[split], saved.counts[split], strict=True):
-            np.testing.assert_array_equal(a, b)
-
-
-def test_an_incomplete_record_is_an_error(source, tmp_path):
-    with pytest.raises(ConfigError, match="does not contain a readable dataset record"):
-        load_dataset_metadata(tmp_path)
-    process_and_save_dataset_metadata(source, tmp_path)
-    tree = json.loads((tmp_path / "taxonomy.json").read_text())
-    tree["names"][0][0] = "other"
-    (tmp_path / "taxonomy.json").write_text(json.dumps(tree))
-    with pytest.raises(ConfigError, match="are from different records"):
-        load_dataset_metadata(tmp_path)
+    facts, table = saved(source, tmp_path, draws=np.array([1.5, 0.5, 1.25, 0.7512]))
+    assert [row[-1] for row in table] == ["2", "2.001", "1.5", "0.5", "0.751"]
+    assert facts["ranks"]["genus"]["drawn_per_class"] == {"smallest": 0.5, "median": 0.751, "largest": 1.5}

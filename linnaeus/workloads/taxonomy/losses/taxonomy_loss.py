@@ -28,12 +28,7 @@ class TaxonomyLoss:
     """The training loss: sums per rank (`sums`) and their denominators (`valid_counts`). Validation uses `rank_loss_sums` instead."""
 
     def __init__(
-        self,
-        config: LossConfig,
-        tree: TaxonomyTree,
-        counts: LabelCounts,
-        nulls: bool = False,
-        dtype: torch.dtype = torch.float32,
+        self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool = False, dtype: torch.dtype = torch.float32
     ) -> None:
         """`nulls`: the head has a null class. `dtype`: of the scores. Raise `ConfigError` for settings that contradict each other."""
         check_loss_config(config, nulls)

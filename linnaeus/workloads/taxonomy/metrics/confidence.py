@@ -3,10 +3,6 @@
 `<rank>/ece`: expected calibration error (Guo et al., ICML 2017), the mean over 15 bins of equal width, weighted by their samples, of
 |share right - mean confidence|, where the confidence is the probability of the rank's most probable class. Bins are (i/15, (i+1)/15].
 
-`aurc`: area under the risk-coverage curve (Geifman et al., ICLR 2019), the mean over n = 1..N of the share of errors among the n samples
-of highest confidence, at the finest rank; for samples of equal confidence, the mean over their orders. 0 is best; a confidence without
-information gives 1 - top1.
-
 `hierarchical_aurc` (after Goren et al., NeurIPS 2024, "Hierarchical selective classification"): the answer is the deepest taxon on the
 predicted path whose probability is at least a threshold. An answer is wrong if it is neither the true taxon nor one of its
 ancestors. Its coverage is 1 - log2(leaves at or below) / log2(leaves): 1 for a leaf, 0 for the virtual root, which is never wrong. As the
@@ -83,19 +79,3 @@ class HierarchicalRisk:
         errors, coverage = counts["risk"].double().numpy()
         risk, coverage = errors / n, coverage / (UNIT * n)
         return {"hierarchical_aurc": float(((risk[:-1] + risk[1:]) / 2 * (coverage[:-1] - coverage[1:])).sum())}
-
-
-def area_under_risk_coverage(wrong: np.ndarray, confidence: np.ndarray) -> float:
-    """Return the area under the risk-coverage curve of `wrong` bool [N] and `confidence` float [N]; NaN for no samples."""
-    if not len(wrong):
-        return float("nan")
-    order = np.argsort(-confidence, kind="stable")
-    ordered = confidence[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))  # first sample of each block of equal confidence
-    size = np.diff(np.append(first, len(ordered)))
-    errors = np.add.reduceat(wrong[order].astype(np.int64), first)
-    before = np.cumsum(errors) - errors
-    block = np.repeat(np.arange(len(first)), size)
-    number = np.arange(1, len(ordered) + 1)
-    expected = before[block] + errors[block] * (number - first[block]) / size[block]
-    return float((expected / number).mean())

@@ -14,9 +14,8 @@ from linnaeus.data.samples import Batch
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.taxonomy.metrics.accuracy import Accuracy, ClassAccuracy, NullAccuracy, PathAccuracy
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
-from linnaeus.workloads.taxonomy.metrics.bootstrap import confidence_intervals
 from linnaeus.workloads.taxonomy.metrics.confidence import Calibration, HierarchicalRisk
-from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD, SampleRecord, Samples
+from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD, SampleRecord, Samples, confidence_intervals
 from linnaeus.workloads.taxonomy.metrics.training_metrics import loss_and_counts, mean_losses
 from linnaeus.workloads.taxonomy.metrics.tree_distance import Distance, HierarchicalF1
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables

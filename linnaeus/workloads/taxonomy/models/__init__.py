@@ -12,6 +12,8 @@ from linnaeus.randomness import INIT, key
 from linnaeus.workloads.taxonomy.config import MformerConfig
 from linnaeus.workloads.taxonomy.heads import build_head
 from linnaeus.workloads.taxonomy.models.classifier import Classifier, Trunk
+from linnaeus.workloads.taxonomy.models.mformer import Mformer
+from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -32,9 +34,5 @@ def _build_trunk(config: Config, tree: TaxonomyTree, components: Sequence[str]) 
     if part is not None:
         return part.build(config.model, config.data.image_size, len(tree.ranks), components)
     if isinstance(config.model, MformerConfig):
-        from linnaeus.workloads.taxonomy.models.mformer import Mformer
-
         return Mformer(config.model, config.data.image_size, len(tree.ranks), components)
-    from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
-
     return TimmBackbone(config.model, config.data.image_size, components)

@@ -76,11 +76,11 @@ class Mformer(nn.Module):
         return {"class_tokens"} | ({"metadata.missing"} if self.metadata is not None else set())
 
     def init_weights(self) -> None:
-        """Initialise every parameter and buffer, from torch's default generator."""
+        """Initialise every parameter, from torch's default generator."""
         nn.init.trunc_normal_(self.class_tokens, std=TOKEN_STD)
         for module in self.modules():
             init_affine(module)
-            if isinstance(module, Residual | MetadataEncoder | TransformerStage):
+            if isinstance(module, Residual | MetadataEncoder):
                 module.init_weights()
 
     def forward(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor:
@@ -134,21 +134,16 @@ class TransformerStage(nn.Module):
         self.special, self.side, self.head_width = special, side, blocks[0].attention.head_width
         self.reduce = downsample(inputs, width)
         self.blocks = nn.ModuleList(blocks)
-        self.register_buffer("table", self._rotary(side, side), persistent=False)
-
-    def _rotary(self, rows: int, columns: int) -> Tensor:
-        return rotary_table(rows, columns, self.head_width, self.special)
-
-    def init_weights(self) -> None:
-        """Recompute the rotary table."""
-        self.table.copy_(self._rotary(self.side, self.side))
+        self.register_buffer("table", rotary_table(side, side, self.head_width, special), persistent=False)
 
     def forward(self, special: Tensor, grid: Tensor, queries: int | None) -> tuple[Tensor, Tensor]:
         """Return special tokens [B, S, width] and the halved grid [B, width, H/2, W/2] from special tokens [B, S, width] and a grid
         [B, inputs, H, W]. With `queries` the last block computes only that many special tokens, and the returned grid is empty."""
         grid = self.reduce(grid)
         rows, columns = grid.shape[2:]
-        table = self.table if rows == columns == self.side else self._rotary(rows, columns).to(self.table)
+        table = self.table  # that of images of the configured size
+        if not rows == columns == self.side:
+            table = rotary_table(rows, columns, self.head_width, self.special).to(table)
         tokens = torch.cat([special, grid.flatten(2).transpose(1, 2)], dim=1)
         for block in self.blocks[:-1]:
             tokens = block(tokens, table)

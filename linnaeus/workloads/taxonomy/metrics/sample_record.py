@@ -6,7 +6,7 @@ Every sample is in one batch of one process, so each process adds its rows to ze
 of highest confidence, at the finest rank; for samples of equal confidence, the mean over their orders. 0 is best; a confidence without
 information gives 1 - top1.
 
-`<name>_low`, `<name>_high`: percentile intervals of the cluster bootstrap (Efron and Tibshirani 1993, chapters 8 and 13). G groups of samples
+`<name>_low`, `<name>_high`: percentile intervals of the cluster bootstrap (Efron and Tibshirani 1993, ch. 8 and 13). G groups of samples
 (photographs of one observation, one observer, one site) are drawn with replacement from the G groups, a metric is the sum of its numerators
 over the sum of its denominators, and the interval is between the 2.5th and 97.5th percentile of 1000 such values. Without groups, every
 sample is a group. Draws are hashes of (resample, draw), so two runs on the same validation set can be compared draw by draw. The cost is 10

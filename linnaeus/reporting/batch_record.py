@@ -17,37 +17,28 @@ from torch import Tensor
 from linnaeus.reporting.rows import RowWriter
 
 
-class BatchRecord:
+class BatchRecord(RowWriter):
     """The rows of one process."""
 
     def __init__(self, directory: Path, names: Callable[[Sequence[int]], list[str]], rank: int, world_size: int) -> None:
         """`names` returns stable names of training samples for their dataset indices."""
-        self.directory, self.names, self.rank, self.world_size = directory, names, rank, world_size
-        self._rows = RowWriter(self._path(rank))
+        super().__init__(directory / f"batches-rank{rank}.jsonl")
+        self.names, self.rank, self.world_size = names, rank, world_size
 
-    def _path(self, rank: int) -> Path:
-        return self.directory / f"batches-rank{rank}.jsonl"
-
-    def truncate_after(self, global_step: int) -> None:
+    def truncate_after(self, global_step: int) -> int:
         """Keep the rows of the updates up to `global_step`. Rank 0 also cuts the files of ranks that do not exist any more."""
-        self._rows.truncate_after(global_step)
         if self.rank == 0:
-            kept = {self._path(rank) for rank in range(self.world_size)}
-            for path in set(self.directory.glob("batches-rank*.jsonl")) - kept:
+            kept = {self.path.with_name(f"batches-rank{rank}.jsonl") for rank in range(self.world_size)}
+            for path in set(self.path.parent.glob("batches-rank*.jsonl")) - kept:
                 RowWriter(path).truncate_after(global_step)
+        return super().truncate_after(global_step)
 
     def window(self, global_step: int, batches: Sequence[Mapping[str, Tensor]]) -> None:
         """Write rows for the micro-batches, on the host, of the update that ends at `global_step`."""
         for number, batch in enumerate(batches):
             samples = self.names(batch["sample"].tolist())
             micro_batch = number * self.world_size + self.rank
-            self._rows.log(global_step, {"micro_batch": micro_batch, "samples": samples, "hash": batch_hash(batch)})
-
-    def sync(self) -> None:
-        self._rows.sync()
-
-    def close(self) -> None:
-        self._rows.close()
+            self.log(global_step, {"micro_batch": micro_batch, "samples": samples, "hash": batch_hash(batch)})
 
 
 def batch_hash(batch: Mapping[str, Tensor]) -> str:

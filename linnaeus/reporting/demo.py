@@ -57,71 +57,66 @@ def simulate(total: int, every: str, sections: Sequence[str]) -> None:
     due = Every.resolve([every], "--every", total, total, total, at_end=True)
     phases = Phases.resolve(PHASES, total, total)
     assert phases is not None
-    print(describe_report(sections, _data(0, total, phases, {}))[0])
     throughput = Throughput()
-    for step in range(1, total + 1):
+    for step in range(total + 1):
         if step == 1:
             throughput.restart(_reading(step))
-        if due.due(step):
+        if step == 0 or due.due(step):
             throughput.update(_reading(step))
-            print(describe_report(sections, _data(step, total, phases, _clocks(step, total, throughput)))[0])
+            print(describe_report(sections, _data(step, total, phases, throughput))[0])
 
 
 def _reading(step: int) -> Reading:
     samples = step * MICRO_BATCH * ACCUMULATION
-    return Reading(FIRST + SECONDS * step, 0.002 * step, step, samples, samples * TOKENS)
+    return Reading((step > 0) * FIRST + SECONDS * step, 0.002 * step, step, samples, samples * TOKENS)
 
 
-def _clocks(step: int, total: int, throughput: Throughput) -> dict[str, float]:
-    done = len(_validated(step, total))
+def _data(step: int, total: int, phases: Phases, throughput: Throughput) -> ReportData:
+    """Return the data of a report. The last report includes the validation of its own step."""
+    validations = [math.ceil(total * k / 4) for k in range(1, 5)]
+    validated = [s for s in validations if s < step or step == total]
+    connected = round((0.1 + 0.9 * min(1.0, 2 * step / total)) * MASKABLE)
+    update = max(0, step - 1)  # phases and learning rate are those of the last update, as in a run
+    name, description = phases.at(update)
+    samples = step * MICRO_BATCH * ACCUMULATION
+    return ReportData(
+        step=step,
+        total_steps=total,
+        steps_per_epoch=total,
+        tasks=("tokens",),
+        row=_row(step, total, phases.lr_multiplier(update)),
+        samples=samples,
+        units=("tokens", samples * TOKENS),
+        batch=(MICRO_BATCH, ACCUMULATION, 1),
+        parameters=PARAMETERS,
+        active_parameters=PARAMETERS - MASKABLE + connected,
+        validated=max(validated, default=-1),
+        validation={"val/loss": 1.6 + 2.7 * math.exp(-5 * validated[-1] / total)} if validated else {},
+        more={
+            "phase": name,
+            "phase/description": description,
+            "growth/density": connected / MASKABLE,
+            "phase/lr_multiplier": phases.lr_multiplier(update),
+        },
+        clocks=_clocks(step, total, throughput, sorted(set(validations)), len(set(validated))) if step else {},
+    )
+
+
+def _clocks(step: int, total: int, throughput: Throughput, validations: Sequence[int], done: int) -> dict[str, float]:
     clocks = throughput.rates("tokens") | {"time/wall_seconds": _reading(step).seconds + done * VALIDATION}
     clocks["time/eta_seconds"] = (total - step) * clocks.get("recent/ms_per_step", 1000 * SECONDS) / 1000
-    validation = expected_seconds(_validations(total), step + (step == total), done * VALIDATION, done)
+    validation = expected_seconds(validations, step + (step == total), done * VALIDATION, done)
     if validation is not None:
         clocks["time/eta_validation_seconds"] = validation
         clocks["time/eta_seconds"] += validation
     return clocks
 
 
-def _validations(total: int) -> list[int]:
-    return sorted({math.ceil(total * k / 4) for k in range(1, 5)})
-
-
-def _validated(step: int, total: int) -> list[int]:
-    """Return the steps of the validations before the report of `step`. The last report includes the validation of its own step."""
-    return [s for s in _validations(total) if s < step or step == total]
-
-
-def _data(step: int, total: int, phases: Phases, clocks: dict[str, float]) -> ReportData:
-    share, samples = step / total, step * MICRO_BATCH * ACCUMULATION
-    validated = max(_validated(step, total), default=-1)
-    connected = round((0.1 + 0.9 * min(1.0, 2 * share)) * MASKABLE)
-    name, description = phases.at(max(0, step - 1))  # of the last update, as in a run
-    more: dict[str, float | str] = {"phase": name, "phase/description": description, "growth/density": connected / MASKABLE}
-    more["phase/lr_multiplier"] = phases.lr_multiplier(max(0, step - 1))
-    return ReportData(
-        step=step,
-        total_steps=total,
-        steps_per_epoch=total,
-        tasks=("tokens",),
-        row=_row(step, total, phases),
-        samples=samples,
-        units=("tokens", samples * TOKENS),
-        batch=(MICRO_BATCH, ACCUMULATION, 1),
-        parameters=PARAMETERS,
-        active_parameters=PARAMETERS - MASKABLE + connected,
-        validated=validated,
-        validation={"val/loss": 1.6 + 2.7 * math.exp(-5 * validated / total)} if validated > 0 else {},
-        more=more,
-        clocks=clocks,
-    )
-
-
-def _row(step: int, total: int, phases: Phases) -> dict[str, float]:
+def _row(step: int, total: int, lr_multiplier: float) -> dict[str, float]:
     """Return a row of training metrics. The learning rate is that of the last update: warm-up, cosine, and multipliers of the phases."""
     share, update = step / total, max(0, step - 1)
     shape = min(1.0, 10 * (update + 1) / total) * (1 + math.cos(math.pi * update / total)) / 2
-    row = {"train/lr": 1e-3 * shape * phases.lr_multiplier(update)}
+    row = {"train/lr": 1e-3 * shape * lr_multiplier}
     if step:
         row["train/smoothed_loss"] = 1.5 + 2.7 * math.exp(-5 * share)
         row["train/loss"] = row["train/smoothed_loss"] + 0.05 * math.sin(12.9 * step)

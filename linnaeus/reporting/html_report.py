@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -157,7 +156,3 @@ def _picture(path: Path) -> str:
     text = _text(path)
     start = text.find("<svg")
     return _section("Schedule", f'<div class="picture">{text[start:]}</div>') if start >= 0 else ""
-
-
-if __name__ == "__main__":
-    sys.exit(main())

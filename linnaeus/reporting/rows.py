@@ -140,12 +140,6 @@ class RowWriter:
                 os.close(self._descriptor)
                 self._descriptor = None
 
-    def state_dict(self) -> dict[str, int]:
-        return {"rows": self.rows}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        self.truncate(state["rows"])
-
     def _cut(self, end: int) -> None:
         if self.path.exists() and self.path.stat().st_size > end:
             os.truncate(self.path, end)

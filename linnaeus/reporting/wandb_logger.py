@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from linnaeus.files import read_json, write_atomic
 from linnaeus.reporting.console import LOGGER
@@ -34,18 +34,12 @@ FINISH_TIMEOUT = 100.0  # the upload at the end, if the process still answers; `
 KILL_TIMEOUT = 2.0  # until a killed process has ended, unless it hangs in a failed disk
 
 
-class Row(NamedTuple):
-    stream: str
-    position: int
-    items: dict[str, Any]
-
-
 class WandbLogger:
     """Sends rows to W&B, with `global_step` as the x axis of every chart. `mode` is online or offline."""
 
     def __init__(self, directory: Path, *, run_id: str, mode: str, project: str, name: str, config: Mapping[str, Any]) -> None:
         self._condition = threading.Condition()  # guards all attributes below; not held during calls of W&B
-        self._queue: deque[Row] = deque()
+        self._queue: deque[tuple[str, int, dict[str, Any]]] = deque()  # (stream, position, row)
         self._queued = self._handled = 0  # rows so far
         self._sending_since: float | None = None
         self._started = self._responded = self._killed = self._stopped = False
@@ -70,13 +64,17 @@ class WandbLogger:
             import wandb
 
             sent = SentRows(directory)
-            run = _init(wandb, directory, arguments)
+            settings = wandb.Settings(console="off", silent=True, save_code=False)
+            run = wandb.init(dir=str(directory), resume="allow", settings=settings, **arguments)
+            run.define_metric("global_step")
+            run.define_metric("*", step_metric="global_step")
             atexit.register(self.close)  # runs before W&B's own exit handler, which waits without a limit
             self._set("_started")
-            while (row := self._next()) is not None:
-                step = sent.record(row.stream, row.position)
+            while (queued := self._next()) is not None:
+                stream, position, row = queued
+                step = sent.record(stream, position)
                 if step is not None:  # W&B's own step must not decrease, so it counts the rows of all launches
-                    run.log(row.items, step=step)
+                    run.log(row, step=step)
             if not self._stopped:
                 run.status()  # returns at once, however much is left to upload
                 self._set("_responded")
@@ -85,7 +83,7 @@ class WandbLogger:
             self._disable(next(iter(str(error).splitlines()), type(error).__name__))
         _tear_down()
 
-    def _next(self) -> Row | None:
+    def _next(self) -> tuple[str, int, dict[str, Any]] | None:
         """Wait for the next row and return it; None after the last one."""
         with self._condition:
             self._handled, self._sending_since = self._queued - len(self._queue), None
@@ -115,7 +113,7 @@ class WandbLogger:
         with self._condition:
             if self._stopped:
                 return
-            self._queue.append(Row(stream, position, {**row, "global_step": global_step}))
+            self._queue.append((stream, position, {**row, "global_step": global_step}))
             self._queued += 1
             self._condition.notify_all()
             blocked, handled = self._seconds_sending() > SEND_TIMEOUT or len(self._queue) > MAX_QUEUED, self._handled
@@ -177,14 +175,6 @@ class WandbLogger:
         if self._thread.is_alive():
             threading.Thread(target=_tear_down, daemon=True).start()
             self._thread.join(KILL_TIMEOUT)
-
-
-def _init(wandb: Any, directory: Path, arguments: dict[str, Any]) -> Any:
-    settings = wandb.Settings(console="off", silent=True, save_code=False)
-    run = wandb.init(dir=str(directory), resume="allow", settings=settings, **arguments)
-    run.define_metric("global_step")
-    run.define_metric("*", step_metric="global_step")
-    return run
 
 
 def _tear_down() -> None:

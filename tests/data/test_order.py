@@ -8,9 +8,9 @@ from linnaeus.data.order import epoch_order
 from linnaeus.data.sampler import PositionSampler, validation_batches
 
 
-def sampler(size=103, rank=0, world=1, micro=4, batch=16, total=10_000, last="keep", groups=lambda epoch: None):
+def sampler(size=103, rank=0, world=1, micro=4, batch=16, total=10_000, last="keep", groups=None, resampling=None):
     steps = -(-size // batch) if last == "keep" else size // batch
-    return PositionSampler(size, 5, batch, micro, steps, total, rank, world, groups)
+    return PositionSampler(size, 5, batch, micro, steps, total, rank, world, lambda epoch: groups, resampling)
 
 
 def global_batches(world, micro, epoch=1, start=0, **kwargs):

@@ -7,8 +7,8 @@ import pytest
 
 from linnaeus.data.order import epoch_order
 from linnaeus.data.resampling import POWERS, Resampling
-from linnaeus.data.sampler import PositionSampler
 from linnaeus.randomness import permutation
+from tests.data.test_order import global_batches
 
 TAIL = np.array([400, 120, 37, 9, 4, 1, 1])  # samples of each class
 NULLS = 28
@@ -20,22 +20,17 @@ def long_tailed(seed=0, nulls=NULLS):
     return classes[permutation(seed, len(classes))]
 
 
-def expectation(power):
-    """Return the expected positions of each class as fractions: total x n^power / sum of n^power."""
-    weights = [Fraction(float(n) ** power) for n in TAIL]
-    return [TAIL.sum() * w / sum(weights) for w in weights]
-
-
 @pytest.mark.parametrize("name", POWERS)
 def test_quotas_are_exact_on_average_and_rounded_in_each_epoch(name):
-    resampling, exact = Resampling(long_tailed(), POWERS[name], 3), expectation(POWERS[name])
-    assert resampling.expected == pytest.approx([float(w) for w in exact], rel=1e-6)
+    """A class of n samples has on average total x n^power / sum of n^power positions."""
+    resampling, weights = Resampling(long_tailed(), POWERS[name], 3), [Fraction(float(n) ** POWERS[name]) for n in TAIL]
+    exact = [float(TAIL.sum() * w / sum(weights)) for w in weights]
+    assert resampling.expected == pytest.approx(exact, rel=1e-6)
     quotas = np.array([resampling.quotas(epoch) for epoch in range(3000)])
     assert (quotas.sum(1) == TAIL.sum()).all()
     assert (np.abs(quotas - resampling.expected) < 1).all()
     assert np.abs(quotas.mean(0) - resampling.expected).max() < 0.05  # five standard errors of a fair coin
-    always_up = np.array([float(w) % 1 for w in exact]) > 0.5  # negative control: rounding to the nearest integer is biased
-    assert np.abs(np.floor(resampling.expected) + always_up - resampling.expected).max() > 0.2
+    assert np.abs(np.round(exact) - exact).max() > 0.2, "negative control: rounding to the nearest integer is biased"
 
 
 @pytest.mark.parametrize("name", POWERS)
@@ -51,11 +46,6 @@ def test_an_epoch_contains_each_class_by_its_quota_and_null_labels_once(name):
         for c in range(len(TAIL)):
             assert np.ptp(counts[classes == c]) <= 1, "no sample repeats before all of its class were drawn"
     assert resampling.draws.sum() == pytest.approx(len(classes))
-
-
-def test_class_balanced_sampling_gives_equal_quotas():
-    quotas = Resampling(long_tailed(), 0.0, 1).quotas(0)
-    assert np.ptp(quotas) <= 1 and quotas.sum() == TAIL.sum()
 
 
 def test_an_epoch_continues_where_the_last_one_ended():
@@ -82,27 +72,19 @@ def test_the_order_depends_on_seed_and_epoch_and_not_on_earlier_calls():
     assert len({tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
 
 
-def batches(world, micro, start=0, groups=None):
-    """Return the (position, sample) pairs of each global batch, from all processes, by step."""
-    found: dict[int, list] = {}
-    classes = long_tailed()
-    for rank in range(world):
-        size = len(classes)
-        by_epoch = lambda epoch: groups
-        sampler = PositionSampler(size, 3, 64, micro, -(-size // 64), 1000, rank, world, by_epoch, Resampling(classes, 0.0, 3))
-        sampler.set_epoch(2, start)
-        for indices in sampler:
-            found.setdefault(indices[0].global_step, []).extend((i.position, i.sample) for i in indices if i.real)
-    return {step: sorted(pairs) for step, pairs in found.items()}
-
-
 @pytest.mark.parametrize("groups", (None, long_tailed() // 2), ids=("plain", "slots"))
 def test_the_split_over_processes_and_a_resume_change_nothing(groups):
-    whole = batches(1, 64, groups=groups)
-    assert all(batches(world, micro, groups=groups) == whole for world, micro in ((1, 8), (2, 8), (4, 16), (8, 2)))
+    classes = long_tailed()
+
+    def batches(world, micro, start=0):
+        data = {"size": len(classes), "groups": groups, "resampling": Resampling(classes, 0.0, 5)}
+        return global_batches(world, micro, epoch=2, start=start, batch=64, **data)
+
+    whole = batches(1, 64)
+    assert all(batches(world, micro) == whole for world, micro in ((1, 8), (2, 8), (4, 16), (8, 2)))
     first = min(whole)
-    assert batches(2, 8, start=4, groups=groups) == {step: pairs for step, pairs in whole.items() if step >= first + 4}
-    assert [p for pairs in whole.values() for p, _ in pairs] == list(range(len(long_tailed())))
+    assert batches(2, 8, start=4) == {step: pairs for step, pairs in whole.items() if step >= first + 4}
+    assert [p for pairs in whole.values() for p, _ in pairs] == list(range(len(classes)))
 
 
 @pytest.mark.parametrize("name", POWERS)
@@ -145,13 +127,10 @@ def test_pairs_vary_over_epochs():
     assert len(found_pairs) > 40, "of 45 possible pairs"
 
 
-def test_classes_of_one_sample_are_all_drawn_once():
+@pytest.mark.parametrize("classes", [np.arange(9), np.full(9, -1)], ids=["classes of one sample", "no classes"])
+def test_every_sample_is_drawn_once(classes):
     for name in POWERS:
-        assert sorted(epoch_order(0, 1, 9, None, Resampling(np.arange(9), POWERS[name], 0))) == list(range(9))
-
-
-def test_without_classes_every_sample_is_drawn_once():
-    assert sorted(epoch_order(0, 1, 9, np.full(9, -1), Resampling(np.full(9, -1), 0.5, 0))) == list(range(9))
+        assert sorted(epoch_order(0, 1, 9, None, Resampling(classes, POWERS[name], 0))) == list(range(9))
 
 
 def test_the_summary_contains_the_counts_of_the_first_epoch():

@@ -7,8 +7,6 @@ import math
 import re
 from typing import Any
 
-import pytest
-
 from linnaeus.config import compose
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_optimization import PlateauConfig, StepConfig
@@ -58,6 +56,7 @@ def test_a_longer_run() -> None:
     assert found["at step 55 (now)"] == (cosine(55, 100), cosine(55, 200))
     assert found["at step 100 (50%)"] == ("ended", cosine(100, 200)) and found["at step 199 (100%)"] == ("ended", cosine(199, 200))
     assert "at step 50 (25%)" not in found, "that step has passed"
+    assert rows(changes(old, new, 60))["validate"] == ("2: 80, 100", "4: 80, 120, 160, 200"), "step 60 itself is done"
     early = rows(changes(old, new, 5))
     assert early["at step 50 (25%)"] == (cosine(50, 100), cosine(50, 200))
 
@@ -110,19 +109,3 @@ def test_an_old_configuration_that_this_version_cannot_read() -> None:
     saved["trainer"]["gone"] = 1
     text = describe_changes(saved, new, 85, None, 1)
     assert "trainer.gone" in text.splitlines()[0] and text.splitlines()[1].startswith("  unknown: ") and len(text.splitlines()) == 2
-
-
-@pytest.mark.parametrize("step", [0, 1, 6, 9])
-def test_the_remaining_events_are_those_of_the_resolved_schedules(step: int) -> None:
-    from linnaeus.schedule import resolve_all_schedule_params, training_length
-
-    configs = [compose([f"trainer.length={length}", "trainer.global_batch_size=32"]) for length in ("3epochs", "5epochs")]
-    found = rows(describe_changes(dataclasses.asdict(configs[0]), configs[1], 85, COMPONENTS, step))
-    for side, config in enumerate(configs):
-        length = training_length(config, 85)
-        resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, COMPONENTS)
-        for name, every in resolved.events().items():
-            if name in found:
-                steps = [s for s in range(step + 1, length.total_steps + 1) if every.due(s)]
-                text = found[name][side]
-                assert text == "none" if not steps else text.startswith(f"{len(steps)}: {steps[0]}") and text.endswith(str(steps[-1]))

@@ -1,43 +1,27 @@
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from linnaeus.reporting.formatting import (
-    INDENT,
-    WIDTH,
-    format_duration,
-    format_memory,
-    format_rate,
-    format_tick,
-    format_value,
-    layout,
-    shorten,
-)
+from linnaeus.reporting import formatting
+from linnaeus.reporting.formatting import INDENT, WIDTH, layout, shorten
+
+TEXTS: dict[Callable[[Any], str], dict[float | str, str]] = {
+    formatting.format_duration: {
+        0: "0s", 59.4: "59s", 59.6: "1m00s", 185: "3m05s", 3599.7: "1h00m", 7620: "2h07m", 86399.6: "1d00h", 273600: "3d04h",
+        math.nan: "?", math.inf: "?", -1: "?",
+    },
+    formatting.format_rate: {0.5234: "0.523", 87.34: "87.3", 1240: "1.24k", 2.5e6: "2.5M", math.inf: "?"},
+    formatting.format_memory: {812.4: "812 MiB", 1024: "1.0 GiB", 142_336: "139.0 GiB"},
+    formatting.format_value: {1234567: "1,234,567", 0.123456: "0.1235", "as it is": "as it is", math.nan: "nan"},
+    formatting.format_tick: {0.5: "0.5", 1200: "1200", 25000: "25k", 3e6: "3M", -2e9: "-2G"},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "seconds, text",
-    [
-        (0, "0s"), (59.4, "59s"), (59.6, "1m00s"), (185, "3m05s"), (3599.7, "1h00m"), (7620, "2h07m"), (86399.6, "1d00h"),
-        (273600, "3d04h"), (math.nan, "?"), (math.inf, "?"), (-1, "?"),
-    ],
-)  # fmt: skip
-def test_durations(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
-
-
-@pytest.mark.parametrize("rate, text", [(0.5234, "0.523"), (87.34, "87.3"), (1240, "1.24k"), (2.5e6, "2.5M"), (math.inf, "?")])
-def test_rates(rate: float, text: str) -> None:
-    assert format_rate(rate) == text
-
-
-def test_memory_and_values() -> None:
-    assert [format_memory(m) for m in (812.4, 1024, 142_336)] == ["812 MiB", "1.0 GiB", "139.0 GiB"]
-    assert [format_value(v) for v in (1234567, 0.123456, "as it is", math.nan)] == ["1,234,567", "0.1235", "as it is", "nan"]
-
-
-def test_ticks_shares_and_long_texts() -> None:
-    assert [format_tick(v) for v in (0.5, 1200, 25000, 3e6, -2e9)] == ["0.5", "1200", "25k", "3M", "-2G"]
+@pytest.mark.parametrize("function", TEXTS, ids=lambda function: function.__name__)
+def test_texts_of_values(function: Callable[[Any], str]) -> None:
+    assert {value: function(value) for value in TEXTS[function]} == TEXTS[function]
     assert [shorten(text, 6) for text in ("sixsix", "seventh")] == ["sixsix", "seven…"]
 
 

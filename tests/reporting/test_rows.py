@@ -56,14 +56,14 @@ def steps_in(path: Path) -> list[int]:
 @pytest.mark.parametrize("tail", [b"", b'{"global_step": 9, "tr', b"\n\n", b'{"global_step": 99}\n'])
 def test_a_killed_and_resumed_file_is_the_file_of_the_whole_run(tmp_path: Path, tail: bytes) -> None:
     whole, cut = log_rows(RowWriter(tmp_path / "whole.jsonl"), *range(1, 11)), RowWriter(tmp_path / "cut.jsonl")
-    state = log_rows(cut, *range(1, 6)).state_dict()
+    rows_saved = log_rows(cut, *range(1, 6)).rows
     cut.sync()
     log_rows(cut, 6, 7, 8)
     cut.path.write_bytes(cut.path.read_bytes() + tail)  # killed within a row, or after further rows
     again = RowWriter(cut.path)
     assert cut.path.read_bytes() != whole.path.read_bytes()
-    again.load_state_dict(state)
-    assert again.rows == 5
+    again.truncate(rows_saved)
+    assert again.rows == rows_saved == 5
     log_rows(again, *range(6, 11))
     assert cut.path.read_bytes() == whole.path.read_bytes() and again.rows == whole.rows == 10
 
@@ -112,7 +112,7 @@ def test_rows_wait_while_the_disk_is_full(
     with monkeypatch.context() as patch:
         make_room = refusing(patch, room=room)
         log_rows(full, *range(1, 11))
-        assert full.rows == 10 and full.state_dict() == {"rows": 10}
+        assert full.rows == 10
         for _ in range(2):
             with pytest.raises(OSError, match=r"No space left on device.*full"):
                 full.sync()

@@ -112,13 +112,6 @@ def test_peak_tflops_without_effect_is_logged(tmp_path: Path) -> None:
     assert "logger.peak_tflops has no effect" in (run / "train.log").read_text()
 
 
-def test_frozen_parameters_are_not_active(tmp_path: Path) -> None:
-    run = runs.run("vectors", tmp_path, "trainer.length=3steps", "trainer.freeze=[trunk]")
-    last, weights = reports(run)[-1], runs.newest(run).model_state
-    assert last["model/active_parameters"] == sum(w.numel() for name, w in weights.items() if not name.startswith("trunk."))
-    assert last["model/parameters"] == sum(w.numel() for w in weights.values())
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_language_workload_counts_its_tokens(tmp_path: Path, killed: bool) -> None:
     """Two epochs of 85 windows of 8 tokens. The text ends within the last window, whose padding is not counted."""

@@ -38,27 +38,21 @@ def test_expected_seconds_of_events() -> None:
 @pytest.mark.parametrize("first", [0, 400])
 def test_the_time_left_is_within_a_tenth_after_a_start_and_a_resume(first: int) -> None:
     """0.1 s per update, 20 s more for the first one of a launch, 5 s per validation every 100 of 1000 steps; from step `first` on."""
-    total, steps, speed, training, wall = 1000, list(range(100, 1001, 100)), Throughput(), 0.0, 0.0
-    estimates: list[tuple[float, float]] = []
-    done = 0
-    speed.restart(Reading(0.0, 0.0, first, 0))
+    total, steps, speed, training, done = 1000, range(100, 1001, 100), Throughput(), 0.0, 0
+    estimates: list[tuple[float, float]] = []  # (wall time, time left)
     for step in range(first + 1, total + 1):
-        spent = 0.1 + (20.0 if step == first + 1 else 0.0)
-        training, wall = training + spent, wall + spent
+        training += 20.1 if step == first + 1 else 0.1
         if step == first + 1:
             speed.restart(Reading(training, 0.0, step, 0))
         if step % 10 == 0:
             speed.update(Reading(training, 0.0, step, 0))
             validating = expected_seconds(steps, step, 5.0 * done, done)
             if validating is not None:
-                estimates.append((wall, (total - step) * speed.rates()["recent/ms_per_step"] / 1000 + validating))
-        if step in steps:
-            wall, done = wall + 5.0, done + 1
+                estimates.append((training + 5.0 * done, (total - step) * speed.rates()["recent/ms_per_step"] / 1000 + validating))
+        done += step in steps
     assert len(estimates) > 40
-    for at, eta in estimates:
-        assert eta == pytest.approx(wall - at, rel=0.1)
-    naive = training / (total - first)  # seconds per update including the first one
-    assert naive > 1.15 * 0.1
+    assert all(eta == pytest.approx(training + 5.0 * done - at, rel=0.1) for at, eta in estimates)
+    assert training / (total - first) > 1.15 * 0.1, "negative control: the mean over all updates"
 
 
 def test_utilisation_equals_a_published_value() -> None:

@@ -6,17 +6,18 @@ import json
 
 import pytest
 
+from linnaeus.config import compose
 from linnaeus.errors import ConfigError
 from tests import runs
 
 
 def rows(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return runs.rows(run / "metrics.jsonl")
 
 
 def test_a_limited_run_trains_on_the_first_samples_only(tmp_path):
     run = runs.run("vectors", tmp_path, "trainer.limit_train_samples=16", "debug.batch_hashes=true", "trainer.length=2epochs")
-    seen = [name for line in (run / "batches-rank0.jsonl").read_text().splitlines() for name in json.loads(line)["samples"]]
+    seen = [name for row in runs.rows(run / "batches-rank0.jsonl") for name in row["samples"]]
     assert set(map(int, seen)) == set(range(16)) and len(seen) >= 32, "with placeholders of empty micro-batches"
 
 
@@ -50,8 +51,6 @@ def test_impossible_steps_are_one_line(tmp_path):
 
 @pytest.mark.parametrize("preset", ["fdr", "limit", "overfit", "profile"])
 def test_a_preset_composes(preset):
-    from linnaeus.config import compose
-
     assert compose([f"debug={preset}"]).run.experiment == preset
 
 

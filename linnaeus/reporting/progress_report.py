@@ -55,6 +55,11 @@ class Part(NamedTuple):
     text: str = ""
 
 
+def _available(values: Mapping[str, Any], texts: Mapping[str, Callable[[Any], str]]) -> list[Part]:
+    """Return a part for each of the `texts` whose value is available."""
+    return [Part(name, values[name], text(values[name])) for name, text in texts.items() if name in values]
+
+
 def progress(s: ReportData) -> list[Part]:
     """Return the percentage of the run, the step, and the epoch, which is 1-based in the text."""
     width, epochs = len(f"{s.total_steps:,}"), -(-s.total_steps // s.steps_per_epoch)
@@ -68,8 +73,7 @@ def progress(s: ReportData) -> list[Part]:
 
 def loss(s: ReportData) -> list[Part]:
     """Return the mean loss since the last row of metrics and its exponential moving average."""
-    names = {"train/loss": "loss", "train/smoothed_loss": "smoothed"}
-    return [Part(name, s.row[name], f"{word} {s.row[name]:.4f}") for name, word in names.items() if name in s.row]
+    return _available(s.row, {"train/loss": "loss {:.4f}".format, "train/smoothed_loss": "smoothed {:.4f}".format})
 
 
 def validation(s: ReportData) -> list[Part]:
@@ -102,13 +106,12 @@ def tasks(s: ReportData) -> list[Part]:
 
 def update(s: ReportData) -> list[Part]:
     """Return learning rate, gradient norm before clipping, and number of updates skipped because of non-finite values."""
-    shown: dict[str, Callable[[float], str]] = {
-        "lr": lambda v: f"lr {v:.2e}",
-        "grad_norm": lambda v: f"grad norm {v:.3g}",
-        "skipped_updates": lambda v: f"{v:.0f} updates skipped" if v else "",
+    texts = {
+        "train/lr": "lr {:.2e}".format,
+        "train/grad_norm": "grad norm {:.3g}".format,
+        "train/skipped_updates": lambda number: f"{number:.0f} updates skipped" if number else "",
     }
-    found = {f"train/{name}": show for name, show in shown.items() if f"train/{name}" in s.row}
-    return [Part(name, s.row[name], show(s.row[name])) for name, show in found.items()]
+    return _available(s.row, texts)
 
 
 def time(s: ReportData) -> list[Part]:
@@ -127,15 +130,15 @@ def time(s: ReportData) -> list[Part]:
 def rates(s: ReportData) -> list[Part]:
     """Return the speed over the last reports, the share of time spent waiting for data, and the model FLOPs utilisation."""
     unit = s.units[0] if s.units else ""
-    shown: dict[str, Callable[[float], str]] = {
+    texts = {
         "recent/steps_per_second": lambda v: f"{format_rate(v)} steps/s",
-        "recent/ms_per_step": lambda v: f"{v:.3g} ms/step",
+        "recent/ms_per_step": "{:.3g} ms/step".format,
         "recent/samples_per_second": lambda v: f"{format_rate(v)} samples/s",
         f"recent/{unit}_per_second": lambda v: f"{format_rate(v)} {unit}/s",
         "recent/waiting_for_data": lambda v: f"data wait {100 * v:.0f}%",
         "recent/mfu": lambda v: f"MFU {100 * v:.1f}%",
     }
-    return [Part("", text=show(s.clocks[name])) for name, show in shown.items() if name in s.clocks]
+    return [part._replace(name="") for part in _available(s.clocks, texts)]
 
 
 def memory(s: ReportData) -> list[Part]:
@@ -185,12 +188,7 @@ def phase(s: ReportData) -> list[Part]:
 
 def growth(s: ReportData) -> list[Part]:
     """Return share and number of the connected weights."""
-    parts = []
-    if "growth/density" in s.more:
-        parts.append(Part("growth/density", s.more["growth/density"], f"{100 * float(s.more['growth/density']):.2f}% connected"))
-    if "growth/connected_now" in s.more:
-        parts.append(Part("growth/connected_now", s.more["growth/connected_now"]))
-    return parts
+    return _available(s.more, {"growth/density": lambda v: f"{100 * v:.2f}% connected", "growth/connected_now": lambda v: ""})
 
 
 def workload(s: ReportData) -> list[Part]:

@@ -29,7 +29,8 @@ class RunReports:
     """Shows and writes reports on rank 0; other ranks only count validation passes and checkpoints.
 
     `pending`: the training metrics of the last report until its validation passes are done. `passes`, `saves`: validation passes and
-    checkpoints made in this launch. `seconds`: time spent inside `timed()`, which callers put around all work for a report."""
+    checkpoints made in this launch. `planned`: the steps of all passes and of all checkpoints of the run, sorted, one entry each.
+    `seconds`: time spent inside `timed()`, which callers put around all work for a report."""
 
     def __init__(self, config: Config, path: Path | None) -> None:
         """`path` of reports.jsonl, None on ranks other than 0."""
@@ -39,8 +40,7 @@ class RunReports:
         self.throughput = Throughput()
         self.passes = self.saves = 0
         self.seconds = 0.0
-        self._pass_steps: Sequence[int] = ()
-        self._save_steps: Sequence[int] = ()
+        self.planned: tuple[Sequence[int], Sequence[int]] = ((), ())
 
     @property
     def rows(self) -> int:
@@ -62,10 +62,6 @@ class RunReports:
             if missing > 0:
                 log.warning("reports.jsonl lacks %d rows that the checkpoint counted", missing)
 
-    def set_planned_steps(self, passes: Sequence[int], saves: Sequence[int]) -> None:
-        """Set the steps of all validation passes and checkpoints of the run, sorted, one entry each."""
-        self._pass_steps, self._save_steps = passes, saves
-
     def defer(self, row: Mapping[str, Any]) -> None:
         """Make the report of this step pending until its validation passes are done. `row` has the newest training metrics."""
         self.pending = {name: value for name, value in row.items() if name.startswith("train/")}
@@ -86,9 +82,9 @@ class RunReports:
         due by wall time. `validated` is True if the passes of this step are done."""
         seconds_per_step = clocks.get("recent/ms_per_step", clocks["time/ms_per_step"]) / 1000
         left = {"time/eta_seconds": max(0, last_step - step) * seconds_per_step}
-        first = step + 1 if validated else step
-        validation = expected_seconds(self._pass_steps, first, validating, self.passes)
-        checkpoints = expected_seconds(self._save_steps, first, saving, self.saves)
+        first, (pass_steps, save_steps) = step + 1 if validated else step, self.planned
+        validation = expected_seconds(pass_steps, first, validating, self.passes)
+        checkpoints = expected_seconds(save_steps, first, saving, self.saves)
         by_clock = sum(left["time/eta_seconds"] / seconds for seconds in save_intervals)
         if by_clock and self.saves:
             checkpoints = (checkpoints or 0.0) + by_clock * saving / self.saves

@@ -122,7 +122,7 @@ def start_reports(t: Training) -> None:
     reports = t.output.reports
     if reports.file is None:
         return
-    reports.set_planned_steps(*_planned_steps(t))
+    reports.planned = _planned_steps(t)
     _warn_of_unused_peak(t)
     reports.throughput.restart(reading(t))
     if t.progress.global_step == 0 and t.config.schedule.report:

@@ -58,20 +58,11 @@ def plateau(mode="min"):
     return build_scheduler(PlateauConfig("plateau", "2steps", "val/loss", mode, 0.5, 1, 0.1), 1.0, 100, 10)
 
 
-def test_plateau_waits_then_reduces_and_resumes():
-    values = [1.0, 0.95, 0.93, math.nan, 0.5, 0.5, 0.5, 0.2]
-    straight = plateau()
-    changed = [straight.observe({"val/loss": value}) for value in values]
+def test_plateau_waits_then_reduces():
+    schedule = plateau()
+    changed = [schedule.observe({"val/loss": value}) for value in (1.0, 0.95, 0.93, math.nan, 0.5, 0.5, 0.5, 0.2)]
     assert changed == [False, False, True, False, False, False, True, False]
-    assert straight.scale(50) == 0.25 and straight.scale(0) == 0.125
-    for cut in range(len(values)):
-        first, second = plateau(), plateau()
-        for value in values[:cut]:
-            first.observe({"val/loss": value})
-        second.load_state_dict(first.state_dict())
-        for value in values[cut:]:
-            second.observe({"val/loss": value})
-        assert second.state_dict() == straight.state_dict()
+    assert schedule.scale(50) == 0.25 and schedule.scale(0) == 0.125
 
 
 def test_plateau_modes_and_other_passes():

@@ -52,13 +52,10 @@ TEXTS = {
     "workload": ["humus 7"],
 }
 ROW = {
-    "progress/percent": 12.0, "progress/total_steps": 1000, "progress/epoch": 1.2, "train/loss": 2.34567, "train/smoothed_loss": 2.5,
-    "val/loss": 2.5, "val_mask_meta/loss": 3.25, "val/part/root/score": 0.125, "val/part/twig/score": 0.5, "validation/step": 100,
-    "train/genus/loss": 1.5, "train/genus/weight": 0.75, "train/species/loss": 3.25, "train/species/weight": 1.25, "train/lr": 3e-4,
-    "train/grad_norm": 0.81234, "train/skipped_updates": 0, "progress/samples_seen": 3840, "progress/tokens_seen": 3_932_160,
-    "batch/micro_batch_size": 8, "batch/accumulation": 2, "batch/processes": 2, "batch/global_batch_size": 32, "model/parameters": 804_096,
-    "model/active_parameters": 512_000, "growth/density": 0.625, "growth/connected_now": 5, "phase": "roots",
-    "phase/description": "what comes first", "phase/weight": 0.5, "phase/mixture/leaf": 0.75, "phase/mixture/twig": 0.25, "humus": 7,
+    "progress/percent": 12.0, "progress/total_steps": 1000, "progress/epoch": 1.2, "progress/samples_seen": 3840,
+    "progress/tokens_seen": 3_932_160, "batch/micro_batch_size": 8, "batch/accumulation": 2, "batch/processes": 2,
+    "batch/global_batch_size": 32, "model/parameters": 804_096, "model/active_parameters": 512_000, "validation/step": 100,
+    **DATA.row, **DATA.validation, **DATA.more,
 }  # fmt: skip
 
 

@@ -213,25 +213,6 @@ def test_a_flush_in_another_thread_does_not_block_logging(tmp_path: Path, monkey
     assert steps_in(writer.path) == [1, 2, 3]
 
 
-def test_logging_and_flushing_at_the_same_time(tmp_path: Path) -> None:
-    writer, stop = log_rows(RowWriter(tmp_path / "rows"), 1), threading.Event()
-
-    def sync() -> None:
-        while not stop.is_set():
-            writer.sync()
-
-    with ThreadPoolExecutor(2) as pool:
-        flushes = [pool.submit(sync) for _ in range(2)]
-        for step in range(2, 300):
-            log_rows(writer, step)
-            if step % 50 == 0:
-                writer.close()
-        stop.set()
-        for flush in flushes:
-            flush.result(30)
-    assert steps_in(writer.path) == list(range(1, 300))
-
-
 # -- all sinks -----------------------------------------------------------------------------------------------------------------
 
 

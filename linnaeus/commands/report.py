@@ -1,5 +1,5 @@
 """`linnaeus report RUN...`: write report.html of runs from their files, at any time."""
 
-from linnaeus.reporting.html_report import main
+from linnaeus.reporting.results import main
 
 __all__ = ["main"]

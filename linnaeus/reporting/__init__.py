@@ -1,8 +1,7 @@
 """Output of a run: console, train.log, metrics.jsonl, W&B, TensorBoard, progress reports, summary.json, report.html, the plan."""
 
 from linnaeus.reporting.console import ProgressDisplay, attach_log_file, setup_logging
-from linnaeus.reporting.html_report import write_report
+from linnaeus.reporting.results import write_report, write_summary
 from linnaeus.reporting.rows import LogSinks, RowWriter
-from linnaeus.reporting.summary import write_summary
 
 __all__ = ["LogSinks", "ProgressDisplay", "RowWriter", "attach_log_file", "setup_logging", "write_report", "write_summary"]

@@ -44,8 +44,8 @@ SCOPES: dict[str, str | Callable[[tuple[Any, ...]], str]] = {
     "linnaeus.checkpoint.format:save_checkpoint": "save",
     "linnaeus.checkpoint.retention:prune": "prune",
     "linnaeus.checkpoint.retention:rename_newer": "set aside",
-    "linnaeus.reporting.html_report:write_report": "report",
-    "linnaeus.reporting.summary:write_summary": "summary",
+    "linnaeus.reporting.results:write_report": "report",
+    "linnaeus.reporting.results:write_summary": "summary",
     "linnaeus.train.restore:restore": "restore",
 }
 # Calls of these are about a checkpoint whose step is their second argument: in the writer's thread, the run may be further.
@@ -112,9 +112,9 @@ PLACES = (
     Place(BETWEEN, "taken, not saved", "linnaeus.train.validation:apply_results", after=True),
     Place(END, "training done", "linnaeus.train.finish:final_validations"),
     Place(END, "before the end is written", "linnaeus.train.finish:finish"),
-    Place(END, "before the summary", "linnaeus.reporting.summary:write_summary"),
+    Place(END, "before the summary", "linnaeus.reporting.results:write_summary"),
     Place(END, "summary written, not renamed", "os:replace", within="summary"),
-    Place(END, "after the summary", "linnaeus.reporting.summary:write_summary", after=True),
+    Place(END, "after the summary", "linnaeus.reporting.results:write_summary", after=True),
     Place(END, "before the report", "linnaeus.train.outputs:Outputs.write_report"),
     Place(END, "report drawn, not written", "linnaeus.reporting.page:page", after=True),
     Place(END, "report written, not renamed", "os:replace", within="report"),

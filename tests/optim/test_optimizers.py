@@ -75,8 +75,7 @@ def test_fused_optimizers_equal_torch_to_the_bit(name, dtype):
         for group in reference.param_groups:
             group["lr"] = 0.01 * scale
         reference.step()
-    for p, q in zip(own.parameters(), other.parameters(), strict=True):
-        assert torch.equal(p, q)
+    assert unequal(own.state_dict(), other.state_dict()) == []
 
 
 def test_unfused_adamw_agrees_and_has_the_same_state_format():
@@ -134,28 +133,27 @@ def test_selection_on_the_device_equals_the_direct_check(name):
         fill_gradients(model, step, math.nan if bad else None), fill_gradients(twin, step, math.nan if bad else None)
         found = torch.tensor(float(bad))
         for optimizer in own.optimizers:
-            if isinstance(optimizer, TorchOptimizer):
-                for group, scale in zip(optimizer.optimizer.param_groups, optimizer.lr_scales, strict=True):
-                    group["lr"] = own.lr * scale
-                with torch.no_grad():
+            with torch.no_grad():
+                if isinstance(optimizer, TorchOptimizer):
+                    for group, scale in zip(optimizer.optimizer.param_groups, optimizer.lr_scales, strict=True):
+                        group["lr"] = own.lr * scale
                     optimizer.step_and_select(found)
-            else:
-                with torch.no_grad():
+                else:
                     optimizer.step([p.grad for p in optimizer.params], True, own.lr, found, None)
         direct.step(found)
     assert unequal(snapshot(model, own), snapshot(twin, direct)) == []
 
 
-def test_divisor_divides_gradients_of_every_optimizer():
-    for name in CONFIGS:
-        a, b = make_model(), make_model()
-        first, second = built(CONFIGS[name], a), built(CONFIGS[name], b)
-        fill_gradients(a, 0), fill_gradients(b, 0)
-        for p in b.parameters():
-            p.grad.mul_(8)
-        first.step(), second.step(torch.tensor(0.0), torch.tensor(8.0))
-        for p, q in zip(a.parameters(), b.parameters(), strict=True):
-            assert torch.equal(p, q) and torch.equal(p.grad, q.grad), name
+def test_divisor_divides_gradients(name):
+    results = []
+    for divisor in (1.0, 8.0):
+        model = make_model()
+        fill_gradients(model, 0)
+        for p in model.parameters():
+            p.grad.mul_(divisor)
+        built(CONFIGS[name], model).step(torch.tensor(0.0), torch.tensor(divisor))
+        results.append({n: (p, p.grad) for n, p in model.named_parameters()})
+    assert unequal(*results) == []
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "adamw_unfused"])

@@ -14,8 +14,8 @@ import pytest
 from linnaeus.reporting import LogSinks, write_report, write_summary
 from linnaeus.reporting.charts import Chart, Scale, element, nice_ticks
 from linnaeus.reporting.curves import line_chart, smooth, thin
-from linnaeus.reporting.html_report import main
 from linnaeus.reporting.metric_tables import column_name, passes_and_tasks
+from linnaeus.reporting.results import main
 
 FINAL = {
     "val/order/top1": 0.9731,

@@ -1,4 +1,4 @@
-"""report.html: the results of a run as one page, made from the files of its directory alone.
+"""The results of a run: summary.json for programs, and report.html, one page made from the files of the run directory alone.
 
     linnaeus report outputs/<experiment>/<run name>
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -24,6 +25,29 @@ from linnaeus.reporting.page import page
 from linnaeus.reporting.rows import read_rows
 
 FIRST, LAST = "<!-- sections of the workload -->", "<!-- end of the sections of the workload -->"
+STATUSES = ("running", "finished", "stopped_early", "interrupted", "failed")
+DEFAULTS: dict[str, Any] = {"best": {}, "final": {}, "samples_per_second": None, "wall_seconds": None}
+
+
+def write_summary(path: Path | str, status: str, global_step: int, **values: Any) -> None:
+    """Write summary.json to `path`, at each change of status. NaN and infinities become null.
+
+    Of `values`, `best` is `{monitor: {value, global_step}}`, `final` are metrics such as `val/species/top1`, and `wall_seconds` is that of
+    all launches."""
+    assert status in STATUSES, status
+    content = {"status": status, "global_step": global_step} | DEFAULTS | values
+    write_atomic(path, json.dumps(_strict(content), indent=2, allow_nan=False) + "\n")
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# -- report.html ----------------------------------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

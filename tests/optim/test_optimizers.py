@@ -144,6 +144,7 @@ def test_selection_on_the_device_equals_the_direct_check(name):
     assert unequal(snapshot(model, own), snapshot(twin, direct)) == []
 
 
+@pytest.mark.parametrize("name", CONFIGS)
 def test_divisor_divides_gradients(name):
     results = []
     for divisor in (1.0, 8.0):

@@ -30,7 +30,7 @@ from linnaeus.train.state import Training
 from tests import fork_server, runs, watching
 from tests.optim.test_growth_runs import GROWING
 from tests.train.test_freezing import FROZEN
-from tests.weighting.test_runs import WEIGHTINGS, settings
+from tests.weighting.test_runs import LENGTH, WEIGHTINGS
 
 STATEFUL = ["trainer.ema_decay=0.9", "weighting=gradnorm", "weighting.every=[2steps]", "debug.batch_hashes=true"]
 STATEFUL += ["lr_scheduler=plateau", "lr_scheduler.monitor=val_ema/loss", "lr_scheduler.patience=0", "lr_scheduler.min_delta=9"]
@@ -47,7 +47,8 @@ REFERENCES: dict[str, tuple[str, list[str]]] = {  # name -> workload of `tests.r
     "growing": ("vectors", GROWING),
     "language": ("language", GROWING),
     "frozen": ("vectors", [*FROZEN, "schedule.checkpoint=[3steps]"]),
-    **{name: ("vectors", settings(name, *WEIGHTED)) for name in WEIGHTINGS},
+    **{name: ("vectors", [*LENGTH, *options, "model.batch_norm=true", *WEIGHTED]) for name, options in WEIGHTINGS.items()},
+    "surgery": ("vectors", [*LENGTH, *WEIGHTINGS["surgery"], "trainer.micro_batch_size=32", "model.batch_norm=true", *WEIGHTED]),
 }
 
 

@@ -6,6 +6,7 @@
     python main.py plan=true                         the whole schedule, nothing trained
     python main.py -m seed=0,1,2                     a sweep
     python main.py --help                            every key with its type, value and meaning
+    python main.py --cfg job                         the configuration as YAML
 
 The same command continues a run that has ended at any instant. This file is the table of contents: it builds the parts in the order
 in which they depend on each other and runs the epochs. The loop is `linnaeus/train/loop.py`.
@@ -13,15 +14,12 @@ in which they depend on each other and runs the epochs. The loop is `linnaeus/tr
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linnaeus.config import Config
     from linnaeus.distributed.signals import StopRequest
-
-os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises exceptions instead of printing them, so that an error can be one line
 
 EXIT_FINISHED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 2, 75
 
@@ -104,43 +102,32 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
         directory.release()
 
 
-def hydra_main() -> int:
-    """Let Hydra handle `--cfg`, `--info` and its other flags. Return the exit status."""
-    import hydra
-
-    from linnaeus.config import CONF
-
-    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda composed: None)()
-    return EXIT_FINISHED
-
-
 def main() -> int:
     """Read the command line; train, sweep or print help. Return the exit status. A mistake of the user is one line and status 2."""
-    from linnaeus.config.command_line import for_hydra, parse_command_line, refuse_sweep_under_launcher
+    from linnaeus.config.command_line import parse_command_line
     from linnaeus.config.load import typed_config
     from linnaeus.config.messages import user_errors
     from linnaeus.config.shared import shared_config
     from linnaeus.distributed import die_with_launcher, launched
     from linnaeus.rundir.repeat import compose_run
-    from linnaeus.sweep import sweep
 
     if launched():
         die_with_launcher()
     with user_errors(EXIT_USAGE):
         options = parse_command_line(sys.argv[1:])
-        if options.help:
-            from linnaeus.config.help import print_help
+        if options.help or options.cfg:
+            from linnaeus.config.help import config_text, help_text, print_page
 
-            print_help(typed_config(compose_run(options.overrides, options.config_dir, missing_ok=True)))
+            tree = compose_run(options.overrides, options.config_dir, missing_ok=True)
+            print_page(help_text(typed_config(tree)) if options.help else config_text(tree, options.package))
             return EXIT_FINISHED
-        refuse_sweep_under_launcher(options, os.environ)
-        if options.cfg or options.info or options.hydra_help or options.shell_completion:
-            sys.argv[1:] = for_hydra(sys.argv[1:], options)
-            return hydra_main()
-        if options.multirun:
-            return sweep(options)
-        config = shared_config(lambda: compose_run(options.overrides, options.config_dir))
-        return run(config, options.config_dir) if config.launch.name == "process" else sweep(options)
+        if not options.multirun:
+            config = shared_config(lambda: compose_run(options.overrides, options.config_dir))
+            if config.launch.name == "process":
+                return run(config, options.config_dir)
+        from linnaeus.sweep.run_sweep import sweep
+
+        return sweep(options)
 
 
 if __name__ == "__main__":

@@ -1,76 +1,73 @@
-"""`python main.py --help`: every key of the configuration with its type, default and meaning."""
+"""The pages of `python main.py --help`, every key with its type, value and meaning, and of `--cfg job`, the configuration as YAML."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
-import types
 import typing
 from collections.abc import Iterator
 from typing import Any
 
-from linnaeus.config.load import CONF, entry_schema
+from linnaeus.config.load import group_files
 from linnaeus.config.schema import FROM, FROM_MEANING, Config
+from linnaeus.config.setting import entry_type
+from linnaeus.errors import ConfigError
 
 
 def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
     """Yield (key, type, value, meaning) of every key of a composed config, depth first. `run.from` comes first in its group; the keys of a
     mapping's entries follow the mapping, those of NAME if it has no entry."""
-    for row in _walk(config, ""):
+    for row in _walk(Config, config, ""):
         if row[0] == "run.name":
             yield FROM, "str or null", "null", FROM_MEANING
         yield row
 
 
-def _walk(node: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    hints = typing.get_type_hints(type(node))
-    for field in dataclasses.fields(node):
-        value, key = getattr(node, field.name), f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(value):
-            yield from _walk(value, key + ".")
-            continue
-        entry = entry_schema(hints[field.name])
-        if entry is None:
-            yield _row(key, field, hints[field.name], _shown(value))
-        else:
-            yield key, "mapping from names to such keys, or null", ", ".join(value or ()) or "{}", field.metadata["meaning"]
-            for name, one in (value or {}).items():
-                yield from _walk(one, f"{key}.{name}.")
-            if not value:
-                yield from _of_an_entry(entry, f"{key}.NAME.")
-
-
-def _of_an_entry(cls: type, prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the keys that an entry of a mapping may have, with their defaults."""
+def _walk(cls: Any, node: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the rows of a class with the values of `node`, or with its defaults for an entry that does not exist (None)."""
+    hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        needed = field.default_factory is dataclasses.MISSING
-        value = "?" if needed else _shown(typing.cast(Any, field.default_factory)())
-        yield _row(f"{prefix}{field.name}", field, typing.get_type_hints(cls)[field.name], value)
+        key, meta = f"{prefix}{field.name}", field.metadata
+        value = _default(field) if node is None else getattr(node, field.name)
+        entry = entry_type(hints[field.name])
+        if dataclasses.is_dataclass(value):
+            yield from _walk(type(value), value, key + ".")
+        elif dataclasses.is_dataclass(entry):
+            yield key, "mapping from names to such keys, or null", ", ".join(value or ()) or "{}", meta["meaning"]
+            for name, one in (value or {"NAME": None}).items():
+                yield from _walk(entry, one, f"{key}.{name}.")
+        else:
+            kind = "|".join(meta["choices"]) or ("duration" if meta["duration"] else _type_name(hints[field.name]))
+            yield key, kind, json.dumps(value) if value is None or isinstance(value, bool) else str(value), meta["meaning"]
 
 
-def _row(key: str, field: dataclasses.Field, annotation: Any, value: str) -> tuple[str, str, str, str]:
-    meta = field.metadata
-    kind = "|".join(meta["choices"]) if meta["choices"] else "duration" if meta["duration"] else _type_name(annotation)
-    return key, kind, value, meta["meaning"]
+def _default(field: dataclasses.Field) -> Any:
+    return "?" if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _type_name(annotation: Any) -> str:
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        return " or ".join("null" if a is type(None) else _type_name(a) for a in typing.get_args(annotation))
-    return (
-        annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation).replace("typing.", "")
-    )
+    name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return name.replace("typing.", "").replace(" | ", " or ").replace("None", "null")
 
 
-def _shown(value: Any) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
+def config_text(tree: dict[str, Any], package: str | None) -> str:
+    """Return a composed configuration, or only its group or mapping `package`, as YAML. Raise `ConfigError` if that does not exist."""
+    from omegaconf import OmegaConf
+
+    node: Any = tree
+    for name in package.split(".") if package else ():
+        node = node.get(name) if isinstance(node, dict) else None
+    if not isinstance(node, dict):
+        raise ConfigError(f"--package {package} is not a group or a mapping of the configuration; leave it out to print every key")
+    return OmegaConf.to_yaml(OmegaConf.create(node)).rstrip("\n")
 
 
-def print_help(config: Config) -> None:
-    """Print the help page; its reader may close the pipe early (`| head`)."""
+def print_page(text: str) -> None:
+    """Print a page; its reader may close the pipe early (`| head`)."""
     try:
-        print(help_text(config), flush=True)
+        print(text, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
 
@@ -85,6 +82,7 @@ def help_text(config: Config) -> str:
         "  python main.py plan=true                              print the schedule, train nothing",
         "  python main.py -m seed=1,2,3                          a sweep",
         "  python main.py --help model=timm                      this page, for another choice",
+        "  python main.py --cfg job [--package GROUP]            the configuration, or one group of it, as YAML",
         "",
         "Every key, its type, value here, and meaning:",
     ]
@@ -96,9 +94,5 @@ def help_text(config: Config) -> str:
             group = head
         lines += [f"  {key} = {value}", f"      {kind}: {meaning}"]
     lines += ["", "Groups and their variants:"]
-    lines += [
-        f"  {folder.name}: {', '.join(sorted(f.stem for f in folder.glob('*.yaml')))}"
-        for folder in sorted(CONF.iterdir())
-        if folder.is_dir()
-    ]
+    lines += [f"  {group}: {', '.join(file.stem for file in files)}" for group, files in group_files().items()]
     return "\n".join(lines)

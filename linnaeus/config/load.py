@@ -9,17 +9,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import operator
 import types
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from linnaeus.config.metric_directions import known_direction, workload_module
-from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, same_for_hydra
-from linnaeus.config.registry import config_classes, import_here, import_plugins
-from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config, RunConfig
-from linnaeus.config.schema_optimization import PlateauConfig
+from linnaeus.config.monitors import with_monitors
+from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out
+from linnaeus.config.registry import import_here, import_plugins, registered_parts, workload_module
+from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CONF = (Path(__file__).parents[1] / "conf").resolve()  # a link to conf/ at the top level; a folder in an installed package
+
+# limit in `setting` -> (its comparison, its words in an error)
+_LIMITS = {
+    "low": (operator.ge, "at least"),
+    "high": (operator.le, "at most"),
+    "above": (operator.gt, "more than"),
+    "below": (operator.lt, "less than"),
+}
 
 
 def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Config:
@@ -39,26 +47,14 @@ def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = 
     adds a folder of further groups. With `missing_ok` a required key that is not given has the value `???`."""
     from omegaconf import OmegaConf
 
-    _check_folder(config_dir)
     composed, variants = _composed(overrides, config_dir)
     apply_typed(composed, variants, overrides)
     return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok))
 
 
-def compose_for_hydra(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
-    """Return overrides with which Hydra's own application (--cfg, --info) shows what `compose_tree` returns for `overrides`."""
-    _check_folder(config_dir)
-    return same_for_hydra(*_composed(overrides, config_dir), overrides)
-
-
 def keys_left_out(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
     """Return the keys of the experiment file that do not apply to the groups chosen by `overrides`."""
     return left_out(*_composed(overrides, config_dir), overrides)
-
-
-def _check_folder(config_dir: Path | str | None) -> None:
-    if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir: {config_dir} does not exist; give a folder of config groups like conf/")
 
 
 def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[DictConfig, dict[str, dict[str, type]]]:
@@ -67,6 +63,8 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir: {config_dir} does not exist; give a folder of config groups like conf/")
     extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = hydra_compose("config", [*as_hydra_takes(overrides), *extra])
@@ -90,8 +88,10 @@ def variants_of(workload: str) -> dict[str, dict[str, type]]:
         module = import_here(workload_module(workload) + ".config")
     except ModuleNotFoundError as error:
         raise ConfigError(f"workload.name is {workload!r}, which cannot be imported ({error})") from None
-    known, added = {**VARIANTS, **module.SCHEMAS}, config_classes()
-    return {group: {**classes, **added.get(group, {})} for group, classes in known.items()}
+    return {
+        group: {**classes, **{name: part.config for name, part in registered_parts(group).items() if part.config is not None}}
+        for group, classes in {**VARIANTS, **module.SCHEMAS}.items()
+    }
 
 
 def typed_config(tree: Any) -> Config:
@@ -104,23 +104,16 @@ def typed_config(tree: Any) -> Config:
     for group in WORKLOAD_GROUPS:
         if group not in variants and tree.get(group) is not None:
             raise ConfigError(f"{group}: the {workload} workload does not have this group; set {group}=null")
-    config = settled(_build(Config, tree, "", variants))
-    check_start(config.run)
-    check_sections(config.logger.report_sections)
+    config = with_monitors(_build(Config, tree, "", variants))
+    _check_combinations(config)
+    if config.run.experiment is None:
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, experiment=config.data.name))
     return config
 
 
-def check_sections(names: Sequence[str]) -> None:
-    """Raise `ConfigError` for an empty list of report sections or a repeated one."""
-    if not names:
-        raise ConfigError("logger.report_sections is []; name at least one section, or set schedule.report=[] for no reports")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"logger.report_sections names {twice} twice; name it once")
-
-
-def check_start(run: RunConfig) -> None:
-    """Raise `ConfigError` for a run with two starting points, and for an init option without effect."""
+def _check_combinations(config: Config) -> None:
+    """Raise `ConfigError` for settings without effect, settings that exclude each other, and report sections that are empty or repeated."""
+    run, sections = config.run, config.logger.report_sections
     if run.init_from is not None and run.resume not in ("auto", "never"):
         raise ConfigError(
             f"run.init_from={run.init_from} and run.resume={run.resume} exclude each other: the first loads only weights into a new run, "
@@ -129,40 +122,14 @@ def check_start(run: RunConfig) -> None:
     for key, names in (("run.init_allow", run.init_allow), ("run.init_skip", run.init_skip)):
         if names and run.init_from is None:
             raise ConfigError(f"{key}=[{','.join(names)}] has no effect without run.init_from; give that, or leave it out")
+    if not sections:
+        raise ConfigError("logger.report_sections is []; name at least one section, or set schedule.report=[] for no reports")
+    twice = next((name for name in sections if sections.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"logger.report_sections names {twice} twice; name it once")
 
 
-def settled(config: Config) -> Config:
-    """Return the config with derived values filled in: names and directions of monitored metrics, the experiment's name."""
-    config = name_averaged_metrics(config)
-    schedule, stop = config.schedule, config.schedule.early_stop
-    workload = config.workload.name
-    stop = dataclasses.replace(stop, mode=known_direction(stop.mode, stop.monitor, workload))
-    best = known_direction(schedule.best_mode, schedule.best_monitor, workload)
-    schedule = dataclasses.replace(schedule, best_mode=best, early_stop=stop)
-    scheduler = config.lr_scheduler
-    if isinstance(scheduler, PlateauConfig):
-        scheduler = dataclasses.replace(scheduler, mode=known_direction(scheduler.mode, scheduler.monitor, workload))
-    run = dataclasses.replace(config.run, experiment=config.data.name if config.run.experiment is None else config.run.experiment)
-    return dataclasses.replace(config, schedule=schedule, lr_scheduler=scheduler, run=run)
-
-
-def name_averaged_metrics(config: Config) -> Config:
-    """Return the config with `val/...` replaced by `val_ema/...` in monitored metrics if averaged weights are validated. Other names of the
-    wrong weights are refused later, when all metrics are known."""
-    if config.trainer.ema_decay is None or not config.trainer.ema_validate:
-        return config
-
-    def named(group: Any, key: str) -> Any:
-        metric = getattr(group, key)
-        plain = metric.startswith("val") and not metric.startswith("val_ema")
-        return dataclasses.replace(group, **{key: metric.replace("val", "val_ema", 1)}) if plain else group
-
-    schedule = dataclasses.replace(named(config.schedule, "best_monitor"), early_stop=named(config.schedule.early_stop, "monitor"))
-    scheduler = named(config.lr_scheduler, "monitor") if hasattr(config.lr_scheduler, "monitor") else config.lr_scheduler
-    return dataclasses.replace(config, schedule=schedule, lr_scheduler=scheduler)
-
-
-def schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str, type]]) -> type | None:
+def _schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str, type]]) -> type | None:
     """Return the dataclass of a key's value, None for a plain value."""
     if key in variants:
         name = tree.get("name") if isinstance(tree, dict) else None
@@ -171,14 +138,6 @@ def schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str
             raise ConfigError(f"{key}.name is {name!r}; it must be one of {', '.join(sorted(variants[key]))}; {hint}")
         return variants[key][name]
     return annotation if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) else None
-
-
-def entry_schema(annotation: Any) -> type | None:
-    """Return the dataclass of a mapping's entries, as in `dict[str, PhaseConfig] | None`; None for anything else."""
-    for one in (annotation, *typing.get_args(annotation)):
-        if typing.get_origin(one) is dict and dataclasses.is_dataclass(entry := typing.get_args(one)[1]):
-            return cast(type, entry)
-    return None
 
 
 def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type]]) -> Any:
@@ -200,7 +159,7 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
         if name not in tree:
             raise ConfigError(f"{key} is missing ({f.metadata['meaning']})")
         value = tree[name]
-        nested = schema_at(key, hints[name], value, variants)
+        nested = _schema_at(key, hints[name], value, variants)
         values[name] = _build(nested, value, key, variants) if nested else _value(key, value, hints[name], f.metadata)
     return cls(**values)
 
@@ -247,14 +206,9 @@ def _check_limits(key: str, value: Any, meta: Any) -> None:
         return
     if not math.isfinite(value):
         raise ConfigError(f"{key} is {value}; it must be finite")
-    if meta["low"] is not None and value < meta["low"]:
-        raise ConfigError(f"{key} is {value}; it must be at least {meta['low']}")
-    if meta["high"] is not None and value > meta["high"]:
-        raise ConfigError(f"{key} is {value}; it must be at most {meta['high']}")
-    if meta["above"] is not None and value <= meta["above"]:
-        raise ConfigError(f"{key} is {value}; it must be more than {meta['above']}")
-    if meta["below"] is not None and value >= meta["below"]:
-        raise ConfigError(f"{key} is {value}; it must be less than {meta['below']}")
+    for name, (is_within, words) in _LIMITS.items():
+        if meta[name] is not None and not is_within(value, meta[name]):
+            raise ConfigError(f"{key} is {value}; it must be {words} {meta[name]}")
 
 
 def _coerce(key: str, value: Any, annotation: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Errors as one line on stderr, with the exit status: ours, Hydra's, OmegaConf's and YAML's."""
+"""Errors as one line on stderr, with the exit status: of this program, Hydra, OmegaConf and the YAML reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_FOR_LINE = timedelta(seconds=20)  # a rank that exits earlier would make th
 
 @contextlib.contextmanager
 def user_errors(status: int) -> Iterator[None]:
-    """Turn errors of the user, found by us or by Hydra, into one line on stderr and `SystemExit(status)`."""
+    """Turn errors of the user, found by this program or by Hydra, into one line on stderr and `SystemExit(status)`."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -29,16 +29,14 @@ def user_errors(status: int) -> Iterator[None]:
     try:
         yield
         return
-    except ConfigError as error:
-        line = " ".join(str(error).split())
     except (FloatingPointError, RunFailed) as error:  # FloatingPointError: the run diverged
         line, status = " ".join(str(error).split()), 1
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        line = one_line(error)
+    except (ConfigError, HydraException, OmegaConfBaseException, YAMLError) as error:
+        line = explain(error)
     except ValueError as error:
         if not _raised_in_hydra(error):
             raise
-        line = one_line(error)
+        line = explain(error)
     report(line)
     raise SystemExit(status)
 
@@ -83,16 +81,16 @@ def _one_of_those_that_report(line: str, rank: int) -> Iterator[bool]:
                 store.wait([f"{name}/printed"], WAIT_FOR_LINE)
 
 
-def one_line(error: Exception) -> str:
-    """Return the message of Hydra, OmegaConf or the YAML reader as one line, with the fix where it is known."""
+def explain(error: Exception) -> str:
+    """Return an error as one line: the message of a `ConfigError`, or that of Hydra, OmegaConf or the YAML reader with the fix where it is
+    known."""
     text = str(error).strip() or str(error.__cause__)
     override = getattr(error, "override", None)
     if isinstance(override, str):
-        return _unreadable(override)
-    for pattern, explain in _EXPLAINED:
-        found = re.search(pattern, text, re.S)
-        if found:
-            return " ".join(explain(found).split())
+        text = _unreadable(override)
+    elif not isinstance(error, ConfigError):
+        matches = ((re.search(pattern, text, re.S), message) for pattern, message in _EXPLAINED)
+        text = next((message(found) for found, message in matches if found), text)
     return " ".join(text.split())
 
 
@@ -104,12 +102,6 @@ def _unreadable(override: str) -> str:
     return f"{override!r} cannot be read; close its brackets, or quote a text with special characters: {key}='\"{value}\"'"
 
 
-def _unknown_key(found: re.Match[str]) -> str:
-    if found[1] == "run.from":
-        return "run.from is not part of Hydra's composition, which --cfg and --info show; the configuration is in the file that it names"
-    return f"unknown key {found[1]}; {nearest_key(found[1])}"
-
-
 def _unknown_choice(found: re.Match[str]) -> str:
     group, _, name = found[1].rpartition("/")
     choices = found[2].split()
@@ -117,9 +109,12 @@ def _unknown_choice(found: re.Match[str]) -> str:
     return f"there is no {group}={name}; {f'did you mean {close[0]}? There are' if close else 'choose one of'} {', '.join(choices)}"
 
 
-# (pattern in the message, our message instead); the first match counts.
+# (pattern in the message, the message that replaces it); the first match counts.
 _EXPLAINED = (
-    (r"Could not (?:override|delete from config\.|append override|delete|load) '([^']+)'", _unknown_key),
+    (
+        r"Could not (?:override|delete from config\.|append override|delete|load) '([^']+)'",
+        lambda m: f"unknown key {m[1]}; {nearest_key(m[1])}",
+    ),
     (r"Could not append to config\. An item is already at '([^']+)'", lambda m: f"+{m[1]}: the key exists already; leave the + out"),
     (r"Could not find '([^']+)'\s+Available options in '[^']*':\s+(.*?)\s*Config search path", _unknown_choice),
     (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),

@@ -13,13 +13,13 @@ import dataclasses
 import functools
 import logging
 import re
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import KEY
 from linnaeus.config.schema import Config
+from linnaeus.config.setting import entry_type
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -29,8 +29,8 @@ Variants = Mapping[str, Mapping[str, type]]
 
 log = logging.getLogger("linnaeus")
 _BRACES = re.compile(r"\s*[\w.-]+\s*=\s*\{")
-# Three names deep Hydra adds nothing that is not there yet. What may be there is ours to check, but for a null: it would leave no trace
-# of an entry whose name is mistyped.
+# Hydra refuses to add a key three names deep. With `++` it adds the key, and `typed_config` checks it. Except null: it would hide an
+# entry whose name is mistyped.
 _DEEP = re.compile(r"\s*(?!hydra\.)([\w-]+\.[\w-]+)\.([\w-]+\.|[^=]*=(?!\s*null\s*$))")
 
 
@@ -41,29 +41,25 @@ def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
 
 def _may_add(text: str) -> bool:
     deep = _DEEP.match(text)
-    return deep is not None and not dataclasses.is_dataclass(_annotation({}, {}, deep[1]))  # whose keys are all there
+    return deep is not None and not dataclasses.is_dataclass(_annotation({}, {}, deep[1]))  # all keys of a dataclass exist
 
 
 def apply_typed(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> None:
     """Apply the precedence rules to Hydra's composition, in place. `variants`: group -> name -> dataclass."""
+    from omegaconf import open_dict
+
     whole = given_whole(config, variants, overrides)
     if whole:
         empty(config, whole)
         apply_values(config, overrides)
     surplus = left_out(config, variants, overrides)
-    for key in surplus:
-        _take_away(config, key)
+    for group, name in (key.split(".") for key in surplus):
+        with open_dict(config):
+            del config[group][name]
     if surplus:
         choices = typed(overrides)
         named = [f"{key} ({key.partition('.')[0]}={choices[key.partition('.')[0]]})" for key in surplus]
         note(f"settings of the experiment that do not apply, left out: {', '.join(named)}")
-
-
-def same_for_hydra(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> list[str]:
-    """Return overrides with which Hydra alone composes the result of `apply_typed`."""
-    emptied = [f"++{key}=null" for key in given_whole(config, variants, overrides)]
-    taken = [text for key in left_out(config, variants, overrides) for text in (f"++{key}=0", f"~{key}")]  # ~ of a null is refused
-    return [*emptied, *as_hydra_takes(overrides), *taken]
 
 
 @functools.cache
@@ -84,16 +80,12 @@ def typed(overrides: Sequence[str]) -> dict[str, str]:
 def given_whole(config: Mapping[str, Any], variants: Variants, overrides: Sequence[str]) -> list[str]:
     """Return the mappings with names of the user's own that overrides give in braces, `schedule.phases.late.data` of
     `schedule.phases.late={data: {...}}` included."""
-    braces = parsed([text for text in overrides if _BRACES.match(text)])
-    return [
-        key
-        for override in braces
-        for key in _mappings_in(override.key_or_group, override.value(), _annotation(config, variants, override.key_or_group))
-    ]
+    braces = [(override.key_or_group, override.value()) for override in parsed([text for text in overrides if _BRACES.match(text)])]
+    return [name for key, value in braces for name in _mappings_in(key, value, _annotation(config, variants, key))]
 
 
 def _mappings_in(key: str, value: Any, annotation: Any) -> Iterator[str]:
-    if _of_entries(annotation) is not None:
+    if entry_type(annotation) is not None:
         yield key
     elif isinstance(value, dict) and dataclasses.is_dataclass(annotation):
         hints = typing.get_type_hints(annotation)
@@ -120,8 +112,6 @@ def apply_values(config: DictConfig, overrides: Sequence[str]) -> None:
 
 def parsed(overrides: Sequence[str]) -> list[Override]:
     """Return overrides parsed by Hydra's grammar."""
-    if not overrides:
-        return []
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     return OverridesParser.create().parse_overrides(list(overrides))
@@ -129,7 +119,7 @@ def parsed(overrides: Sequence[str]) -> list[Override]:
 
 def is_entry(config: Mapping[str, Any], variants: Variants, key: str) -> bool:
     """Return True if a key names an entry of a mapping with names of the user's own."""
-    return _of_entries(_annotation(config, variants, key.rpartition(".")[0])) is not None
+    return entry_type(_annotation(config, variants, key.rpartition(".")[0])) is not None
 
 
 def _annotation(config: Mapping[str, Any], variants: Variants, key: str) -> Any:
@@ -137,15 +127,8 @@ def _annotation(config: Mapping[str, Any], variants: Variants, key: str) -> Any:
     group, *names = key.split(".")
     found = _class_of(config, variants, group) if group in variants else typing.get_type_hints(Config).get(group)
     for name in names:
-        found = typing.get_type_hints(found).get(name) if dataclasses.is_dataclass(found) else _of_entries(found)
+        found = typing.get_type_hints(found).get(name) if dataclasses.is_dataclass(found) else entry_type(found)
     return found
-
-
-def _of_entries(annotation: Any) -> Any:
-    """Return the type of a mapping's entries, as in `dict[str, PhaseConfig] | None`; None if it is not a mapping."""
-    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
-    either = typing.get_args(annotation) if is_union else (annotation,)
-    return next((typing.get_args(one)[1] for one in either if typing.get_origin(one) is dict), None)
 
 
 # -- keys of another choice ----------------------------------------------------------------------------------------------------
@@ -172,11 +155,3 @@ def _class_of(config: Mapping[str, Any], variants: Variants, group: str) -> type
     """Return the dataclass of a group's choice, None if it does not exist."""
     node = config.get(group)
     return variants[group].get(node["name"]) if isinstance(node, Mapping) and "name" in node else None
-
-
-def _take_away(config: DictConfig, key: str) -> None:
-    from omegaconf import open_dict
-
-    group, _, name = key.partition(".")
-    with open_dict(config):
-        del config[group][name]

@@ -59,18 +59,18 @@ def register(group: str, name: str, config: type | None = None, *, direction: st
 
 
 def registered(group: str, name: str) -> Part | None:
-    """Return the registered part of this name, None if there is none."""
+    """Return the registered part of this name, None if it does not exist."""
     return _parts[group].get(name)
 
 
 def registered_parts(group: str) -> dict[str, Part]:
-    """Return name -> part of a group."""
-    return dict(_parts[group])
+    """Return name -> part of a group, empty for a group that cannot be extended."""
+    return dict(_parts.get(group, {}))
 
 
-def config_classes() -> dict[str, dict[str, type]]:
-    """Return group -> name -> configuration class of all registered parts."""
-    return {group: {name: part.config for name, part in parts.items() if part.config is not None} for group, parts in _parts.items()}
+def workload_module(name: str) -> str:
+    """Return the package of a workload: one of this program by its short name, any other by its dotted path."""
+    return name if "." in name else f"linnaeus.workloads.{name}"
 
 
 def import_plugins(names: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """`setting`: a field of a configuration class with its meaning and limits.
 
-Values are in `conf/*.yaml`; types, meanings and limits are in frozen dataclasses. Only entries of a mapping that the user names
+Values are in `conf/*.yaml`; types, meanings and limits are in frozen dataclasses. Only the entries of mappings that the user names
 (`schedule.phases`) are not in `conf/`: `default` is the value of a key that such an entry leaves out.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import types
+import typing
 from typing import Any
 
 Durations = list[str]  # "500steps", "2epochs", "10%", "15min"; an empty list is never
@@ -31,3 +33,10 @@ def setting(
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(metadata=metadata, default_factory=lambda: copy.copy(default))
+
+
+def entry_type(annotation: Any) -> Any:
+    """Return the type of a mapping's entries, as in `dict[str, PhaseConfig] | None`; None if the annotation is not a mapping."""
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    alternatives = typing.get_args(annotation) if is_union else (annotation,)
+    return next((typing.get_args(one)[1] for one in alternatives if typing.get_origin(one) is dict), None)

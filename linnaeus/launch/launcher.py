@@ -12,14 +12,17 @@ from typing import Protocol
 
 from linnaeus.config.load import CONF
 
-MAIN = CONF.parent / "main.py"
+PACKAGE = Path(__file__).resolve().parents[1]
+# The program of a run. In an installed package main.py is in the package directory, and Python would put that directory on sys.path, where
+# its modules `config` and `data` hide a user's own.
+PROGRAM = ["-m", "linnaeus"] if CONF.parent == PACKAGE else [str(CONF.parent / "main.py")]
 EXIT_FINISHED, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 75  # of a run; 2: a mistake in the command; 75: saved and stopped
 POLL_SECONDS = 0.1  # between two polls of all running jobs
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: `python main.py [--config-dir config_dir] overrides...`.
+    """One run: `python main.py [--config-dir config_dir] overrides...`, or `python -m linnaeus ...` of an installed package.
 
     `overrides` are settings as on a command line, without those of `launch` and `sweep`. `directory` is the run directory that they
     lead to. stdout and stderr are appended to `log`, whose folder exists; with `log=None` they go to the console.
@@ -32,7 +35,7 @@ class Job:
 
     def arguments(self) -> list[str]:
         """Return the arguments of `python`."""
-        return [str(MAIN), *(["--config-dir", self.config_dir] if self.config_dir else []), *self.overrides]
+        return [*PROGRAM, *(["--config-dir", self.config_dir] if self.config_dir else []), *self.overrides]
 
 
 class Handle(Protocol):

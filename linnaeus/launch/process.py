@@ -1,4 +1,4 @@
-"""Runs on this machine: `python main.py ...` in its own process, which is killed when the parent process ends.
+"""Runs on this machine: one process each, or one torchrun each. A run is killed when the parent process ends.
 
 Each run has its own session, so Ctrl-C in the terminal reaches only the parent, which forwards it exactly once. Parallel runs on one
 machine get separate GPUs.
@@ -21,10 +21,10 @@ from linnaeus.launch.launcher import Handle, Job
 
 
 class ProcessHandle:
-    """A process and its slot, which determines its GPUs."""
+    """The process of a run, or of its torchrun, and its slot, which determines its GPUs."""
 
-    def __init__(self, process: subprocess.Popen[bytes], slot: int) -> None:
-        self.process, self.slot = process, slot
+    def __init__(self, process: subprocess.Popen[bytes], slot: int, is_torchrun: bool) -> None:
+        self.process, self.slot, self.is_torchrun = process, slot, is_torchrun
         self._stop_requested = False
 
     def poll(self) -> int | None:
@@ -34,29 +34,24 @@ class ProcessHandle:
     def stop(self) -> None:
         if self.poll() is not None:
             return
-        if not self._stop_requested:
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            if self._stop_requested:
+                os.killpg(self.process.pid, signal.SIGKILL)  # the group contains the loader workers
+                return
             self._stop_requested = True
-            self.request_stop()
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # the group contains the loader workers
-
-    def request_stop(self) -> None:
-        """Send SIGTERM to the run."""
-        self.process.send_signal(signal.SIGTERM)
+            # torchrun would give its process ranks only 30 s to save, then kill them
+            for pid in (children(self.process.pid) if self.is_torchrun else []) or [self.process.pid]:
+                os.kill(pid, signal.SIGTERM)
 
     def describe(self) -> str:
-        return f"process {self.process.pid}"
+        return f"{'torchrun' if self.is_torchrun else 'process'} {self.process.pid}"
 
 
 class ProcessLauncher:
-    """Starts at most `max_parallel` runs at a time, one process each."""
+    """Starts at most `max_parallel` runs at a time. `processes`: of each run, under torchrun; None: one process without torchrun."""
 
-    processes = 1
-    handle_type: type[ProcessHandle] = ProcessHandle
-
-    def __init__(self, max_parallel: int) -> None:
-        self.max_parallel = max_parallel
+    def __init__(self, max_parallel: int, processes: int | None = None) -> None:
+        self.max_parallel, self.processes = max_parallel, processes
         self._handles: list[ProcessHandle] = []
 
     def start(self, job: Job) -> Handle:
@@ -73,16 +68,29 @@ class ProcessLauncher:
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, os.getpid()),
             )
-        self._handles.append(self.handle_type(process, slot))
+        self._handles.append(ProcessHandle(process, slot, self.processes is not None))
         return self._handles[-1]
 
     def command(self, job: Job) -> list[str]:
         """Return the arguments of `python`."""
-        return job.arguments()
+        if self.processes is None:
+            return job.arguments()
+        return ["-m", "linnaeus.launch.torchrun", "--standalone", f"--nproc-per-node={self.processes}", *job.arguments()]
 
     def _environment(self, slot: int) -> dict[str, str]:
         gpus = visible_gpus(os.environ) if self.max_parallel > 1 else []
-        return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(assigned_gpus(gpus, slot, self.processes))} if gpus else dict(os.environ)
+        return (
+            {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(assigned_gpus(gpus, slot, self.processes or 1))} if gpus else dict(os.environ)
+        )
+
+
+def children(pid: int) -> list[int]:
+    """Return the ids of the child processes of `pid`, empty where /proc does not list them."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
 
 
 def visible_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:

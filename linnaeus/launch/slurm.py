@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from linnaeus.config.schema_launch import SlurmConfig
+from linnaeus.config.schema import SlurmConfig
 from linnaeus.errors import ConfigError
 from linnaeus.launch.launcher import EXIT_FAILED, Job
 from linnaeus.launch.slurm_job import END_FILE, REQUEUE_FILE, STOP_FILE, settled_status

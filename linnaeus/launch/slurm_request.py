@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.schema_launch import SlurmConfig
+from linnaeus.config.schema import SlurmConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.launch.launcher import Job

@@ -1,57 +1,16 @@
-"""Runs of several processes on this machine, each under its own torchrun.
+"""`python -m linnaeus.launch.torchrun --standalone --nproc-per-node=2 main.py ...`: torchrun with the exit status of the run.
 
-`python -m linnaeus.launch.torchrun --standalone --nproc-per-node=2 main.py ...` is torchrun with the exit status of the run. torchrun
-itself returns 1 and prints a page of text for every end but 0. The parent needs to distinguish saved-and-stopped (75) and a mistake in
-the command (2) from a failure, and the last line of the log should be the run's own.
+torchrun itself returns 1 and prints a page of text for every end but 0. The parent of a sweep needs to distinguish saved-and-stopped (75)
+and a mistake in the command (2) from a failure, and the last line of the log should be the run's own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE, Job, signal_name
-from linnaeus.launch.process import ProcessHandle, ProcessLauncher
-
-
-class TorchrunHandle(ProcessHandle):
-    """The process of torchrun; its children are the process ranks."""
-
-    def request_stop(self) -> None:
-        """Send SIGTERM to the process ranks. torchrun would give them only 30 s to save, then kill them."""
-        for pid in children(self.process.pid) or [self.process.pid]:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(pid, signal.SIGTERM)
-
-    def describe(self) -> str:
-        return f"torchrun {self.process.pid}"
-
-
-class TorchrunLauncher(ProcessLauncher):
-    """Starts at most `max_parallel` runs at a time, `processes` processes each."""
-
-    handle_type = TorchrunHandle
-
-    def __init__(self, processes: int, max_parallel: int) -> None:
-        super().__init__(max_parallel)
-        self.processes = processes
-
-    def command(self, job: Job) -> list[str]:
-        return ["-m", "linnaeus.launch.torchrun", "--standalone", f"--nproc-per-node={self.processes}", *job.arguments()]
-
-
-def children(pid: int) -> list[int]:
-    """Return the ids of the child processes of `pid`, empty where /proc does not list them."""
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
+from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE, signal_name
 
 
 def main(arguments: Sequence[str]) -> int:

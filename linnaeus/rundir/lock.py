@@ -25,10 +25,11 @@ EXIT_TIMEOUT = 5.0  # seconds until a killed owner has released the lock: its ma
 
 
 class RunLock:
-    """Call `acquire()` at the start of a run and `release()` at its end. A daemon thread touches the file in between."""
+    """Call `acquire()` at the start of a run and `release()` at its end. A daemon thread touches the file in between. `kind`: run, or sweep
+    for the directory of a sweep."""
 
-    def __init__(self, path: Path, touch_interval: float = TOUCH_INTERVAL) -> None:
-        self.path, self.touch_interval = path, touch_interval
+    def __init__(self, path: Path, touch_interval: float = TOUCH_INTERVAL, kind: str = "run") -> None:
+        self.path, self.touch_interval, self.kind = path, touch_interval, kind
         self._descriptor: int | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -76,7 +77,8 @@ class RunLock:
 
     def _in_use(self, owner: dict[str, Any] | None) -> ConfigError:
         holder = f"process {owner['pid']} on {owner['host']} since {owner['since']}" if owner else "another process"
-        return ConfigError(f"run.name: {self.path.parent} is in use by {holder}; stop that run or choose another run.name")
+        hint = f"stop that {self.kind} or choose another {self.kind}.name"
+        return ConfigError(f"{self.kind}.name: {self.path.parent} is in use by {holder}; {hint}")
 
     def _touch(self) -> None:
         while not self._stop.wait(self.touch_interval):

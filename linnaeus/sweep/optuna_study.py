@@ -30,13 +30,13 @@ class OptunaStudy(TrialSource):
     record_before_start = True  # the next start compares its proposals with sweep.json
 
     def __init__(self, request: Request) -> None:
+        super().__init__()
         optuna = import_optuna()
         assert request.sweep.trials is not None
         if not request.parameters:
             raise ConfigError("sweep=optuna has nothing to search; set a parameter, as in optimizer.lr='tag(log,interval(1e-4,1e-1))'")
         self.first = check_values(request)
         self.request, self.metric, self.total = request, metric_of(request.sweep, self.first.config), request.sweep.trials
-        self.trials = []
         self.after: list[int] = []
         self._distributions = {p.key: _distribution(p) for p in request.parameters}
         self._study = optuna.create_study(
@@ -53,14 +53,14 @@ class OptunaStudy(TrialSource):
                 raise ConfigError(f"sweep.name: that study has {key} {saved.get(key)}, not {header[key]}; choose another sweep.name")
         self._saved = saved.get("trials", [])
 
-    def next(self, results: Mapping[int, TrialResult]) -> Trial | None:
+    def next(self) -> Trial | None:
         number = len(self.trials) + 1
         if number > self.total:
             return None
-        saved = self._saved[number - 1] if number <= len(self._saved) else None
+        saved = self._saved_row(number)
         after = saved["after"] if saved else max(self._results_added, number - self.request.sweep.parallel)
         while self._results_added < after:
-            result = results.get(self._results_added + 1)
+            result = self.results.get(self._results_added + 1)
             if result is None or not result.is_final:
                 return None
             self._add_result(result)
@@ -76,15 +76,19 @@ class OptunaStudy(TrialSource):
         return self.trials[-1]
 
     def saved_failure(self, trial: Trial) -> TrialResult | None:
-        """A failure is final once a later proposal was made after it."""
-        saved = self._saved[trial.number - 1] if trial.number <= len(self._saved) else {}
+        """Return a failure that a later proposal depends on."""
+        saved = self._saved_row(trial.number)
         if saved.get("status") == FAILED and any(row["after"] >= trial.number for row in self._saved):
             return TrialResult(FAILED, seconds=saved["seconds"], error=saved["error"])
         return None
 
-    def rows(self, results: Mapping[int, TrialResult]) -> list[dict[str, Any]]:
-        rows = [{**row, "after": after} for row, after in zip(super().rows(results), self.after)]
-        return rows + self._saved[len(rows) :]  # those that an earlier start has proposed and this one not yet
+    def record(self) -> list[dict[str, Any]]:
+        rows = [{**row, "after": after} for row, after in zip(super().record(), self.after)]
+        return rows + self._saved[len(rows) :]  # proposals of an earlier start that are not repeated yet
+
+    def _saved_row(self, number: int) -> dict[str, Any]:
+        """Return a trial in sweep.json at the start, empty if it is not there."""
+        return self._saved[number - 1] if number <= len(self._saved) else {}
 
     def _add_result(self, result: TrialResult) -> None:
         if result.value is None and result.status != FAILED:

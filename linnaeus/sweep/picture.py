@@ -6,15 +6,14 @@ A point per trial, the best one in another colour, and a bar at the mean of tria
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from linnaeus.reporting.charts import BLUE, INK, LETTER, SKY, VERMILION, Chart, Scale, document
 from linnaeus.reporting.formatting import format_tick, format_value, shorten
 from linnaeus.sweep.parameters import Parameter
-from linnaeus.sweep.sweep_files import ranking
-from linnaeus.sweep.trial import Trial, short_value
-from linnaeus.sweep.trial_results import Metric, TrialResult
+from linnaeus.sweep.trial import short_value
+from linnaeus.sweep.trial_source import TrialSource
 
 WIDTH, HEIGHT, COLUMNS = 460, 300, 2  # of a panel with its axes, in pixels; panels beside each other
 LEFT, RIGHT, TOP, BOTTOM, HEAD = 66, 22, 18, 56, 52
@@ -22,21 +21,18 @@ LOG_RATIO = 20.0  # ratio of the largest to the smallest positive value from whi
 MAX_VALUES = 8  # numbers that are labelled one by one; more get round ticks
 
 
-def sweep_picture(
-    parameters: Sequence[Parameter], trials: Sequence[Trial], results: Mapping[int, TrialResult], metric: Metric
-) -> str | None:
+def sweep_picture(parameters: Sequence[Parameter], source: TrialSource) -> str | None:
     """Return the SVG; None without a parameter or without a trial that has a value."""
-    measured = [t for t in ranking(trials, results, metric) if t.number in results and results[t.number].value is not None]
+    measured = [(trial, result.value) for trial, result in source.ranking() if result.value is not None]
     if not measured or not parameters:
         return None
-    values = [results[trial.number].value or 0.0 for trial in measured]
     columns = min(COLUMNS, len(parameters))
     panels = []
     for i, p in enumerate(parameters):
-        points = [(trial.values[p.key], value) for trial, value in zip(measured, values)]
+        points = [(trial.values[p.key], value) for trial, value in measured]
         panels.append(_panel(p, points, i % columns * WIDTH, HEAD + i // columns * HEIGHT))
-    panels[0].text(20, 26, metric.name, colour=INK, font_size="16", font_weight="bold")
-    best = f"best: trial {measured[0].number}, {short_value(repr(values[0]))}"
+    panels[0].text(20, 26, source.metric.name, colour=INK, font_size="16", font_weight="bold")
+    best = f"best: trial {measured[0][0].number}, {short_value(repr(measured[0][1]))}"
     panels[0].text(20, 46, best, colour=VERMILION)
     height = HEAD + math.ceil(len(parameters) / columns) * HEIGHT
     return document(columns * WIDTH, height, (part for panel in panels for part in panel.parts))
@@ -45,7 +41,7 @@ def sweep_picture(
 def _panel(p: Parameter, points: Sequence[tuple[str, float]], left: float, top: float) -> Chart:
     """Draw the `points` (value of the parameter, metric), of which the first is the best."""
     start, end, texts = left + LEFT, left + WIDTH - RIGHT, list(dict.fromkeys(text for text, _ in points))
-    place = {text: number for text in texts if (number := _number(text)) is not None}
+    place = {text: number for text in texts if math.isfinite(number := _number(text))}
     if len(place) == len(texts):
         found = sorted(set(place.values()))
         log = bool(p.interval and p.interval.log) or (found[0] > 0 and found[-1] / found[0] >= LOG_RATIO)
@@ -69,9 +65,9 @@ def _panel(p: Parameter, points: Sequence[tuple[str, float]], left: float, top: 
     return chart
 
 
-def _number(text: str) -> float | None:
+def _number(text: str) -> float:
+    """Return the number in a text, NaN if it is not one."""
     try:
-        number = float(text)
+        return float(text)
     except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+        return math.nan

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from linnaeus.config.load import compose_tree, typed_config
-from linnaeus.config.schema_launch import LaunchConfig, SweepConfig
+from linnaeus.config.schema import LaunchConfig, SweepConfig
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.repeat import split_from
 from linnaeus.sweep.parameters import Parameter, parse_override, read_parameter
@@ -36,7 +36,8 @@ class Request:
 def read_request(arguments: argparse.Namespace) -> Request:
     """Return the request of a parsed command line: a sweep with -m, otherwise a single run. Raise `ConfigError` for invalid settings."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        raise ConfigError("launch starts its own processes and cannot run under torchrun; start it with `python main.py`")
+        command = " ".join(["-m"] * bool(arguments.multirun) + arguments.overrides)
+        raise ConfigError(f"a sweep and launch start their own processes and cannot run under torchrun; type `python main.py {command}`")
     config_dir = arguments.config_dir
     run_from, rest = split_from(arguments.overrides)
     overrides = [parse_override(text) for text in rest]

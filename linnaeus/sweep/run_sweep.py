@@ -1,16 +1,19 @@
-"""A sweep from its request to its table, and a single run that is started by a launcher."""
+"""A sweep from its command line to its table, and a single run that is started by a launcher."""
 
 from __future__ import annotations
 
+import argparse
 import logging
+import sys
 import time
 from pathlib import Path
 
 from linnaeus.launch import Job, build_launcher
 from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE, POLL_SECONDS
+from linnaeus.reporting import setup_logging
 from linnaeus.sweep.optuna_study import OptunaStudy
 from linnaeus.sweep.picture import sweep_picture
-from linnaeus.sweep.request import Request
+from linnaeus.sweep.request import Request, read_request
 from linnaeus.sweep.sweep_files import SweepFiles
 from linnaeus.sweep.trial import make_trial
 from linnaeus.sweep.trial_results import FAILED, INTERRUPTED, STOP_STATUSES
@@ -20,44 +23,46 @@ from linnaeus.sweep.trial_source import Grid, TrialSource, sweep_header, sweep_n
 log = logging.getLogger("linnaeus")
 
 
+def sweep(arguments: argparse.Namespace) -> int:
+    """Run a parsed command line that has `-m`, or a `launch` other than process. Return the exit status: 0 if all trials ended well, 1 if
+    one failed, 75 if interrupted. Raise `ConfigError` for a mistake in the command."""
+    setup_logging(style="plain")
+    try:
+        request = read_request(arguments)
+        return run_sweep(request) if arguments.multirun else run_single(request)
+    except KeyboardInterrupt:  # while trials are composed and checked, before `StopRequests`
+        print("stopped before the first trial", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
 def run_sweep(request: Request) -> int:
     """Run every trial to its end and print the table. Return the exit status. `ConfigError` is raised before anything is written, unless
     a trial shows the mistake."""
     source = Grid(request) if request.sweep.method == "grid" else OptunaStudy(request)
     launcher = build_launcher(request.launch, request.sweep.parallel)
     root, name = Path(source.first.config.run.root), sweep_name(request, source.first)
-    keys = [p.key for p in request.parameters]
-    files = SweepFiles(root / "sweeps" / name, root, source.metric, keys, request.sweep.columns)
-    lock = files.open()
-    try:
-        header = sweep_header(request, source.metric)
-        source.resume(files.saved, header)
+    keys, header = [p.key for p in request.parameters], sweep_header(request, source.metric)
+    files = SweepFiles(root / "sweeps" / name, root, source, keys, request.sweep.columns)
+    with files.opened() as saved:
+        source.resume(saved, header)
         runner = TrialRunner(source, launcher, request.sweep, files.directory)
         log.info("sweep %s: %d trials, at most %d in parallel; %s", name, source.total, request.sweep.parallel, files.directory)
-
-        def write() -> None:
-            picture = sweep_picture(request.parameters, source.trials, runner.results, source.metric)
-            files.write({**header, "trials": source.rows(runner.results)}, source.trials, runner.results, picture)
-
-        runner.run(write)
+        runner.run(lambda: files.write(header, sweep_picture(request.parameters, source)))
         return _finish(files, runner, source)
-    finally:
-        lock.release()
 
 
 def _finish(files: SweepFiles, runner: TrialRunner, source: TrialSource) -> int:
     """Log the table and how the sweep ended. Return the exit status."""
-    log.info("the best first:\n%s", files.table(source.trials, runner.results).rstrip())
-    means = files.means(source.trials, runner.results)
-    if means:
+    log.info("the best first:\n%s", files.table().rstrip())
+    if means := files.means():
         log.info("over the seeds, mean +- standard deviation:\n%s", means.rstrip())
-    for column in files.unknown_columns(runner.results):
+    for column in files.unknown_columns():
         log.warning("sweep.columns: no trial has %s; the names are in `final` and `timings` of a summary.json", column)
     if runner.is_recorded:
         log.info("%s: table.txt, trials.csv, sweep.svg", files.directory)
     else:
         log.error("%s cannot be written; the same command writes its files", files.directory)
-    statuses = [result.status for result in runner.results.values()]
+    statuses = [result.status for result in source.results.values()]
     if runner.interrupted:
         log.info("stopped; the same command continues")
     elif FAILED in statuses:

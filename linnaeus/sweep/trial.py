@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from linnaeus.config.load import compose, keys_left_out
-from linnaeus.config.messages import one_line
+from linnaeus.config.load import keys_left_out
+from linnaeus.config.messages import explain
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import RunDirectory, run_path
+from linnaeus.rundir.repeat import run_config
 from linnaeus.sweep.request import Request
 
 
@@ -56,21 +57,20 @@ def make_trial(request: Request, number: int, values: Mapping[str, str], *, chec
 
     overrides = [*request.fixed, *(p.override(values[p.key]) for p in request.parameters)]
     try:
-        config = compose(overrides, request.config_dir)
+        config = run_config(overrides, request.config_dir)
         more = _process_overrides(overrides, config, request)
         if number and config.run.name is not None and "run.name" not in values:
             overrides = [text for text in overrides if not re.match(r"\s*\+*run\.name\s*=", text)]
             more.append(f"run.name={_quoted(f'{config.run.name}-{number}')}")
         if more:
             overrides = [*overrides, *more]
-            config = compose(overrides, request.config_dir)
+            config = run_config(overrides, request.config_dir)
         trial = Trial(number, dict(values), overrides, request.config_dir, config, run_path(dataclasses.asdict(config)))
         if check_directory:
             trial.is_finished()
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
-        message = str(error) if isinstance(error, ConfigError) else one_line(error)
         name = f"trial {number} ({' '.join(f'{key}={value}' for key, value in values.items())}): " if values else ""
-        raise ConfigError(name + message) from None
+        raise ConfigError(name + explain(error)) from None
     return trial
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.metric_directions import direction
-from linnaeus.config.schema import Config
-from linnaeus.config.schema_launch import SweepConfig
+from linnaeus.config.monitors import direction
+from linnaeus.config.schema import Config, SweepConfig
 from linnaeus.errors import ConfigError
 from linnaeus.launch.launcher import EXIT_FINISHED, EXIT_INTERRUPTED, signal_name
 from linnaeus.rundir.finished_run import ENDED, read_summary
@@ -29,6 +28,10 @@ class Metric:
     name: str
     mode: str
     of_best: bool
+
+    def rank(self, value: float | None) -> tuple[bool, float]:
+        """Return the sort key of a value: the best first, None last."""
+        return value is None, (1 if self.mode == "min" else -1) * (value or 0.0)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
-from linnaeus.config.schema_launch import SweepConfig
+from linnaeus.config.schema import SweepConfig
 from linnaeus.errors import ConfigError
 from linnaeus.launch import Handle, Job, Launcher
 from linnaeus.launch.launcher import POLL_SECONDS
@@ -60,22 +60,21 @@ class StopRequests:
                 handle.stop()
 
 
-@dataclass
-class RunningTrial:
+class RunningTrial(NamedTuple):
     """`since`: the monotonic time of its start; `log_start`: the size of its log at the start."""
 
     trial: Trial
     handle: Handle
     since: float
+    log: Path
     log_start: int
 
 
 class TrialRunner:
-    """`results`: by trial number, from 1; `interrupted`: a stop was requested; `is_recorded`: the disk has accepted the last files."""
+    """Run the trials of `source`. `interrupted`: a stop was requested; `is_recorded`: the disk has accepted the last files."""
 
     def __init__(self, source: TrialSource, launcher: Launcher, sweep: SweepConfig, directory: Path) -> None:
         self.source, self.launcher, self.sweep, self.directory = source, launcher, sweep, directory
-        self.results: dict[int, TrialResult] = {}
         self.interrupted, self.is_recorded = False, True
         self._running: list[RunningTrial] = []
         self._next: Trial | None = None  # cannot start yet
@@ -103,9 +102,6 @@ class TrialRunner:
         if self._error is not None:
             raise self._error
 
-    def log_path(self, trial: Trial) -> Path:
-        return self.directory / f"trial-{trial.number:02d}.log"
-
     def _record(self) -> None:
         """Write the files of the sweep. Log a warning at the first of several failures."""
         was_recorded, self.is_recorded = self.is_recorded, True
@@ -119,12 +115,12 @@ class TrialRunner:
     def _start_next(self) -> bool:
         """Start the next trial, or read its result if it has ended before. Return False if none can start now."""
         try:
-            trial = self._next = self._next or self.source.next(self.results)
+            trial = self._next = self._next or self.source.next()
             if trial is None or any(trial.directory == running.trial.directory for running in self._running):
                 return False
             is_finished = trial.is_finished() and not trial.config.plan
             result = finished_result(trial, self.sweep) if is_finished else self.source.saved_failure(trial)
-            self.results[trial.number] = result or TrialResult(WAITING)
+            self.source.results[trial.number] = result or TrialResult(WAITING)
             self._record()
             if result is None and self.source.record_before_start and not self.is_recorded:
                 return False
@@ -141,18 +137,19 @@ class TrialRunner:
         return False
 
     def _start(self, trial: Trial) -> None:
-        path = self.log_path(trial)
+        path = self.directory / f"trial-{trial.number:02d}.log"
         try:
             path.touch()
             start = path.stat().st_size
             handle = self.launcher.start(Job(trial.overrides, trial.directory, trial.config_dir, path))
         except OSError as error:
-            self.results[trial.number] = TrialResult(FAILED, error=f"cannot start: {_reason(error)}")
-            self._log(trial, f"failed: {self.results[trial.number].error}")
+            result = TrialResult(FAILED, error=f"cannot start: {_reason(error)}")
+            self._log(trial, f"failed: {result.error}")
         else:
-            self._running.append(RunningTrial(trial, handle, time.monotonic(), start))
-            self.results[trial.number] = TrialResult(RUNNING)
+            self._running.append(RunningTrial(trial, handle, time.monotonic(), path, start))
+            result = TrialResult(RUNNING)
             self._log(trial, f"started ({handle.describe()})")
+        self.source.results[trial.number] = result
         self._record()
 
     def _read_results(self) -> bool:
@@ -160,16 +157,16 @@ class TrialRunner:
         ended = [(running, status) for running in self._running if (status := running.handle.poll()) is not None]
         for running, status in ended:
             self._running.remove(running)
-            trial, path = running.trial, self.log_path(running.trial)
+            trial = running.trial
             try:
-                result = result_of_job(trial, self.sweep, status, path, running.log_start, self._requests.forwarded > 0)
+                result = result_of_job(trial, self.sweep, status, running.log, running.log_start, self._requests.forwarded > 0)
             except ConfigError as error:
                 self._stop(error)
                 result = TrialResult(FAILED, error=str(error))
             except OSError as error:  # the next start may be able to read it
                 result = TrialResult(FAILED, error=f"its results cannot be read: {_reason(error)}")
-            self.results[trial.number] = result
-            details = f": {result.error}; {path}" if result.error else ""
+            self.source.results[trial.number] = result
+            details = f": {result.error}; {running.log}" if result.error else ""
             if result.status == INTERRUPTED and result.step is not None:
                 details = f"; saved at step {result.step}"
             self._log(trial, f"{self._describe(result)}  {time.monotonic() - running.since:.0f} s{details}")

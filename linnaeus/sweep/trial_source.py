@@ -19,26 +19,38 @@ from linnaeus.sweep.trial_results import WAITING, Metric, TrialResult, common_me
 
 
 class TrialSource:
-    """`trials`: those that are known so far; `first`: a trial to read settings from; `total`: the number of trials at the end."""
+    """`trials`: composed so far; `results`: by trial number, from 1; `first`: a trial to read settings from; `total`: the number of trials
+    at the end."""
 
     record_before_start = False  # True if a trial must not start before sweep.json on the disk contains it
-    trials: list[Trial]
     first: Trial
     total: int
     metric: Metric
 
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+        self.results: dict[int, TrialResult] = {}
+
     def resume(self, saved: Mapping[str, Any], header: Mapping[str, Any]) -> None:
         """Continue the sweep whose sweep.json is `saved`, empty for a new one. Raise `ConfigError` if `header` shows another sweep."""
 
-    def next(self, results: Mapping[int, TrialResult]) -> Trial | None:
-        """Return the next trial, None if there is none before another one has ended."""
+    def next(self) -> Trial | None:
+        """Return the next trial, None if all are started or another one must end first."""
         raise NotImplementedError
 
     def saved_failure(self, trial: Trial) -> TrialResult | None:
         """Return the result of a trial that failed in an earlier start and must not be tried again."""
         return None
 
-    def rows(self, results: Mapping[int, TrialResult]) -> list[dict[str, Any]]:
+    def rows(self) -> list[tuple[Trial, TrialResult]]:
+        """Return every trial with its result, by number."""
+        return [(trial, self.results.get(trial.number, TrialResult(WAITING))) for trial in self.trials]
+
+    def ranking(self) -> list[tuple[Trial, TrialResult]]:
+        """Return every trial with its result, the best first; those without a value last, by number."""
+        return sorted(self.rows(), key=lambda row: (self.metric.rank(row[1].value), row[0].number))
+
+    def record(self) -> list[dict[str, Any]]:
         """Return the trials as sweep.json lists them."""
         return [
             {
@@ -46,9 +58,9 @@ class TrialSource:
                 "values": trial.values,
                 "overrides": trial.overrides,
                 "directory": str(trial.directory),
-                **dataclasses.asdict(results.get(trial.number, TrialResult(WAITING))),
+                **dataclasses.asdict(result),
             }
-            for trial in self.trials
+            for trial, result in self.rows()
         ]
 
 
@@ -57,16 +69,14 @@ class Grid(TrialSource):
     invalid trial and for two trials that are the same run."""
 
     def __init__(self, request: Request) -> None:
+        super().__init__()
         for p in request.parameters:
             if p.choices is None:
                 listed = ",".join(p.values_to_check())
                 raise ConfigError(f"{p.key}={p.text} is not a list of values; choose sweep=optuna, or set a list: {p.key}={listed}")
-        combinations = itertools.product(*(p.choices or () for p in request.parameters))
-        keys = [p.key for p in request.parameters]
-        self.trials = []
         by_directory: dict[Path, Trial] = {}
-        for number, values in enumerate(combinations, 1):
-            trial = make_trial(request, number, dict(zip(keys, values)))
+        for number, values in enumerate(itertools.product(*(p.choices or () for p in request.parameters)), 1):
+            trial = make_trial(request, number, {p.key: value for p, value in zip(request.parameters, values)})
             other = by_directory.setdefault(trial.directory, trial)
             if other is not trial:
                 raise ConfigError(
@@ -78,7 +88,7 @@ class Grid(TrialSource):
         self.metric = common_metric(request.sweep, self.trials)
         self._remaining = iter(self.trials)
 
-    def next(self, results: Mapping[int, TrialResult]) -> Trial | None:
+    def next(self) -> Trial | None:
         return next(self._remaining, None)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from linnaeus.config.metric_directions import direction
+from linnaeus.config.monitors import direction
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from linnaeus.config.load import workload_module
+from linnaeus.config.registry import workload_module
 from linnaeus.config.schema import Config
 
 if TYPE_CHECKING:  # --help imports the schemas of a workload without torch

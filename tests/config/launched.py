@@ -12,7 +12,7 @@ from linnaeus.launch import Job, build_launcher
 from linnaeus.sweep.request import Request, check_settings, split_parameters
 from linnaeus.sweep.trial_results import Metric, finished_result, metric_of
 from linnaeus.sweep.trial_runner import TrialRunner
-from linnaeus.sweep.trial_source import sweep_name
+from linnaeus.sweep.trial_source import TrialSource, sweep_name
 
 
 def command(config: Any) -> list[str]:
@@ -67,8 +67,9 @@ def most_at_once(config: Any) -> int:
         return SimpleNamespace(poll=poll, describe=lambda: "")
 
     waiting = [trial(number, config) for number in range(1, 5)]
-    source: Any = SimpleNamespace(total=4, next=lambda _: waiting.pop(0) if waiting else None, saved_failure=lambda _: None)
-    source.metric, source.record_before_start = metric_of(config.sweep, config), False
+    source = TrialSource()
+    source.total, source.metric = 4, metric_of(config.sweep, config)
+    source.next = lambda: waiting.pop(0) if waiting else None  # type: ignore[method-assign]
     launcher: Any = SimpleNamespace(start=start)
     with tempfile.TemporaryDirectory() as folder:
         TrialRunner(source, launcher, config.sweep, Path(folder)).run(lambda: None)

@@ -136,9 +136,10 @@ REFUSED = {
     # options
     "--foo": "unrecognized arguments: --foo",
     "-m --cfg job": "exclude each other",
-    "--resolve": "add --cfg job",
+    "--package run": "add --cfg job",
+    "--cfg job --package foo": "--package foo is not a group or a mapping of the configuration",
     "--config-dir /no/folder": "/no/folder",
-    "--config-name nope": "--config-name nope has no effect here; choose with experiment=NAME",
+    "--config-name nope": "unrecognized arguments: --config-name; ",
     "hydra.run.dir=x": "hydra.run.dir=x has no effect here",
     "hydra/job_logging=none": "has no effect here",
     "sweep=seeds": "sweep=seeds has no effect without -m",

@@ -11,8 +11,10 @@ import yaml
 
 from linnaeus.config import CONF, Config, compose, typed_config
 from linnaeus.config.help import describe
+from linnaeus.config.schema import DebugConfig
 from linnaeus.rundir import dump_yaml, load_yaml
 from linnaeus.workloads.language.config import SCHEMAS as LANGUAGE
+from tests.config.yaml_comments import commented, files
 
 GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
@@ -89,19 +91,12 @@ def test_another_folder_of_groups_can_be_added():
 
 
 def test_the_comment_of_every_key_is_its_meaning_in_the_schema():
-    """`python -m linnaeus.config.yaml_comments` rewrites them."""
-    from linnaeus.config.yaml_comments import commented, files
-
-    found = dict(files())
-    assert (
-        len(found) > 40 and [path.name for path, schema in found.items() if commented(path.read_text(), schema) != path.read_text()] == []
-    )
+    """`python -m tests.config.yaml_comments` rewrites them."""
+    texts = {path: (path.read_text(), schema) for path, schema in files()}
+    assert len(texts) > 40 and [path for path, (text, schema) in texts.items() if commented(text, schema) != text] == []
 
 
 def test_a_comment_follows_the_schema_and_keeps_the_value():
-    from linnaeus.config.schema import DebugConfig
-    from linnaeus.config.yaml_comments import commented
-
     text = commented("# by hand\n\ndump_metrics: true # wrong\n# wrong too\nbatch_hashes: false\n", DebugConfig)
     assert text.startswith("# by hand\n\ndump_metrics: true # print and save") and "wrong" not in text
     assert commented(text, DebugConfig) == text

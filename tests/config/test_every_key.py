@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from linnaeus import workloads
-from linnaeus.config.load import entry_schema, variants_of
+from linnaeus.config.load import variants_of
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
+from linnaeus.config.setting import entry_type
 from linnaeus.workloads import build_workload
 from tests.config import launched, on_slurm
 from tests.config import observers as see
@@ -113,275 +114,226 @@ FALLING = "schedule.validate=[1steps] optimizer.lr=0.003"
 CKPT = f"{FALLING} schedule.checkpoint=[1steps] schedule.keep_last=1"
 PHASE = "schedule.phases={one:{start:0%,end"
 GROWTH = "experiment=vectors growth=linear growth.every=[1steps] growth.until=100% optimizer.lr=0.01"
-RAMP = "schedule.{0}.start=0 schedule.{0}.end=1 schedule.{0}.begin=0% schedule.{0}.until=67%"
 NONE = "schedule.meta_mask_prob.start=0 schedule.meta_mask_prob.end=0"
 NULLS = "head.nulls=phase_in data.train_samples=72 trainer.global_batch_size=24 trainer.micro_batch_size=24"
 
 
+def cases(observe: Callable[[Any], Any], changes: str, base: str = "") -> dict[str, Case]:
+    """Return a case for each `key=value` or `key@variant=value`."""
+    pairs = (word.split("=", 1) for word in changes.split())
+    return {key: Case(f"{key.partition('@')[0]}={value}", observe, base) for key, value in pairs}
+
+
 def ramp(name: str, observe: Callable[[Any], Any], base: str = "") -> dict[str, Case]:
-    base = f"{base} {RAMP.format(name)}"
-    changes = {"start": "0.95", "end": "0", "begin": "67%", "until": "0%"}
-    return {f"schedule.{name}.{word}": Case(f"schedule.{name}.{word}={value}", observe, base) for word, value in changes.items()}
+    key = f"schedule.{name}"
+    return cases(
+        observe,
+        f"{key}.start=0.95 {key}.end=0 {key}.begin=67% {key}.until=0%",
+        f"{base} {key}.start=0 {key}.end=1 {key}.begin=0% {key}.until=67%",
+    )
 
 
 TABLE = {
-    "seed": Case("seed=1", see.updates),
-    "plan": Case("plan=true", ran("checkpoints")),
     "plugins": Case("plugins=[tests.config.plugin]", lambda c: registered("optimizer", "registered_by_the_tests") is not None),
-    "run.name": Case("run.name=x", see.directory),
-    "run.experiment": Case("run.experiment=x", see.directory),
-    "run.root": Case("run.root=x", see.directory),
-    "run.resume": Case("run.resume=never", see.second_start, "run.allow=[seed]"),
-    "run.allow": Case("run.allow=[seed]", see.second_start),
-    "run.init_from": Case("run.init_from=FOLDER/weights.pt", ran("rows")),
-    "run.init_allow": Case("run.init_allow=[head]", see.refusal(ran("rows")), "run.init_from=FOLDER/headless.pt"),
-    "run.init_skip": Case("run.init_skip=[head]", ran("rows"), "run.init_from=FOLDER/weights.pt"),
     "workload.name": Case("experiment=vectors", lambda c: type(build_workload(c)).__name__),
     "data.name": Case(MANIFEST, built(lambda t: t.workload.fingerprint)),
-    "data.last_batch": Case("data.last_batch=drop", see.plan_text, "data.train_samples=41"),
-    "data.validation_batch": Case("data.validation_batch=7", validation_batches),
-    "data.max_bad_fraction": Case("data.max_bad_fraction=0.5", see.refusal(see.source), f"{MANIFEST} data.path=FOLDER/gaps.csv"),
     "data.ranks": Case("data.ranks=[order,genus]", built(lambda t: [t.workload.tasks, t.model.head.sizes])),
     "data.components": Case("data.components=[SPATIAL]", built(lambda t: t.workload.train_set.meta.shape)),
-    "data.image_size": Case("data.image_size=40", see.batches),
-    "data.sampling": Case("data.sampling=class_balanced", see.batches),
-    "data.sampling_rank": Case("data.sampling_rank=order", see.batches, "data.sampling=square_root data.train_samples=400"),
-    "data.train_samples@biota": Case("data.train_samples=41", see.plan_text),
-    "data.validation_samples@biota": Case("data.validation_samples=21", validation_batches),
-    "data.world@biota": Case("data.world=1", see.batches),
-    "data.path@manifest": Case("data.path=FOLDER/second.csv", see.source, MANIFEST),
-    "data.root@manifest": Case("data.root=FOLDER/sub", see.batches, MANIFEST),
-    "data.image_column@manifest": Case("data.image_column=other_path", see.source, MANIFEST),
-    "data.rank_columns@manifest": Case("data.rank_columns={genus:genus,species:taxon}", see.source, MANIFEST),
-    "data.taxonomy@manifest": Case("data.taxonomy=FOLDER/regrouped.csv", see.source, f"{MANIFEST} {TAXA}"),
-    "data.taxon_column@manifest": Case("data.taxon_column=species", see.source, f"{MANIFEST} {TAXA}"),
-    "data.latitude_column@manifest": Case(
-        "data.latitude_column=unc", see.source, f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon"
-    ),
-    "data.longitude_column@manifest": Case(
-        "data.longitude_column=unc", see.source, f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon"
-    ),
-    "data.uncertainty_column@manifest": Case(
-        "data.uncertainty_column=unc", see.source, f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon"
-    ),
-    "data.date_column@manifest": Case("data.date_column=day", see.source, MANIFEST),
-    "data.time_column@manifest": Case("data.time_column=clock", see.source, f"{MANIFEST} data.date_column=day"),
-    "data.elevation_column@manifest": Case("data.elevation_column=height", see.source, MANIFEST),
-    "data.elevation_missing@manifest": Case("data.elevation_missing=0.0", see.source, f"{MANIFEST} data.elevation_column=height"),
-    "data.split_column@manifest": Case("data.split_column=side", see.source, MANIFEST),
-    "data.weight_column@manifest": Case("data.weight_column=unc", see.batches, MANIFEST),
-    "data.group_column@manifest": Case("data.group_column=site", see.source, MANIFEST),
-    "data.validation_fraction@manifest": Case("data.validation_fraction=0.5", see.source, MANIFEST),
-    "data.split_seed@manifest": Case("data.split_seed=1", see.source, MANIFEST),
-    "data.max_image_pixels@manifest": Case("data.max_image_pixels=9", see.batches, MANIFEST),
     "model.name": Case(TIMM, built(lambda t: type(t.model.trunk).__name__)),
-    "model.dropout": Case("model.dropout=0.5", see.updates),
-    "model.drop_path": Case("model.drop_path=0.5", see.updates),
-    "model.meta_width": Case("model.meta_width=32", see.parameters),
-    "model.size@mformer": Case("model.size=nano", see.parameters),
-    "model.backbone@timm": Case("model.backbone=test_vit", see.parameters, TIMM),
-    "model.pretrained@timm": Case("model.pretrained=true", pretrained, TIMM),
-    "head.name": Case("head.name=marginal", see.parameters),
-    "head.routing@hierarchical_softmax": Case("head.routing=hard", see.updates, "head=hierarchical_softmax"),
-    "head.temperature@hierarchical_softmax": Case("head.temperature=0.1", see.updates, "head=hierarchical_softmax"),
-    "head.nulls": Case(
-        "head.nulls=predict", see.parameters, "data.train_samples=72 trainer.global_batch_size=24 trainer.micro_batch_size=24"
-    ),
     "loss.name": Case("loss=marginal", see.updates),
-    "loss.class_weights": Case("loss.class_weights=inverse", see.updates),
-    "loss.effective_beta": Case("loss.effective_beta=0.9", see.updates, "loss=class_balanced"),
-    "loss.class_weight_cap": Case("loss.class_weight_cap=1.1", see.updates, "loss=class_balanced"),
-    "loss.logit_adjustment": Case("loss.logit_adjustment=1", see.updates),
-    "loss.label_smoothing@cross_entropy": Case("loss.label_smoothing=0.1", see.updates),
-    "loss.label_smoothing@taxonomic_smoothing": Case("loss.label_smoothing=0.3", see.updates, "loss=taxonomic_smoothing"),
-    "loss.beta@taxonomic_smoothing": Case("loss.beta=0", see.updates, "loss=taxonomic_smoothing"),
-    "loss.beta@soft_labels": Case("loss.beta=5", see.updates, "loss=soft_labels"),
-    "loss.alpha@conditional": Case("loss.alpha=0.5", see.updates, "loss=conditional"),
     "augment.name": Case("augment=none", see.batches),
-    "augment.crop_scale": Case("augment.crop_scale=[0.2,0.3]", see.batches),
-    "augment.crop_ratio": Case("augment.crop_ratio=[0.3,0.4]", see.batches),
-    "augment.horizontal_flip": Case("augment.horizontal_flip=1", see.batches),
-    "augment.vertical_flip": Case("augment.vertical_flip=1", see.batches),
-    "augment.brightness": Case("augment.brightness=0.8", see.batches),
-    "augment.contrast": Case("augment.contrast=0.8", see.batches),
-    "augment.saturation": Case("augment.saturation=0.8", see.batches),
-    "augment.hue": Case("augment.hue=0.3", see.batches),
-    "augment.policy": Case("augment.policy=randaugment", see.batches),
-    "augment.policy_magnitude": Case("augment.policy_magnitude=30", see.batches, "augment.policy=randaugment"),
-    "augment.policy_operations": Case("augment.policy_operations=5", see.batches, "augment.policy=randaugment"),
-    "augment.erasing": Case("augment.erasing=1", see.batches),
-    "augment.mixup_alpha": Case("augment.mixup_alpha=5", see.batches, f"{MIXED} augment.cutmix_alpha=0"),
-    "augment.cutmix_alpha": Case("augment.cutmix_alpha=9", see.batches, f"{MIXED} augment.cutmix_share=1"),
-    "augment.cutmix_share": Case("augment.cutmix_share=1", see.batches, f"{MIXED} augment.cutmix_share=0"),
     "augment.mix_nulls": Case(
         "augment.mix_nulls=true", built(lambda t: t.workload.train_set.groups("order").tolist()), f"{MIXED} data.train_samples=400"
     ),
     "weighting.name@fixed": Case("weighting=gradnorm weighting.every=[1steps]", see.updates),
-    "weighting.weights@fixed": Case("weighting.weights={order:3}", see.updates),
-    "weighting.conflict@fixed": Case("weighting.conflict=[]", row_names),
-    "weighting.every": Case("weighting.every=[2steps]", see.updates, GRADNORM),
-    "weighting.warmup": Case("weighting.warmup=2steps", see.updates, GRADNORM),
-    "weighting.alpha@gradnorm": Case("weighting.alpha=0", see.updates, GRADNORM),
-    "weighting.lr@gradnorm": Case("weighting.lr=0.2", see.updates, GRADNORM),
-    "weighting.place@gradnorm": Case("weighting.place=trunk", see.updates, GRADNORM),
-    "weighting.lr@uncertainty": Case("weighting.lr=0.5", see.updates, "weighting=uncertainty"),
-    "weighting.temperature@dwa": Case("weighting.temperature=0.5", see.updates, "weighting=dwa weighting.every=[1steps]"),
-    "weighting.lr@famo": Case("weighting.lr=0.5", see.updates, "weighting=famo"),
-    "weighting.decay@famo": Case("weighting.decay=0.5", see.updates, "weighting=famo"),
-    "weighting.method@surgery": Case("weighting.method=upgrad", operated, SURGERY),
-    "weighting.place@surgery": Case("weighting.place=trunk", operated, SURGERY),
     "optimizer.name": Case("optimizer=sgd", see.updates),
-    "optimizer.lr": Case("optimizer.lr=0.01", see.updates),
-    "optimizer.lr_scaling": Case("optimizer.lr_scaling=sqrt", see.updates),
-    "optimizer.lr_reference_batch": Case("optimizer.lr_reference_batch=32", see.updates, "optimizer.lr_scaling=linear"),
-    "optimizer.weight_decay": Case("optimizer.weight_decay=0.5", see.updates),
-    "optimizer.opt@timm": Case("optimizer.opt=lion", see.updates, "optimizer=timm"),
-    "optimizer.options@timm": Case("optimizer.options={betas:[0.5,0.9]}", see.updates, "optimizer=timm"),
     "optimizer.fused": Case("optimizer.fused=false", built(lambda t: [type(m).__name__ for m in t.optimizers.optimizers])),
-    "optimizer.param_groups": Case("optimizer.param_groups=[{filter:{dim:1},lr_scale:0}]", see.updates),
-    "optimizer.beta1@adamw": Case("optimizer.beta1=0.5", see.updates),
-    "optimizer.beta2@adamw": Case("optimizer.beta2=0.5", see.updates),
-    "optimizer.eps@adamw": Case("optimizer.eps=0.01", see.updates),
-    "optimizer.momentum@sgd": Case("optimizer.momentum=0.5", see.updates, "optimizer=sgd"),
-    "optimizer.nesterov@sgd": Case("optimizer.nesterov=false", see.updates, "optimizer=sgd"),
-    "optimizer.momentum@muon": Case("optimizer.momentum=0.5", see.updates, "optimizer=muon"),
-    "optimizer.adamw_lr_scale@muon": Case("optimizer.adamw_lr_scale=0.5", see.updates, "optimizer=muon"),
-    "optimizer.beta1@muon": Case("optimizer.beta1=0.5", see.updates, "optimizer=muon"),
-    "optimizer.beta2@muon": Case("optimizer.beta2=0.5", see.updates, "optimizer=muon"),
-    "optimizer.eps@muon": Case("optimizer.eps=0.01", see.updates, "optimizer=muon"),
     "lr_scheduler.name": Case("lr_scheduler=constant", see.learning_rates),
-    "lr_scheduler.warmup": Case("lr_scheduler.warmup=2steps", see.learning_rates),
-    "lr_scheduler.final_scale@cosine": Case("lr_scheduler.final_scale=0.5", see.learning_rates),
-    "lr_scheduler.final_scale@linear": Case("lr_scheduler.final_scale=0.5", see.learning_rates, "lr_scheduler=linear"),
-    "lr_scheduler.milestones@step": Case("lr_scheduler.milestones=[10%]", see.learning_rates, f"{LONG} lr_scheduler=step"),
-    "lr_scheduler.factor@step": Case("lr_scheduler.factor=0.5", see.learning_rates, f"{LONG} lr_scheduler=step"),
-    "lr_scheduler.decay@wsd": Case("lr_scheduler.decay=50%", see.learning_rates, f"{LONG} lr_scheduler=wsd"),
-    "lr_scheduler.decay_shape@wsd": Case("lr_scheduler.decay_shape=linear", see.learning_rates, f"{LONG} lr_scheduler=wsd"),
-    "lr_scheduler.final_scale@wsd": Case("lr_scheduler.final_scale=0.5", see.learning_rates, f"{LONG} lr_scheduler=wsd"),
-    "lr_scheduler.monitor@plateau": Case("lr_scheduler.monitor=val/order/loss", plateau, "lr_scheduler=plateau lr_scheduler.patience=1"),
-    "lr_scheduler.mode@plateau": Case("lr_scheduler.mode=max", plateau, "lr_scheduler=plateau lr_scheduler.patience=1"),
-    "lr_scheduler.factor@plateau": Case("lr_scheduler.factor=0.5", plateau, "lr_scheduler=plateau lr_scheduler.patience=1"),
-    "lr_scheduler.patience@plateau": Case("lr_scheduler.patience=0", plateau, "lr_scheduler=plateau lr_scheduler.patience=1"),
-    "lr_scheduler.min_delta@plateau": Case("lr_scheduler.min_delta=0.1", plateau, "lr_scheduler=plateau lr_scheduler.patience=1"),
-    "schedule.log": Case("schedule.log=[2steps]", ran("rows")),
     "schedule.report": Case("schedule.report=[1steps]", lambda c: see.ran(c).console.count("step ")),
-    "schedule.validate": Case("schedule.validate=[1steps]", ran("rows")),
-    "schedule.validate_mask_meta": Case("schedule.validate_mask_meta=[3steps]", ran("rows")),
-    "schedule.validate_partial_mask_meta": Case(
-        "schedule.validate_partial_mask_meta=[3steps]", ran("rows"), "schedule.partial_combinations=[[SPATIAL]]"
-    ),
-    "schedule.partial_combinations": Case(
-        "schedule.partial_combinations=[[TEMPORAL]]",
-        row_names,
-        "schedule.partial_combinations=[[SPATIAL]] schedule.validate_partial_mask_meta=[3steps]",
-    ),
-    "schedule.validate_at_end": Case("schedule.validate_at_end=false", ran("rows"), "schedule.validate=[2steps]"),
-    "schedule.all_combinations_at_end": Case("schedule.all_combinations_at_end=true", row_names),
-    "schedule.checkpoint": Case("schedule.checkpoint=[1steps]", ran("checkpoints")),
-    "schedule.checkpoint_at_end": Case("schedule.checkpoint_at_end=false", ran("checkpoints"), "schedule.validate=[]"),
-    "schedule.keep_last": Case("schedule.keep_last=3", ran("checkpoints"), CKPT),
-    "schedule.keep_best": Case("schedule.keep_best=3", ran("checkpoints"), f"{CKPT} schedule.keep_best=0"),
     "schedule.best_monitor": Case("schedule.best_monitor=val/order/top1", lambda c: see.ran(c).summary["best"]),
     "schedule.best_mode": Case("schedule.best_mode=max", lambda c: see.ran(c).summary["best"], FALLING),
     **ramp("meta_mask_prob", see.batches),
     **ramp("partial_meta_mask_prob", see.batches, NONE),
-    "schedule.partial_mask_whitelist": Case(
-        "schedule.partial_mask_whitelist=[[SPATIAL]]", see.batches, f"{NONE} schedule.partial_meta_mask_prob.start=1"
-    ),
-    "schedule.partial_mask_weights": Case(
-        "schedule.partial_mask_weights=[1,0]",
-        see.batches,
-        f"{NONE} schedule.partial_meta_mask_prob.start=1 schedule.partial_mask_whitelist=[[SPATIAL],[TEMPORAL]]",
-    ),
     **ramp("null_mask_prob", see.updates, NULLS),
     **ramp("mixup_prob", see.batches, "schedule.mixup_group_level=[{from:0%,level:order}]"),
-    "schedule.mixup_group_level": Case("schedule.mixup_group_level=[{from:0%,level:genus}]", see.batches, MIXED),
     "schedule.phases": Case(f"{PHASE}:100%,lr:2}}}}", see.learning_rates),
     **{
-        f"schedule.phases.NAME.{name}": Case(change, observe, f"{PHASE}:100%}}}}")
+        f"schedule.phases.NAME.{name}": Case(f"{PHASE}:100%,{change}}}}}", observe, f"{PHASE}:100%}}}}")
         for name, change, observe in (
-            ("start", PHASE.replace("0%", "50%") + ":100%}}", see.refusal(see.plan_text)),
-            ("end", f"{PHASE}:50%}}}}", see.refusal(see.plan_text)),
-            ("description", f"{PHASE}:100%,description:x}}}}", see.plan_text),
-            ("lr", f"{PHASE}:100%,lr:0.5}}}}", see.learning_rates),
-            (
-                "data",
-                f"{PHASE}:100%,data:{{x:1}}}}}}",
-                see.refusal(see.plan_text),
-            ),  # where the workload has them: tests/laws/test_curriculum.py
-            ("dimensions", f"{PHASE}:100%,dimensions:{{x:1}}}}}}", see.refusal(see.plan_text)),
+            ("description", "description:x", see.plan_text),
+            ("lr", "lr:0.5", see.learning_rates),
+            ("data", "data:{x:1}", see.refusal(see.plan_text)),  # its effect: tests/laws/test_curriculum.py
+            ("dimensions", "dimensions:{x:1}", see.refusal(see.plan_text)),
         )
     },
-    "schedule.early_stop.monitor": Case("schedule.early_stop.monitor=val/order/top1", end, f"{FALLING} schedule.early_stop.metric_bound=0"),
-    "schedule.early_stop.mode": Case("schedule.early_stop.mode=max", see.stops, "schedule.early_stop.patience=1"),
-    "schedule.early_stop.patience": Case("schedule.early_stop.patience=1", see.stops),
-    "schedule.early_stop.min_delta": Case("schedule.early_stop.min_delta=1.5", see.stops, "schedule.early_stop.patience=2"),
-    "schedule.early_stop.metric_bound": Case("schedule.early_stop.metric_bound=1000", end, FALLING),
-    "schedule.early_stop.min_lr": Case("schedule.early_stop.min_lr=1", end),
-    "schedule.early_stop.max_grad_norm": Case("schedule.early_stop.max_grad_norm=1e-6", end),
-    "schedule.early_stop.max_steps": Case("schedule.early_stop.max_steps=2", end),
+    "schedule.phases.NAME.start": Case(PHASE.replace("0%", "50%") + ":100%}}", see.refusal(see.plan_text), f"{PHASE}:100%}}}}"),
+    "schedule.phases.NAME.end": Case(f"{PHASE}:50%}}}}", see.refusal(see.plan_text), f"{PHASE}:100%}}}}"),
     "growth.name@none": Case("growth=linear", see.updates, "experiment=vectors"),
-    "growth.start@linear": Case("growth.start=0.3", see.updates, GROWTH),
-    "growth.end@linear": Case("growth.end=0.5", see.updates, GROWTH),
-    "growth.begin@linear": Case("growth.begin=1steps", see.updates, GROWTH),
-    "growth.until@linear": Case("growth.until=1steps", see.updates, GROWTH),
-    "growth.every@linear": Case("growth.every=[2steps]", see.updates, GROWTH),
-    "growth.by@linear": Case("growth.by=random", see.updates, GROWTH),
-    "trainer.global_batch_size": Case("trainer.global_batch_size=16", see.updates),
     "trainer.micro_batch_size": Case("trainer.micro_batch_size=8", built(lambda t: t.sampler.accumulation)),
-    "trainer.length": Case("trainer.length=2steps", end),
-    "trainer.device": Case("trainer.device=cuda", see.refusal(device)),
-    "trainer.precision": Case("trainer.precision=bf16", see.updates),
-    "trainer.freeze": Case("trainer.freeze=[trunk]", see.updates),
-    "trainer.max_grad_norm": Case("trainer.max_grad_norm=0.01", see.updates, "optimizer=sgd"),
-    "trainer.ema_decay": Case("trainer.ema_decay=0.9", ran("files"), "trainer.ema_validate=false run.name=x"),
     "trainer.ema_validate": Case(
         "trainer.ema_validate=true schedule.best_monitor=val_ema/loss", row_names, "trainer.ema_decay=0.9 trainer.ema_validate=false"
     ),
     "trainer.compile": Case("trainer.compile=true", built(lambda t: [m._compiled_call_impl is None for m in t.model.modules()])),
     "trainer.channels_last": Case("trainer.channels_last=true", built(lambda t: [p.stride() for p in t.model.parameters()])),
-    "trainer.deterministic": Case("trainer.deterministic=true", see.process),
-    "trainer.threads": Case("trainer.threads=3", see.process),
-    "trainer.max_time": Case("trainer.max_time=0.000001s", ran("status")),
     "trainer.startup_timeout": Case("trainer.startup_timeout=5min", built(lambda t: t.watchdog.startup_timeout)),
     "trainer.timeout": Case("trainer.timeout=1min", built(lambda t: t.watchdog.timeout)),
-    "trainer.max_skipped_in_a_row": Case("trainer.max_skipped_in_a_row=1", ran("status"), "optimizer=sgd optimizer.lr=1e30"),
-    "trainer.limit_train_samples": Case("trainer.limit_train_samples=16", see.batches),
-    "trainer.limit_validation_samples": Case("trainer.limit_validation_samples=10", ran("rows")),
-    "trainer.num_workers": Case("trainer.num_workers=1", see.loader_on_gpu),
-    "trainer.prefetch": Case("trainer.prefetch=2", see.loader_on_gpu, "trainer.num_workers=1"),
-    "trainer.pin_memory": Case("trainer.pin_memory=false", see.loader_on_gpu, "trainer.num_workers=1"),
     "logger.console": Case("logger.console=quiet", lambda c: see.ran(c).console == ""),
-    "logger.wandb": Case("logger.wandb=offline", wandb),
-    "logger.wandb_project": Case("logger.wandb_project=x", wandb, "logger.wandb=offline"),
     "logger.tensorboard": Case("logger.tensorboard=true", lambda c: any("tfevents" in name for name in see.ran(c).files)),
     "logger.report_sections": Case(
         "logger.report_sections=[progress]", lambda c: "samples" in see.ran(c).console, "schedule.report=[100%] logger.report=false"
     ),
     "logger.peak_tflops": Case("logger.peak_tflops=1", lambda c: "no effect" in see.ran(c).console),
-    "logger.report": Case("logger.report=true", ran("files"), "run.name=x"),
-    "debug.dump_metrics": Case("debug.dump_metrics=true", ran("files"), "run.name=x"),
-    "debug.profile_steps": Case("debug.profile_steps=[1,2]", ran("files"), "run.name=x"),
-    "debug.batch_hashes": Case("debug.batch_hashes=true", ran("files"), "run.name=x"),
     "launch.name@process": Case("launch=torchrun", launched.command),
-    "launch.processes@torchrun": Case("launch.processes=3", launched.command, "launch=torchrun"),
-    **{
-        f"launch.{key}@slurm": Case(f"launch.{key}={value}", on_slurm.asked, "launch=slurm")
-        for key, value in {
-            **{"nodes": "2", "processes": "2", "time": "4h", "partition": "x", "cpus": "3", "gpus": "1", "memory": "4G"},
-            **{"signal_before": "60", "max_requeues": "1", "extra": "{account:birds}"},
-        }.items()
-    },
-    "launch.poll@slurm": Case("launch.poll=5", on_slurm.questions, "launch=slurm"),
-    "sweep.method": Case("sweep.method=optuna", see.refusal(launched.sweep_is_sound)),
-    "sweep.name": Case("sweep.name=x", launched.sweep_name_of),
-    "sweep.params": Case("sweep.params={seed:'1,2'}", launched.parameters),
-    "sweep.parallel": Case("sweep.parallel=2", launched.most_at_once),
-    "sweep.metric": Case("sweep.metric=val/order/loss", launched.compared_by),
-    "sweep.mode": Case("sweep.mode=max", launched.compared_by, "sweep.metric=val/order/loss"),
-    "sweep.columns": Case("sweep.columns=[val/order/loss]", launched.columns_of_a_run),
-    "sweep.trials": Case("sweep.trials=3", see.refusal(launched.sweep_is_sound)),
-    "sweep.seed": Case("sweep.seed=3", see.refusal(launched.sweep_is_sound)),
+    **cases(
+        on_slurm.asked,
+        "launch.nodes@slurm=2 launch.processes@slurm=2 launch.time@slurm=4h launch.partition@slurm=x launch.cpus@slurm=3 "
+        "launch.gpus@slurm=1 launch.memory@slurm=4G launch.signal_before@slurm=60 launch.max_requeues@slurm=1 "
+        "launch.extra@slurm={account:birds}",
+        "launch=slurm",
+    ),
+    **cases(
+        see.updates,
+        "seed=1 model.dropout=0.5 model.drop_path=0.5 loss.class_weights=inverse loss.logit_adjustment=1 "
+        "loss.label_smoothing@cross_entropy=0.1 weighting.weights@fixed={order:3} optimizer.lr=0.01 optimizer.lr_scaling=sqrt "
+        "optimizer.weight_decay=0.5 optimizer.param_groups=[{filter:{dim:1},lr_scale:0}] optimizer.beta1@adamw=0.5 "
+        "optimizer.beta2@adamw=0.5 optimizer.eps@adamw=0.01 trainer.global_batch_size=16 trainer.precision=bf16 trainer.freeze=[trunk]",
+    ),
+    **cases(ran("checkpoints"), "plan=true schedule.checkpoint=[1steps]"),
+    **cases(see.directory, "run.name=x run.experiment=x run.root=x"),
+    **cases(see.second_start, "run.resume=never", "run.allow=[seed]"),
+    **cases(see.second_start, "run.allow=[seed]"),
+    **cases(
+        ran("rows"),
+        "run.init_from=FOLDER/weights.pt schedule.log=[2steps] schedule.validate=[1steps] schedule.validate_mask_meta=[3steps] "
+        "trainer.limit_validation_samples=10",
+    ),
+    **cases(see.refusal(ran("rows")), "run.init_allow=[head]", "run.init_from=FOLDER/headless.pt"),
+    **cases(ran("rows"), "run.init_skip=[head]", "run.init_from=FOLDER/weights.pt"),
+    **cases(see.plan_text, "data.last_batch=drop", "data.train_samples=41"),
+    **cases(validation_batches, "data.validation_batch=7 data.validation_samples@biota=21"),
+    **cases(see.refusal(see.source), "data.max_bad_fraction=0.5", f"{MANIFEST} data.path=FOLDER/gaps.csv"),
+    **cases(
+        see.batches,
+        "data.image_size=40 data.sampling=class_balanced data.world@biota=1 augment.crop_scale=[0.2,0.3] augment.crop_ratio=[0.3,0.4] "
+        "augment.horizontal_flip=1 augment.vertical_flip=1 augment.brightness=0.8 augment.contrast=0.8 augment.saturation=0.8 "
+        "augment.hue=0.3 augment.policy=randaugment augment.erasing=1 trainer.limit_train_samples=16",
+    ),
+    **cases(see.batches, "data.sampling_rank=order", "data.sampling=square_root data.train_samples=400"),
+    **cases(see.plan_text, "data.train_samples@biota=41"),
+    **cases(
+        see.source,
+        "data.path@manifest=FOLDER/second.csv data.image_column@manifest=other_path "
+        "data.rank_columns@manifest={genus:genus,species:taxon} data.date_column@manifest=day data.elevation_column@manifest=height "
+        "data.split_column@manifest=side data.group_column@manifest=site data.validation_fraction@manifest=0.5 "
+        "data.split_seed@manifest=1",
+        MANIFEST,
+    ),
+    **cases(see.batches, "data.root@manifest=FOLDER/sub data.weight_column@manifest=unc data.max_image_pixels@manifest=9", MANIFEST),
+    **cases(see.source, "data.taxonomy@manifest=FOLDER/regrouped.csv data.taxon_column@manifest=species", f"{MANIFEST} {TAXA}"),
+    **cases(
+        see.source,
+        "data.latitude_column@manifest=unc data.longitude_column@manifest=unc data.uncertainty_column@manifest=unc",
+        f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon",
+    ),
+    **cases(see.source, "data.time_column@manifest=clock", f"{MANIFEST} data.date_column=day"),
+    **cases(see.source, "data.elevation_missing@manifest=0.0", f"{MANIFEST} data.elevation_column=height"),
+    **cases(see.parameters, "model.meta_width=32 model.size@mformer=nano head.name=marginal"),
+    **cases(see.parameters, "model.backbone@timm=test_vit", TIMM),
+    **cases(pretrained, "model.pretrained@timm=true", TIMM),
+    **cases(see.updates, "head.routing@hierarchical_softmax=hard head.temperature@hierarchical_softmax=0.1", "head=hierarchical_softmax"),
+    **cases(see.parameters, "head.nulls=predict", "data.train_samples=72 trainer.global_batch_size=24 trainer.micro_batch_size=24"),
+    **cases(see.updates, "loss.effective_beta=0.9 loss.class_weight_cap=1.1", "loss=class_balanced"),
+    **cases(see.updates, "loss.label_smoothing@taxonomic_smoothing=0.3 loss.beta@taxonomic_smoothing=0", "loss=taxonomic_smoothing"),
+    **cases(see.updates, "loss.beta@soft_labels=5", "loss=soft_labels"),
+    **cases(see.updates, "loss.alpha@conditional=0.5", "loss=conditional"),
+    **cases(see.batches, "augment.policy_magnitude=30 augment.policy_operations=5", "augment.policy=randaugment"),
+    **cases(see.batches, "augment.mixup_alpha=5", f"{MIXED} augment.cutmix_alpha=0"),
+    **cases(see.batches, "augment.cutmix_alpha=9", f"{MIXED} augment.cutmix_share=1"),
+    **cases(see.batches, "augment.cutmix_share=1", f"{MIXED} augment.cutmix_share=0"),
+    **cases(row_names, "weighting.conflict@fixed=[] schedule.all_combinations_at_end=true"),
+    **cases(
+        see.updates,
+        "weighting.every=[2steps] weighting.warmup=2steps weighting.alpha@gradnorm=0 weighting.lr@gradnorm=0.2 "
+        "weighting.place@gradnorm=trunk",
+        GRADNORM,
+    ),
+    **cases(see.updates, "weighting.lr@uncertainty=0.5", "weighting=uncertainty"),
+    **cases(see.updates, "weighting.temperature@dwa=0.5", "weighting=dwa weighting.every=[1steps]"),
+    **cases(see.updates, "weighting.lr@famo=0.5 weighting.decay@famo=0.5", "weighting=famo"),
+    **cases(operated, "weighting.method@surgery=upgrad weighting.place@surgery=trunk", SURGERY),
+    **cases(see.updates, "optimizer.lr_reference_batch=32", "optimizer.lr_scaling=linear"),
+    **cases(see.updates, "optimizer.opt@timm=lion optimizer.options@timm={betas:[0.5,0.9]}", "optimizer=timm"),
+    **cases(see.updates, "optimizer.momentum@sgd=0.5 optimizer.nesterov@sgd=false trainer.max_grad_norm=0.01", "optimizer=sgd"),
+    **cases(
+        see.updates,
+        "optimizer.momentum@muon=0.5 optimizer.adamw_lr_scale@muon=0.5 optimizer.beta1@muon=0.5 optimizer.beta2@muon=0.5 "
+        "optimizer.eps@muon=0.01",
+        "optimizer=muon",
+    ),
+    **cases(see.learning_rates, "lr_scheduler.warmup=2steps lr_scheduler.final_scale@cosine=0.5"),
+    **cases(see.learning_rates, "lr_scheduler.final_scale@linear=0.5", "lr_scheduler=linear"),
+    **cases(see.learning_rates, "lr_scheduler.milestones@step=[10%] lr_scheduler.factor@step=0.5", f"{LONG} lr_scheduler=step"),
+    **cases(
+        see.learning_rates,
+        "lr_scheduler.decay@wsd=50% lr_scheduler.decay_shape@wsd=linear lr_scheduler.final_scale@wsd=0.5",
+        f"{LONG} lr_scheduler=wsd",
+    ),
+    **cases(
+        plateau,
+        "lr_scheduler.monitor@plateau=val/order/loss lr_scheduler.mode@plateau=max lr_scheduler.factor@plateau=0.5 "
+        "lr_scheduler.patience@plateau=0 lr_scheduler.min_delta@plateau=0.1",
+        "lr_scheduler=plateau lr_scheduler.patience=1",
+    ),
+    **cases(ran("rows"), "schedule.validate_partial_mask_meta=[3steps]", "schedule.partial_combinations=[[SPATIAL]]"),
+    **cases(
+        row_names,
+        "schedule.partial_combinations=[[TEMPORAL]]",
+        "schedule.partial_combinations=[[SPATIAL]] schedule.validate_partial_mask_meta=[3steps]",
+    ),
+    **cases(ran("rows"), "schedule.validate_at_end=false", "schedule.validate=[2steps]"),
+    **cases(ran("checkpoints"), "schedule.checkpoint_at_end=false", "schedule.validate=[]"),
+    **cases(ran("checkpoints"), "schedule.keep_last=3", CKPT),
+    **cases(ran("checkpoints"), "schedule.keep_best=3", f"{CKPT} schedule.keep_best=0"),
+    **cases(see.batches, "schedule.partial_mask_whitelist=[[SPATIAL]]", f"{NONE} schedule.partial_meta_mask_prob.start=1"),
+    **cases(
+        see.batches,
+        "schedule.partial_mask_weights=[1,0]",
+        f"{NONE} schedule.partial_meta_mask_prob.start=1 schedule.partial_mask_whitelist=[[SPATIAL],[TEMPORAL]]",
+    ),
+    **cases(see.batches, "schedule.mixup_group_level=[{from:0%,level:genus}]", MIXED),
+    **cases(end, "schedule.early_stop.monitor=val/order/top1", f"{FALLING} schedule.early_stop.metric_bound=0"),
+    **cases(see.stops, "schedule.early_stop.mode=max", "schedule.early_stop.patience=1"),
+    **cases(see.stops, "schedule.early_stop.patience=1"),
+    **cases(see.stops, "schedule.early_stop.min_delta=1.5", "schedule.early_stop.patience=2"),
+    **cases(end, "schedule.early_stop.metric_bound=1000", FALLING),
+    **cases(
+        end, "schedule.early_stop.min_lr=1 schedule.early_stop.max_grad_norm=1e-6 schedule.early_stop.max_steps=2 trainer.length=2steps"
+    ),
+    **cases(
+        see.updates,
+        "growth.start@linear=0.3 growth.end@linear=0.5 growth.begin@linear=1steps growth.until@linear=1steps "
+        "growth.every@linear=[2steps] growth.by@linear=random",
+        GROWTH,
+    ),
+    **cases(see.refusal(device), "trainer.device=cuda"),
+    **cases(ran("files"), "trainer.ema_decay=0.9", "trainer.ema_validate=false run.name=x"),
+    **cases(see.process, "trainer.deterministic=true trainer.threads=3"),
+    **cases(ran("status"), "trainer.max_time=0.000001s"),
+    **cases(ran("status"), "trainer.max_skipped_in_a_row=1", "optimizer=sgd optimizer.lr=1e30"),
+    **cases(see.loader_on_gpu, "trainer.num_workers=1"),
+    **cases(see.loader_on_gpu, "trainer.prefetch=2 trainer.pin_memory=false", "trainer.num_workers=1"),
+    **cases(wandb, "logger.wandb=offline"),
+    **cases(wandb, "logger.wandb_project=x", "logger.wandb=offline"),
+    **cases(ran("files"), "logger.report=true debug.dump_metrics=true debug.profile_steps=[1,2] debug.batch_hashes=true", "run.name=x"),
+    **cases(launched.command, "launch.processes@torchrun=3", "launch=torchrun"),
+    **cases(on_slurm.questions, "launch.poll@slurm=5", "launch=slurm"),
+    **cases(see.refusal(launched.sweep_is_sound), "sweep.method=optuna sweep.trials=3 sweep.seed=3"),
+    **cases(launched.sweep_name_of, "sweep.name=x"),
+    **cases(launched.parameters, "sweep.params={seed:'1,2'}"),
+    **cases(launched.most_at_once, "sweep.parallel=2"),
+    **cases(launched.compared_by, "sweep.metric=val/order/loss"),
+    **cases(launched.compared_by, "sweep.mode=max", "sweep.metric=val/order/loss"),
+    **cases(launched.columns_of_a_run, "sweep.columns=[val/order/loss]"),
 }
 
 
@@ -399,7 +351,7 @@ def keys() -> Iterator[tuple[str, Any]]:
                 yield from walk(hints[field.name], key + ".")
             else:
                 yield key + suffix, field
-                if (entry := entry_schema(hints[field.name])) is not None:
+                if dataclasses.is_dataclass(entry := entry_type(hints[field.name])):
                     yield from walk(entry, f"{key}.NAME.")
 
     def of_variants(group: str, choices: dict[str, type]) -> Iterator[tuple[str, Any]]:

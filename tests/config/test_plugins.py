@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from linnaeus.config import compose
-from linnaeus.config.metric_directions import direction, directions
+from linnaeus.config.monitors import direction, directions
 from linnaeus.config.registry import _parts, register, registered, registered_parts
 from linnaeus.errors import ConfigError
 

@@ -13,8 +13,7 @@ import pytest
 
 from linnaeus.config import compose
 from linnaeus.launch import Job, build_launcher, launcher, process
-from linnaeus.launch.process import assigned_gpus, visible_gpus
-from linnaeus.launch.torchrun import children
+from linnaeus.launch.process import assigned_gpus, children, visible_gpus
 from tests import fork_server, runs
 from tests.sweep.conftest import wait_until
 
@@ -52,7 +51,7 @@ def start(tmp_path, monkeypatch):
     """Return a function that starts a fake run of some kind with a launcher and returns (handle, log)."""
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    monkeypatch.setattr(launcher, "MAIN", script)
+    monkeypatch.setattr(launcher, "PROGRAM", [str(script)])
     forked = lambda command, preexec_fn, **more: fork_server.Popen(command, **more)
     monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=forked, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT))
     handles = []

@@ -20,9 +20,9 @@ from linnaeus.sweep.request import read_request
 from linnaeus.sweep.sweep_files import SweepFiles
 from linnaeus.sweep.trial_results import FAILED, INTERRUPTED, Metric, result_of_job
 from linnaeus.sweep.trial_runner import TrialRunner
+from linnaeus.sweep.trial_source import TrialSource
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/somewhere")
-METRIC = Metric("val/loss", "min", True)
 
 
 @pytest.fixture
@@ -41,22 +41,20 @@ def lines(monkeypatch):
     logger.setLevel(level)
 
 
-class Trials:
+class Trials(TrialSource):
     """A source and a launcher: each trial fails at the poll number `polls`, which needs no files."""
 
-    metric = METRIC
+    metric = Metric("val/loss", "min", True)
 
     def __init__(self, directory: Path, total: int, polls: int = 3, record_before_start: bool = False) -> None:
+        super().__init__()
         self.total, self.polls, self.record_before_start, self.directory = total, polls, record_before_start, directory
         self.given, self.started, self.stopped = 0, [], []
         self.config = compose(["sweep.parallel=2"])
 
-    def next(self, results: Any) -> Any:
+    def next(self) -> Any:
         self.given += 1
         return None if self.given > self.total else trial(self.given, self.directory / str(self.given), self.config)
-
-    def saved_failure(self, trial: Any) -> None:
-        return None
 
     def start(self, job: Any) -> Any:
         number, left = int(job.overrides[0]), [self.polls]
@@ -113,7 +111,7 @@ def test_a_disk_that_stays_full_stops_no_trial(tmp_path, lines):
     runner = trials.runner()
     runner.run(Disk(1).write)
     assert trials.started == [1, 2, 3] and not runner.is_recorded and len(warnings(lines)) == 1
-    assert [result.status for result in runner.results.values()] == [FAILED] * 3
+    assert [result.status for result in trials.results.values()] == [FAILED] * 3
 
 
 def test_a_proposal_of_optuna_starts_only_after_it_is_recorded(tmp_path, lines):
@@ -151,7 +149,7 @@ def test_a_trial_whose_log_cannot_be_made_fails_alone(tmp_path, lines):
     runner = trials.runner()
     runner.run(Disk(1).write)
     assert trials.started == [1, 3] and not trials.stopped
-    assert runner.results[2].status == FAILED and "cannot start: " in str(runner.results[2].error)
+    assert trials.results[2].status == FAILED and "cannot start: " in str(trials.results[2].error)
 
 
 def test_a_summary_that_cannot_be_read_fails_one_trial(tmp_path, lines, monkeypatch):
@@ -166,7 +164,7 @@ def test_a_summary_that_cannot_be_read_fails_one_trial(tmp_path, lines, monkeypa
     trials.start = lambda job: SimpleNamespace(poll=lambda: 0, describe=lambda: "") if job.overrides == ["1"] else start(job)  # type: ignore
     runner = trials.runner()
     runner.run(lambda: None)
-    assert trials.started == [2] and "results cannot be read: Input/output error" in str(runner.results[1].error)
+    assert trials.started == [2] and "results cannot be read: Input/output error" in str(trials.results[1].error)
 
 
 class InstantLauncher:
@@ -203,6 +201,7 @@ def test_a_sweep_that_cannot_be_locked_is_refused_in_one_line(tmp_path, monkeypa
     def refuse(self: Any) -> None:
         raise FULL
 
-    monkeypatch.setattr(sweep_files.SweepLock, "acquire", refuse)
-    with pytest.raises(ConfigError, match=r"run\.root: .*/s cannot be written \(No space left on device\)"):
-        SweepFiles(tmp_path / "s", tmp_path, METRIC, []).open()
+    monkeypatch.setattr(sweep_files.RunLock, "acquire", refuse)
+    match = r"run\.root: .*/s cannot be written \(No space left on device\)"
+    with pytest.raises(ConfigError, match=match), SweepFiles(tmp_path / "s", tmp_path, Trials(tmp_path, 1), []).opened():
+        pass

@@ -62,12 +62,12 @@ class Replayed:
 
     def run(self, order: int, trials: int = 24, before: dict | None = None, shift: float = 0.0) -> dict:
         """Return sweep.json after `trials` proposals."""
-        study, results, running = optuna_study.OptunaStudy(self.request), {}, []
+        study, running = optuna_study.OptunaStudy(self.request), []
         header = sweep_header(self.request, study.metric)
         study.resume(before or {}, header)
         draw = random.Random(order)
         while True:
-            trial = study.next(results) if len(study.trials) < trials and len(running) < self.request.sweep.parallel else None
+            trial = study.next() if len(study.trials) < trials and len(running) < self.request.sweep.parallel else None
             if trial is not None:
                 running.append(trial)
                 continue
@@ -76,7 +76,7 @@ class Replayed:
                 return {**header, "trials": rows}
             ended = running.pop(draw.randrange(len(running)))
             loss = sum(float(value) for value in ended.values.values()) + shift
-            results[ended.number] = TrialResult("failed") if ended.number % 7 == 3 else TrialResult("finished", loss)
+            study.results[ended.number] = TrialResult("failed") if ended.number % 7 == 3 else TrialResult("finished", loss)
 
 
 @pytest.mark.parametrize("parallel", [1, 3])

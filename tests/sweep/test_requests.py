@@ -13,6 +13,7 @@ import pytest
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.errors import ConfigError
+from linnaeus.rundir import RunDirectory
 from linnaeus.sweep.optuna_study import import_optuna
 from linnaeus.sweep.parameters import Interval, parse_override, read_parameter
 from linnaeus.sweep.picture import sweep_picture
@@ -20,7 +21,7 @@ from linnaeus.sweep.request import read_request
 from linnaeus.sweep.sweep_files import SweepFiles
 from linnaeus.sweep.trial import make_trial
 from linnaeus.sweep.trial_results import Metric, TrialResult, metric_of
-from linnaeus.sweep.trial_source import Grid, sweep_name
+from linnaeus.sweep.trial_source import Grid, TrialSource, sweep_name
 from tests.runs import ROOT, VECTORS
 
 
@@ -121,6 +122,15 @@ def test_the_launcher_of_an_experiment_is_used_by_the_parent_alone(tmp_path):
     assert single.overrides == ["experiment=mine", "launch=process", "~launch.processes"] and single.directory.name == "mine"
 
 
+def test_a_sweep_can_repeat_a_saved_run(tmp_path):
+    with RunDirectory.open(dataclasses.asdict(compose([f"run.root={tmp_path}", "run.name=saved", "trainer.length=7steps"]))) as run:
+        found = trials(f"run.from={run.path}", "run.name=again", "seed=1,2")
+    assert [(t.config.seed, t.config.trainer.length, t.directory.name) for t in found] == [
+        (1, "7steps", "again-1"),
+        (2, "7steps", "again-2"),
+    ]
+
+
 def test_the_name_of_a_sweep_depends_on_its_values_and_not_on_its_launcher():
     def name(*arguments: str) -> str:
         parsed_request = request("seed=0,1", *arguments)
@@ -143,14 +153,15 @@ def test_the_table_and_the_picture_of_measured_trials(tmp_path):
     one = make_trial(parsed_request, 1, {p.key: p.values_to_check()[0] for p in parsed_request.parameters})
     values = itertools.product(*(p.choices or () for p in parsed_request.parameters))
     found = [dataclasses.replace(one, number=i, values=dict(zip(one.values, v))) for i, v in enumerate(values, 1)]
-    results = {t.number: TrialResult("finished", t.number / 7, step=5) for t in found[:9]} | {10: TrialResult("failed")}
-    files = SweepFiles(tmp_path, tmp_path, Metric("val/top1", "max", True), ["optimizer", "optimizer.lr", "seed"])
-    lines = files.table(found, results).splitlines()
+    source = TrialSource()
+    source.trials, source.metric = found, Metric("val/top1", "max", True)
+    assert sweep_picture(parsed_request.parameters, source) is None
+    source.results = {t.number: TrialResult("finished", t.number / 7, step=5) for t in found[:9]} | {10: TrialResult("failed")}
+    lines = SweepFiles(tmp_path, tmp_path, source, ["optimizer", "optimizer.lr", "seed"]).table().splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["*", "8", "7"] and "failed" in lines[10] and "waiting" in lines[11]
-    picture = sweep_picture(parsed_request.parameters, found, results, Metric("val/top1", "max", True))
+    picture = sweep_picture(parsed_request.parameters, source)
     assert picture is not None and picture.count("<circle") == 27 and picture.count("#D55E00") == 4
     assert "optimizer.lr (logarithmic)" in picture and ">sgd</text>" in picture
-    assert sweep_picture(parsed_request.parameters, found, {}, Metric("val/top1", "max", True)) is None
 
 
 def test_a_missing_optuna_is_a_mistake_with_its_fix(monkeypatch):

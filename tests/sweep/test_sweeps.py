@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from linnaeus.sweep.sweep_files import SweepLock
+from linnaeus.rundir.lock import RunLock
 from tests.sweep.conftest import Sweep, alive, kill_when, started, wait_until
 
 GRID = ("optimizer.lr=1e-3,1e-2", "seed=0,1")
@@ -126,13 +126,13 @@ def test_an_unknown_metric_stops_the_sweep_after_the_first_trial(sweep):
 def test_two_parents_cannot_run_one_sweep(sweep):
     both = sweep("both", "seed=0", "sweep.name=mine")
     (both.root / "sweeps/mine").mkdir(parents=True)
-    lock = SweepLock(both.root / "sweeps/mine/lock")
+    lock = RunLock(both.root / "sweeps/mine/lock")
     lock.acquire()
     try:
         status, out, err = both.run()
     finally:
         lock.release()
-    assert status == 2 and not started(out) and "sweeps/mine is in use by process" in err
+    assert status == 2 and not started(out) and "sweep.name: " in err and "sweeps/mine is in use by process" in err
 
 
 def test_columns_of_the_table_and_means_over_seeds(sweep):

@@ -1,0 +1,64 @@
+"""Monitored metrics: their names, and their directions: min if a smaller value is better, max if a larger one is.
+
+Each workload states the direction of its own metrics in `DIRECTIONS` of its `config` module, by the last part of the metric's name; a
+plugin states it when it registers a metric. An unknown metric is an error: a guess would keep the worst checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from linnaeus.config.registry import import_here, registered_parts, workload_module
+from linnaeus.config.schema import Config
+from linnaeus.config.schema_optimization import PlateauConfig
+from linnaeus.errors import ConfigError
+
+COMMON = {"loss": "min", "seconds": "min", "ms_per_step": "min", "per_second": "max"}  # of every workload
+
+
+def with_monitors(config: Config) -> Config:
+    """Return the config with the names and directions of its monitored metrics.
+
+    `val/...` becomes `val_ema/...` if averaged weights are validated. Other names of the wrong weights are refused later, when all metrics
+    are known. A direction that is not known stays auto."""
+    is_averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
+
+    def filled(group: Any, monitor: str, mode: str) -> Any:
+        metric = getattr(group, monitor)
+        if is_averaged and metric.startswith("val") and not metric.startswith("val_ema"):
+            metric = metric.replace("val", "val_ema", 1)
+        return dataclasses.replace(group, **{monitor: metric, mode: known_direction(getattr(group, mode), metric, config.workload.name)})
+
+    schedule = filled(config.schedule, "best_monitor", "best_mode")
+    schedule = dataclasses.replace(schedule, early_stop=filled(schedule.early_stop, "monitor", "mode"))
+    scheduler = config.lr_scheduler
+    if isinstance(scheduler, PlateauConfig):
+        scheduler = filled(scheduler, "monitor", "mode")
+    return dataclasses.replace(config, schedule=schedule, lr_scheduler=scheduler)
+
+
+def directions(workload: str) -> Mapping[str, str]:
+    """Return metric -> min or max, of a workload and of registered metrics."""
+    own = getattr(import_here(f"{workload_module(workload)}.config"), "DIRECTIONS", {})
+    return {**COMMON, **own, **{name: part.direction for name, part in registered_parts("metric").items()}}
+
+
+def known_direction(mode: str, metric: str, workload: str) -> str:
+    """Return `mode` unless it is auto; then the direction of `metric`: of the last part of its name (`val/species/macro_top1`), or of an
+    ending of it (`top1`). The bounds of an interval (`..._low`, `..._high`) have the direction of their metric. Still auto: unknown."""
+    if mode != "auto":
+        return mode
+    known = directions(workload)
+    words = metric.split("/")[-1].removesuffix("_low").removesuffix("_high").split("_")
+    endings = ("_".join(words[first:]) for first in range(len(words)))
+    return next((known[name] for name in endings if name in known), "auto")
+
+
+def direction(mode: str, metric: str, workload: str, key: str) -> str:
+    """Return `known_direction`. Raise `ConfigError` that names `key` if it is unknown."""
+    found = known_direction(mode, metric, workload)
+    if found == "auto":
+        raise ConfigError(f"{key} is auto, but it is not known whether a smaller {metric} is better; set {key}=min or {key}=max")
+    return found

@@ -20,7 +20,7 @@ USAGE = """linnaeus: train hierarchical species classifiers and other research p
 def usage() -> str:
     """Return the help page: how to train, and a line per command."""
     width = max(map(len, COMMANDS))
-    lines = [f"  linnaeus {name:<{width}}  {command.meaning}" for name, command in COMMANDS.items()]
+    lines = [f"  linnaeus {name:<{width}}  {meaning}" for name, meaning in COMMANDS.items()]
     return "\n".join([USAGE, "Commands (`linnaeus NAME --help` for each):", *lines])
 
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
-        return importlib.import_module(COMMANDS[first].module).main(arguments[1:])
+        return importlib.import_module(f"linnaeus.commands.{first}").main(arguments[1:])
     if arguments in (["--help"], ["-h"]):
         print(usage())
         return 0

@@ -4,20 +4,8 @@ A command module has a function `main(arguments: Sequence[str] | None = None) ->
 for a mistake and returns the exit status.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
-
-
-class Command(NamedTuple):
-    """`module`: holds `main`; `meaning`: its line in `linnaeus --help`."""
-
-    module: str
-    meaning: str
-
-
-COMMANDS = {
-    "generate": Command("linnaeus.commands.generate", "continue a text with a trained language model"),
-    "report": Command("linnaeus.commands.report", "write report.html of a run, also of one that was interrupted"),
-    "biota": Command("linnaeus.commands.biota", "write the embedded organisms as photographs with a manifest"),
+COMMANDS = {  # module -> its line in `linnaeus --help`
+    "generate": "continue a text with a trained language model",
+    "report": "write report.html of a run, also of one that was interrupted",
+    "biota": "write the embedded organisms as photographs with a manifest",
 }

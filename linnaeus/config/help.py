@@ -30,7 +30,8 @@ def _walk(cls: Any, node: Any, prefix: str) -> Iterator[tuple[str, str, str, str
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         key, meta = f"{prefix}{field.name}", field.metadata
-        value = _default(field) if node is None else getattr(node, field.name)
+        default: Any = "?" if field.default_factory is dataclasses.MISSING else field.default_factory()
+        value = default if node is None else getattr(node, field.name)
         entry = entry_type(hints[field.name])
         if dataclasses.is_dataclass(value):
             yield from _walk(type(value), value, key + ".")
@@ -41,10 +42,6 @@ def _walk(cls: Any, node: Any, prefix: str) -> Iterator[tuple[str, str, str, str
         else:
             kind = "|".join(meta["choices"]) or ("duration" if meta["duration"] else _type_name(hints[field.name]))
             yield key, kind, json.dumps(value) if value is None or isinstance(value, bool) else str(value), meta["meaning"]
-
-
-def _default(field: dataclasses.Field) -> Any:
-    return "?" if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _type_name(annotation: Any) -> str:

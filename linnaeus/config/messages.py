@@ -50,32 +50,26 @@ def _raised_in_hydra(error: ValueError) -> bool:
 
 
 def report(line: str) -> None:
-    """Print a line on stderr. If several ranks report the same line, one of them prints it: rank 0, unless it comes late."""
+    """Print a line on stderr. If several ranks report the same line, one of them prints it: rank 0, unless it comes late.
+
+    Under torchrun the first rank that claims the line in the store of its agent prints it, and the others return afterwards. Without an
+    agent ranks other than 0 wait, and the program that started them ends them after rank 0."""
+    name, store, is_first = f"error/{hashlib.sha256(line.encode()).hexdigest()}", None, True
     rank = get_rank_safely()
-    with _one_of_those_that_report(line, rank) as first:
-        if first:
-            print(f"error on process {rank}: {line}" if rank else f"error: {line}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _one_of_those_that_report(line: str, rank: int) -> Iterator[bool]:
-    """Yield True on the first rank that claims `line` in the store of torchrun's agent. The others return once it has printed the line.
-
-    Without an agent ranks other than 0 wait, and whoever started them ends them after rank 0."""
-    name, store, first = f"error/{hashlib.sha256(line.encode()).hexdigest()}", None, True
     if get_world_size() > 1 and store_made_by_agent():
         with contextlib.suppress(RuntimeError):  # the agent has died
             store = DistributedContext().store
             if rank:
                 with contextlib.suppress(RuntimeError):  # rank 0 has not printed this line in time
                     store.wait([f"{name}/printed"], WAIT_FOR_RANK_0)
-            first = store.add(name, 1) == 1
+            is_first = store.add(name, 1) == 1
     elif rank:
         time.sleep(WAIT_FOR_RANK_0.total_seconds())
-    yield first
+    if is_first:
+        print(f"error on process {rank}: {line}" if rank else f"error: {line}", file=sys.stderr, flush=True)
     if store is not None:
         with contextlib.suppress(RuntimeError):
-            if first:
+            if is_first:
                 store.set(f"{name}/printed", "")
             else:
                 store.wait([f"{name}/printed"], WAIT_FOR_LINE)

@@ -46,19 +46,19 @@ def _may_add(text: str) -> bool:
 
 def apply_typed(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> None:
     """Apply the precedence rules to Hydra's composition, in place. `variants`: group -> name -> dataclass."""
-    from omegaconf import open_dict
+    from omegaconf import OmegaConf, open_dict
 
-    whole = given_whole(config, variants, overrides)
-    if whole:
-        empty(config, whole)
-        apply_values(config, overrides)
-    surplus = left_out(config, variants, overrides)
-    for group, name in (key.split(".") for key in surplus):
+    if empty_given_whole(config, variants, overrides):
+        for override in parsed(overrides):  # values that Hydra has set already stay the same
+            key, value = override.key_or_group, override.value()
+            if ("." in key or isinstance(value, dict)) and not (override.is_delete() or override.is_hydra_override()):
+                OmegaConf.update(config, key, value, merge=True, force_add=True)
+    choices, named = typed(overrides), []
+    for group, name in (key.split(".") for key in left_out(config, variants, overrides)):
         with open_dict(config):
             del config[group][name]
-    if surplus:
-        choices = typed(overrides)
-        named = [f"{key} ({key.partition('.')[0]}={choices[key.partition('.')[0]]})" for key in surplus]
+        named.append(f"{group}.{name} ({group}={choices[group]})")
+    if named:
         note(f"settings of the experiment that do not apply, left out: {', '.join(named)}")
 
 
@@ -70,18 +70,22 @@ def note(line: str) -> None:
 
 def typed(overrides: Sequence[str]) -> dict[str, str]:
     """Return key or group -> the text after its `=`."""
-    found = [(match[2], text[match.end() :].strip()) for text in overrides if (match := KEY.match(text))]
-    return dict(found)
+    return {match[2]: text[match.end() :].strip() for text in overrides if (match := KEY.match(text))}
 
 
 # -- mappings that are given whole ---------------------------------------------------------------------------------------------
 
 
-def given_whole(config: Mapping[str, Any], variants: Variants, overrides: Sequence[str]) -> list[str]:
-    """Return the mappings with names of the user's own that overrides give in braces, `schedule.phases.late.data` of
-    `schedule.phases.late={data: {...}}` included."""
+def empty_given_whole(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> bool:
+    """Empty the mappings with names of the user's own that overrides give in braces, `schedule.phases.late.data` of
+    `schedule.phases.late={data: {...}}` included. Return True if there are any."""
+    from omegaconf import OmegaConf
+
     braces = [(override.key_or_group, override.value()) for override in parsed([text for text in overrides if _BRACES.match(text)])]
-    return [name for key, value in braces for name in _mappings_in(key, value, _annotation(config, variants, key))]
+    whole = [name for key, value in braces for name in _mappings_in(key, value, _annotation(config, variants, key))]
+    for key in whole:
+        OmegaConf.update(config, key, {}, merge=False, force_add=True)
+    return bool(whole)
 
 
 def _mappings_in(key: str, value: Any, annotation: Any) -> Iterator[str]:
@@ -91,23 +95,6 @@ def _mappings_in(key: str, value: Any, annotation: Any) -> Iterator[str]:
         hints = typing.get_type_hints(annotation)
         for name, one in value.items():
             yield from _mappings_in(f"{key}.{name}", one, hints.get(name))
-
-
-def empty(config: DictConfig, mappings: Sequence[str]) -> None:
-    from omegaconf import OmegaConf
-
-    for key in mappings:
-        OmegaConf.update(config, key, {}, merge=False, force_add=True)
-
-
-def apply_values(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Set every value of the overrides, in order. Values that Hydra has set already stay the same, except in emptied mappings."""
-    from omegaconf import OmegaConf
-
-    for override in parsed(overrides):
-        value = override.value()
-        if ("." in override.key_or_group or isinstance(value, dict)) and not (override.is_delete() or override.is_hydra_override()):
-            OmegaConf.update(config, override.key_or_group, value, merge=True, force_add=True)
 
 
 def parsed(overrides: Sequence[str]) -> list[Override]:

@@ -18,16 +18,14 @@ from linnaeus.errors import ConfigError
 def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
     """Return the typed config of the tree that `compose` returns; it is called on rank 0 only. Raise `ConfigError`: rank 0's on every
     rank, or this rank's own if it derives another configuration from the same tree."""
-    checked: list[Config] = []  # on rank 0, so that every value is checked once
 
     def composed() -> dict[str, Any]:
         tree = compose()
-        checked.append(typed_config(tree))
-        return {"tree": tree, "hash": config_hash(checked[0])}
+        return {"tree": tree, "hash": _hash(typed_config(tree))}
 
     received = DistributedContext().from_master("config", composed)
-    config = checked[0] if checked else typed_config(received["tree"])
-    if config_hash(config) != received["hash"]:
+    config = typed_config(received["tree"])
+    if _hash(config) != received["hash"]:
         raise ConfigError(
             f"process rank {get_rank_safely()} on {socket.gethostname()} derives another configuration from that of rank 0; "
             "install the same version of the program on every node"
@@ -35,6 +33,6 @@ def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
     return config
 
 
-def config_hash(config: Config) -> str:
+def _hash(config: Config) -> str:
     """Return a hash of every value, for ranks to compare."""
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()

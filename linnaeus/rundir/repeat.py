@@ -16,7 +16,7 @@ from typing import Any
 
 from linnaeus.config.load import compose_tree, group_files, typed_config, variants_of
 from linnaeus.config.messages import nearest_key
-from linnaeus.config.precedence import as_hydra_takes, empty, given_whole, is_entry, parsed
+from linnaeus.config.precedence import as_hydra_takes, empty_given_whole, is_entry, parsed
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.rundir.identity import config_difference, run_path
@@ -118,7 +118,7 @@ def _with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | 
 
     groups, variants = group_files(config_dir), variants_of(tree["workload"]["name"])
     config, absent, given = OmegaConf.create(tree), object(), set()
-    empty(config, given_whole(config, variants, overrides))
+    empty_given_whole(config, variants, overrides)
     for override in parsed(as_hydra_takes(overrides)):
         key = override.key_or_group
         if override.package is not None or key in groups or "/" in key:

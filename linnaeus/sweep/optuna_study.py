@@ -61,9 +61,12 @@ class OptunaStudy(TrialSource):
         after = saved["after"] if saved else max(self._results_added, number - self.request.sweep.parallel)
         while self._results_added < after:
             result = self.results.get(self._results_added + 1)
-            if result is None or not result.is_final:
+            if result is None or not (result.is_good or result.status == FAILED):
                 return None
-            self._add_result(result)
+            if result.value is None and result.status != FAILED:
+                log.warning("trial %d has no %s; optuna counts it as failed", self._results_added + 1, self.metric.name)
+            self._study.tell(self._results_added, result.value, None if result.value is not None else self._failed)
+            self._results_added += 1
         proposed = self._study.ask(self._distributions).params
         values = {p.key: _as_typed(p, proposed[p.key]) for p in self.request.parameters}
         if saved and saved["values"] != values:
@@ -89,12 +92,6 @@ class OptunaStudy(TrialSource):
     def _saved_row(self, number: int) -> dict[str, Any]:
         """Return a trial in sweep.json at the start, empty if it is not there."""
         return self._saved[number - 1] if number <= len(self._saved) else {}
-
-    def _add_result(self, result: TrialResult) -> None:
-        if result.value is None and result.status != FAILED:
-            log.warning("trial %d has no %s; optuna counts it as failed", self._results_added + 1, self.metric.name)
-        self._study.tell(self._results_added, result.value, None if result.value is not None else self._failed)
-        self._results_added += 1
 
 
 def import_optuna() -> Any:

@@ -49,13 +49,6 @@ class Parameter:
         return f"{self.setting}={value}"
 
 
-def parse_override(text: str) -> Override:
-    """Parse one setting in Hydra's grammar."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    return OverridesParser.create().parse_override(text)
-
-
 def read_parameter(override: Override, config_dir: str | None) -> Parameter:
     """Return the parameter of a setting with several values. Raise `ConfigError` if it has no value or a repeated one, and if its values
     or their order would differ after a restart."""
@@ -67,7 +60,13 @@ def read_parameter(override: Override, config_dir: str | None) -> Parameter:
     if tags and (tags != {"log"} or not isinstance(value, IntervalSweep)):
         raise ConfigError(f"{key}={text}: the only tag is log, for an interval: {key}=tag(log,interval(1e-4,1e-1))")
     if isinstance(value, IntervalSweep):
-        return Parameter(key, setting, text, None, _read_interval(key, text, value, "log" in tags))
+        low, high = value.start, value.end
+        assert low is not None and high is not None
+        if not low < high:
+            raise ConfigError(f"{key}={text}: the lower end must be first and less than the upper end")
+        if tags and low <= 0:
+            raise ConfigError(f"{key}={text}: with tag(log, ...) both ends must be above 0; raise the lower end, or leave the tag out")
+        return Parameter(key, setting, text, None, Interval(low, high, log=bool(tags)))
     if getattr(value, "shuffle", False):
         raise ConfigError(f"{key}={text}: shuffled values have another order after a restart; leave shuffle out")
     choices = _matching_options(key, value, config_dir) if isinstance(value, Glob) else list(override.sweep_string_iterator())
@@ -77,15 +76,6 @@ def read_parameter(override: Override, config_dir: str | None) -> Parameter:
     if repeated is not None:
         raise ConfigError(f"{key}={text} has the value {repeated} twice; keep one")
     return Parameter(key, setting, text, tuple(choices), None, ordered=override.is_range_sweep())
-
-
-def _read_interval(key: str, text: str, value: Any, log: bool) -> Interval:
-    low, high = value.start, value.end
-    if not low < high:
-        raise ConfigError(f"{key}={text}: the lower end must be first and less than the upper end")
-    if log and low <= 0:
-        raise ConfigError(f"{key}={text}: with tag(log, ...) both ends must be above 0; raise the lower end, or leave the tag out")
-    return Interval(low, high, log)
 
 
 def _matching_options(group: str, glob: Any, config_dir: str | None) -> list[str]:

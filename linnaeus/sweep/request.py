@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from linnaeus.config.load import compose_tree, typed_config
+from linnaeus.config.precedence import parsed
 from linnaeus.config.schema import LaunchConfig, SweepConfig
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.repeat import split_from
-from linnaeus.sweep.parameters import Parameter, parse_override, read_parameter
+from linnaeus.sweep.parameters import Parameter, read_parameter
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -40,7 +41,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         raise ConfigError(f"a sweep and launch start their own processes and cannot run under torchrun; type `python main.py {command}`")
     config_dir = arguments.config_dir
     run_from, rest = split_from(arguments.overrides)
-    overrides = [parse_override(text) for text in rest]
+    overrides = parsed(rest)
     for override in overrides:
         if is_within(override.key_or_group.replace("/", "."), HYDRA_KEYS):
             raise ConfigError(
@@ -62,7 +63,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
 def split_parameters(params: Mapping[str, str], overrides: Sequence[Override], config_dir: str | None) -> tuple[list[Parameter], list[str]]:
     """Return the swept parameters and the settings of every trial. A key in `overrides` replaces the same key of `sweep.params`."""
     typed = {override.key_or_group for override in overrides}
-    from_file = [parse_override(f"{key}={text}") for key, text in params.items() if key.lstrip("+") not in typed]
+    from_file = parsed([f"{key}={text}" for key, text in params.items() if key.lstrip("+") not in typed])
     parameters, fixed = [], []
     for override in [*from_file, *overrides]:
         if override.is_sweep_override():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,10 @@ def make_trial(request: Request, number: int, values: Mapping[str, str], *, chec
     overrides = [*request.fixed, *(p.override(values[p.key]) for p in request.parameters)]
     try:
         config = run_config(overrides, request.config_dir)
-        more = _process_overrides(overrides, config, request)
+        more = []
+        if config.launch.name != "process":  # the experiment's file selects a launcher, which only the parent uses
+            surplus = keys_left_out([*overrides, "launch=process"], request.config_dir)
+            more = ["launch=process", *(f"~{key}" for key in surplus if key.startswith("launch."))]
         if number and config.run.name is not None and "run.name" not in values:
             overrides = [text for text in overrides if not re.match(r"\s*\+*run\.name\s*=", text)]
             more.append(f"run.name={_quoted(f'{config.run.name}-{number}')}")
@@ -72,14 +75,6 @@ def make_trial(request: Request, number: int, values: Mapping[str, str], *, chec
         name = f"trial {number} ({' '.join(f'{key}={value}' for key, value in values.items())}): " if values else ""
         raise ConfigError(name + explain(error)) from None
     return trial
-
-
-def _process_overrides(overrides: Sequence[str], config: Config, request: Request) -> list[str]:
-    """Return settings that make the trial a plain process if the experiment's file selects another launcher, which the parent uses."""
-    if config.launch.name == "process":
-        return []
-    surplus = keys_left_out([*overrides, "launch=process"], request.config_dir)
-    return ["launch=process", *(f"~{key}" for key in surplus if key.startswith("launch."))]
 
 
 def _quoted(text: str) -> str:

@@ -47,11 +47,6 @@ class TrialResult:
     error: str | None = None
 
     @property
-    def is_final(self) -> bool:
-        """Return True if the same command would not continue the trial."""
-        return self.is_good or self.status == FAILED
-
-    @property
     def is_good(self) -> bool:
         return self.status in (*ENDED, PLANNED)
 
@@ -111,8 +106,7 @@ def last_error(log: Path, start: int) -> str | None:
     """Return the last line with an error after byte `start` of a log, or else its last line."""
     try:
         with log.open("rb") as file:
-            end = file.seek(0, 2)
-            file.seek(max(start, end - TAIL))
+            file.seek(max(start, log.stat().st_size - TAIL))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         return None

@@ -53,9 +53,12 @@ class StopRequests:
             os._exit(128 + number)
 
     def forward(self, handles: Sequence[Handle]) -> None:
-        """Send every request to every job once."""
+        """Send every request to every job once, and log it."""
         while self.forwarded < self.count:
             self.forwarded += 1
+            if handles:
+                count = f"{len(handles)} run{'s' if len(handles) > 1 else ''}"
+                log.info("stopping: %s to %s", count, "save and end" if self.forwarded == 1 else "end at once")
             for handle in handles:
                 handle.stop()
 
@@ -89,7 +92,7 @@ class TrialRunner:
         with self._requests:
             while True:
                 changed = self._read_results()
-                self._forward_stop_requests()
+                self._requests.forward([running.handle for running in self._running])
                 if not self._requests.count and len(self._running) < self.sweep.parallel and self._start_next():
                     continue
                 if changed or not self.is_recorded:
@@ -183,12 +186,6 @@ class TrialRunner:
         """Stop the sweep like a stop request; `run` raises the first error at the end."""
         self._error = self._error or error
         self._requests.count = max(self._requests.count, 1)
-
-    def _forward_stop_requests(self) -> None:
-        if self._running and self._requests.forwarded < self._requests.count:
-            count = f"{len(self._running)} trial{'s' if len(self._running) > 1 else ''}"
-            log.info("stopping: %s to %s", count, "save and end" if self._requests.count == 1 else "end at once")
-        self._requests.forward([running.handle for running in self._running])
 
 
 def _reason(error: OSError) -> str:

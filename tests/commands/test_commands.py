@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,13 +26,13 @@ def test_help_fits_a_screen_and_lists_every_command(capsys: pytest.CaptureFixtur
     assert main(["--help"]) == 0
     page = capsys.readouterr().out
     assert len(page.splitlines()) <= 24 and max(map(len, page.splitlines())) <= 100
-    assert all(f"linnaeus {name}" in page and command.meaning in page for name, command in COMMANDS.items()) and usage() in page
+    assert all(f"linnaeus {name}" in page and meaning in page for name, meaning in COMMANDS.items()) and usage() in page
 
 
 def test_every_command_has_a_main_and_a_help_page(capsys: pytest.CaptureFixture):
-    for command in COMMANDS.values():
+    for name in COMMANDS:
         with pytest.raises(SystemExit) as ended:
-            importlib.import_module(command.module).main(["--help"])
+            importlib.import_module(f"linnaeus.commands.{name}").main(["--help"])
         assert ended.value.code == 0 and "usage" in capsys.readouterr().out
 
 
@@ -52,6 +54,18 @@ def test_settings_train_as_main_py_does(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "biota" / "run" / "schedule.txt").is_file()
     assert called("seed=x").returncode == 2
+
+
+def test_a_run_of_an_installed_package_finds_the_user_s_modules(tmp_path: Path):
+    """The runs of its sweeps do not have the package directory on sys.path, which contains `config` and `data` too."""
+    shutil.copytree(ROOT / "linnaeus", tmp_path / "site" / "linnaeus")  # links become files, as in a wheel
+    for name in ("config", "data"):
+        (tmp_path / f"{name}.py").write_text(f"import sys\nprint('{name}.py of the user', file=sys.stderr)\n")
+    start = "subprocess.run([sys.executable, *Job(['--cfg', 'job', 'plugins=[config,data]'], Path(), None, None).arguments()], check=True)"
+    code = f"import subprocess, sys; from pathlib import Path; from linnaeus.launch import Job; {start}"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "config.py of the user\ndata.py of the user\n")
 
 
 def test_report_of_an_interrupted_run(tmp_path: Path, capsys: pytest.CaptureFixture):

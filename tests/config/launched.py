@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-from linnaeus.launch import Job, build_launcher
+from linnaeus.launch import Job, build_launcher, slurm
+from linnaeus.launch.slurm import run_in_job, sbatch_settings
 from linnaeus.sweep.request import Request, check_settings, split_parameters
 from linnaeus.sweep.trial_results import Metric, finished_result, metric_of
-from linnaeus.sweep.trial_runner import TrialRunner
-from linnaeus.sweep.trial_source import TrialSource, sweep_name
+from linnaeus.sweep.trial_source import sweep_name
+from tests.sweep.test_full_disk import Trials
 
 
 def command(config: Any) -> list[str]:
@@ -49,35 +52,32 @@ def columns_of_a_run(config: Any) -> Any:
 
 def most_at_once(config: Any) -> int:
     """Return the largest number of trials that run at the same time, of four."""
-    running: set[int] = set()
-    most = [0]
-
-    def start(job: Any) -> Any:
-        number, left = int(job.overrides[0]), [2]
-        running.add(number)
-        most[0] = max(most[0], len(running))
-
-        def poll() -> int | None:
-            left[0] -= 1
-            if left[0]:
-                return None
-            running.discard(number)
-            return 1
-
-        return SimpleNamespace(poll=poll, describe=lambda: "")
-
-    waiting = [trial(number, config) for number in range(1, 5)]
-    source = TrialSource()
-    source.total, source.metric = 4, metric_of(config.sweep, config)
-    source.next = lambda: waiting.pop(0) if waiting else None  # type: ignore[method-assign]
-    launcher: Any = SimpleNamespace(start=start)
     with tempfile.TemporaryDirectory() as folder:
-        TrialRunner(source, launcher, config.sweep, Path(folder)).run(lambda: None)
-    return most[0]
+        trials = Trials(Path(folder), 4, polls=2, config=config)
+        trials.runner().run(lambda: None)
+    return trials.most_at_once
 
 
-def trial(number: int, config: Any) -> Any:
-    where = Path(f"/nonexistent/{number}")
-    return SimpleNamespace(
-        number=number, overrides=[str(number)], config=config, config_dir=None, directory=where, is_finished=lambda: False, describe=str
-    )
+# -- launch=slurm, without SLURM ---------------------------------------------------------------------------------------------------
+
+RUN = Job(["seed=1"], Path("run"), None, None)
+
+
+def submitted(config: Any) -> Any:
+    """Return the options of sbatch and the function that the job calls."""
+    return sbatch_settings(config.launch, RUN), run_in_job(config.launch, RUN)
+
+
+def squeue_calls(config: Any) -> int:
+    """Return the number of squeue calls in a minute with one poll per second."""
+    run = mock.Mock(return_value=SimpleNamespace(returncode=0, stdout="", stderr=""))
+    with (
+        mock.patch.dict(sys.modules, {"submitit": mock.Mock()}),
+        mock.patch.object(slurm, "shutil", SimpleNamespace(which=lambda name: name)),
+        mock.patch.object(slurm, "subprocess", SimpleNamespace(run=run)),
+    ):
+        launcher = slurm.SlurmLauncher(config.launch)
+        for now in range(60):
+            with mock.patch.object(slurm, "time", SimpleNamespace(monotonic=lambda now=now: float(now))):
+                launcher.entry("1")
+    return run.call_count

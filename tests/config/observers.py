@@ -1,4 +1,4 @@
-"""What a configuration does, seen from outside, as values that can be compared: the plan, the built parts, updates, a whole run."""
+"""Effects of a configuration as values that can be compared: the plan, the built parts, updates, a whole run."""
 
 from __future__ import annotations
 
@@ -26,35 +26,21 @@ from linnaeus.train.loop import update_on_window, windows
 from linnaeus.workloads import build_workload
 from tests import runs
 
-TINY = [
-    "data.train_samples=40",
-    "data.validation_samples=20",
-    "data.validation_batch=20",
-    "data.image_size=16",
-    "trainer.global_batch_size=8",
-    "trainer.micro_batch_size=4",
-    "trainer.length=3steps",
-    "trainer.num_workers=0",
-    "schedule.log=[1steps]",
-    "schedule.report=[]",
-    "schedule.validate=[3steps]",
-    "schedule.validate_mask_meta=[]",
-    "schedule.validate_partial_mask_meta=[]",
-    "schedule.partial_combinations=[]",
-    "schedule.checkpoint=[]",
-    "logger.report=false",
-    "logger.console=plain",
-    "lr_scheduler.warmup=0steps",
-    "trainer.device=cpu",
-]
+TINY = (
+    "data.train_samples=40 data.validation_samples=20 data.validation_batch=20 data.image_size=16 trainer.global_batch_size=8 "
+    "trainer.micro_batch_size=4 trainer.length=3steps trainer.num_workers=0 schedule.log=[1steps] schedule.report=[] "
+    "schedule.validate=[3steps] schedule.validate_mask_meta=[] schedule.validate_partial_mask_meta=[] "
+    "schedule.partial_combinations=[] schedule.checkpoint=[] logger.report=false logger.console=plain "
+    "lr_scheduler.warmup=0steps trainer.device=cpu"
+)
 
 
 def composed(*overrides: str) -> Any:
-    """TINY with `overrides`, the last value of a key winning; without TINY's keys of a data source that is not chosen."""
+    """Compose TINY with `overrides`, which replace its values; without TINY's keys of a data source that is not chosen."""
     typed = {text.partition("=")[0]: text for text in overrides}
     source = tuple(text for key, text in typed.items() if key in ("experiment", "workload", "data"))
     known = {f"data.{name}" for name in runs.tree_of(source, runs.VECTORS)["data"]}
-    tiny = {text.partition("=")[0]: text for text in TINY}
+    tiny = {text.partition("=")[0]: text for text in TINY.split()}
     kept = {key: text for key, text in tiny.items() if not key.startswith("data.") or key in known}
     return runs.composed([*{**kept, **typed}.values()], runs.VECTORS)
 
@@ -74,16 +60,11 @@ def learning_rates(config: Any) -> list[float]:
 
 
 def built(config: Any) -> Any:
-    """A `Training`, nothing written."""
+    """Return a `Training`; nothing is written."""
     context = DistributedContext().initialize(device="cpu")
     workload = build_workload(config)
     resolved = train.resolve_schedule(config, workload, context)
     return train.build_training(config, context, workload, resolved, Path("/nonexistent"))
-
-
-def notes(config: Any) -> tuple[str, ...]:
-    t = built(config)
-    return (*t.workload.notes, *t.optimizers.notes)
 
 
 def parameters(config: Any) -> str:
@@ -91,7 +72,7 @@ def parameters(config: Any) -> str:
 
 
 def updates(config: Any, steps: int = 3) -> str:
-    """The weights after a few updates."""
+    """Return a digest of the weights after a few updates."""
     t = built(config)
     t.output = SimpleNamespace(writer=None)  # no checkpoint copies anything
     t.sampler.set_epoch(0, 0)
@@ -102,22 +83,17 @@ def updates(config: Any, steps: int = 3) -> str:
 
 
 def batches(config: Any) -> list[str]:
-    """The first training batches as the loader gives them."""
+    """Return digests of the first training batches of the loader."""
     t = built(config)
     t.sampler.set_epoch(0, 0)
     return [digest(batch) for _, batch in zip(range(6), t.train_loader)]
 
 
 def loader_on_gpu(config: Any) -> tuple:
-    """What the loader would be on a CUDA device: it needs none to be made."""
+    """Return the settings of the loader for a CUDA device, which is not necessary to build it."""
     t = built(config)
     loader = build_train_loader(config, SimpleNamespace(device=torch.device("cuda")), t.workload, t.sampler)
-    return (
-        type(loader).__name__,
-        getattr(loader, "num_workers", 0),
-        getattr(loader, "prefetch_factor", 0),
-        getattr(loader, "pin_memory", None),
-    )
+    return type(loader).__name__, *(getattr(loader, name, None) for name in ("num_workers", "prefetch_factor", "pin_memory"))
 
 
 def directory(config: Any) -> str:
@@ -125,7 +101,7 @@ def directory(config: Any) -> str:
 
 
 def ran(config: Any) -> SimpleNamespace:
-    """A whole run in a directory of its own: rows, files, console."""
+    """Return the rows, files and console output of a whole run in a directory of its own."""
     with tempfile.TemporaryDirectory() as root, contextlib.redirect_stdout(io.StringIO()) as console:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, root=root))
         try:
@@ -142,13 +118,13 @@ def ran(config: Any) -> SimpleNamespace:
 
 
 def stops(config: Any) -> list[bool]:
-    """What early stopping by patience says to a sequence of losses."""
+    """Return the decisions of early stopping by patience for a sequence of losses."""
     stopping = built(config).early_stopping
     return [] if stopping is None else [stopping.check(loss) for loss in (3.0, 4.0, 2.0, 1.9)]
 
 
 def second_start(config: Any) -> str:
-    """What a second start says about a run that was begun with another seed."""
+    """Return the result of a second start of a run that was started with another seed."""
     with tempfile.TemporaryDirectory() as root:
         run = dataclasses.replace(config.run, root=root, name="one")
         begun = dataclasses.replace(config, seed=config.seed + 1, run=dataclasses.replace(run, resume="auto", allow=[]))
@@ -160,14 +136,14 @@ def second_start(config: Any) -> str:
 
 
 def source(config: Any) -> tuple:
-    """What a manifest became."""
+    """Return the data source of a manifest as values."""
     found = build_workload(config).data_source
     metadata = [np.nan_to_num(getattr(found.metadata, f.name), nan=-9).tolist() for f in dataclasses.fields(found.metadata)]
     return found.tree.names, found.labels.tolist(), found.split.tolist(), metadata, found.ids.tolist(), found.notes, str(found.group)
 
 
 def process(config: Any) -> tuple:
-    """Settings of this process, put back afterwards."""
+    """Return the settings of this process, which are restored afterwards."""
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     try:
         train.apply_process_settings(config)
@@ -178,7 +154,7 @@ def process(config: Any) -> tuple:
 
 
 def refusal(observe: Any) -> Any:
-    """`observe`, whose answer is the error where there is one."""
+    """Return `observe` with the message of a `ValueError` as its result."""
 
     def answer(config: Any) -> Any:
         try:

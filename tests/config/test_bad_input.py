@@ -1,8 +1,7 @@
-"""Whatever is wrong with what the user typed: one line that names it, exit status 2, and no file is left behind."""
+"""A mistake in the command is one line that names it, with exit status 2, and no file is left behind."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from datetime import timedelta
@@ -19,16 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = "data.train_samples=40 data.validation_samples=20 data.image_size=32 trainer.num_workers=0"
 SMALL += " trainer.global_batch_size=8 trainer.micro_batch_size=4"
 
-# what is typed -> what the line must say
+# command -> text in the error
 REFUSED = {
     # keys
     "foo=1": "unknown key foo",
     "+foo=1": "unknown key foo",
-    "++foo=1": "unknown key foo",
     "trainer.lenght=3epochs": "unknown key trainer.lenght; did you mean trainer.length?",
-    "+trainer.lenght=3epochs": "did you mean trainer.length?",
     "data.imagesize=3": "did you mean data.image_size?",
-    "augment.horizontalflip=1": "did you mean augment.horizontal_flip?",
     "lr=3": "unknown key lr; did you mean optimizer.lr?",
     "optmizer=adamw": "did you mean optimizer?",
     "seed.x=3": "seed is not a group",
@@ -44,12 +40,10 @@ REFUSED = {
     "model=mfromer": "did you mean mformer?",
     "experiment=nope": "there is no experiment=nope; choose one of ",
     "trainer=3": "a group takes the name of one of its files",
-    "trainer=null": "a group takes the name of one of its files",
     "optimizer.name=sgd": "choose with optimizer=sgd",
     "optimizer=sgd optimizer.beta2=0.9": "unknown key optimizer.beta2; choose optimizer=adamw or optimizer=muon for it",
     "lr_scheduler=constant lr_scheduler.final_scale=0.1": "choose lr_scheduler=cosine or lr_scheduler=linear or lr_scheduler=wsd for it",
     "schedule.early_stop.patence=3": "did you mean schedule.early_stop.patience?",
-    "optimizer.name=foo": "adamw, muon, sgd",
     "workload.name=nope": "workload.name is 'nope', which cannot be imported",
     "model.size=giant": "it must be one of micro",
     "trainer.precision=fp8": "it must be one of float32",
@@ -57,13 +51,11 @@ REFUSED = {
     "seed=abc": "seed is 'abc'; it must be an integer",
     "seed=1.5": "it must be an integer",
     "seed=true": "it must be an integer",
-    "seed=": "it must be an integer",
     "seed=-1": "seed is -1; it must be at least 0",
     "seed=null": "it must be an integer",
     "optimizer.lr=nan": "must be finite",
-    "optimizer.lr=1e400": "must be finite",
     "optimizer.lr=0": "it must be more than 0",
-    "trainer.ema_decay=1.5": "it must be less than 1",
+    "trainer.ema_decay=1": "it must be less than 1",
     "trainer.compile=maybe": "true or false",
     "trainer.max_grad_norm={a:1}": "trainer.max_grad_norm is {'a': 1}",
     "augment.crop_scale=0.5": "it must be a list",
@@ -73,9 +65,7 @@ REFUSED = {
     "trainer.length=0epochs": "trainer.length is 0epochs; it must be at least 1 step",
     "trainer.length=10min": "a time cannot be converted to steps",
     "schedule.validate=[10min]": "a time cannot be converted to steps",
-    "lr_scheduler.warmup=5min": "a time cannot be converted to steps",
     "trainer.length=10": "it needs a unit: 10steps, 10epochs",
-    "schedule.validate=5": "it needs a unit",
     "trainer.length=50%": "trainer.length is 50%; it must be in epochs or steps",
     "trainer.length=10parsecs": "a duration must be a number and a unit",
     "trainer.length=1.5steps": "the number of steps must be whole",
@@ -104,7 +94,6 @@ REFUSED = {
     "run.root=/proc/nope": "run.root: /proc/nope",
     "run.root=FOLDER/manifest.csv": "run.root",
     "run.name=a/b": "run.name: 'a/b' is not a valid directory name",
-    "run.name=..": "run.name",
     "run.experiment=a/b": "run.experiment",
     # names of the workload
     "data.ranks=[species,foo]": "data.ranks: 'foo'",
@@ -114,11 +103,7 @@ REFUSED = {
     "schedule.partial_combinations=[[FOO]]": "schedule.partial_combinations[0] names FOO",
     "schedule.partial_mask_weights=[1]": "schedule.partial_mask_weights",
     "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[{from:0%,level:phylum}]": "'phylum' is not a taxonomic rank",
-    "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[]": "schedule.mixup_group_level is empty",
     "weighting.weights={foo:1}": "weighting.weights.foo: foo is not a task",
-    "weighting.weights.foo=1": "weighting.weights.foo: foo is not a task",
-    "optimizer.param_groups=[{filter:{name:nope},lr_scale:0}]": "matches no parameter",
-    "model=timm model.backbone=nope": "model.backbone",
     # monitors
     "schedule.best_monitor=val/foo": "schedule.best_monitor is val/foo, which no validation of this run measures",
     "schedule.early_stop.patience=3 schedule.early_stop.monitor=val/species/topp1": "did you mean val/species/top1?",
@@ -129,7 +114,6 @@ REFUSED = {
     "seed": "'seed' is not a setting; give it as key=value",
     "=3": "not a setting",
     "seed=[1": "'seed=[1' cannot be read",
-    "data.ranks={a:": "cannot be read",
     "seed=1,2": "add -m",
     "seed=${foo}": "${foo}, which is not a key",
     "seed=${oc.env:NO_SUCH_VARIABLE}": "NO_SUCH_VARIABLE",
@@ -140,7 +124,6 @@ REFUSED = {
     "--cfg job --package foo": "--package foo is not a group or a mapping of the configuration",
     "--config-dir /no/folder": "/no/folder",
     "--config-name nope": "unrecognized arguments: --config-name; ",
-    "hydra.run.dir=x": "hydra.run.dir=x has no effect here",
     "hydra/job_logging=none": "has no effect here",
     "sweep=seeds": "sweep=seeds has no effect without -m",
 }
@@ -167,7 +150,7 @@ def test_one_line_and_nothing_written(typed, start, folder, tmp_path):
     assert list(tmp_path.rglob("*")) == [] and sorted(folder.rglob("*")) == before
 
 
-BUILDING = {  # what nothing but building the parts of a run finds
+BUILDING = {  # mistakes that are found when the parts of a run are built
     "head.nulls=predict": "there is nothing to learn; set head.nulls=ignore",
     "head=marginal loss=marginal head.nulls=predict": "a null class would never be learnt",
     "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[]": "schedule.mixup_group_level is empty",
@@ -185,7 +168,7 @@ def test_a_plan_refuses_what_a_run_refuses(typed, start, tmp_path):
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_a_plan_reads_no_photograph_and_says_what_the_run_would(start, folder, tmp_path, monkeypatch):
+def test_a_plan_reads_no_photograph_and_logs_the_warnings_of_the_run(start, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("linnaeus.workloads.taxonomy.manifest.image_files.decode", None)
     small = [a for a in SMALL.split() if "_samples" not in a]
     arguments = ["data=manifest", f"data.path={folder}/manifest.csv", "weighting.weights={genus:0}", "run.name=one", *small]
@@ -197,14 +180,14 @@ def test_a_plan_reads_no_photograph_and_says_what_the_run_would(start, folder, t
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [("seed: 1\nseed: 2\n", "duplicate key seed"), ("seed: [1\n", "expected"), ("trainer:\n  lenght: 3\n", "did you mean trainer.length?")],
 )
-def test_a_bad_experiment_file(text, said, start, tmp_path):
+def test_a_bad_experiment_file(text, message, start, tmp_path):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\n" + text)
     status, _, err = start("--config-dir", str(tmp_path / "conf"), "experiment=mine")
-    assert status == 2 and err.count("\n") == 1 and said in err, err
+    assert status == 2 and err.count("\n") == 1 and message in err, err
 
 
 def test_a_sweep_under_a_launcher_is_refused_with_what_to_type(start, monkeypatch):
@@ -222,13 +205,12 @@ def test_a_mistake_in_the_code_keeps_its_traceback(start, monkeypatch):
 
 
 def run(*command: str) -> subprocess.CompletedProcess:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD_SIZE", "LOCAL_RANK"))}
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def test_the_program_itself(tmp_path):
     done = run("main.py", "trainer.lenght=1epochs", f"run.root={tmp_path}/runs")
-    assert done.returncode == 2 and done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: unknown key trainer.lenght; did you mean trainer.length?\n"
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""`plugins: [mylab]`: parts of a package outside the program are found by name; what cannot be used is one line."""
+"""`plugins: [mylab]`: parts of a package outside the program are found by name; a part that cannot be used is an error of one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from linnaeus.config import compose
-from linnaeus.config.monitors import direction, directions
+from linnaeus.config.monitors import directions
 from linnaeus.config.registry import _parts, register, registered, registered_parts
 from linnaeus.errors import ConfigError
 
@@ -93,17 +93,6 @@ def test_what_cannot_be_registered_is_refused():
         "time/ms_per_step": "min",
     }.items(),
 )
-def test_the_direction_of_a_metric(metric: str, found: str):
-    assert direction("auto", metric, "taxonomy", "schedule.best_mode") == found
-
-
-def test_an_unknown_direction_is_an_error_and_can_be_set():
-    assert compose(["schedule.best_monitor=val/wer"]).schedule.best_mode == "auto"
-    with pytest.raises(ConfigError, match=r"schedule.best_mode is auto, but it is not known whether a smaller val/wer is better"):
-        direction("auto", "val/wer", "taxonomy", "schedule.best_mode")
-    assert compose(["schedule.best_monitor=val/wer", "schedule.best_mode=min"]).schedule.best_mode == "min"
-
-
 def test_settings_of_this_machine_come_last(tmp_path: Path):
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "default.yaml").write_text("# @package _global_\ntrainer:\n  threads: 3\n")

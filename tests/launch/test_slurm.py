@@ -17,8 +17,8 @@ import pytest
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
 from linnaeus.launch import Job, slurm
+from linnaeus.launch.slurm import job_name, run_in_job, sbatch_settings, slurm_directory
 from linnaeus.launch.slurm_job import settled_status
-from linnaeus.launch.slurm_request import job_name, run_in_job, sbatch_settings, slurm_directory
 from tests import runs
 
 # A fake run: at SIGTERM it `saves` a checkpoint, is `stuck` (exits without one), or `ignores` it; or it `fails` or is `finished` at once.

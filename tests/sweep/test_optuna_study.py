@@ -136,4 +136,4 @@ def test_the_trials_save_if_a_later_proposal_differs_from_the_record(sweep):
     (one.root / record["trials"][2]["directory"] / "step.json").unlink()
     status, out, err = one.run(0.1)
     assert status == 2 and err.count("\n") == 1 and "trial 4 was run with" in err
-    assert "stopping: 1 trial to save and end" in out and "trial 3/4" in out.splitlines()[-1] and "interrupted" in out.splitlines()[-1]
+    assert "stopping: 1 run to save and end" in out and "trial 3/4" in out.splitlines()[-1] and "interrupted" in out.splitlines()[-1]

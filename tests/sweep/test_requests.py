@@ -12,10 +12,11 @@ import pytest
 
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
+from linnaeus.config.precedence import parsed
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import RunDirectory
 from linnaeus.sweep.optuna_study import import_optuna
-from linnaeus.sweep.parameters import Interval, parse_override, read_parameter
+from linnaeus.sweep.parameters import Interval, read_parameter
 from linnaeus.sweep.picture import sweep_picture
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.sweep_files import SweepFiles
@@ -46,13 +47,13 @@ def trials(*arguments: str):
     ],
 )
 def test_values_in_the_grammar_of_the_command_line(text, choices):
-    found = read_parameter(parse_override(text), None)
+    found = read_parameter(parsed([text])[0], None)
     assert (found.interval if isinstance(choices, Interval) else found.choices) == choices
     assert f"{found.key}={found.text}" == text
 
 
 def test_a_pattern_matches_the_groups_of_a_config_dir_too():
-    assert read_parameter(parse_override("model=glob(*)"), str(VECTORS)).choices == ("gpt", "mformer", "mlp", "timm")
+    assert read_parameter(parsed(["model=glob(*)"])[0], str(VECTORS)).choices == ("gpt", "mformer", "mlp", "timm")
 
 
 REFUSED = {

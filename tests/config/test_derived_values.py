@@ -1,31 +1,42 @@
-"""What follows from other values of the configuration."""
+"""Values of the configuration that are derived from others."""
 
 from pathlib import Path
 
 import pytest
 
 from linnaeus.config import compose
+from linnaeus.config.monitors import direction
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
 from tests import runs
-
-NO_METADATA = "path,genus,species\n" + "".join(f"{i}.png,G{i % 2},s{i % 4}\n" for i in range(24))
+from tests.config.observers import write_manifest
 
 
 @pytest.mark.parametrize(
-    ("monitor", "mode"), [("val/loss", "min"), ("val/species/top1", "max"), ("val/inconsistent", "min"), ("val/chain", "max")]
+    "monitor, mode",
+    {
+        "val/loss": "min",
+        "val/inconsistent": "min",
+        "val/crm_hd1": "min",
+        "time/ms_per_step": "min",
+        "val/chain": "max",
+        "val/info_f1": "max",
+        "val/species/top1_low": "max",
+        "val/species/marginal_top1": "max",
+        "val_ema/species/macro_top1": "max",
+    }.items(),
 )
-def test_the_direction_of_a_metric_follows_its_name(monitor, mode):
-    config = compose(
-        [
-            f"schedule.best_monitor={monitor}",
-            f"schedule.early_stop.monitor={monitor}",
-            "lr_scheduler=plateau",
-            f"lr_scheduler.monitor={monitor}",
-        ]
-    )
+def test_the_direction_of_a_metric_follows_its_name(monitor: str, mode: str):
+    monitors = [f"{key}={monitor}" for key in ("schedule.best_monitor", "schedule.early_stop.monitor", "lr_scheduler.monitor")]
+    config = compose(["lr_scheduler=plateau", *monitors])
     assert config.schedule.best_mode == config.schedule.early_stop.mode == config.lr_scheduler.mode == mode
-    assert compose([f"schedule.best_monitor={monitor}", "schedule.best_mode=min"]).schedule.best_mode == "min"
+
+
+def test_an_unknown_direction_is_an_error_and_can_be_set():
+    assert compose(["schedule.best_monitor=val/wer"]).schedule.best_mode == "auto"
+    with pytest.raises(ConfigError, match=r"schedule.best_mode is auto, but it is not known whether a smaller val/wer is better"):
+        direction("auto", "val/wer", "taxonomy", "schedule.best_mode")
+    assert compose(["schedule.best_monitor=val/wer", "schedule.best_mode=min"]).schedule.best_mode == "min"
 
 
 def test_monitors_follow_the_weights_that_are_validated():
@@ -39,21 +50,9 @@ def test_an_experiment_without_a_name_is_called_after_its_data():
     assert compose(["data=manifest", "data.path=x.csv"]).run.experiment == "manifest"
 
 
-@pytest.mark.parametrize("key", ["optimizer.beta1", "optimizer.beta2", "trainer.ema_decay"])
-def test_a_decay_of_one_is_refused(key):
-    with pytest.raises(ConfigError, match="less than 1"):
-        compose([f"{key}=1"])
-
-
 def test_data_without_metadata_have_no_masked_passes(tmp_path: Path):
-    from PIL import Image
-
-    (tmp_path / "m.csv").write_text(NO_METADATA)
-    for i in range(24):
-        Image.new("RGB", (20, 20), (i * 9, 80, 10)).save(tmp_path / f"{i}.png")
-    built = build_workload(
-        compose(["data=manifest", f"data.path={tmp_path / 'm.csv'}", "data.image_size=16", "schedule.meta_mask_prob.end=0.5"])
-    )
+    manifest = write_manifest(tmp_path)
+    built = build_workload(compose(["data=manifest", f"data.path={manifest}", "data.image_size=16", "schedule.meta_mask_prob.end=0.5"]))
     assert built.components == () and built.inputs == ("SPATIAL", "TEMPORAL", "ELEVATION")
 
 

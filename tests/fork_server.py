@@ -8,8 +8,9 @@ A process that imports torch, torch.distributed and torch._dynamo costs 3 s of C
 and its children get the command line, environment, folder, files, session and signal handlers that `subprocess` would give them.
 Python commands that a child starts itself (the ranks of torchrun, the trials of a sweep) are forked from that child.
 
-What differs from a real start: PYTHONHASHSEED is the server's, `sitecustomize` has run already (faults are armed here), the interpreter's
-end does not destroy its objects. At least one test of each law therefore starts real processes (docs/testing.md).
+Differences from a real start: PYTHONHASHSEED is the server's, `sitecustomize` has run already (faults are armed here), the interpreter's
+end does not destroy its objects. One launch each of the kills, the watchdog, the local launchers and the end-to-end tests therefore starts
+a real interpreter (`real=True`, `real=1`, `subprocess.Popen`); process groups, sweeps of fake runs and all other launches are forked.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def is_python(call: dict[str, Any]) -> bool:
 
 
 def _job(call: dict[str, Any]) -> dict[str, Any]:
-    """Return what a child has to know of the arguments of `Popen._execute_child`."""
+    """Return the arguments of `Popen._execute_child` that a child needs."""
     return {
         "command": [os.fspath(word) for word in call["args"]],
         "environment": dict(os.environ if call["env"] is None else call["env"]),
@@ -68,7 +69,7 @@ def _files(call: dict[str, Any]) -> list[int]:
     return [number if number != -1 else own for own, number in enumerate(call[name] for name in ("p2cread", "c2pwrite", "errwrite"))]
 
 
-# -- a process of pytest: asks the server ----------------------------------------------------------------------------------------
+# -- a process of pytest, the client of the server -------------------------------------------------------------------------------
 
 
 class Popen(subprocess.Popen):
@@ -107,7 +108,7 @@ class Popen(subprocess.Popen):
         return self.returncode
 
     def __del__(self) -> None:
-        """A process that is left to itself ends with the server."""
+        """Do nothing: the process ends with the server at the latest."""
 
 
 def run(command: Sequence[str], capture_output: bool = False, timeout: float | None = None, **more: Any) -> subprocess.CompletedProcess:
@@ -148,7 +149,7 @@ class Server:
 
 @functools.cache
 def server() -> Server:
-    """The server of this process, started when it is first needed."""
+    """Return the server of this process. Start it at the first call."""
     found = Server()
     atexit.register(found.close)
     return found
@@ -230,8 +231,8 @@ _kept: list[Any] = []  # modules of the program before the fork: their files mus
 
 
 def become(job: dict[str, Any], files: Sequence[int], nested: bool = False, ready: Callable[[], Any] | None = None) -> NoReturn:
-    """Run the command of `job` in this process, which was just forked, and end with its exit status. `nested`: it was forked from a
-    process that runs another command, which has imported and changed the program's modules."""
+    """Run the command of `job` in this process, which was just forked, and end with its exit status. `nested`: the parent process runs
+    another command, which has imported and changed the program's modules."""
     status = 1
     try:
         if job["session"]:
@@ -333,7 +334,7 @@ def _run(command: list[str]) -> int:
 
 
 def _end(status: int) -> NoReturn:
-    """What the interpreter does at its end, without the destruction of its objects."""
+    """End as the interpreter does, without the destruction of its objects."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):

@@ -33,8 +33,11 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     for text in parsed.overrides:
         if text.lstrip().startswith("="):
             raise ConfigError(f"{text!r} is not a setting; give it as key=value")
-        if _HYDRA.match(text) and not parsed.multirun:
-            raise ConfigError(f"{text} has no effect here: Hydra only composes; run.root and run.name set the run directory")
+        if _HYDRA.match(text):
+            hint = (
+                "run.root and run.name set the run directory; sweep=grid or sweep=optuna, and launch=process, torchrun or slurm start runs"
+            )
+            raise ConfigError(f"{text} has no effect here: Hydra only composes; {hint}")
         if _SWEEP.match(text) and not (parsed.multirun or parsed.help or parsed.cfg):
             raise ConfigError(f"{text} has no effect without -m; type `python main.py -m {' '.join(parsed.overrides)}`")
     check_given_once(parsed.overrides)

@@ -185,10 +185,8 @@ class SlurmHandle:
 @contextlib.contextmanager
 def _without_job_variables() -> Iterator[None]:
     """Remove the variables of a SLURM job that contains this process: sbatch would apply some of them to the new job."""
-    before = dict(os.environ)
-    for name in before:
-        if name.startswith(("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")) and name not in ("SLURM_CONF", "SLURM_CLUSTERS"):
-            del os.environ[name]
+    removed = {name for name in os.environ if name.startswith(("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_"))}
+    before = {name: os.environ.pop(name) for name in removed - {"SLURM_CONF", "SLURM_CLUSTERS"}}
     try:
         yield
     finally:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 PARENT_GROUPS = ("launch", "sweep")  # read by the parent, not passed to trials
 DECIDING_GROUPS = ("experiment", "debug", *PARENT_GROUPS)  # their files may set keys of the parent's groups
-HYDRA_KEYS = ("hydra.sweeper", "hydra.launcher", "hydra.sweep")  # without effect: Hydra starts nothing here
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,6 @@ def read_request(arguments: argparse.Namespace) -> Request:
     config_dir = arguments.config_dir
     run_from, rest = split_from(arguments.overrides)
     overrides = parsed(rest)
-    for override in overrides:
-        if is_within(override.key_or_group.replace("/", "."), HYDRA_KEYS):
-            raise ConfigError(
-                f"{override.input_line} has no effect: trials are started by this program; choose sweep=grid or sweep=optuna, and "
-                "launch=process, launch=torchrun or launch=slurm"
-            )
     deciding = [_first_value(override, config_dir) for override in overrides if is_within(override.key_or_group, DECIDING_GROUPS)]
     default = compose_tree()
     tree = compose_tree(deciding, config_dir, missing_ok=True) if deciding else default

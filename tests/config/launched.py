@@ -54,7 +54,7 @@ def most_at_once(config: Any) -> int:
     """Return the largest number of trials that run at the same time, of four."""
     with tempfile.TemporaryDirectory() as folder:
         trials = Trials(Path(folder), 4, polls=2, config=config)
-        trials.runner().run(lambda: None)
+        trials.runner.run(trials.write)
     return trials.most_at_once
 
 

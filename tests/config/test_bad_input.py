@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from linnaeus.config import messages
+from linnaeus.config import messages, shared, typed_config
 from linnaeus.distributed import DistributedContext
 from tests.config.observers import write_manifest
 
@@ -41,7 +41,6 @@ REFUSED = {
     "experiment=nope": "there is no experiment=nope; choose one of ",
     "trainer=3": "a group takes the name of one of its files",
     "optimizer.name=sgd": "choose with optimizer=sgd",
-    "optimizer=sgd optimizer.beta2=0.9": "unknown key optimizer.beta2; choose optimizer=adamw or optimizer=muon for it",
     "lr_scheduler=constant lr_scheduler.final_scale=0.1": "choose lr_scheduler=cosine or lr_scheduler=linear or lr_scheduler=wsd for it",
     "schedule.early_stop.patence=3": "did you mean schedule.early_stop.patience?",
     "workload.name=nope": "workload.name is 'nope', which cannot be imported",
@@ -190,11 +189,13 @@ def test_a_bad_experiment_file(text, message, start, tmp_path):
     assert status == 2 and err.count("\n") == 1 and message in err, err
 
 
-def test_a_sweep_under_a_launcher_is_refused_with_what_to_type(start, monkeypatch):
+@pytest.mark.parametrize("command", ["-m seed=0,1", "launch=torchrun"])
+def test_a_launched_process_cannot_start_processes(start, monkeypatch, command):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    status, _, err = start("-m", "seed=0,1", root=False)
-    assert status == 2 and "type `python main.py -m seed=0,1`" in err
+    monkeypatch.setattr(shared, "shared_config", lambda compose: typed_config(compose()))
+    status, _, err = start(*command.split(), root=False)
+    assert status == 2 and f"type `python main.py {command}`" in err
 
 
 def test_a_mistake_in_the_code_keeps_its_traceback(start, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -74,13 +73,6 @@ def test_the_saved_configuration_is_the_same_one_again(overrides):
     again = typed_config(load_yaml(dump_yaml(dataclasses.asdict(config))))
     assert again == config
     assert list(describe(again)) == list(describe(config)), "types too: 1.0 is not 1"
-
-
-def test_another_folder_of_groups_can_be_added():
-    folder = Path(__file__).resolve().parents[1] / "vectors" / "conf"
-    config = compose(["experiment=vectors"], config_dir=folder)
-    assert config.workload.name == "tests.vectors"
-    assert config.augment is None
 
 
 def test_the_comment_of_every_key_is_its_meaning_in_the_schema():

@@ -81,18 +81,6 @@ def test_what_cannot_be_registered_is_refused():
     assert "wer" not in registered_parts("metric")
 
 
-@pytest.mark.parametrize(
-    "metric, found",
-    {
-        "val/loss": "min",
-        "val_ema/species/macro_top1": "max",
-        "val/species/marginal_top1": "max",
-        "val/crm_hd1": "min",
-        "val/species/top1_low": "max",
-        "val/info_f1": "max",
-        "time/ms_per_step": "min",
-    }.items(),
-)
 def test_settings_of_this_machine_come_last(tmp_path: Path):
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "default.yaml").write_text("# @package _global_\ntrainer:\n  threads: 3\n")

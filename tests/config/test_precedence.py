@@ -251,13 +251,6 @@ def test_each_trial_of_a_sweep_has_its_own_curriculum(folder: Path) -> None:
         assert compose(parse_command_line(trial.overrides).overrides, folder) == trial.config
 
 
-def test_an_experiment_s_settings_of_its_launch_do_not_apply_to_another(folder: Path) -> None:
-    text = "# @package _global_\ndefaults: [{override /launch: torchrun}]\nlaunch: {processes: 3}\n"
-    (folder / "experiment" / "launched.yaml").write_text(text)
-    assert compose(["experiment=launched", "launch=slurm"], folder).launch.processes == 3
-    assert compose(["experiment=launched", "launch=process"], folder).launch.name == "process"
-
-
 def test_a_run_saves_the_overrides_and_the_configuration(tmp_path: Path, start: Any) -> None:
     phases = "schedule.phases={low: {start: 0%, end: 100%, lr: 0.5}}"
     given = ["--config-dir", str(runs.VECTORS), "experiment=vectors", "trainer.length=2steps", "logger.report=false", "trainer.device=cpu"]

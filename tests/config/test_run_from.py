@@ -1,4 +1,4 @@
-"""`run.from=RUN/config.yaml` repeats a run with the same bits; single keys may differ, nothing is composed anew."""
+"""`run.from=RUN/config.yaml` repeats a run with the same bits; single keys may differ, the saved configuration is not composed again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_another_seed_is_another_run(original: Path) -> None:
     assert "metrics.jsonl" in runs.differences(runs.run_path(config), original)
 
 
-def test_as_a_user_types_it(start: Any, original: Path) -> None:
+def test_on_the_command_line(start: Any, original: Path) -> None:
     status, _, err = start(f"run.from={original}/config.yaml", root=False)
     assert status == 2 and err.count("\n") == 1 and "in its own directory" in err and "run.name" in err
     assert start(f"run.from={original}/config.yaml", "run.name=typed", root=False)[0] == 0
@@ -73,7 +73,7 @@ def test_as_a_user_types_it(start: Any, original: Path) -> None:
     assert status == 0 and "typed is finished" in out
 
 
-# -- what may be given ---------------------------------------------------------------------------------------------------------
+# -- settings of the command ------------------------------------------------------------------------------------------------------
 
 
 def test_single_keys_apply_as_plain_values(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_single_keys_apply_as_plain_values(tmp_path: Path) -> None:
     assert dataclasses.replace(config, **changed) == before
 
 
-def test_how_it_is_started_is_the_command_s(tmp_path: Path) -> None:
+def test_launch_and_sweep_are_not_repeated(tmp_path: Path) -> None:
     run = save(tmp_path, "launch=torchrun", "launch.processes=3", "sweep=seeds")
     config = compose([f"run.from={run}", "run.name=b"])
     assert (config.launch, config.sweep) == (compose().launch, compose().sweep)
@@ -100,7 +100,7 @@ def test_how_it_is_started_is_the_command_s(tmp_path: Path) -> None:
 
 
 def test_a_monitor_brings_its_own_direction(tmp_path: Path) -> None:
-    """The saved direction was settled for another metric."""
+    """The saved direction was derived from another metric."""
     run = save(tmp_path, "lr_scheduler=plateau")
     config = compose([f"run.from={run}", "schedule.best_monitor=val/species/top1", "lr_scheduler.monitor=val/chain"])
     assert config.schedule.best_mode == config.lr_scheduler.mode == "max" and config.schedule.early_stop.mode == "min"
@@ -108,29 +108,25 @@ def test_a_monitor_brings_its_own_direction(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "typed, said",
+    "typed, message",
     {
         "model=timm": "model=timm chooses a group of files, but the configuration of run.from is already composed",
         "experiment=plants480": "chooses a group of files",
-        "trainer=default": "chooses a group of files",
         "model@head=timm": "chooses a group of files",
         "trainer.lenght=3epochs": "unknown key trainer.lenght; did you mean trainer.length?",
-        "+trainer.lenght=3epochs": "did you mean trainer.length?",
         "+trainer.length=3epochs": "leave the + out",
         "~trainer.length": "a run needs all keys",
         "weighting.weights.species=much": "it must be a number",
         "trainer={length: 3epochs}": "trainer={length: 3epochs} chooses a group of files",
         "seed=1,2": "add -m",
-        "seed=abc": "it must be an integer",
-        "trainer=3": "chooses a group of files",
         "hydra.verbose=true": "unknown key hydra.verbose",
     }.items(),
 )
-def test_what_is_refused(typed: str, said: str, tmp_path: Path) -> None:
-    assert said in refusal(f"run.from={save(tmp_path)}", typed, "run.name=x")
+def test_invalid_settings_are_refused(typed: str, message: str, tmp_path: Path) -> None:
+    assert message in refusal(f"run.from={save(tmp_path)}", typed, "run.name=x")
 
 
-def test_files_that_are_no_saved_configuration(tmp_path: Path) -> None:
+def test_files_that_are_not_a_saved_configuration(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     texts = {"list": "[1]", "broken": "a: [1", "experiment": "defaults: []\nrun: {}\n", "other": "a: 1", "binary": "\0\1"}
     for name, text in texts.items():
@@ -144,18 +140,18 @@ def test_files_that_are_no_saved_configuration(tmp_path: Path) -> None:
         "other": "has no groups run and workload",
         "binary": "cannot be read",
     }
-    for name, said in expected.items():
-        assert said in refusal(f"run.from={tmp_path / name}"), name
+    for name, message in expected.items():
+        assert message in refusal(f"run.from={tmp_path / name}"), name
     assert "does not exist" in refusal("run.from=")
 
 
-def test_null_is_no_file() -> None:
+def test_null_is_not_a_file() -> None:
     assert compose(["run.from=null", "seed=2"]) == compose(["seed=2"])
     assert split_from(["a=1", "run.from=x=y/config.yaml", "run.form=2"]) == ("x=y/config.yaml", ["a=1", "run.form=2"])
     assert split_from(['+run.from="a b"']) == ("a b", [])
 
 
-def test_help_and_hints_know_the_key(start: Any, tmp_path: Path) -> None:
+def test_help_and_hints_contain_the_key(start: Any, tmp_path: Path) -> None:
     assert "  run.from = null\n      str or null: repeat a run" in help_text(compose())
     status, _, err = start("run.form=x")
     assert status == 2 and "unknown key run.form; did you mean run.from?" in err
@@ -165,7 +161,7 @@ def test_help_and_hints_know_the_key(start: Any, tmp_path: Path) -> None:
         compose(["experiment=mine"], tmp_path / "conf")
 
 
-# -- where it goes -------------------------------------------------------------------------------------------------------------
+# -- the new run directory ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_repetition_never_enters_the_directory_of_the_other(tmp_path: Path) -> None:
@@ -179,7 +175,7 @@ def test_a_repetition_never_enters_the_directory_of_the_other(tmp_path: Path) ->
     assert compose([f"run.from={named}", f"run.root={tmp_path}/elsewhere"]).run.name == "mine"
 
 
-def test_how_the_other_was_continued_is_not_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_for_resuming_are_not_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = save(tmp_path, "run.name=a", "trainer.length=2epochs")
     save(tmp_path, "run.name=a", "trainer.length=3epochs", "run.allow=[trainer.length]")
     config = compose([f"run.from={run}", "run.name=b"])
@@ -199,7 +195,7 @@ def edited(run: Path, edit: Any) -> None:
 
 
 def older(tree: dict[str, Any]) -> None:
-    """As a version saved it that knew less."""
+    """Remove keys that an earlier version did not have."""
     del tree["logger"], tree["trainer"]["max_grad_norm"], tree["schedule"]["early_stop"]["min_delta"], tree["model"]["pretrained"]
     del tree["schedule"]["best_mode"], tree["run"]["init_from"]
 
@@ -207,7 +203,7 @@ def older(tree: dict[str, Any]) -> None:
 LACKED = ["model.pretrained", "run.init_from", "schedule.best_mode", "schedule.early_stop.min_delta", "trainer.max_grad_norm"]
 
 
-def test_keys_that_a_saved_file_lacks_have_their_defaults_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_keys_of_a_saved_file_get_their_defaults_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = save(tmp_path, "model=timm", "model.meta_width=8")
     whole = compose([f"run.from={run}", "run.name=x"])
     assert "earlier version" not in caplog.text
@@ -216,13 +212,13 @@ def test_keys_that_a_saved_file_lacks_have_their_defaults_and_that_is_said(tmp_p
     assert "is of an earlier version; keys set to their defaults: " in caplog.text and all(k in caplog.text for k in [*LACKED, "logger"])
 
 
-def test_filling_leaves_what_it_does_not_know(tmp_path: Path) -> None:
+def test_unknown_groups_are_not_filled(tmp_path: Path) -> None:
     tree = compose_tree(["weighting.weights={species:2}"])
     assert fill_defaults(tree) == (tree, [])
     for strange in ({"seed": 0}, {"workload": {"name": "no.such.package"}}, {"workload": None}):
         assert fill_defaults(strange) == (strange, [])
     del tree["data"]["world"]
-    tree["data"]["name"] = "gone"  # a source of data that this program has not
+    tree["data"]["name"] = "gone"  # a source that this program does not have
     assert fill_defaults(tree)[1] == [] and "world" not in fill_defaults(tree)[0]["data"]
     vectors = compose_tree(["experiment=vectors"], runs.VECTORS)
     del vectors["model"]["hidden"], vectors["trainer"]["threads"]
@@ -231,7 +227,7 @@ def test_filling_leaves_what_it_does_not_know(tmp_path: Path) -> None:
     assert names == ["model.hidden", "trainer.threads"] and complete["model"]["hidden"] == 32
 
 
-def test_a_key_that_is_no_more_is_one_line(tmp_path: Path) -> None:
+def test_a_key_that_no_longer_exists_is_one_line(tmp_path: Path) -> None:
     run = save(tmp_path)
     edited(run, lambda tree: tree["trainer"].update(max_grad_nrom=1.0))
     line = refusal(f"run.from={run}", "run.name=x")

@@ -113,16 +113,6 @@ def test_a_stop_request_reaches_the_ranks_and_their_status_is_returned(start, tm
     assert ended(handle) == 75
 
 
-def test_a_second_stop_request_kills_the_run(start, tmp_path):
-    handle, _ = start("ignores SIGTERM")
-    wait_until(lambda: (tmp_path / "rank-0").exists())
-    handle.stop()
-    time.sleep(0.2)
-    assert handle.poll() is None
-    handle.stop()
-    assert ended(handle) == 128 + signal.SIGKILL
-
-
 def test_a_single_run_with_torchrun_stops_and_continues(tmp_path):
     """`python main.py launch=torchrun` has the output and the exit status of the run and forwards signals to it."""
     settings = runs.overrides("vectors", tmp_path, "logger.console=auto", "trainer.length=300steps", "trainer.micro_batch_size=16")

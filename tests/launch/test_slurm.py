@@ -11,6 +11,7 @@ import sys
 import time
 import types
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -179,16 +180,8 @@ def test_the_summary_of_the_run_decides_the_status(tmp_path, code, status, launc
 # -- the launcher ----------------------------------------------------------------------------------------------------------------
 
 
-class Submitit(types.ModuleType):
-    """A replacement of the module submitit."""
-
-    class FailedJobError(Exception):
-        pass
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__("submitit")
-        self.core = types.SimpleNamespace(utils=types.SimpleNamespace(FailedJobError=self.FailedJobError))
-        self.SlurmExecutor = lambda folder: types.SimpleNamespace(update_parameters=cluster.update, submit=cluster.submit)
+class FailedJobError(Exception):
+    """The error of submitit for a job that sbatch refuses."""
 
 
 class Cluster:
@@ -211,7 +204,7 @@ class Cluster:
     def submit(self, run: object) -> types.SimpleNamespace:
         self.environment = dict(os.environ)
         if self.refuses:
-            raise Submitit.FailedJobError(self.refuses)
+            raise FailedJobError(self.refuses)
         number = str(len(self.queue) + 1)
         self.queue[number] = ("RUNNING", self.name)
         return types.SimpleNamespace(job_id=number)
@@ -220,7 +213,9 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch):
     made = Cluster()
-    monkeypatch.setitem(sys.modules, "submitit", Submitit(made))
+    submitit = mock.Mock(SlurmExecutor=lambda folder: types.SimpleNamespace(update_parameters=made.update, submit=made.submit))
+    submitit.core.utils.FailedJobError = FailedJobError
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
     monkeypatch.setattr(slurm.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(slurm.subprocess, "run", made.run)
     monkeypatch.setattr(slurm, "SETTLE_SECONDS", 0.0)

@@ -3,7 +3,7 @@
     with two_hosts() as (first, second):
         process = first.start(["python", "..."])         # start a process on the first host
         second.kill()                                    # kill every process of the second host
-        second.disconnect()                              # its packets are lost without an error on the other host
+        second.connect("down")                           # disconnect it
 
 They are network, name and process namespaces, so root and Linux's `ip` and `unshare` are necessary; `why_not()` returns what is missing.
 They share the disk, as on a cluster.
@@ -68,11 +68,9 @@ class Host:
             process.wait()
         self._processes = []
 
-    def disconnect(self) -> None:
-        _ip("-n", self.namespace, "link", "set", self.interface, "down")
-
-    def connect(self) -> None:
-        _ip("-n", self.namespace, "link", "set", self.interface, "up")
+    def connect(self, state: str = "up") -> None:
+        """Connect the cable of this host, or disconnect it (`down`): its packets are lost without an error on the other host."""
+        _ip("-n", self.namespace, "link", "set", self.interface, state)
 
 
 @contextlib.contextmanager

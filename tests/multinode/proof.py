@@ -11,8 +11,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,20 +39,13 @@ def c10d(hosts: tuple[Host, Host], host: Host) -> list[str]:
     return ["--rdzv-backend=c10d", "--rdzv-id=proof", *endpoint, f"--local-addr={host.address}"]
 
 
-Rendezvous = Callable[[tuple[Host, Host], Host], list[str]]
-
-
-def start(
-    hosts: tuple[Host, Host], root: Path, log: Path, rendezvous: Rendezvous, private: Path | None = None
-) -> list[subprocess.Popen[str]]:
+def start(hosts: tuple[Host, Host], root: Path, log: Path, rendezvous: Any, private: Path | None = None) -> list[subprocess.Popen[str]]:
     """Start the same command on both hosts, output in `log`.host0 and `log`.host1. `private`: the second host has its own disk there."""
     settings = ["main.py", "--config-dir", str(runs.VECTORS), *runs.overrides("vectors", root, *SETTINGS)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-    commands = [[*torchrun, *rendezvous(hosts, host), *settings] for host in hosts]
-    disks = (None, private)
     return [
-        host.start(command, log.with_suffix(f".{host.name}"), runs.ROOT, private=disk)
-        for host, command, disk in zip(hosts, commands, disks)
+        host.start([*torchrun, *rendezvous(hosts, host), *settings], log.with_suffix(f".{host.name}"), runs.ROOT, private=disk)
+        for host, disk in zip(hosts, (None, private))
     ]
 
 
@@ -94,7 +87,7 @@ def test_a_host_that_dies_is_named_and_the_run_continues(whole, tmp_path, dying,
         processes = start(hosts, root, tmp_path / "first", rendezvous)
         wait_for_step(run, 700, processes)
         if silently:
-            hosts[dying].disconnect()
+            hosts[dying].connect("down")
         hosts[dying].kill()
         killed_at = time.monotonic()
         assert ended([processes[1 - dying]], END_SECONDS) != [0]

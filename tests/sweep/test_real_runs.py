@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests import runs
 from tests.sweep.conftest import Sweep, kill_when, started
 
@@ -20,16 +18,10 @@ def real(folder):
     return Sweep(folder, *TRAINING, program=("main.py",))
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    sweep = real(tmp_path_factory.mktemp("whole"))
-    status, _, err = sweep.run()
+def test_six_trainings_are_killed_and_continue(tmp_path):
+    whole, cut = real(tmp_path / "whole"), real(tmp_path / "cut")
+    status, _, err = whole.run()
     assert (status, err) == (0, ""), err
-    return sweep
-
-
-def test_six_trainings_are_killed_and_continue(uninterrupted, tmp_path):
-    cut = real(tmp_path / "cut")
     process = cut.start()
 
     def in_the_middle() -> bool:
@@ -46,14 +38,10 @@ def test_six_trainings_are_killed_and_continue(uninterrupted, tmp_path):
     assert len(started(out)) == 6 - len(finished)
     assert all(len(list((path / "launches").iterdir())) == (1 if path in finished else 2) for path in [*finished, *unfinished])
     for name in ("trials.csv", "table.txt"):
-        assert cut.text(name) == uninterrupted.text(name)
-
-
-def test_the_best_value_of_each_run_is_in_the_table(uninterrupted):
-    rows = [line.split(",") for line in uninterrupted.text("trials.csv").splitlines()[1:]]
+        assert cut.text(name) == whole.text(name)
+    rows = [line.split(",") for line in whole.text("trials.csv").splitlines()[1:]]
     for row in rows:
-        summary = json.loads((uninterrupted.root / row[-1] / "summary.json").read_text())
-        best = summary["best"]["val/loss"]
+        best = json.loads((whole.root / row[-1] / "summary.json").read_text())["best"]["val/loss"]
         assert (float(row[4]), int(row[5])) == (best["value"], best["global_step"])
     assert len({row[4] for row in rows}) == 6
 

@@ -68,8 +68,8 @@ REFUSED = {
     "optimizer.lr=tag(log,interval(0,1))": "both ends must be above 0",
     "optimizer.lr=interval(1,0)": "the lower end must be first",
     "logger.console=plain,quiet": "differ in nothing that alters the updates; leave one out, or set run.name",
-    "hydra/sweeper=optuna seed=0,1": "has no effect: trials are started by this program",
-    "hydra.launcher.n_jobs=2 seed=0,1": "launch=process, launch=torchrun or launch=slurm",
+    "hydra/sweeper=optuna seed=0,1": "hydra/sweeper=optuna has no effect here: Hydra only composes",
+    "hydra.launcher.n_jobs=2 seed=0,1": "sweep=grid or sweep=optuna, and launch=process, torchrun or slurm start runs",
     "sweep.parallel=1,2": "has one value for a whole sweep",
     "run.root=a,b": "has one value for a whole sweep",
     "sweep.parallel=0": "must be at least 1",
@@ -91,15 +91,6 @@ def test_a_mistake_is_one_line_with_the_fix(typed, tmp_path, monkeypatch):
         trials(*typed.split())
     assert REFUSED[typed] in str(refused.value) and "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_launched_process_and_a_single_run_cannot_sweep(monkeypatch):
-    with pytest.raises(ConfigError, match="has no effect without -m"):
-        parse_command_line(["sweep.parallel=2"])
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="cannot run under torchrun"):
-        request("launch=torchrun", multirun=False)
 
 
 def test_parameters_of_a_file_and_the_command_line_are_combined():

@@ -71,6 +71,7 @@ def test_a_crashed_trial_does_not_stop_the_others(sweep):
     assert "RuntimeError: seed 13 always crashes" in line and line.endswith("trial-02.log")
     assert "Traceback" in one.text("trial-02.log") and "Traceback" not in out
     assert json.loads(one.text("sweep.json"))["trials"][1]["error"] == "RuntimeError: seed 13 always crashes"
+    assert not (one.directory / "means.txt").exists(), "only the seed is swept"
     status, out, _ = one.run()  # runs only the failed one again
     assert status == 1 and len(started(out)) == 1
 
@@ -152,9 +153,3 @@ def test_columns_of_the_table_and_means_over_seeds(sweep):
     assert [line[0] for line in means[1:]] == ["0.003", "0.03"] and wide.text("means.txt").splitlines()[1] in out
     numbers = [float(row[4]) for row in good if row[1] == "0.003"]
     assert [cell.strip() for cell in means[1] if cell.strip()][1:3] == ["2", f"{sum(numbers) / 2:.4g} +- {0.01 / 2**0.5:.4g}"]
-
-
-def test_there_are_no_means_if_only_the_seed_is_swept(uninterrupted, sweep):
-    assert (uninterrupted[0].directory / "means.txt").exists()
-    one = sweep("seeds", "seed=0,1")
-    assert one.run()[0] == 0 and not (one.directory / "means.txt").exists()

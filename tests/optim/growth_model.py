@@ -16,7 +16,6 @@ from linnaeus.workloads.base import Model
 
 LR = 0.01
 COMMON: dict[str, Any] = {"lr": LR, "lr_scaling": "none", "lr_reference_batch": 1, "param_groups": []}
-GROWTH = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], "random")
 
 
 class Net(Model):

@@ -73,14 +73,16 @@ def test_the_first_step_of_a_new_weight_is_at_most_the_learning_rate(name, beta2
         assert float(moved[new].max()) > LR * 0.02, "new weights change"
 
 
-def largest_after_connecting(g: GrowingModel, late: int, steps: int) -> tuple[float, float]:
-    """Return the largest step of the new and of the old weights in `steps` updates from the connection on.
+def largest_after_connecting(name: str) -> tuple[float, float]:
+    """Return the largest step of the new and of the old weights in 20 updates from the connection on.
 
     All gradients have the same size, except that the first gradient of every fourth column is near 0."""
+    late, news, olds = 400, [], []
+    g = GrowingModel(name, {0: 600, late: 900}, weight_decay=0.0)
     for number in range(1, late):
         g.step(random_signs(number))
-    before, news, olds = g.connected.clone(), [], []
-    for number in range(late, late + steps):
+    before = g.connected.clone()
+    for number in range(late, late + 20):
         gradient = random_signs(number)
         if number == late:
             gradient[:, ::4] *= 1e-5
@@ -92,16 +94,14 @@ def largest_after_connecting(g: GrowingModel, late: int, steps: int) -> tuple[fl
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_first_twenty_steps_of_new_weights_are_not_larger_than_those_of_old_ones(name):
-    late = 400
-    new, old = largest_after_connecting(GrowingModel(name, {0: 600, late: 900}, weight_decay=0.0), late, 20)
+    new, old = largest_after_connecting(name)
     assert new <= old * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw_unfused"])
 def test_negative_control_unseeded_moments_take_steps_several_times_the_learning_rate(name):
-    late = 400
     with mock.patch.object(update, "seed_second_moments", lambda *arguments: None):
-        new, old = largest_after_connecting(GrowingModel(name, {0: 600, late: 900}, weight_decay=0.0), late, 20)
+        new, old = largest_after_connecting(name)
     assert new > 1.5 * LR and new > 1.5 * old
 
 
@@ -117,9 +117,9 @@ def test_a_skipped_update_connects_weights_and_changes_nothing_else(by):
     assert (g.step(broken) == 0).all() and float(g.update.skipped_updates) == 1
     new = g.connected & ~before
     assert int(new.sum()) == 300
-    assert all(
-        torch.equal(value[before] if value.dim() else value, kept[k][before] if value.dim() else kept[k]) for k, value in g.state.items()
-    )
+    for name, value in g.state.items():
+        old = before if value.dim() else ...
+        assert torch.equal(value[old], kept[name][old])
     assert torch.equal(g.ema.averaged()["hidden.weight"], average) and (g.state["exp_avg"][new] == 0).all()
     assert g.state["exp_avg_sq"][new].isfinite().all() and (g.state["exp_avg_sq"][new] > 0).all()
     moved = g.step(random_signs(51)).abs()

@@ -6,6 +6,7 @@ import copy
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -192,17 +193,14 @@ def test_loading_a_wrong_state_names_the_difference():
 
 @pytest.mark.parametrize(("scaling", "expected"), [("none", 0.01), ("linear", 0.04), ("sqrt", 0.02)])
 def test_learning_rate_scales_with_the_global_batch(scaling, expected):
-    config = AdamWConfig(name="adamw", fused=True, beta1=0.9, beta2=0.99, eps=1e-8, **(COMMON | {"lr_scaling": scaling}))
-    lr, note = scaled_lr(config, 1024)
+    lr, note = scaled_lr(replace(CONFIGS["adamw"], lr_scaling=scaling), 1024)
     assert lr == pytest.approx(expected) and "1024" in note and f"{expected:g}" in note
     schedule = build_scheduler(ConstantConfig("constant", "4steps"), lr, 10, 10)
     assert [schedule.at(step) for step in (1, 9)] == pytest.approx([expected / 2, expected])
 
 
 def test_groups_reach_the_kernels():
-    config = SGDConfig(
-        name="sgd", fused=True, momentum=0.0, nesterov=False, **(COMMON | {"param_groups": [{"filter": {"name": "0.*"}, "lr_scale": 0.0}]})
-    )
+    config = replace(CONFIGS["sgd_plain"], param_groups=[{"filter": {"name": "0.*"}, "lr_scale": 0.0}])
     model = make_model()
     before = [p.detach().clone() for p in model.parameters()]
     fill_gradients(model, 0)
@@ -214,9 +212,8 @@ def test_groups_reach_the_kernels():
 def test_impossible_configurations_raise():
     with pytest.raises(ConfigError, match="does not have a 2-d hidden weight"):
         build_optimizer(CONFIGS["muon"], nn.Sequential(nn.Conv2d(3, 4, 3)), CPU)
-    bad = SGDConfig(name="sgd", fused=True, momentum=0.0, nesterov=True, **COMMON)
     with pytest.raises(ConfigError, match=r"optimizer.nesterov"):
-        built(bad, make_model())
+        built(replace(CONFIGS["sgd_plain"], nesterov=True), make_model())
     with pytest.raises(ConfigError, match="nothing to train"):
         build_optimizer(CONFIGS["adamw"], make_model().requires_grad_(False), CPU)
 

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,36 +21,17 @@ from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
 from linnaeus.reporting.wandb_logger import WandbLogger
 
 
-class FakeRun:
-    """A replacement for the run that `wandb.init` returns, without a process."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, dict[str, Any]]] = []
-        self.metrics: list[tuple[str, Any]] = []
-
-    def define_metric(self, name: str, step_metric: str | None = None) -> None:
-        self.metrics.append((name, step_metric))
-
-    def log(self, row: dict[str, Any], step: int) -> None:
-        self.rows.append((step, row))
-
-    def status(self) -> None: ...
-
-    def finish(self, exit_code: int = 0) -> None: ...
-
-
 @pytest.fixture
-def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return the arguments of every call of `wandb.init`, with the FakeRun that it returned as `run`."""
-    wandb = pytest.importorskip("wandb")
-    calls: list[dict[str, Any]] = []
+def wandb_run(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Return a replacement for the run that `wandb.init` returns, without a process."""
+    wandb, run = pytest.importorskip("wandb"), Mock(spec=["define_metric", "log", "status", "finish"])
+    monkeypatch.setattr(wandb, "init", Mock(return_value=run))
+    return run
 
-    def init(**arguments: Any) -> FakeRun:
-        calls.append({**arguments, "run": FakeRun()})
-        return calls[-1]["run"]
 
-    monkeypatch.setattr(wandb, "init", init)
-    return calls
+def sent(run: Mock) -> list[tuple[int, int]]:
+    """Return (step of W&B, global step) of every row that was sent."""
+    return [(call.kwargs["step"], call.args[0]["global_step"]) for call in run.log.call_args_list]
 
 
 @pytest.fixture
@@ -59,8 +41,8 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return messages
 
 
-def started(run: Path, mode: str = "offline") -> WandbLogger:
-    return WandbLogger(run, run_id="ab12cd34", mode=mode, project="tests", name="a run", config={"seed": 0})
+def started(run: Path) -> WandbLogger:
+    return WandbLogger(run, run_id="ab12cd34", mode="offline", project="tests", name="a run", config={"seed": 0})
 
 
 def log_rows(logger: WandbLogger, *positions: int) -> None:
@@ -68,7 +50,7 @@ def log_rows(logger: WandbLogger, *positions: int) -> None:
         logger.log(position, {"loss": 0.5}, stream="metrics", position=position)
 
 
-def test_a_resumed_run_sends_each_row_once_with_increasing_steps(tmp_path: Path, inits: list) -> None:
+def test_a_resumed_run_sends_each_row_once_with_increasing_steps(tmp_path: Path, wandb_run: Mock) -> None:
     for state, steps in (({}, (1, 2, 3)), ({"rows": 2}, (2, 3, 4))):  # killed after step 3; the checkpoint is that of step 1
         sinks = LogSinks(tmp_path, [started(tmp_path)])
         sinks.resume(state, steps[0] - 1)
@@ -77,22 +59,22 @@ def test_a_resumed_run_sends_each_row_once_with_increasing_steps(tmp_path: Path,
             sinks.log(step, {"val": float(step)})  # two rows of one step: both are sent
             sinks.log(step, {"t": 0.0}, "timings")
         sinks.sync()
-    first, second = inits[0]["run"].rows, inits[1]["run"].rows
-    assert len(first) == 9 and [row["global_step"] for _, row in second] == [4, 4, 4]
-    steps = [step for step, _ in first + second]
+    steps = [step for step, _ in sent(wandb_run)]
     assert steps == sorted(set(steps))
-    assert {call["id"] for call in inits} == {"ab12cd34"} and all(call["resume"] == "allow" for call in inits)
-    assert ("*", "global_step") in inits[0]["run"].metrics
+    assert [global_step for _, global_step in sent(wandb_run)] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    calls = sys.modules["wandb"].init.call_args_list
+    assert len(calls) == 2 and all((call.kwargs["id"], call.kwargs["resume"]) == ("ab12cd34", "allow") for call in calls)
+    wandb_run.define_metric.assert_called_with("*", step_metric="global_step")
     assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 8, "timings": 4}
 
 
-def test_negative_control_without_the_record_rows_are_sent_twice(tmp_path: Path, inits: list) -> None:
+def test_negative_control_without_the_record_rows_are_sent_twice(tmp_path: Path, wandb_run: Mock) -> None:
     for _ in range(2):
         logger = started(tmp_path)
         log_rows(logger, 1)
         logger.close()
         (tmp_path / "wandb" / "sent.json").unlink()
-    assert [len(call["run"].rows) for call in inits] == [1, 1]
+    assert len(sent(wandb_run)) == 2
 
 
 ERRORS = [ConnectionResetError("lost"), RuntimeError("lost\nlong explanation")]
@@ -101,16 +83,10 @@ ERRORS = [ConnectionResetError("lost"), RuntimeError("lost\nlong explanation")]
 @pytest.mark.parametrize("where", ["init", "define_metric", "log", "status", "finish"])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_an_error_of_wandb_warns_once_and_training_continues(
-    tmp_path: Path, inits: list, warnings: list[str], monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+    tmp_path: Path, wandb_run: Mock, warnings: list[str], where: str, error: Exception
 ) -> None:
     """The library raises exceptions of several types when its process was killed."""
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
-    import wandb
-
-    monkeypatch.setattr(wandb if where == "init" else FakeRun, where, fail)
+    getattr(sys.modules["wandb"] if where == "init" else wandb_run, where).side_effect = error
     logger = started(tmp_path)
     log_rows(logger, 1)
     logger.close()
@@ -118,8 +94,8 @@ def test_an_error_of_wandb_warns_once_and_training_continues(
 
 
 @pytest.fixture
-def blocked(monkeypatch: pytest.MonkeyPatch, inits: list) -> Iterator[Any]:
-    """Yield a function that replaces a function of W&B by one that does not return. Timeouts are short."""
+def blocked(monkeypatch: pytest.MonkeyPatch, wandb_run: Mock) -> Iterator[Callable[[str], None]]:
+    """Yield a function that makes a function of W&B, by its name, not return. Timeouts are short."""
     for name, limit in {"START": 0.2, "SEND": 0.1, "WAIT": 0.2, "FINISH": 0.2, "KILL": 0.1}.items():
         monkeypatch.setattr(wandb_logger, f"{name}_TIMEOUT", limit)
     released = threading.Event()
@@ -127,15 +103,16 @@ def blocked(monkeypatch: pytest.MonkeyPatch, inits: list) -> Iterator[Any]:
     def wait(*_: Any, **__: Any) -> None:
         assert released.wait(60)
 
-    yield lambda owner, name: monkeypatch.setattr(owner, name, wait)
+    def block(name: str) -> None:
+        getattr(sys.modules["wandb"] if name == "init" else wandb_run, name).side_effect = wait
+
+    yield block
     released.set()
 
 
 @pytest.mark.parametrize("where", ["init", "define_metric", "log", "status", "finish"])
 def test_wandb_without_an_answer_does_not_block_the_run(tmp_path: Path, blocked: Any, warnings: list[str], where: str) -> None:
-    import wandb
-
-    blocked(wandb if where == "init" else FakeRun, where)
+    blocked(where)
     began = time.monotonic()
     logger = started(tmp_path)
     assert logger.active == (where not in ("init", "define_metric"))
@@ -150,13 +127,12 @@ def test_wandb_without_an_answer_does_not_block_the_run(tmp_path: Path, blocked:
 
 def test_a_stop_while_wandb_starts(tmp_path: Path, blocked: Any, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is killed at once: the logger cannot be closed, and W&B's own exit would wait for it."""
-    import wandb
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
     killed: list[threading.Thread] = []
-    blocked(wandb, "init")
+    blocked("init")
     monkeypatch.setattr(wandb_logger, "_kill_children_of", killed.append)
     monkeypatch.setattr(WandbLogger, "_wait", stop)
     with pytest.raises(KeyboardInterrupt):
@@ -169,7 +145,7 @@ def test_a_row_that_was_not_sent_is_not_recorded(tmp_path: Path, blocked: Any, w
     logger = started(tmp_path)
     log_rows(logger, 1)
     logger.sync()
-    blocked(FakeRun, "log")
+    blocked("log")
     log_rows(logger, 2, 3, 4)
     began = time.monotonic()
     logger.sync()
@@ -179,23 +155,22 @@ def test_a_row_that_was_not_sent_is_not_recorded(tmp_path: Path, blocked: Any, w
 
 
 def test_a_full_queue_slows_logging_down_to_the_speed_of_wandb(
-    tmp_path: Path, inits: list, monkeypatch: pytest.MonkeyPatch, warnings: list[str]
+    tmp_path: Path, wandb_run: Mock, monkeypatch: pytest.MonkeyPatch, warnings: list[str]
 ) -> None:
     monkeypatch.setattr(wandb_logger, "MAX_QUEUED", 5)
-    real = FakeRun.log
-    monkeypatch.setattr(FakeRun, "log", lambda run, row, step: (time.sleep(0.002), real(run, row, step)))
+    wandb_run.log.side_effect = lambda row, step: time.sleep(0.002)
     logger = started(tmp_path)
     longest = 0
     for position in range(1, 101):
         log_rows(logger, position)
         longest = max(longest, len(logger._queue))
     logger.close()
-    assert [row["global_step"] for _, row in inits[0]["run"].rows] == list(range(1, 101))
+    assert sent(wandb_run) == [(step, step) for step in range(1, 101)]
     assert longest <= 7 and warnings == []
 
 
 @pytest.mark.parametrize("record", [b'{"metrics": 3, "tim', b"[1]"])
-def test_a_damaged_record_is_replaced_by_the_numbers_of_rows(tmp_path: Path, inits: list, record: bytes) -> None:
+def test_a_damaged_record_is_replaced_by_the_numbers_of_rows(tmp_path: Path, wandb_run: Mock, record: bytes) -> None:
     """A row is written to its file before it is sent, so no row is sent twice."""
     (tmp_path / "metrics.jsonl").write_text('{"global_step": 1}\n' * 3)
     (tmp_path / "wandb").mkdir()
@@ -204,7 +179,7 @@ def test_a_damaged_record_is_replaced_by_the_numbers_of_rows(tmp_path: Path, ini
         logger = started(tmp_path)
         log_rows(logger, 2, 3, 4)
         logger.close()
-    assert [[(step, row["global_step"]) for step, row in call["run"].rows] for call in inits] == [[(4, 4)], []]
+    assert sent(wandb_run) == [(4, 4)]
     assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 4, "timings": 0}
 
 

@@ -97,15 +97,9 @@ def lines_of(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
-@pytest.fixture
-def audible(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(logging.getLogger("linnaeus"), "propagate", True)
-    return caplog
-
-
 @pytest.mark.parametrize("room", [0, 1, 30, 500])
 def test_rows_wait_while_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audible: pytest.LogCaptureFixture, room: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room: int
 ) -> None:
     """The disk is full at the end of a row or within one: no row is lost or torn, and the error is logged once."""
     whole, full = log_rows(RowWriter(tmp_path / "whole"), *range(1, 21)), RowWriter(tmp_path / "full")
@@ -116,7 +110,7 @@ def test_rows_wait_while_the_disk_is_full(
         for _ in range(2):
             with pytest.raises(OSError, match=r"No space left on device.*full"):
                 full.sync()
-        assert len(lines_of(audible, logging.ERROR)) == 1 and "can NOT be written" in lines_of(audible, logging.ERROR)[0]
+        assert len(lines_of(caplog, logging.ERROR)) == 1 and "can NOT be written" in lines_of(caplog, logging.ERROR)[0]
         assert full.path.stat().st_size == room
         make_room(7)  # less than a row
         log_rows(full, 11)
@@ -124,7 +118,7 @@ def test_rows_wait_while_the_disk_is_full(
         full.sync()  # `sync` writes pending rows too
         assert steps_in(full.path) == list(range(1, 12))
     log_rows(full, 12)
-    assert "are written to" in lines_of(audible, logging.WARNING)[-1]
+    assert "are written to" in lines_of(caplog, logging.WARNING)[-1]
     log_rows(full, *range(13, 21))
     assert full.path.read_bytes() == whole.path.read_bytes()
 
@@ -152,13 +146,13 @@ def test_too_many_pending_rows_are_an_error(tmp_path: Path, monkeypatch: pytest.
     assert len(read_rows(writer.path)) == step
 
 
-def test_rows_lost_at_the_end_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audible: pytest.LogCaptureFixture) -> None:
+def test_rows_lost_at_the_end_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     writer = RowWriter(tmp_path / "rows")
     with monkeypatch.context() as patch:
         refusing(patch)
         writer.log(1, row(1))
         writer.close()
-    assert "bytes of rows are lost" in lines_of(audible, logging.ERROR)[-1]
+    assert "bytes of rows are lost" in lines_of(caplog, logging.ERROR)[-1]
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "directory deleted", "directory moved", "deleted before the first row"])

@@ -12,18 +12,8 @@ from dataclasses import dataclass, field
 
 from linnaeus.errors import ConfigError
 
-_UNITS = {
-    "step": "steps",
-    "epoch": "epochs",
-    "%": "%",
-    "s": "s",
-    "sec": "s",
-    "second": "s",
-    "min": "min",
-    "minute": "min",
-    "h": "h",
-    "hour": "h",
-}
+_UNITS = {"step": "steps", "epoch": "epochs", "%": "%", "s": "s", "sec": "s", "second": "s", "min": "min", "minute": "min"}
+_UNITS |= {"h": "h", "hour": "h"}
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _PATTERN = re.compile(r"\s*([+-]?)(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+|%)\s*", re.IGNORECASE)
 _TOLERANCE = 1e-6  # of a step: 0.07 * 100 is a little above 7 in floating point

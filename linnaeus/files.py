@@ -39,7 +39,7 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    sync_directory(path.parent)
+    sync_file(path.parent)  # a rename is durable only after its directory is flushed
 
 
 def to_json(content: Mapping[str, Any]) -> str:
@@ -48,7 +48,7 @@ def to_json(content: Mapping[str, Any]) -> str:
 
 
 def sync_file(path: Path | str) -> None:
-    """Flush a file to the disk. Raise `OSError` that names the file."""
+    """Flush a file or a directory to the disk. Raise `OSError` that names the file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -56,9 +56,6 @@ def sync_file(path: Path | str) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
-
-
-sync_directory = sync_file  # a rename is durable only after its directory is flushed
 
 
 def commit_directory(temporary: Path, final: Path) -> None:
@@ -69,7 +66,7 @@ def commit_directory(temporary: Path, final: Path) -> None:
     """
     for file in sorted(temporary.iterdir()):
         sync_file(file)
-    sync_directory(temporary)
+    sync_file(temporary)
     replaced = final.with_name(final.name + REPLACED)
     if final.exists():
         if replaced.exists():
@@ -81,7 +78,7 @@ def commit_directory(temporary: Path, final: Path) -> None:
         if replaced.exists():
             os.rename(replaced, final)
         raise
-    sync_directory(final.parent)
+    sync_file(final.parent)
     if replaced.exists():
         remove_or_warn(replaced)  # the new directory is committed, even if the old one cannot be deleted
 
@@ -183,7 +180,8 @@ def is_directory(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file, None if there is no such file or it contains something else. Raise `OSError` if the disk fails."""
+    """Return the JSON object in a file. Return None if the file does not exist or contains anything else. Raise `OSError` if the disk
+    fails."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError):

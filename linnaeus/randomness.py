@@ -124,15 +124,6 @@ class Draw:
         x, y = self.gamma(a), self.gamma(b)
         return x / (x + y)
 
-    def choice(self, weights: list[float]) -> int:
-        """Return an index with probability proportional to `weights`."""
-        u = self.uniform() * sum(weights)
-        for i, w in enumerate(weights):
-            u -= w
-            if u < 0:
-                return i
-        return len(weights) - 1
-
 
 def seed_globals(stream: int) -> None:
     """Seed the global generators of python, numpy and torch from one key. Costs about 15 us; `torch.manual_seed` costs more, because it

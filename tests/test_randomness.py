@@ -44,4 +44,3 @@ def test_draw_moments():
     betas = np.array([draw.beta(0.4, 0.4) for _ in range(5_000)])
     assert abs(normals.mean()) < 0.03 and abs(normals.std() - 1) < 0.03
     assert abs(betas.mean() - 0.5) < 0.03 and betas.var() == pytest.approx(1 / (4 * 1.8), rel=0.1)
-    assert np.bincount([draw.choice([1, 0, 3]) for _ in range(4000)], minlength=3)[1] == 0

@@ -5,7 +5,6 @@ from linnaeus.checkpoint.loading import CheckpointDamaged, LoadedCheckpoint, loa
 from linnaeus.checkpoint.resume import ResumePoint, auto_resume_helper, find_resume_point, list_checkpoints
 from linnaeus.checkpoint.weight_files import convert_ddp_state
 from linnaeus.checkpoint.writer import CheckpointWriter
-from linnaeus.files import write_atomic
 
 __all__ = [
     "CheckpointDamaged",
@@ -19,5 +18,4 @@ __all__ = [
     "load_checkpoint",
     "save_checkpoint",
     "verify",
-    "write_atomic",
 ]

@@ -54,6 +54,8 @@ def save_checkpoint(
     not created again. Raise `TypeError` for a value that is not plain. On `OSError` nothing is committed, an older checkpoint of the step
     still exists, and the temporary files are deleted if the disk allows it.
     """
+    import torch
+
     directory = Path(directory)
     assert_plain(training_state, "training_state", tensors=True)
     assert_plain(state, "state", tensors=False)
@@ -67,7 +69,9 @@ def save_checkpoint(
         entries = {MODEL: write_weights(temporary / MODEL, model_state)}
         if ema_state is not None:
             entries[EMA] = write_weights(temporary / EMA, ema_state)
-        entries[TRAINING] = _write_training(temporary / TRAINING, training_state)
+        with HashingWriter(temporary / TRAINING) as file:
+            torch.save(training_state, file)  # type: ignore[arg-type]
+        entries[TRAINING] = file.entry
         (temporary / STATE).write_text(to_json(state))
         write_manifest(temporary, step, state.get("score"), entries)
         commit_directory(temporary, final)
@@ -75,14 +79,6 @@ def save_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return final
-
-
-def _write_training(path: Path, training_state: dict[str, Any]) -> FileEntry:
-    import torch
-
-    with HashingWriter(path) as file:
-        torch.save(training_state, file)  # type: ignore[arg-type]
-    return file.entry
 
 
 def write_manifest(directory: Path, step: int, score: float | None, known: Mapping[str, FileEntry] | None = None) -> None:
@@ -115,14 +111,9 @@ def assert_plain(value: Any, where: str, *, tensors: bool) -> None:
     elif type(value) in (list, tuple):
         for i, item in enumerate(value):
             assert_plain(item, f"{where}[{i}]", tensors=tensors)
-    elif type(value) not in PLAIN_TYPES and not (tensors and _is_tensor(value)):
-        raise TypeError(
-            f"{where} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint contains only plain containers, numbers, "
-            f"strings{' and tensors' if tensors else ''}"
-        )
+    elif type(value) not in PLAIN_TYPES:
+        import torch
 
-
-def _is_tensor(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
+        if not (tensors and isinstance(value, torch.Tensor)):
+            kind, allowed = f"{type(value).__module__}.{type(value).__qualname__}", " and tensors" if tensors else ""
+            raise TypeError(f"{where} is a {kind}; a checkpoint contains only plain containers, numbers, strings{allowed}")

@@ -39,22 +39,16 @@ class HashingWriter:
     def write(self, data: Any) -> int:
         """Write all of `data`, a contiguous buffer, and return its length in bytes."""
         view = memoryview(data).cast("B")
-        for start in range(0, len(view), PIECE):
-            if self.error is not None:
-                break
-            self._write_piece(view[start : start + PIECE])
+        try:
+            for start in range(0, len(view) if self.error is None else 0, PIECE):
+                piece = view[start : start + PIECE]
+                self._hash.update(piece)
+                self.size += len(piece)
+                while piece:  # after a short write the next call reports the error
+                    piece = piece[os.write(self._descriptor, piece) :]
+        except OSError as error:
+            self.error = OSError(error.errno, error.strerror, str(self.path))
         return len(view)
-
-    def _write_piece(self, piece: memoryview) -> None:
-        self._hash.update(piece)
-        self.size += len(piece)
-        while piece:  # after a short write the next call reports the error
-            try:
-                written = os.write(self._descriptor, piece)
-            except OSError as error:
-                self.error = OSError(error.errno, error.strerror, str(self.path))
-                return
-            piece = piece[written:]
 
     def flush(self) -> None:
         """Do nothing: there is no buffer."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING
 from linnaeus.checkpoint.loading import CheckpointDamaged, verify
-from linnaeus.checkpoint.resume import list_checkpoints
+from linnaeus.checkpoint.resume import checkpoints_under
 from linnaeus.checkpoint.weight_files import convert_ddp_state, read_weights
 from linnaeus.checkpoint.weight_matching import shorten
 from linnaeus.errors import ConfigError, one_line
@@ -61,15 +61,14 @@ def read_initial_weights(path: str) -> InitialWeights:
 def _of_directory(path: Path) -> InitialWeights:
     if (path / MANIFEST).exists():
         return _of_checkpoint(path, [])
-    for directory in (path / "checkpoints", path):
-        skipped: list[str] = []
-        for _, checkpoint in reversed(list_checkpoints(directory)):
-            try:
-                return _of_checkpoint(checkpoint, skipped)
-            except CheckpointDamaged as damage:
-                skipped.append(f"checkpoint {damage.path} was skipped: {damage.reason}")
-        if skipped:
-            raise ConfigError(f"run.init_from: no checkpoint in {directory} verifies; the newest: {skipped[0]}")
+    skipped: list[str] = []
+    for _, checkpoint in reversed(checkpoints_under(path)):
+        try:
+            return _of_checkpoint(checkpoint, skipped)
+        except CheckpointDamaged as damage:
+            skipped.append(f"checkpoint {damage.path} was skipped: {damage.reason}")
+    if skipped:
+        raise ConfigError(f"run.init_from: no checkpoint under {path} verifies; the newest: {skipped[0]}")
     if (path / PUBLISHED).is_file() and (path / MODEL).is_file():
         return _of_file(path / MODEL)
     raise ConfigError(f"run.init_from: {path} contains no checkpoint; use a run directory, a step-... directory, or a file of weights")
@@ -80,15 +79,10 @@ def _of_checkpoint(path: Path, notes: list[str]) -> InitialWeights:
     files = verify(path)["files"]
     best = json.loads((path / STATE).read_text()).get("best", {})
     averaged = EMA in files and any(name.startswith("val_ema") for name in best)
+    chosen, other, kind = (EMA, MODEL, "averaged") if averaged else (MODEL, EMA, "raw")
     if EMA in files:
-        chosen, other = (EMA, MODEL) if averaged else (MODEL, EMA)
-        kind = "averaged" if averaged else "raw"
-        notes = [
-            *notes,
-            f"{path} has raw and averaged weights; {kind} ones were validated and are loaded; for the other ones use {path / other}",
-        ]
-    else:
-        chosen = MODEL
+        line = f"{path} has raw and averaged weights; {kind} ones were validated and are loaded; for the other ones use {path / other}"
+        notes = [*notes, line]
     return InitialWeights(str(path / chosen), files[chosen]["sha256"], _read_safetensors(path / chosen), notes)
 
 
@@ -110,11 +104,10 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
 
     try:
-        return _cleaned(path, read_weights(path))
-    except ConfigError:
-        raise
+        state = read_weights(path)
     except (SafetensorError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"run.init_from: {path} is not a safetensors file ({one_line(error)})") from None
+    return _cleaned(path, state)
 
 
 def _read_torch(path: Path) -> Any:
@@ -126,9 +119,9 @@ def _read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (*unreadable, struct.error, OverflowError) as error:
         foreign = re.search(r"(?:GLOBAL|Unsupported (?:global|class|operand)[^\w]*)\s*([\w.]+\.[\w.]+)", str(error))
-        defect = (
-            f"contains {foreign[1]}, which is not plain data, and was not read" if foreign else "is not a file of tensors in torch's format"
-        )
+        defect = "is not a file of tensors in torch's format"
+        if foreign:
+            defect = f"contains {foreign[1]}, which is not plain data, and was not read"
         raise ConfigError(f"run.init_from: {path} {defect}; save it again with torch.save(model.state_dict(), ...)") from None
 
 

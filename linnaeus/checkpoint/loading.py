@@ -10,7 +10,7 @@ import contextlib
 import errno
 import json
 import os
-import pickle
+import re
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -68,7 +68,7 @@ def load_checkpoint(path: Path | str, *, verified: bool = False) -> LoadedCheckp
         model_state=_read_weights(path, MODEL),
         ema_state=_read_weights(path, EMA) if EMA in names else None,
         training_state=_read_training(path),
-        state=_read_state(path),
+        state=_read_json(path, STATE),
     )
 
 
@@ -91,22 +91,18 @@ def check_sizes(path: Path) -> dict[str, Any]:
         if name not in manifest["files"]:
             raise CheckpointDamaged(path, f"{name} is not in {MANIFEST}")
     for name, entry in manifest["files"].items():
-        with _file_errors(path, name):
-            found = os.stat(path / name)
-        if not stat.S_ISREG(found.st_mode):
-            raise CheckpointDamaged(path, f"{name} is not a file")
-        if found.st_size != entry["size"]:
-            raise CheckpointDamaged(path, f"{name} has {found.st_size} bytes, {entry['size']} were written")
+        size = _file_size(path, name)
+        if size != entry["size"]:
+            raise CheckpointDamaged(path, f"{name} has {size} bytes, {entry['size']} were written")
     return manifest
 
 
-def is_intact(path: Path) -> bool:
-    """Return True if every file exists with its size. Raise `OSError` if the disk cannot be read at present."""
+def intact_manifest(path: Path) -> dict[str, Any] | None:
+    """Return the manifest if every file exists with its size, else None. Raise `OSError` if the disk cannot be read at present."""
     try:
-        check_sizes(path)
+        return check_sizes(path)
     except CheckpointDamaged:
-        return False
-    return True
+        return None
 
 
 # -- the manifest --------------------------------------------------------------------------------------------------------------
@@ -114,42 +110,33 @@ def is_intact(path: Path) -> bool:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest after checking its own hash, structure and format. Raise the errors of `load_checkpoint`."""
-    with _file_errors(path, MANIFEST):
-        if not stat.S_ISREG(os.stat(path / MANIFEST).st_mode):
-            raise CheckpointDamaged(path, f"{MANIFEST} is not a file")
+    _file_size(path, MANIFEST)  # a pipe would block the read
     content = _read_json(path, MANIFEST)
     if content.get("sha256") != manifest_digest(content):
         raise CheckpointDamaged(path, f"{MANIFEST} was altered (its own hash does not match)")
     if _is_count(content.get("format")) and content["format"] > FORMAT:
         raise CheckpointNewer(path, f"it has format {content['format']}, this program reads up to {FORMAT}: update linnaeus")
-    defect = _defect_of(content) or _defect_of_name(path, content["step"])
-    if defect is not None:
-        raise CheckpointDamaged(path, f"{MANIFEST} was not written by this program ({defect})")
+    if not _is_manifest(content):
+        raise CheckpointDamaged(path, f"{MANIFEST} was not written by this program (an entry is missing or has another type)")
+    number = re.fullmatch(r"step-(\d+)(\..*)?", path.name)  # checkpoints are ordered by name; other names are allowed
+    if number and int(number[1]) != content["step"]:
+        raise CheckpointDamaged(path, f"{MANIFEST} was not written for this directory (it is of step {content['step']})")
     return content
 
 
-def _defect_of(content: dict[str, Any]) -> str | None:
-    """Return the first entry of a manifest that has the wrong type, None if all are right."""
-    for key in ("format", "step"):
-        if not _is_count(content.get(key)):
-            return f"{key} is {content.get(key)!r}"
-    score = content.get("score", "missing")
-    if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
-        return f"score is {score!r}"
-    files = content.get("files")
-    if not isinstance(files, dict):
-        return "files is not an object"
-    for name, entry in files.items():
-        plain = isinstance(entry, dict) and _is_count(entry.get("size")) and isinstance(entry.get("sha256"), str)
-        if not plain or Path(name).name != name:
-            return f"the entry of {name!r}"
-    return None
-
-
-def _defect_of_name(path: Path, step: int) -> str | None:
-    """Return an error if the directory has the name of another step, because checkpoints are ordered by name. Other names are allowed."""
-    number = path.name.removeprefix("step-").partition(".")[0]
-    return f"it is of step {step}" if path.name.startswith("step-") and number.isdecimal() and int(number) != step else None
+def _is_manifest(content: dict[str, Any]) -> bool:
+    """Return True if the entries have the right types, and no file name is a path."""
+    score, files = content.get("score", "missing"), content.get("files")
+    return (
+        _is_count(content.get("format"))
+        and _is_count(content.get("step"))
+        and (score is None or type(score) in (int, float))
+        and isinstance(files, dict)
+        and all(
+            isinstance(entry, dict) and _is_count(entry.get("size")) and isinstance(entry.get("sha256"), str) and Path(name).name == name
+            for name, entry in files.items()
+        )
+    )
 
 
 def _is_count(value: Any) -> bool:
@@ -160,41 +147,42 @@ def _is_count(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _file_errors(path: Path, name: str) -> Iterator[None]:
-    """Convert errors while the file `name` of the checkpoint `path` is read.
+def _reading(path: Path, name: str, kind: str = "a file") -> Iterator[None]:
+    """Convert the exceptions of a block that reads the file `name` of the checkpoint `path`.
 
-    Raise `CheckpointDamaged` if the file is missing, `OSError` that names it if the system cannot read it at present, whatever exception a
-    loader raises then. Other errors, of the file's content, pass unchanged.
+    Raise `CheckpointDamaged` if the file is missing or its content is not of this kind, and `OSError` that names the file if the system
+    cannot read it at present: loaders raise several types of exceptions in each case.
     """
     try:
         yield
-    except CheckpointDamaged:
-        raise
     except Exception as error:
         cause = system_error(error, path / name)
         if cause is None:
-            raise
+            raise CheckpointDamaged(path, f"{name} is not {kind} ({one_line(error)})") from None
         if not is_absent(cause):
             raise cause from None
         defect = "is missing" if cause.errno == errno.ENOENT else f"cannot be read ({cause.strerror})"
         raise CheckpointDamaged(path, f"{name} {defect}") from None
 
 
+def _file_size(path: Path, name: str) -> int:
+    with _reading(path, name):
+        found = os.stat(path / name)
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointDamaged(path, f"{name} is not a file")
+    return found.st_size
+
+
 def _check_hash(path: Path, name: str, sha256: str) -> None:
-    with _file_errors(path, name):
+    with _reading(path, name):
         digest = file_digest(path / name)
     if digest != sha256:
         raise CheckpointDamaged(path, f"{name} was altered (its hash does not match)")
 
 
 def _read_weights(path: Path, name: str) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-
-    try:
-        with _file_errors(path, name):
-            return read_weights(path / name)
-    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointDamaged(path, f"{name} is not a safetensors file ({one_line(error)})") from None
+    with _reading(path, name, "a safetensors file"):
+        return read_weights(path / name)
 
 
 def _read_training(path: Path) -> dict[str, Any]:
@@ -204,28 +192,16 @@ def _read_training(path: Path) -> dict[str, Any]:
     """
     import torch
 
-    try:
-        with _file_errors(path, TRAINING):
-            content = torch.load(path / TRAINING, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError) as error:
-        raise CheckpointDamaged(path, f"{TRAINING} is not plain data ({one_line(error)})") from None
-    if not isinstance(content, dict):
-        raise CheckpointDamaged(path, f"{TRAINING} contains a {type(content).__name__}, not a dict")
-    return content
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    return _read_json(path, STATE)
+    with _reading(path, TRAINING, "plain data"):
+        return _mapping(torch.load(path / TRAINING, map_location="cpu", weights_only=True, mmap=True))
 
 
 def _read_json(path: Path, name: str) -> dict[str, Any]:
-    """Return the JSON object in a file of a checkpoint. Raise `CheckpointDamaged` if it contains something else."""
-    with _file_errors(path, name):
-        data = (path / name).read_bytes()
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointDamaged(path, f"{name} is not JSON ({one_line(error)})") from None
+    with _reading(path, name, "a JSON object"):
+        return _mapping(json.loads((path / name).read_bytes()))
+
+
+def _mapping(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise CheckpointDamaged(path, f"{name} contains a {type(content).__name__}, not an object")
+        raise TypeError(f"it contains a {type(content).__name__}")
     return content

@@ -16,7 +16,7 @@ from typing import Any
 
 from linnaeus.checkpoint.format import MANIFEST
 from linnaeus.checkpoint.loading import CheckpointDamaged, CheckpointNewer, LoadedCheckpoint, load_checkpoint
-from linnaeus.checkpoint.rollback import delete_note, read_note, write_note
+from linnaeus.checkpoint.rollback import delete_note, write_note, written_since_rollback
 from linnaeus.errors import ConfigError
 from linnaeus.files import REPLACED, exists, is_directory, read_or_refuse
 
@@ -48,6 +48,11 @@ def list_checkpoints(directory: Path | str) -> list[tuple[int, Path]]:
     entries = directory.iterdir() if is_directory(directory) else ()
     found = [(int(match[1]), not match[2], path) for path in entries if (match := _STEP.fullmatch(path.name)) and is_directory(path)]
     return [(step, path) for step, _, path in sorted(found)]
+
+
+def checkpoints_under(path: Path) -> list[tuple[int, Path]]:
+    """Return the checkpoints of a run directory or of a directory of checkpoints, as `list_checkpoints` does."""
+    return list_checkpoints(path / "checkpoints") or list_checkpoints(path)
 
 
 def auto_resume_helper(directory: Path | str, *, is_master: bool = True, broadcast_object: Broadcast | None = None) -> ResumePoint:
@@ -94,12 +99,11 @@ def contains_checkpoint(path: Path, own: Path | None = None) -> bool:
     """
     if exists(path / MANIFEST) or (is_directory(path) and _STEP.fullmatch(path.name)):
         return True
-    if list_checkpoints(path / "checkpoints") or list_checkpoints(path):
+    if checkpoints_under(path):
         return True
     if own is not None and path.resolve().parent != own.resolve():
         return bool(list_checkpoints(own))
-    note = read_note(path.parent, path)
-    return note is not None and bool(note.written_since(list_checkpoints(path.parent)))
+    return bool(written_since_rollback(path, list_checkpoints(path.parent)))
 
 
 def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
@@ -116,14 +120,14 @@ def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
 
 def _roll_back(path: Path, read_only: bool) -> ResumePoint:
     """Return the run's own checkpoint at `path`, or the newest one written after an earlier rollback to it."""
-    found, note = list_checkpoints(path.parent), read_note(path.parent, path)
-    since = _newest_valid(note.written_since(found)) if note is not None else ResumePoint(None)
+    found = list_checkpoints(path.parent)
+    since = _newest_valid(written_since_rollback(path, found))
     if since.checkpoint is not None:
         log.info("run.resume: the run was rolled back to %s before; it resumes from step %d, written since then", path, since.step)
         return since
     named = _load_named(path)
     if not read_only:
-        write_note(path.parent, path, named.step, found)
+        write_note(path, named.step, found)
     return ResumePoint(named.checkpoint, since.skipped + named.skipped)
 
 
@@ -150,12 +154,11 @@ def _load_named(path: Path) -> ResumePoint:
             raise ConfigError(f"run.resume: {newer}") from None
         except CheckpointDamaged as damage:
             raise ConfigError(f"run.resume: {path} is damaged ({damage.reason}); use another checkpoint") from None
-    for directory in (path / "checkpoints", path):
-        if list_checkpoints(directory):
-            point = _newest_valid(list_checkpoints(directory))
-            if point.checkpoint is None:
-                raise ConfigError(f"run.resume: no checkpoint under {directory} verifies; the newest: {point.skipped[0][1]}")
-            return point
+    point = _newest_valid(checkpoints_under(path))
+    if point.checkpoint is not None:
+        return point
+    if point.skipped:
+        raise ConfigError(f"run.resume: no checkpoint under {path} verifies; the newest: {point.skipped[0][1]}")
     raise ConfigError(
         f"run.resume: {path} is not a checkpoint and contains no checkpoint; use auto, never, or the path of a step-... directory"
     )

@@ -9,31 +9,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from linnaeus.checkpoint.format import step_name
-from linnaeus.checkpoint.loading import CheckpointDamaged, check_sizes
+from linnaeus.checkpoint.loading import CheckpointDamaged, intact_manifest
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.files import remove_directory, remove_or_warn, remove_stale, restore_replaced
 
 ASIDE = ".aside"
 
 
-class Candidate(NamedTuple):
-    """An intact checkpoint. `score` is None if it was not validated."""
+def choose_kept(scores: Mapping[int, float | None], keep_last: int, keep_best: int, best_mode: str = "max") -> set[int]:
+    """Return the steps to keep. `scores`: the score of each intact checkpoint by step, None if it was not validated.
 
-    step: int
-    score: float | None
-
-
-def choose_kept(candidates: Sequence[Candidate], keep_last: int, keep_best: int, best_mode: str = "max") -> set[int]:
-    """Return the steps to keep. Of equal scores the newer one is better. A score of NaN is not ranked."""
-    steps = sorted(c.step for c in candidates)
-    ranked = [c for c in candidates if c.score is not None and not math.isnan(c.score)]
-    ranked.sort(key=lambda c: (c.score if best_mode == "max" else -c.score, c.step), reverse=True)  # type: ignore[operator]
-    return set(steps[-keep_last:]) | {c.step for c in ranked[:keep_best]}
+    Of equal scores the newer one is better. A score of NaN is not ranked.
+    """
+    sign = 1 if best_mode == "max" else -1
+    ranked = [(sign * score, step) for step, score in scores.items() if score is not None and not math.isnan(score)]
+    return set(sorted(scores)[-keep_last:]) | {step for _, step in sorted(ranked, reverse=True)[:keep_best]}
 
 
 def clean_directory(directory: Path) -> None:
@@ -63,10 +57,10 @@ def prune(directory: Path, committed: int, keep_last: int, keep_best: int, best_
     """
     assert keep_last >= 1, "the newest checkpoint is always kept"
     found = [(step, path) for step, path in list_checkpoints(directory) if step <= committed]
-    candidates = [Candidate(step, score) for step, path in found for score in _score_if_intact(path)]
-    if committed not in {c.step for c in candidates}:
+    scores = {step: manifest["score"] for step, path in found if (manifest := intact_manifest(path)) is not None}
+    if committed not in scores:
         raise CheckpointDamaged(directory / step_name(committed), "it is missing or damaged after it was written; nothing was deleted")
-    kept = choose_kept(candidates, keep_last, keep_best, best_mode)
+    kept = choose_kept(scores, keep_last, keep_best, best_mode)
     superfluous = [path for step, path in found if step not in kept]
     superfluous += [path for path in directory.glob(f"step-*{ASIDE}") if _step_of(path) <= committed]
     return [path.name for path in superfluous if remove_or_warn(path)]
@@ -76,10 +70,3 @@ def _step_of(aside: Path) -> float:
     """Return the step of a renamed checkpoint, infinity if the name was not written by this program."""
     number = aside.name.removeprefix("step-").removesuffix(ASIDE)
     return int(number) if number.isdecimal() else math.inf
-
-
-def _score_if_intact(path: Path) -> list[float | None]:
-    try:
-        return [check_sizes(path)["score"]]
-    except CheckpointDamaged:
-        return []

@@ -8,8 +8,8 @@ checkpoints are renamed, so that a kill in between loses nothing.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from linnaeus.checkpoint.format import MANIFEST
 from linnaeus.files import file_digest, is_absent, read_json, to_json, write_atomic
@@ -18,36 +18,21 @@ NOTE = "went-back.json"
 Found = list[tuple[int, Path]]  # the result of `list_checkpoints`
 
 
-@dataclass(frozen=True)
-class Rollback:
-    """`to`: name of the checkpoint of the rollback; `step`: its step; `left`: manifest hashes of the checkpoints it abandons."""
+def written_since_rollback(to: Path, found: Found) -> Found:
+    """Return the checkpoints of `found` that were written after a rollback to the checkpoint `to`. Return [] if there is no such note.
 
-    to: str
-    step: int
-    left: list[str]
-
-    def written_since(self, found: Found) -> Found:
-        """Return the checkpoints of `found` that were written after the rollback."""
-        return [(step, path) for step, path in found if step > self.step and _manifest_hash(path) not in self.left]
-
-
-def read_note(directory: Path, to: Path) -> Rollback | None:
-    """Return the note of `directory` if it is of a rollback to `to`, else None.
-
-    Raise `OSError` if it cannot be read at present: without it the run would be rolled back again.
+    Raise `OSError` if the note cannot be read at present: without it the run would be rolled back again.
     """
-    content = read_json(directory / NOTE)
-    try:
-        note = Rollback(**content) if content is not None else None
-    except TypeError:
-        return None
-    return note if note is not None and note.to == to.name else None
+    note: dict[str, Any] = read_json(to.parent / NOTE) or {}
+    if note.get("to") != to.name or not {"step", "left"} <= note.keys():
+        return []
+    return [(step, path) for step, path in found if step > note["step"] and _manifest_hash(path) not in note["left"]]
 
 
-def write_note(directory: Path, to: Path, step: int, found: Found) -> None:
-    """Record a rollback to `to`, which abandons the checkpoints of `found` that are newer than `step`."""
+def write_note(to: Path, step: int, found: Found) -> None:
+    """Record a rollback to the checkpoint `to` of a step. It abandons the checkpoints of `found` that are newer."""
     left = [_manifest_hash(path) for other, path in found if other > step]
-    write_atomic(directory / NOTE, to_json(asdict(Rollback(to.name, step, left))))
+    write_atomic(to.parent / NOTE, to_json({"to": to.name, "step": step, "left": left}))
 
 
 def delete_note(directory: Path) -> None:

@@ -15,8 +15,6 @@ import logging
 import mmap
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -52,21 +50,22 @@ class HostSnapshot:
         large CPU tensors that occur only in it are copied by `finish`, and their memory must not change before that. Raise `MemoryError` or
         `OSError` if there is no memory.
         """
-        sources: list[Tensor] = []
-        indices: dict[int, int] = {}  # id of a tensor -> its index in `sources`
-        first: dict[tuple[object, ...], int] = {}
-        for tensor in _tensors(value):
-            index = first.setdefault(tensor_identity(tensor), len(sources))
-            if index == len(sources):
-                sources.append(tensor.detach())
-            indices[id(tensor)] = index
-        hosts = self._hosts_for(sources)
-        immediate = {indices[id(tensor)] for tensor in _tensors(value, without=deferred)}
-        pairs = list(zip(hosts, sources, strict=True))
-        pending = {index for index, pair in enumerate(pairs) if index not in immediate and _copies_as_bytes(*pair)}
-        copy_to_host([pair for index, pair in enumerate(pairs) if index not in pending])
-        self._pending = _pieces([pairs[index] for index in sorted(pending)])
-        return _with_tensors(value, indices, hosts)
+        import torch
+        from torch.utils import _pytree as pytree
+
+        def tensors(leaves: list[Any]) -> dict[tuple[object, ...], Tensor]:
+            return {tensor_identity(leaf): leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)}
+
+        leaves, structure = pytree.tree_flatten(value)
+        sources = tensors(leaves)
+        hosts = dict(zip(sources, self._hosts_for(list(sources.values())), strict=True))
+        immediate = tensors(pytree.tree_leaves(value, is_leaf=lambda node: node is deferred))
+        pairs = {name: (host, sources[name]) for name, host in hosts.items()}
+        pending = {name: pair for name, pair in pairs.items() if name not in immediate and _copies_as_bytes(*pair)}
+        copy_to_host([pair for name, pair in pairs.items() if name not in pending])
+        self._pending = _pieces(list(pending.values()))
+        copied = [hosts[tensor_identity(leaf)] if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        return pytree.tree_unflatten(copied, structure)
 
     def finish(self) -> None:
         """Copy what `copy` has deferred, or wait for the thread that copies it.
@@ -89,7 +88,9 @@ class HostSnapshot:
 
     def _hosts_for(self, sources: list[Tensor]) -> list[Tensor]:
         """Return a host tensor for each source, in the same memory as the last time if the layout is the same."""
-        layout = [(tensor.dtype, tensor.shape, _dense_strides(tensor)) for tensor in sources]
+        import torch
+
+        layout = [(tensor.dtype, tensor.shape, torch.empty_like(tensor, device="meta").stride()) for tensor in sources]  # dense strides
         if layout != self._layout:
             needed = sum(_padded(tensor.nbytes) for tensor in sources)
             pinned = any(tensor.is_cuda for tensor in sources)
@@ -209,51 +210,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _tensors(value: Any, without: Any = None) -> Iterator[Tensor]:
-    """Yield the tensors of nested containers, except those in the container `without`."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif value is without:
-        return
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item, without)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item, without)
-
-
-def _with_tensors(value: Any, indices: dict[int, int], hosts: list[Tensor]) -> Any:
-    """Return copies of nested containers with `hosts[indices[id(tensor)]]` in place of each tensor."""
-    if id(value) in indices:
-        return hosts[indices[id(value)]]
-    if isinstance(value, dict):
-        kind = OrderedDict if isinstance(value, OrderedDict) else dict
-        return kind((key, _with_tensors(item, indices, hosts)) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_tensors(item, indices, hosts) for item in value)
-    return value
-
-
 def _padded(size: int) -> int:
     """Return the size in bytes rounded up to a multiple of `ALIGNMENT`."""
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Return the strides of the copy: those of the tensor if it is dense in any order of dimensions, else row-major strides."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                break
-            expected *= size
-    else:
-        return tensor.stride()
-    strides, step = [], 1
-    for size in reversed(tensor.shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))

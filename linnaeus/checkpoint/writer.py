@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.checkpoint.format import assert_plain, save_checkpoint
-from linnaeus.checkpoint.loading import CheckpointDamaged, check_sizes, is_intact
+from linnaeus.checkpoint.loading import CheckpointDamaged, check_sizes, intact_manifest
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.checkpoint.retention import clean_directory, prune, rename_newer
 from linnaeus.checkpoint.snapshot import HostSnapshot
@@ -40,10 +40,6 @@ REMEDIES = {
     errno.ESTALE: "reconnect the network disk",
     errno.ENOMEM: "free some memory on this machine",
 }
-
-
-def no_op() -> None:
-    """Do nothing: the default of `before_write`."""
 
 
 class CheckpointWriter:
@@ -81,7 +77,7 @@ class CheckpointWriter:
         training_state: dict[str, Any],
         state: dict[str, Any],
         ema_state: Mapping[str, Tensor] | None = None,
-        before_write: Callable[[], None] = no_op,
+        before_write: Callable[[], None] = lambda: None,
         deferred: Any = None,
     ) -> None:
         """Copy the state to host memory and start to write it. See `save_checkpoint` for the arguments.
@@ -162,7 +158,7 @@ class CheckpointWriter:
         """Return a sentence that names the checkpoint of a restart: the newest one with correct sizes."""
         try:
             for step, path in reversed(list_checkpoints(self.directory)):
-                if is_intact(path):
+                if intact_manifest(path) is not None:
                     return f"The newest intact checkpoint is that of step {step}"
         except OSError:
             pass

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from linnaeus.files import sync_directory
+from linnaeus.files import sync_file
 
 log = logging.getLogger("linnaeus")
 
@@ -127,7 +127,7 @@ class RowWriter:
         finally:
             os.close(descriptor)
         if unsynced_name:
-            sync_directory(self.path.parent)
+            sync_file(self.path.parent)
             self._unsynced_name = False
 
     def close(self) -> None:

@@ -199,11 +199,6 @@ class RunDirectory:
         self.run_id = self.record.get("run_id") or uuid.uuid4().hex[:10]
         self._write(self.record, record)
 
-    def _repeat_differences(self, launch: Mapping[str, Any]) -> list[str]:
-        """Return why a run of `run.from` may not have the same bits as the repeated run."""
-        differences = record_differences(_repeated_record(self.overrides), launch)
-        return [f"the results may differ from those of the repeated run: {line}" for line in differences]
-
     def _check_fingerprint(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         was, now = before.get("data_fingerprint"), record.get("data_fingerprint")
         if was and now and was != now and not covers(self.config["run"]["allow"], "data"):
@@ -223,7 +218,9 @@ class RunDirectory:
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         launch = {"launch": self.launch, "started": now, "command": [sys.executable, *sys.argv], "overrides": self.overrides}
         launch |= {**environment_record(), **record}
-        self.notes += [f"since the last start, {line}" for line in record_differences(before, launch)] + self._repeat_differences(launch)
+        self.notes += [f"since the last start, {line}" for line in record_differences(before, launch)]
+        repeated = record_differences(_repeated_record(self.overrides), launch)
+        self.notes += [f"the results may differ from those of the repeated run: {line}" for line in repeated]
         if "initial_weights" in before:  # a later start does not read them again
             launch.setdefault("initial_weights", before["initial_weights"])
         text = dump_yaml(self.config)

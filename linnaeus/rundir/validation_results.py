@@ -35,7 +35,7 @@ class ValidationResults:
         return self.directory / step_name(step) / f"{key}.json"
 
     def read(self, step: int, key: str, weights: str) -> dict[str, float] | None:
-        """Return the metrics of a pass with the hash `weights`, None if there is no such result or it cannot be read."""
+        """Return the metrics of a pass on the weights with the hash `weights`. Return None if there is no such result, or it is damaged."""
         path = self.path(step, key)
         try:
             result = json.loads(path.read_bytes())

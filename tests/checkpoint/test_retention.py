@@ -13,7 +13,7 @@ import torch
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, list_checkpoints
 from linnaeus.checkpoint.format import MODEL
-from linnaeus.checkpoint.retention import Candidate, choose_kept
+from linnaeus.checkpoint.retention import choose_kept
 from linnaeus.files import TEMPORARY, write_atomic
 from tests.checkpoint.conftest import payload
 
@@ -33,16 +33,15 @@ def test_last_and_best_are_kept(tmp_path: Path) -> None:
 
 def test_the_choice_for_all_small_limits() -> None:
     """The newest is always kept, no more than the limits are kept, and of equal scores the newer one is kept."""
-    scores = [0.3, None, 0.9, 0.9, 0.1]
-    candidates = [Candidate(step, score) for step, score in enumerate(scores)]
+    scores = dict(enumerate([0.3, None, 0.9, 0.9, 0.1]))
     for last in (1, 2, 9):
         for best in (0, 1, 2, 9):
-            kept = choose_kept(candidates, last, best)
+            kept = choose_kept(scores, last, best)
             assert 4 in kept and set(range(5 - last, 5)) & set(range(5)) <= kept
             assert len(kept) <= min(last, 5) + min(best, 4)
-    assert choose_kept(candidates, 1, 1) == {4, 3}
-    assert choose_kept(candidates, 1, 1, "min") == {4}
-    assert choose_kept(candidates, 1, 2, "min") == {4, 0}
+    assert choose_kept(scores, 1, 1) == {4, 3}
+    assert choose_kept(scores, 1, 1, "min") == {4}
+    assert choose_kept(scores, 1, 2, "min") == {4, 0}
 
 
 def test_a_damaged_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from linnaeus.checkpoint import snapshot
 from linnaeus.checkpoint.snapshot import HostSnapshot
@@ -35,7 +36,7 @@ def state(seed: int) -> dict[str, Any]:
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    return list(snapshot._tensors(value))
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])

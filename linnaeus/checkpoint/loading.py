@@ -61,15 +61,9 @@ def load_checkpoint(path: Path | str, *, verified: bool = False) -> LoadedCheckp
     """
     path = Path(path)
     manifest = check_sizes(path) if verified else verify(path)
-    names = manifest["files"]
-    return LoadedCheckpoint(
-        path=path,
-        step=manifest["step"],
-        model_state=_read_weights(path, MODEL),
-        ema_state=_read_weights(path, EMA) if EMA in names else None,
-        training_state=_read_training(path),
-        state=_read_json(path, STATE),
-    )
+    averages = _read_weights(path, EMA) if EMA in manifest["files"] else None
+    training_state, state = _read_training(path), _read_json(path, STATE)
+    return LoadedCheckpoint(path, manifest["step"], _read_weights(path, MODEL), averages, training_state, state)
 
 
 def verify(path: Path | str) -> dict[str, Any]:

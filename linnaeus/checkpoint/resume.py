@@ -16,9 +16,8 @@ from typing import Any
 
 from linnaeus.checkpoint.format import MANIFEST
 from linnaeus.checkpoint.loading import CheckpointDamaged, CheckpointNewer, LoadedCheckpoint, load_checkpoint
-from linnaeus.checkpoint.rollback import delete_note, write_note, written_since_rollback
 from linnaeus.errors import ConfigError
-from linnaeus.files import REPLACED, exists, is_directory, read_or_refuse
+from linnaeus.files import REPLACED, exists, file_digest, is_absent, is_directory, read_json, read_or_refuse, to_json, write_atomic
 
 log = logging.getLogger("linnaeus")
 
@@ -77,7 +76,7 @@ def find_resume_point(
 
     `auto`: the newest valid checkpoint of this run in `directory`. `never`: none. A path (a checkpoint, a run directory, or its
     `checkpoints/`): that checkpoint, the first time. Once the run has written newer checkpoints itself, the same command resumes from
-    those, even if the named checkpoint was deleted meanwhile. A checkpoint of the run itself is a rollback (`rollback.py`).
+    those, even if the named checkpoint was deleted meanwhile. A checkpoint of the run itself is a rollback (see the rollback note below).
 
     With `read_only=True`, or a `directory` of "" (not decided yet), write nothing.
     """
@@ -88,7 +87,7 @@ def find_resume_point(
         return _on_all_ranks(lambda: _from_path(Path(choice), own, read_only or own is None), is_master, broadcast_object)
     point = auto_resume_helper(own, is_master=is_master, broadcast_object=broadcast_object)
     if is_master and not read_only:
-        delete_note(own)
+        _delete_note(own)
     return point
 
 
@@ -103,7 +102,7 @@ def contains_checkpoint(path: Path, own: Path | None = None) -> bool:
         return True
     if own is not None and path.resolve().parent != own.resolve():
         return bool(list_checkpoints(own))
-    return bool(written_since_rollback(path, list_checkpoints(path.parent)))
+    return bool(_written_since_rollback(path, list_checkpoints(path.parent)))
 
 
 def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
@@ -121,13 +120,13 @@ def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
 def _roll_back(path: Path, read_only: bool) -> ResumePoint:
     """Return the run's own checkpoint at `path`, or the newest one written after an earlier rollback to it."""
     found = list_checkpoints(path.parent)
-    since = _newest_valid(written_since_rollback(path, found))
+    since = _newest_valid(_written_since_rollback(path, found))
     if since.checkpoint is not None:
         log.info("run.resume: the run was rolled back to %s before; it resumes from step %d, written since then", path, since.step)
         return since
     named = _load_named(path)
     if not read_only:
-        write_note(path, named.step, found)
+        _write_note(path, named.step, found)
     return ResumePoint(named.checkpoint, since.skipped + named.skipped)
 
 
@@ -183,3 +182,44 @@ def _on_all_ranks(find: Callable[[], ResumePoint], is_master: bool, broadcast_ob
         chosen = read_or_refuse(lambda: load_checkpoint(path, verified=True)) if path else None  # rank 0 has checked the hashes
         point = ResumePoint(chosen, [tuple(item) for item in outcome["skipped"]])
     return point
+
+
+# -- the rollback note ---------------------------------------------------------------------------------------------------------
+#
+# `run.resume=PATH` with an older checkpoint of the run itself resumes from it once, not at every start: when the same command is repeated
+# after a kill, the run must not be rolled back again, and the named checkpoint may be gone, because retention deletes it when the run is
+# past it. The note records the named checkpoint and hashes of the newer ones, which the rollback abandons. Newer checkpoints that are not
+# in the note were written since then. It is written before the abandoned ones are renamed, so that a kill in between loses nothing.
+
+NOTE = "went-back.json"
+
+
+def _written_since_rollback(to: Path, found: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
+    """Return the checkpoints of `found` that were written after a rollback to the checkpoint `to`. Return [] if there is no such note.
+
+    Raise `OSError` if the note cannot be read at present: without it the run would be rolled back again.
+    """
+    note: dict[str, Any] = read_json(to.parent / NOTE) or {}
+    if note.get("to") != to.name or not {"step", "left"} <= note.keys():
+        return []
+    return [(step, path) for step, path in found if step > note["step"] and _manifest_hash(path) not in note["left"]]
+
+
+def _write_note(to: Path, step: int, found: list[tuple[int, Path]]) -> None:
+    """Record a rollback to the checkpoint `to` of a step. It abandons the checkpoints of `found` that are newer."""
+    left = [_manifest_hash(path) for other, path in found if other > step]
+    write_atomic(to.parent / NOTE, to_json({"to": to.name, "step": step, "left": left}))
+
+
+def _delete_note(directory: Path) -> None:
+    """Delete the note. After a start without a named checkpoint, naming it again is a new rollback."""
+    (directory / NOTE).unlink(missing_ok=True)
+
+
+def _manifest_hash(path: Path) -> str:
+    try:
+        return file_digest(path / MANIFEST)
+    except OSError as error:
+        if is_absent(error):
+            return "unreadable"
+        raise

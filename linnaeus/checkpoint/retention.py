@@ -37,7 +37,7 @@ def clean_directory(directory: Path) -> None:
 
 
 def rename_newer(directory: Path, step: int) -> list[str]:
-    """Rename the checkpoints newer than `step` to `step-N.aside` and return their new names."""
+    """Rename the checkpoints newer than `step`, where the run resumes (0: from the start), to `step-N.aside`. Return the new names."""
     renamed = []
     for found, path in list_checkpoints(directory):
         if found > step:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from linnaeus.checkpoint.format import assert_plain, save_checkpoint
 from linnaeus.checkpoint.loading import CheckpointDamaged, check_sizes, intact_manifest
 from linnaeus.checkpoint.resume import list_checkpoints
-from linnaeus.checkpoint.retention import clean_directory, prune, rename_newer
+from linnaeus.checkpoint.retention import clean_directory, prune
 from linnaeus.checkpoint.snapshot import HostSnapshot
 
 if TYPE_CHECKING:
@@ -61,13 +61,6 @@ class CheckpointWriter:
         self._thread_error: BaseException | None = None
         self.directory.mkdir(exist_ok=True)
         clean_directory(self.directory)
-
-    def resume(self, step: int) -> list[str]:
-        """Rename the checkpoints newer than `step`, where the run resumes (0: from the start), and return their new names.
-
-        Call it once, before the first save.
-        """
-        return rename_newer(self.directory, step)
 
     def save(
         self,

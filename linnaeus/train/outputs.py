@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.checkpoint import CheckpointWriter
+from linnaeus.checkpoint.retention import rename_newer
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError, RunFailed
@@ -69,7 +70,7 @@ class Outputs:
         saved = saved if saved is not None else {"rows": {}, "seconds": 0.0}
         self.seconds_before, self.resumed = saved["seconds"], True
         if self.writer is not None:  # first: a kill before the rows are cut must not leave a checkpoint that counts more rows
-            for name in self.writer.resume(step):
+            for name in rename_newer(self.writer.directory, step):
                 log.warning("checkpoint %s is newer than step %d and was renamed", name, step)
         for line in self.sinks.resume(saved["rows"], step):
             log.warning(line)

@@ -11,8 +11,8 @@ import pytest
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, loading, save_checkpoint
 from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, STATE, TRAINING, manifest_digest
-from linnaeus.checkpoint.resume import contains_checkpoint
-from linnaeus.checkpoint.rollback import NOTE
+from linnaeus.checkpoint.resume import NOTE, contains_checkpoint
+from linnaeus.checkpoint.retention import rename_newer
 from linnaeus.errors import ConfigError
 from tests.checkpoint.conftest import payload
 
@@ -97,8 +97,7 @@ def test_a_newer_format_is_skipped_with_its_reason(saved: Path) -> None:
     assert point.step == 100
     [(path, reason)] = point.skipped
     assert Path(path).name == "step-00000200" and "update linnaeus" in reason
-    writer = CheckpointWriter(saved, keep_last=2, keep_best=0)
-    assert writer.resume(point.step) == ["step-00000200.aside"] and (saved / "step-00000200.aside" / MODEL).exists()
+    assert rename_newer(saved, point.step) == ["step-00000200.aside"] and (saved / "step-00000200.aside" / MODEL).exists()
 
 
 def test_a_named_checkpoint_of_a_newer_format_is_a_config_error(saved: Path, tmp_path: Path) -> None:
@@ -143,7 +142,7 @@ def launch(saved: Path, choice: Path, step: int, mark: int, keep_last: int = 9) 
     writer = CheckpointWriter(saved, keep_last=keep_last, keep_best=0)
     assert contains_checkpoint(choice) and find_resume_point(str(choice), "").checkpoint is not None  # the first checks of a command
     point = find_resume_point(str(choice), saved)
-    writer.resume(point.step)
+    rename_newer(saved, point.step)
     writer.save(step, **payload(step, launch=mark))
     writer.close()
     return point.step

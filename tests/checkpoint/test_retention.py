@@ -13,7 +13,7 @@ import torch
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, list_checkpoints
 from linnaeus.checkpoint.format import MODEL
-from linnaeus.checkpoint.retention import choose_kept
+from linnaeus.checkpoint.retention import choose_kept, rename_newer
 from linnaeus.files import TEMPORARY, write_atomic
 from tests.checkpoint.conftest import payload
 
@@ -24,7 +24,6 @@ def steps(directory: Path) -> list[int]:
 
 def test_last_and_best_are_kept(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep_last=2, keep_best=1, best_mode="min")
-    writer.resume(0)
     for step, score in ((1, 0.9), (2, 0.2), (3, 0.5), (4, None), (5, float("nan")), (6, 0.4)):
         writer.save(step, **payload(step, score=score))
     writer.close()
@@ -61,7 +60,7 @@ def test_newer_checkpoints_are_renamed_on_resume_and_deleted_once_passed(tmp_pat
         writer.save(step, **payload(step))
     writer.close()
     writer = CheckpointWriter(tmp_path, keep_last=3, keep_best=0)
-    assert writer.resume(10) == ["step-00000020.aside", "step-00000030.aside"]
+    assert rename_newer(tmp_path, 10) == ["step-00000020.aside", "step-00000030.aside"]
     assert steps(tmp_path) == [10] and auto_resume_helper(tmp_path).step == 10
     writer.save(20, **payload(20))
     writer.wait()
@@ -115,7 +114,7 @@ def test_killed_at_any_instant_of_a_save(tmp_path: Path, same_step: bool) -> Non
         writer = CheckpointWriter(directory, keep_last=1, keep_best=0)  # the next start
         point = auto_resume_helper(directory)
         assert point.checkpoint is not None and point.step >= 2 and not point.skipped, n
-        writer.resume(point.step)
+        rename_newer(directory, point.step)
         writer.save(target, **again)
         writer.close()
         assert os.listdir(directory) == [f"step-{target:08d}"], n

@@ -18,8 +18,8 @@ from linnaeus import files, train
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, list_checkpoints, load_checkpoint, loading
 from linnaeus.checkpoint.format import MANIFEST, MODEL, STATE, TRAINING
 from linnaeus.checkpoint.loading import CheckpointDamaged
+from linnaeus.checkpoint.resume import NOTE
 from linnaeus.checkpoint.retention import prune
-from linnaeus.checkpoint.rollback import NOTE
 from linnaeus.errors import ConfigError
 from linnaeus.files import Unreadable, system_error, with_retries
 from tests import runs

@@ -21,6 +21,7 @@ import torch
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, list_checkpoints, writer
 from linnaeus.checkpoint.format import EMA, MODEL, STATE, TRAINING
 from linnaeus.checkpoint.loading import read_manifest
+from linnaeus.checkpoint.retention import rename_newer
 from linnaeus.files import TEMPORARY, file_digest
 from linnaeus.reporting import RowWriter
 from tests.checkpoint.conftest import payload
@@ -401,7 +402,7 @@ def test_leftovers_and_other_files_in_the_directory(saving: CheckpointWriter) ->
     again = CheckpointWriter(saving.directory, keep_last=1, keep_best=0)
     point = auto_resume_helper(saving.directory)
     assert point.step == 1 and [Path(path).name for path, _ in point.skipped] == ["step-00000007", "step-00000004"]
-    again.resume(point.step)
+    rename_newer(saving.directory, point.step)
     for step in (5, 6, 8):
         again.save(step, **payload(step))
         again.wait()

@@ -143,8 +143,27 @@ def start(config: Config) -> int:
 
 
 def run(workload: str, root: Path, *more: str) -> Path:
-    """A run to its end; returns its directory."""
-    config = configuration(workload, root, *more)
+    """Start a run that is not killed. Return its directory."""
+    return resumed(configuration(workload, root, *more))
+
+
+def summary(run: Path) -> dict[str, Any]:
+    """Return summary.json of a run directory."""
+    return json.loads((run / "summary.json").read_text())
+
+
+def interrupted(config: Config, stop: contextlib.AbstractContextManager[Any]) -> Path:
+    """Start a run that `stop` interrupts. Return its directory."""
+    with stop:
+        assert start(config) == 75
+    return run_path(config)
+
+
+def resumed(config: Config, *kills: tuple[Any, ...]) -> Path:
+    """Start a run once for each kill, the arguments of `killed`, then to its end. Return its directory."""
+    for kill in kills:
+        with killed(*kill):
+            start(config)
     assert start(config) == 0
     return run_path(config)
 
@@ -193,9 +212,8 @@ def differences(a: Path, b: Path) -> list[str]:
         found += unequal(getattr(one, part), getattr(other, part), part)
     for key in ("progress", "best", "score", "stop_reason", "data_fingerprint"):
         found += unequal(one.state[key], other.state[key], f"state.{key}")
-    one_summary, other_summary = (json.loads((path / "summary.json").read_text()) for path in (a, b))
     for key in ("status", "global_step", "best", "final", "stop_reason"):
-        found += unequal(one_summary.get(key), other_summary.get(key), f"summary.{key}")
+        found += unequal(summary(a).get(key), summary(b).get(key), f"summary.{key}")
     return sorted(found)
 
 

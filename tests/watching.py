@@ -4,14 +4,19 @@ processes of a group. The argument `folder` is where they write."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 
-from linnaeus.distributed import get_rank_safely, get_world_size
+from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size
+from linnaeus.distributed.synchronisation import RankSync
 from linnaeus.optim.update import GradScaler, Update
 from linnaeus.train import loop
 
@@ -74,8 +79,6 @@ def inf_on_one_rank(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def collectives(folder: Path) -> Iterator[None]:
     """Write calls-rank<r>.txt: the collectives of each process in order, which must be equal."""
-    from linnaeus.distributed import DistributedContext
-
     calls: list[str] = []
     with contextlib.ExitStack() as stack:
         for name in ("all_reduce", "all_gather", "broadcast_object", "broadcast", "barrier"):
@@ -90,27 +93,65 @@ def collectives(folder: Path) -> Iterator[None]:
     (folder / f"calls-rank{get_rank_safely()}.txt").write_text("\n".join(calls))
 
 
-def one_rank_is_stopped(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Send SIGTERM to the last process during the fifth update."""
-    last = get_rank_safely() == get_world_size() - 1
-    return stopped_at(5) if last else contextlib.nullcontext()
-
-
 @contextlib.contextmanager
-def stopped_at(step: int) -> Iterator[None]:
-    """Send SIGTERM to this process during the update that ends at `step`."""
-    import os
-    import signal
-
+def around_updates(before: Callable[[Any], None] = lambda t: None, after: Callable[[Any], None] = lambda t: None) -> Iterator[None]:
+    """Call `before` and `after` with the `Training`, before and after each update."""
     original = loop.train_one_step
 
     def train_one_step(t: Any, window: Any) -> None:
-        if t.progress.global_step == step - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+        before(t)
         original(t, window)
+        after(t)
 
     with mock.patch.object(loop, "train_one_step", train_one_step):
         yield
+
+
+def on_last_rank() -> bool:
+    return get_rank_safely() == get_world_size() - 1
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def in_update(step: int, act: Callable[[], None], only_last_rank: bool = False) -> AbstractContextManager[None]:
+    """Call `act` during the update that ends at `step`, in every process or in the last one."""
+
+    def before(t: Any) -> None:
+        if t.progress.global_step == step - 1 and (on_last_rank() or not only_last_rank):
+            act()
+
+    return around_updates(before)
+
+
+def stopped_at(step: int) -> AbstractContextManager[None]:
+    """Send SIGTERM to this process during the update that ends at `step`."""
+    return in_update(step, terminate)
+
+
+def all_stopped_at_seven(folder: Path) -> AbstractContextManager[None]:
+    """Send SIGTERM to every process in the seventh update of the run."""
+    return stopped_at(7)
+
+
+def one_rank_is_stopped(folder: Path) -> AbstractContextManager[None]:
+    """Send SIGTERM to the last process during the fifth update."""
+    return in_update(5, terminate, only_last_rank=True)
+
+
+def last_rank_fails(folder: Path) -> AbstractContextManager[None]:
+    """Raise an error in the last process in the fifth update."""
+
+    def fail() -> None:
+        raise ArithmeticError("an error of this process alone")
+
+    return in_update(5, fail, only_last_rank=True)
+
+
+def last_rank_hangs(folder: Path) -> AbstractContextManager[None]:
+    """Let the last process sleep in its fifth update."""
+    return in_update(5, lambda: time.sleep(120), only_last_rank=True)
 
 
 @contextlib.contextmanager
@@ -129,24 +170,19 @@ def counted(owner: Any, name: str) -> Iterator[list[Any]]:
 @contextlib.contextmanager
 def signalled_in_validation(round_: int, only_last_rank: bool = False) -> Iterator[None]:
     """Send SIGTERM to this process at the start of round `round_` (from 1) of the validation batches of the run."""
-    import os
-    import signal
-
-    from linnaeus.distributed.synchronisation import RankSync
-
     original, rounds = RankSync.start_round, []
 
     def start_round(self: RankSync, unreadable: bool) -> bool:
         rounds.append(1)
-        if len(rounds) == round_ and (not only_last_rank or get_rank_safely() == get_world_size() - 1):
-            os.kill(os.getpid(), signal.SIGTERM)
+        if len(rounds) == round_ and (on_last_rank() or not only_last_rank):
+            terminate()
         return original(self, unreadable)
 
     with mock.patch.object(RankSync, "start_round", start_round):
         yield
 
 
-def last_rank_signalled_in_validation(folder: Path) -> contextlib.AbstractContextManager[None]:
+def last_rank_signalled_in_validation(folder: Path) -> AbstractContextManager[None]:
     """Send SIGTERM to the last process in the third round of validation batches."""
     return signalled_in_validation(3, only_last_rank=True)
 
@@ -160,7 +196,7 @@ def unread_by_last_rank(folder: Path, training: bool = True) -> Iterator[None]:
 
     def fail(self: Any, indices: Any) -> Any:
         late = indices[0].global_step == 5 if training else indices[0].position >= 4
-        if self.training == training and late and get_rank_safely() == get_world_size() - 1:
+        if self.training == training and late and on_last_rank():
             raise OSError("the file server is away")
         return original(self, indices)
 
@@ -168,55 +204,15 @@ def unread_by_last_rank(folder: Path, training: bool = True) -> Iterator[None]:
         yield
 
 
-def unread_in_validation_by_last_rank(folder: Path) -> contextlib.AbstractContextManager[None]:
+def unread_in_validation_by_last_rank(folder: Path) -> AbstractContextManager[None]:
     """Make the data unreadable for the last process in validation."""
     return unread_by_last_rank(folder, training=False)
 
 
 @contextlib.contextmanager
-def last_rank_fails(folder: Path) -> Iterator[None]:
-    """Raise an error in the last process in the fifth update."""
-    original = loop.train_one_step
-
-    def train_one_step(t: Any, window: Any) -> None:
-        if t.progress.global_step == 4 and get_rank_safely() == get_world_size() - 1:
-            raise ArithmeticError("an error of this process alone")
-        original(t, window)
-
-    with mock.patch.object(loop, "train_one_step", train_one_step):
-        yield
-
-
-@contextlib.contextmanager
-def last_rank_hangs(folder: Path) -> Iterator[None]:
-    """Let the last process sleep in its fifth update."""
-    import time
-
-    original = loop.train_one_step
-
-    def train_one_step(t: Any, window: Any) -> None:
-        if t.progress.global_step == 4 and get_rank_safely() == get_world_size() - 1:
-            time.sleep(120)
-        original(t, window)
-
-    with mock.patch.object(loop, "train_one_step", train_one_step):
-        yield
-
-
-def all_stopped_at_seven(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Send SIGTERM to every process in the seventh update of the run."""
-    return stopped_at(7)
-
-
-@contextlib.contextmanager
 def masks_of_each_rank(folder: Path) -> Iterator[None]:
     """Write masks-rank<r>.pt: the masks of growing connections of this process after each update."""
-    original, history = loop.train_one_step, []
-
-    def train_one_step(t: Any, window: Any) -> None:
-        original(t, window)
-        history.append({m.name: m.mask.bool() for m in t.growth.masked})
-
-    with mock.patch.object(loop, "train_one_step", train_one_step):
+    history: list[Any] = []
+    with around_updates(after=lambda t: history.append({m.name: m.mask.bool() for m in t.growth.masked})):
         yield
     torch.save(history, folder / f"masks-rank{get_rank_safely()}.pt")

@@ -7,11 +7,9 @@ steps, growth, frozen parts, every task weighting. Kills of real processes are i
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +25,7 @@ from linnaeus.optim.growth import Growth
 from linnaeus.optim.update import Update
 from linnaeus.train import loop, outputs, saving, validation
 from linnaeus.train.state import Training
-from tests import fork_server, runs, watching
+from tests import runs, watching
 from tests.optim.test_growth_runs import GROWING
 from tests.train.test_freezing import FROZEN
 from tests.weighting.test_runs import LENGTH, WEIGHTINGS
@@ -71,15 +69,8 @@ def configuration(name: str, root: Path, *more: str) -> Any:
     return runs.configuration(workload, root, *settings, *more)
 
 
-def resume(name: str, root: Path, *more: str) -> Path:
-    config = configuration(name, root, *more)
-    assert runs.start(config) == 0
-    return runs.run_path(config)
-
-
-def killed_run(name: str, root: Path, owner: object, function: str, call: int, after: bool = False) -> None:
-    with runs.killed(owner, function, call, after):
-        runs.start(configuration(name, root))
+def resume(name: str, root: Path, *more: str, kills: Sequence[Any] = ()) -> Path:
+    return runs.resumed(configuration(name, root, *more), *kills)
 
 
 def test_the_reference_exercises_what_it_should(uninterrupted):
@@ -100,24 +91,19 @@ def test_stopped_after_every_single_step(uninterrupted, tmp_path):
     """One run, stopped by SIGTERM in each of its 12 updates in turn: in mid-epoch, at an epoch's end, at validations, at the end."""
     config = configuration("vectors", tmp_path)
     for step in range(1, 13):
-        with watching.stopped_at(step):
-            assert runs.start(config) == 75
-        assert runs.newest(runs.run_path(config)).step == step
-        summary = json.loads((runs.run_path(config) / "summary.json").read_text())
-        assert (summary["status"], summary["global_step"]) == ("interrupted", step)
-    assert runs.start(config) == 0
-    assert runs.differences(uninterrupted("vectors"), runs.run_path(config)) == []
+        run = runs.interrupted(config, watching.stopped_at(step))
+        summary = runs.summary(run)
+        assert (summary["status"], summary["global_step"], runs.newest(run).step) == ("interrupted", step, step)
+    assert runs.differences(uninterrupted("vectors"), runs.resumed(config)) == []
 
 
 @pytest.mark.parametrize("name, step, workers", [("masked", 1, 0), ("masked", 3, 1), ("masked", 4, 0), ("biota", 5, 2), ("masked", 10, 0)])
 def test_stopped_once_and_continued_with_other_workers(uninterrupted, tmp_path, name, step, workers):
     """In mid-epoch, at an epoch's end, with five validation passes pending, at the last step; the batch rows are the same too."""
     config = configuration(name, tmp_path)
-    with watching.stopped_at(step):
-        assert runs.start(config) == 75
-    assert bool(runs.newest(runs.run_path(config)).state["progress"]["pending_validations"]) == (step in (4, 10))
-    run = resume(name, tmp_path, f"trainer.num_workers={workers}")
-    assert runs.differences(uninterrupted(name), run) == []
+    run = runs.interrupted(config, watching.stopped_at(step))
+    assert bool(runs.newest(run).state["progress"]["pending_validations"]) == (step in (4, 10))
+    assert runs.differences(uninterrupted(name), resume(name, tmp_path, f"trainer.num_workers={workers}")) == []
 
 
 # -- killed ----------------------------------------------------------------------------------------------------------------------
@@ -155,28 +141,17 @@ CASES: dict[str, tuple[str, list[tuple[Any, str, int, bool]]]] = {  # name -> re
 def test_a_killed_run_resumes_bit_for_bit(uninterrupted, tmp_path, case):
     """Work since the last checkpoint is done again, the same."""
     name, kills = CASES[case]
-    for kill in kills:
-        killed_run(name, tmp_path, *kill)
-    run = resume(name, tmp_path)
+    run = resume(name, tmp_path, kills=kills)
     assert len(list((run / "launches").iterdir())) == len(kills) + 1
     assert runs.differences(uninterrupted(name), run) == []
 
 
-VALIDATED = [
-    ("masked", 1, False),
-    ("masked", 2, False),
-    ("masked", 4, True),
-    ("masked", 5, True),
-    ("biota", 9, False),
-    ("masked", 15, True),
-]
-
-
-@pytest.mark.parametrize("name, call, after", VALIDATED)
+@pytest.mark.parametrize("name, call, after", [*(("masked", n, n > 2) for n in (1, 2, 4, 5, 15)), ("biota", 9, False)])
 def test_killed_in_a_validation_pass(uninterrupted, tmp_path, name, call, after):
     """Five passes each at steps 4, 8 and 10. A finished pass is not run again, a cut-off one starts over."""
     owner, function = (outputs.Outputs, "write_validation") if after else (validation, "_run_batches")
-    killed_run(name, tmp_path, owner, function, call, after)
+    with runs.killed(owner, function, call, after):
+        runs.start(configuration(name, tmp_path))
     with watching.counted(validation, "_run_batches") as passes:
         run = resume(name, tmp_path)
     assert len(passes) == 15 - (call if after else call - 1)
@@ -205,25 +180,8 @@ def test_an_update_waits_for_the_copy_of_what_it_changes(uninterrupted, tmp_path
         monkeypatch.setattr(saving, "wait_for_copy", lambda t: None)
     save = saving.save
     monkeypatch.setattr(saving, "save", lambda t: (updated.clear(), save(t)))
-    killed_run("vectors", tmp_path, loop, "train_one_step", 8)
-    found = runs.differences(uninterrupted("vectors"), resume("vectors", tmp_path))
+    found = runs.differences(uninterrupted("vectors"), resume("vectors", tmp_path, kills=[(loop, "train_one_step", 8)]))
     assert bool(found) == forgotten, found
-
-
-def test_a_process_that_dies_on_the_spot(uninterrupted, tmp_path):
-    """The same with `os._exit` in a process of its own, in the second pass of step 4 of the masked run."""
-    script = (
-        "import os; from pathlib import Path; from linnaeus.train import validation; from tests import runs\n"
-        "from tests.laws.test_continuation import configuration\n"
-        "original, calls = validation._run_batches, []\n"
-        "def dying(*arguments):\n"
-        "    calls.append(1)\n"
-        "    return os._exit(9) if len(calls) == 2 else original(*arguments)\n"
-        "validation._run_batches = dying\n"
-        f"runs.start(configuration('masked', Path({str(tmp_path)!r})))\n"
-    )
-    assert fork_server.run([sys.executable, "-c", script], capture_output=True, cwd=runs.ROOT).returncode == 9
-    assert runs.differences(uninterrupted("masked"), resume("masked", tmp_path)) == []
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------------------
@@ -247,7 +205,7 @@ EARLY = {"patience": PATIENCE, "max_steps": ["schedule.early_stop.max_steps=7"],
 def test_a_run_that_stopped_early_trains_no_further(tmp_path, reason, owner, name):
     settings = [*REFERENCES["vectors"][1], *EARLY[reason]]
     whole = runs.run("vectors", tmp_path / "whole", *settings)
-    summary = json.loads((whole / "summary.json").read_text())
+    summary = runs.summary(whole)
     stop = {"patience": 6, "max_steps": 7, "bound": 4}[reason]
     assert (summary["status"], summary["global_step"]) == ("stopped_early", stop) and summary["stop_reason"]
     with runs.killed(owner, name, 1):
@@ -264,10 +222,8 @@ def test_a_signal_in_the_last_update_an_early_stop_allows(tmp_path):
     settings = [*REFERENCES["vectors"][1], *EARLY["max_steps"], "schedule.validate_at_end=false"]
     whole = runs.run("vectors", tmp_path / "whole", *settings)
     config = runs.configuration("vectors", tmp_path / "cut", *settings)
-    with watching.stopped_at(7):
-        assert runs.start(config) == 75
-    assert runs.start(config) == 0
-    assert runs.differences(whole, runs.run_path(config)) == ["state.stop_reason"]  # the checkpoint was made by the signal
+    runs.interrupted(config, watching.stopped_at(7))
+    assert runs.differences(whole, runs.resumed(config)) == ["state.stop_reason"]  # the checkpoint was made by the signal
 
 
 def test_a_later_limit_that_is_allowed_trains_on(tmp_path):
@@ -276,21 +232,15 @@ def test_a_later_limit_that_is_allowed_trains_on(tmp_path):
     runs.run("vectors", tmp_path / "more", *settings, "schedule.early_stop.max_steps=7")
     allowed = "run.allow=[schedule.early_stop.max_steps]"
     more = runs.run("vectors", tmp_path / "more", *settings, "schedule.early_stop.max_steps=10", allowed)
-    assert json.loads((more / "summary.json").read_text())["global_step"] == 10
+    assert runs.summary(more)["global_step"] == 10
     assert [name for name in runs.differences(whole, more) if name.startswith(("model", "ema", "training", "batches"))] == []
 
 
 # -- negative controls -----------------------------------------------------------------------------------------------------------
 
 
-def stopped_run(root: Path, step: int) -> Path:
-    with watching.stopped_at(step):
-        assert runs.start(runs.configuration("vectors", root, *REFERENCES["vectors"][1])) == 75
-    return root
-
-
 def test_negative_control_the_comparison_sees_a_sampler_that_starts_one_step_late(uninterrupted, tmp_path):
-    stopped_run(tmp_path, 8)
+    runs.interrupted(configuration("vectors", tmp_path), watching.stopped_at(8))
     original = PositionSampler._micro_batch
 
     def late(self, order, epoch, step, number):
@@ -318,15 +268,15 @@ def forgetting(part: str) -> object:
 
 @pytest.mark.parametrize("part", ("optimizers", "weighting", "lr", "ema", "tracker", "early_stopping", "rows since the last log"))
 def test_negative_control_the_comparison_sees_a_part_that_was_not_restored(uninterrupted, tmp_path, part):
-    stopped_run(tmp_path, 10)  # mid-epoch, one update since the last row, two validations taken
+    """Stopped in mid-epoch, one update after the last row, two validations applied."""
+    runs.interrupted(configuration("vectors", tmp_path), watching.stopped_at(10))
     with forgetting(part):
         assert runs.differences(uninterrupted("vectors"), resume("vectors", tmp_path))
 
 
 def test_negative_control_the_comparison_sees_a_forgotten_validation(uninterrupted, tmp_path):
-    stopped_run(tmp_path, 8)
-    forget = mock.patch.object(train, "finish_pending_validations", lambda t: t.progress.pending_validations.clear())
-    with forget:
+    runs.interrupted(configuration("vectors", tmp_path), watching.stopped_at(8))
+    with mock.patch.object(train, "finish_pending_validations", lambda t: t.progress.pending_validations.clear()):
         found = runs.differences(uninterrupted("vectors"), resume("vectors", tmp_path))
     assert "metrics.jsonl" in found and any(name.startswith("validation/step-00000008") for name in found)
 

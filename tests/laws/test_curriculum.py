@@ -65,17 +65,14 @@ def test_killed_where_two_phases_overlap(whole: Path, tmp_path: Path, when: str)
         runs.start(config)
     begun = runs.newest(runs.run_path(config)).step
     assert 0 < phases(tmp_path).shares(np.array([begun]))[0, 1] < 1, "it goes on inside the overlap"
-    assert runs.start(config) == 0
-    assert runs.differences(whole, runs.run_path(config)) == []
+    assert runs.differences(whole, runs.resumed(config)) == []
 
 
 def test_stopped_after_each_update_of_the_overlap(whole: Path, tmp_path: Path) -> None:
     config = runs.configuration("vectors", tmp_path, *SETTINGS)
     for step in range(5, 13):
-        with watching.stopped_at(step):
-            assert runs.start(config) == 75
-    assert runs.start(config) == 0
-    assert runs.differences(whole, runs.run_path(config)) == []
+        runs.interrupted(config, watching.stopped_at(step))
+    assert runs.differences(whole, runs.resumed(config)) == []
 
 
 def test_negative_control_a_resume_without_phases_is_another_run(whole: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ cannot be saved fails clearly; once there is room again, it ends as if nothing h
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -80,7 +79,7 @@ def test_a_run_whose_end_cannot_be_saved_fails_and_the_same_command_continues_on
     (small_disk / "filling").unlink()
     assert runs.start(config) == 0
     assert runs.differences(whole, run) == []
-    assert json.loads((run / "summary.json").read_text())["status"] == "finished"
+    assert runs.summary(run)["status"] == "finished"
 
 
 def test_a_run_directory_that_vanishes_and_returns(whole, tmp_path, capsys):

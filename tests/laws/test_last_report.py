@@ -88,11 +88,7 @@ KILLS: dict[str, tuple[Any, str, int, bool]] = {  # two checkpoints and one pass
 
 @pytest.mark.parametrize("when", KILLS)
 def test_killed_at_the_end(whole: dict[str, Path], tmp_path: Path, when: str) -> None:
-    config = configuration(ROW_BEFORE, tmp_path)
-    with runs.killed(*KILLS[when]):
-        runs.start(config)
-    assert runs.start(config) == 0
-    assert runs.differences(whole[ROW_BEFORE], runs.run_path(config)) == []
+    assert runs.differences(whole[ROW_BEFORE], runs.resumed(configuration(ROW_BEFORE, tmp_path), KILLS[when])) == []
 
 
 @pytest.mark.parametrize(
@@ -107,12 +103,7 @@ def test_killed_at_the_end(whole: dict[str, Path], tmp_path: Path, when: str) ->
     ],
 )
 def test_killed_again_and_again(whole: dict[str, Path], tmp_path: Path, name: str, kills: list[Any]) -> None:
-    config = configuration(name, tmp_path)
-    for kill in kills:
-        with runs.killed(*kill):
-            runs.start(config)
-    assert runs.start(config) == 0
-    assert runs.differences(whole[name], runs.run_path(config)) == []
+    assert runs.differences(whole[name], runs.resumed(configuration(name, tmp_path), *kills)) == []
 
 
 # -- signals ---------------------------------------------------------------------------------------------------------------------
@@ -125,20 +116,15 @@ Stop = Callable[[int], AbstractContextManager[None]]
 def test_stopped_in_the_last_update_or_in_its_validation(whole: dict[str, Path], tmp_path: Path, name: str, stop: Stop, when: int) -> None:
     """The report waits for the restart, as the validation does."""
     config = configuration(name, tmp_path)
-    with stop(when):
-        assert runs.start(config) == 75
-    assert len(reports(runs.run_path(config))) == STEPS
-    assert runs.start(config) == 0
-    assert runs.differences(whole[name], runs.run_path(config)) == []
+    assert len(reports(runs.interrupted(config, stop(when)))) == STEPS
+    assert runs.differences(whole[name], runs.resumed(config)) == []
 
 
 def test_a_later_limit_goes_on_behind_the_report_that_was_owed(tmp_path: Path) -> None:
     config = configuration(ROW_BEFORE, tmp_path, "schedule.early_stop.max_steps=7")
-    with watching.stopped_at(7):
-        assert runs.start(config) == 75
+    runs.interrupted(config, watching.stopped_at(7))
     allowed = "run.allow=[schedule.early_stop.max_steps]"
-    assert runs.start(configuration(ROW_BEFORE, tmp_path, "schedule.early_stop.max_steps=9", allowed)) == 0
-    found = reports(runs.run_path(config))
+    found = reports(runs.resumed(configuration(ROW_BEFORE, tmp_path, "schedule.early_stop.max_steps=9", allowed)))
     assert [row["global_step"] for row in found] == list(range(10))
     assert [row.get("validation/step") for row in found[6:]] == [4, 7, 7, 9]
 
@@ -158,15 +144,11 @@ PATIENCE = ["schedule.validate=[2steps]", "schedule.early_stop.patience=2", "sch
     ],
 )
 def test_runs_that_end_otherwise(tmp_path: Path, more: list[str], step: int, validated: int) -> None:
-    config = configuration(ROW_BEFORE, tmp_path / "whole", *more)
-    assert runs.start(config) == 0
-    found = reports(runs.run_path(config))
+    run = runs.resumed(configuration(ROW_BEFORE, tmp_path / "whole", *more))
+    found = reports(run)
     assert [row["global_step"] for row in found] == list(range(step + 1)) and found[-1]["validation/step"] == validated
     cut = configuration(ROW_BEFORE, tmp_path / "cut", *more)
-    with runs.killed(readings, "report_progress", step, True):
-        runs.start(cut)
-    assert runs.start(cut) == 0
-    assert runs.differences(runs.run_path(config), runs.run_path(cut)) == []
+    assert runs.differences(run, runs.resumed(cut, (readings, "report_progress", step, True))) == []
 
 
 # -- negative controls -----------------------------------------------------------------------------------------------------------
@@ -178,5 +160,4 @@ def test_negative_control_the_comparison_sees_an_owed_report_forgotten(whole: di
     with runs.killed(*KILLS["before the pass"]):
         runs.start(config)
     with mock.patch.object(RunReports, "resume", lambda self, rows, pending: begin(self, rows, forgotten)):
-        assert runs.start(config) == 0
-    assert runs.differences(whole[ROW_BEFORE], runs.run_path(config)) == ["reports.jsonl"]
+        assert runs.differences(whole[ROW_BEFORE], runs.resumed(config)) == ["reports.jsonl"]

@@ -68,7 +68,4 @@ def test_the_second_stage_trains_fresh_heads_alone_and_survives_a_kill(whole, tm
         assert torch.equal(newest.ema_state[name], first.model_state[name]) is not heads, name
         assert not (heads and torch.equal(tensor, fresh[name])), name
     killed = runs.configuration("biota", tmp_path / "killed", *second)
-    with runs.killed(loop, "update_on_window", 6):
-        runs.start(killed)
-    assert runs.start(killed) == 0
-    assert runs.differences(done, runs.run_path(killed)) == []
+    assert runs.differences(done, runs.resumed(killed, (loop, "update_on_window", 6))) == []

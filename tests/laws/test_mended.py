@@ -19,24 +19,20 @@ from tests import runs
 LIMIT = "schedule.early_stop.max_steps"
 
 
-def summary(path):
-    return json.loads((path / "summary.json").read_text())
-
-
 def test_an_extended_run_that_is_killed_continues(tmp_path):
     runs.run("vectors", tmp_path, f"{LIMIT}=4")
     more = runs.configuration("vectors", tmp_path, f"{LIMIT}=9", f"run.allow=[{LIMIT}]")
     with runs.killed(loop, "train_one_step", 3):
         runs.start(more)
-    assert summary(runs.run_path(more))["status"] != "finished"
+    assert runs.summary(runs.run_path(more))["status"] != "finished"
     assert runs.start(more) == 0
-    assert summary(runs.run_path(more))["global_step"] == 9
+    assert runs.summary(runs.run_path(more))["global_step"] == 9
 
 
 def test_another_runs_checkpoint_does_not_bring_its_limits(tmp_path, capsys):
     first = runs.run("vectors", tmp_path / "a", f"{LIMIT}=4")
     second = runs.run("vectors", tmp_path / "b", f"run.resume={first / 'checkpoints'}", "logger.console=plain")
-    assert summary(second)["status"] == "finished" and summary(second)["global_step"] > 4
+    assert runs.summary(second)["status"] == "finished" and runs.summary(second)["global_step"] > 4
     assert "lacks" not in capsys.readouterr().out
 
 
@@ -102,4 +98,4 @@ def test_a_short_run_whose_every_update_is_skipped_does_not_end_as_finished(tmp_
     config = runs.configuration("vectors", tmp_path, "trainer.length=3steps")
     with pytest.raises(FloatingPointError, match="last 3 updates"):
         runs.start(config)
-    assert summary(runs.run_path(config))["status"] == "failed"
+    assert runs.summary(runs.run_path(config))["status"] == "failed"

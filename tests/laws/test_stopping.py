@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,10 +20,6 @@ VALIDATING = ["schedule.validate=[4steps]", "trainer.length=10steps", "schedule.
 MASKED = ["schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]", "trainer.global_batch_size=16"]
 
 
-def summary(run: Path) -> dict:
-    return json.loads((run / "summary.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Return the runs that were not stopped."""
@@ -40,11 +35,11 @@ def whole(tmp_path_factory):
 def test_a_signal_in_any_round_of_any_pass_interrupts_it(whole, tmp_path, workload, round_):
     """13 samples in batches of 2 are 7 rounds per pass; five passes run at steps 4, 8 and 10. Passes with a result are not run again."""
     config = runs.configuration(workload, tmp_path, *VALIDATING, *MASKED)
-    with watching.signalled_in_validation(round_):
-        assert runs.start(config) == 75
+    runs.interrupted(config, watching.signalled_in_validation(round_))
     step, done = [4, 8, 10][(round_ - 1) // 35], (round_ - 1) % 35 // 7
     run = runs.run_path(config)
-    assert (summary(run)["status"], summary(run)["global_step"], summary(run)["interrupted_by"]) == ("interrupted", step, "SIGTERM")
+    summary = runs.summary(run)
+    assert (summary["status"], summary["global_step"], summary["interrupted_by"]) == ("interrupted", step, "SIGTERM")
     assert runs.newest(run).step == step and len(runs.newest(run).state["progress"]["pending_validations"]) == 5
     with watching.counted(validation, "_run_batches") as passes:
         assert runs.start(config) == 0
@@ -74,12 +69,10 @@ def test_two_processes_stop_in_a_pass_or_for_data_that_one_of_them_cannot_read(t
 def test_data_that_cannot_be_read(whole, tmp_path, training, step):
     """The run is saved and stopped. Started again it reads them."""
     config = runs.configuration("vectors", tmp_path, *VALIDATING)
-    with watching.unread_by_last_rank(tmp_path, training):
-        assert runs.start(config) == 75
+    runs.interrupted(config, watching.unread_by_last_rank(tmp_path, training))
     assert runs.newest(runs.run_path(config)).step == step
-    assert "file server is away" in summary(runs.run_path(config))["interrupted_by"]
-    assert runs.start(config) == 0
-    assert runs.differences(whole["vectors"], runs.run_path(config)) == []
+    assert "file server is away" in runs.summary(runs.run_path(config))["interrupted_by"]
+    assert runs.differences(whole["vectors"], runs.resumed(config)) == []
 
 
 def test_the_time_limit_saves_and_stops_every_launch(whole, tmp_path, monkeypatch):
@@ -95,8 +88,8 @@ def test_the_time_limit_saves_and_stops_every_launch(whole, tmp_path, monkeypatc
     config = runs.configuration("vectors", tmp_path, *VALIDATING, "trainer.max_time=3min")
     steps = []
     while runs.start(config) == 75:
-        steps.append(summary(runs.run_path(config))["global_step"])
-        assert summary(runs.run_path(config))["interrupted_by"] == "trainer.max_time=3min is over"
+        steps.append(runs.summary(runs.run_path(config))["global_step"])
+        assert runs.summary(runs.run_path(config))["interrupted_by"] == "trainer.max_time=3min is over"
     assert steps == [3, 6, 9]
     assert runs.differences(whole["vectors"], runs.run_path(config)) == []
 
@@ -124,9 +117,8 @@ def test_a_signal_before_training_gives_status_75_and_the_same_command_starts_th
     config = runs.configuration("vectors", tmp_path, *VALIDATING)
     with watching.mock.patch("linnaeus.train.restore", lambda t, weights: os.kill(os.getpid(), signal.SIGTERM)):
         assert runs.start(config) == 75
-    assert (summary(runs.run_path(config))["status"], summary(runs.run_path(config))["global_step"]) == ("interrupted", 0)
-    assert runs.start(config) == 0
-    assert runs.differences(whole["vectors"], runs.run_path(config)) == []
+    assert (runs.summary(runs.run_path(config))["status"], runs.summary(runs.run_path(config))["global_step"]) == ("interrupted", 0)
+    assert runs.differences(whole["vectors"], runs.resumed(config)) == []
 
 
 def test_a_second_signal_exits_at_once():

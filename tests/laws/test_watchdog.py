@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -86,7 +85,7 @@ def test_a_process_that_dies_or_stands_still_is_named(tmp_path, processes, numbe
     if number == signal.SIGKILL:
         processes[1].wait()
     printed = ends(processes[0], within=30)
-    error = json.loads((run / "summary.json").read_text())["error"]
+    error = runs.summary(run)["error"]
     assert f"process rank 1 on {socket.gethostname()} (pid {processes[1].pid})" in error and text in error
     assert error in printed and error in (run / "train.log").read_text()
     assert int(error.split("step ")[1].split()[0]) > 0
@@ -104,7 +103,7 @@ def test_when_rank_0_dies_the_others_end_and_name_it(tmp_path, processes):
 def test_the_cause_is_the_error_that_the_other_process_has_published(tmp_path, processes):
     processes += group(tmp_path, watch="last_rank_fails")
     printed = ends(processes[0], within=60)
-    error = json.loads((tmp_path / "vectors" / "run" / "summary.json").read_text())["error"]
+    error = runs.summary(tmp_path / "vectors" / "run")["error"]
     assert "process rank 1" in error and "failed" in error and "ArithmeticError: an error of this process alone" in error
     assert "Traceback" not in printed
     assert "Traceback" in ends(processes[1], within=20)  # the failed process prints it itself

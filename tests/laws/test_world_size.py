@@ -24,8 +24,7 @@ def made(tmp_path_factory):
     for name, config in configs.items():
         settings = [*SETTINGS, *STATEFUL[name]]
         runs.run(name, root / name / "one", *settings)
-        with watching.stopped_at(2):
-            assert runs.start(config) == 75
+        runs.interrupted(config, watching.stopped_at(2))
         jobs.append(runs.job(name, root / name / "changed", *settings, watch=["all_stopped_at_seven"], status=75))
     runs.run_group(2, jobs, root)
     for config in configs.values():

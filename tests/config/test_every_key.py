@@ -331,9 +331,9 @@ TABLE = {
 }
 
 
-def keys() -> Iterator[tuple[str, Any]]:
+def keys(workload: str = "taxonomy") -> Iterator[tuple[str, Any]]:
     """Yield (`group.key`, or `group.key@variant` if a variant declares it; the field) of the whole schema."""
-    variants = variants_of("taxonomy")
+    variants = variants_of(workload)
 
     def walk(cls: type, prefix: str, suffix: str = "") -> Iterator[tuple[str, Any]]:
         hints = typing.get_type_hints(cls)

@@ -67,7 +67,7 @@ class Vectors(PositionedDataset):
 
 class Trunk(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
-        """Its own, or torch 2.11 would not compile it."""
+        """A class without its own `forward` is not compiled by torch 2.11."""
         return super().forward(x)
 
 
@@ -85,7 +85,6 @@ class MLP(Model):
         )
         self.shared = nn.LayerNorm(config.hidden)
         self.heads = nn.Linear(config.hidden, len(TASKS))
-        self.no_decay: set[str] = set()
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         x = batch["x"]
@@ -170,7 +169,7 @@ class VectorsWorkload(Workload):
         return {**batch, "present": batch["present"] & kept}
 
     def check_batch(self, batch: dict[str, Tensor]) -> None:
-        """Every row is sound. `PAUSE` makes a run last: seconds a micro-batch."""
+        """Wait `PAUSE` seconds, to make a run longer."""
         if self.pause:
             time.sleep(self.pause)
 
@@ -188,7 +187,3 @@ class VectorsWorkload(Workload):
 
     def save_dataset_record(self, directory: Any) -> None:
         (directory / "dataset.json").write_text('{"name": "vectors"}\n')
-
-
-def build_workload(config: Any) -> VectorsWorkload:
-    return VectorsWorkload(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 import torch
 
 from linnaeus.workloads import build_workload
-from linnaeus.workloads.language.config import SCHEMAS
 from tests.config import observers as see
-from tests.config.test_every_key import Case, validation_batches
+from tests.config.test_every_key import Case, keys, validation_batches
 
 
 def data(config: Any) -> Any:
@@ -38,58 +36,47 @@ def model(config: Any) -> Any:
 ONE, MANY, TOKENS = "data.path=FOLDER/one.txt", "data.path=FOLDER/many", "data=tokens data.path=FOLDER/tokens"
 REFUSED = see.refusal(data)
 TABLE = {
-    "data.text.name": Case(TOKENS, data, ONE),
+    "data.name": Case(TOKENS, data, ONE),
     "data.last_batch": Case("data.last_batch=drop", see.plan_text, ONE),
     "data.validation_batch": Case("data.validation_batch=3", validation_batches, ONE),
     "data.max_bad_fraction": Case("data.max_bad_fraction=0.5", REFUSED, f"{MANY} data.files=['*']"),
     "data.block": Case("data.block=4", see.batches, ONE),
     "data.order": Case("data.order=random", see.batches, ONE),
-    "data.text.path": Case(MANY, data, ONE),
-    "data.text.files": Case("data.files=['0.txt']", data, MANY),
-    "data.text.sources": Case("data.sources={odd:['*[13].txt'],rest:['*.txt']}", data, MANY),
-    "data.text.encoding": Case("data.encoding=latin-1", text_of, ONE),
-    "data.text.separator": Case("data.separator=mat", data, ONE),
-    "data.text.tokenizer": Case("data.tokenizer=byte", data, ONE),
-    "data.text.tokenizer_file": Case("data.tokenizer_file=FOLDER/reversed.json", data, ONE),
-    "data.text.vocabulary": Case("data.vocabulary=265", data, f"{ONE} data.tokenizer=bpe data.vocabulary=260"),
-    "data.text.validation_fraction": Case("data.validation_fraction=0.5", data, ONE),
-    "data.text.split_seed": Case("data.split_seed=1", data, f"{MANY} data.validation_fraction=0.5"),
-    "data.tokens.path": Case("data.path=FOLDER/other", data, TOKENS),
-    "data.tokens.tokenizer_file": Case("data.tokenizer_file=FOLDER/gpt2.json", REFUSED, TOKENS),
-    "data.tokens.vocabulary": Case("data.vocabulary=200", model, TOKENS),
-    "model.size": Case("model.size=gpt_micro", model, ONE),
-    "model.layers": Case("model.layers=1", model, ONE),
-    "model.heads": Case("model.heads=2", model, ONE),
-    "model.width": Case("model.width=24", model, ONE),
-    "model.positions": Case("model.positions=rotary", model, ONE),
+    "data.path@text": Case(MANY, data, ONE),
+    "data.files@text": Case("data.files=['0.txt']", data, MANY),
+    "data.sources@text": Case("data.sources={odd:['*[13].txt'],rest:['*.txt']}", data, MANY),
+    "data.encoding@text": Case("data.encoding=latin-1", text_of, ONE),
+    "data.vocabulary@text": Case("data.vocabulary=265", data, f"{ONE} data.tokenizer=bpe data.vocabulary=260"),
+    "data.split_seed@text": Case("data.split_seed=1", data, f"{MANY} data.validation_fraction=0.5"),
+    "data.path@tokens": Case("data.path=FOLDER/other", data, TOKENS),
+    "data.tokenizer_file@tokens": Case("data.tokenizer_file=FOLDER/gpt2.json", REFUSED, TOKENS),
+    "data.vocabulary@tokens": Case("data.vocabulary=200", model, TOKENS),
     "model.rotary_base": Case("model.rotary_base=50", model, f"{ONE} model.positions=rotary"),
-    "model.bias": Case("model.bias=true", model, ONE),
-    "model.dropout": Case("model.dropout=0.5", model, ONE),
-    "model.vocabulary_multiple": Case("model.vocabulary_multiple=64", model, ONE),
     "model.dimensions": Case("model.dimensions=[calm,wide]", model, ONE),
     "model.adapter_width": Case("model.adapter_width=5", model, f"{ONE} model.dimensions=[calm]"),
-    "model.gelu": Case("model.gelu=tanh", model, ONE),
+    **{
+        f"data.{key}@text": Case(f"data.{key}={value}", data, ONE)
+        for key, value in {
+            "separator": "mat",
+            "tokenizer": "byte",
+            "tokenizer_file": "FOLDER/reversed.json",
+            "validation_fraction": "0.5",
+        }.items()
+    },
+    **{
+        f"model.{key}": Case(f"model.{key}={value}", model, ONE)
+        for key, value in {
+            **{"size": "gpt_micro", "layers": "1", "heads": "2", "width": "24", "positions": "rotary", "bias": "true", "dropout": "0.5"},
+            **{"vocabulary_multiple": "64", "gelu": "tanh"},
+        }.items()
+    },
 }
-ONE_CHOICE = {"model.name"}  # there is one network
-
-
-def keys() -> dict[str, dataclasses.Field]:
-    """Return the fields by `group.key`, or by `group.variant.key` if variants differ."""
-    found = {}
-    for group, variants in SCHEMAS.items():
-        named = {name: {field.name: field for field in dataclasses.fields(cls)} for name, cls in variants.items()}
-        shared = set.intersection(*(set(fields) for fields in named.values()))
-        for name, fields in named.items():
-            for key, field in fields.items():
-                common = key in shared and all(other[key].metadata == field.metadata for other in named.values())
-                found[f"{group}.{key}" if common else f"{group}.{name}.{key}"] = field
-    return found
 
 
 def test_the_table_has_every_key():
-    table = {key.replace("data.text.name", "data.name") for key in TABLE}
-    assert set(keys()) - table == ONE_CHOICE
-    assert table <= set(keys()), "the table has keys that do not exist"
+    found = {key for key, _ in keys("language") if key.startswith(("data.", "model."))}
+    assert found - set(TABLE) == {"model.name"}, "there is one network"
+    assert set(TABLE) <= found, "the table has keys that do not exist"
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -15,29 +16,16 @@ import main
 from linnaeus.config.load import compose
 from linnaeus.reporting import demo
 from linnaeus.workloads.language import generate_cli
+from linnaeus.workloads.language.tokenizers import train_bpe
+from tests import runs
 from tests.workloads.language import test_pretrained
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "language.md").read_text()
 TEXT = "To be, or not to be: that is the question. Whether 'tis nobler in the mind to suffer\n" * 40
-SMALL = {
-    "model.size": "gpt_nano",
-    "model.layers": "1",
-    "data.block": "16",
-    "data.validation_batch": "2048",
-    "trainer.global_batch_size": "4",
-    "trainer.micro_batch_size": "4",
-    "trainer.length": "12steps",
-    "trainer.device": "cpu",
-    "trainer.threads": "1",
-    "trainer.precision": "float32",
-    "trainer.compile": "false",
-    "lr_scheduler.warmup": "2steps",
-    "schedule.validate": "[100%]",
-    "schedule.checkpoint": "[100%]",
-    "logger.console": "quiet",
-    "logger.report": "false",
-    "run.name": "run",
-}
+CHANGED = ["model.size=gpt_nano", "model.layers=1", "data.block=16", "data.validation_batch=2048", "trainer.global_batch_size=4"]
+CHANGED += ["trainer.micro_batch_size=4", "trainer.length=12steps", "trainer.precision=float32", "trainer.compile=false"]
+CHANGED += ["lr_scheduler.warmup=2steps", "schedule.validate=[100%]", "schedule.checkpoint=[100%]", "run.name=run"]
+SMALL = dict(text.split("=", 1) for text in [*runs.TINY, *CHANGED])
 
 
 def lines(command: str) -> list[str]:
@@ -78,24 +66,14 @@ def special(line: str, root: Path) -> dict[str, str]:
     if "data.tokenizer=bpe" in line:
         more["data__vocabulary"] = "270"
     if "data.tokenizer=gpt2" in line:
-        more["data__tokenizer_file"] = str(gpt2_tokenizer(root))
+        pytest.importorskip("tokenizers")
+        (root / "gpt2.json").write_text(json.dumps(train_bpe([TEXT], 270).to_dict() | {"kind": "gpt2"}))
+        more["data__tokenizer_file"] = str(root / "gpt2.json")
     if "run.init_from=FOLDER/gpt2" in line:
-        weights = test_pretrained.published(positions=64, tokens=258)
+        weights = test_pretrained.published(positions=64, tokens=270)
         more |= {"run__init_from": str(test_pretrained.publish(root, weights, activation_function="gelu_new"))}
         more |= {"model__layers": "2", "model__heads": "3", "model__width": "12"}
     return more
-
-
-def gpt2_tokenizer(root: Path) -> Path:
-    """Write a small vocab.json and merges.txt: all bytes and one merge."""
-    tokenizers = pytest.importorskip("tokenizers")
-    place = root / "vocabulary"
-    if not place.exists():
-        place.mkdir()
-        letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-        vocabulary = {token: number for number, token in enumerate([*letters, "th", "<|endoftext|>"])}
-        tokenizers.models.BPE(vocab=vocabulary, merges=[("t", "h")]).save(str(place))
-    return place
 
 
 @pytest.fixture(scope="module")

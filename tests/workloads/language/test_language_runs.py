@@ -118,17 +118,14 @@ def test_float32_gradients_of_the_first_update_agree(split):
     assert distance["own"] > 1e-2, "negative control: denominators of each process"
 
 
-def test_one_and_two_processes_draw_the_same_windows(split):
+def test_one_and_two_processes_draw_the_same_windows_from_one_store(split):
+    (store,) = (split / "two" / "token_stores").iterdir()
+    assert sorted(path.name for path in store.iterdir()) == ["store.json", "train.bin", "val.bin"]
     one, two = drawn(split / "one"), drawn(split / "two")
     assert one == two and len(one) > 6
     sources = {step: {name.split("/")[0] for name in names} for step, names in one.items()}
     assert sources[1] == {"letters", "digits"} and sources[len(one)] <= {"digits", "signs"}
     assert all(name.split("/")[1].startswith("window-") for name in one[1])
-
-
-def test_two_processes_share_one_store(split):
-    (store,) = (split / "two" / "token_stores").iterdir()
-    assert sorted(path.name for path in store.iterdir()) == ["store.json", "train.bin", "val.bin"]
 
 
 def test_validation_metrics_equal_a_slow_reference(split):

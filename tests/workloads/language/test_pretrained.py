@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from linnaeus import train
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
-from linnaeus.workloads import build_workload
 from tests import runs
+from tests.config import observers
 
 LAYERS, HEADS, WIDTH, BLOCK, TOKENS = 2, 3, 12, 10, 29
 GPT2 = ["data=tokens", f"data.vocabulary={TOKENS}", f"data.block={BLOCK}", "trainer.precision=float64", "model.dropout=0"]
@@ -97,11 +97,8 @@ def publish(folder: Path, state: dict[str, torch.Tensor], **config: Any) -> Path
 def prepared(folder: Path, path: Path, *more: str) -> Any:
     """Return the training before its first update, and its initial weights."""
     config = runs.configuration("language", folder, *GPT2, f"data.path={folder}/tokens", f"run.init_from={path}", *more)
-    context = DistributedContext().initialize(device="cpu")
-    workload = build_workload(config)
-    plan = train.resolve_schedule(config, workload, context)
-    t = train.build_training(config, context, workload, plan, folder / "text" / "run")
-    directory = train.find_run_directory(config, context)
+    t = observers.built(config)
+    directory = train.find_run_directory(config, DistributedContext())
     try:
         weights = train.find_initial_weights(t, directory)
     finally:

@@ -44,16 +44,6 @@ def test_a_file_belongs_to_the_first_source_that_matches(folder):
     assert [file.name for file in turned.files if file.source == 0] == ["b/1.txt", "b/3.txt", "b/5.txt", "b/7.txt"]
 
 
-def test_files_without_a_source_are_left_out_and_noted(folder):
-    corpus = scan_texts(sourced(folder, {"b": ["b/*.txt"], "notes": ["*.md"]}))
-    assert len(corpus.files) == 7
-    assert corpus.notes[1:] == ("left out: 5 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt",)
-    assert corpus.notes[0].endswith("7 files, 7 documents, " + f"{sum(len(t) for _, t in corpus.documents()):,} characters")
-    (folder / "more.txt").write_text("a sixth")
-    note = scan_texts(sourced(folder, {"b": ["b/*.txt"]})).notes[1]
-    assert note.endswith("6 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ...")
-
-
 def test_all_files_left_out_are_listed(folder, tmp_path):
     """Files with a suffix of the sources or the default suffix are listed; others are not text."""
     (folder / "b" / "n9.md").write_text("# one more")
@@ -67,6 +57,9 @@ def test_all_files_left_out_are_listed(folder, tmp_path):
     assert corpus.notes[-1] == "left out: 10 files without a source: 0.txt, 2.txt, 4.txt, 6.txt, 8.txt, ..."
     assert made(config, tmp_path / "stores").facts["left_out"] == corpus.left_out
     assert scan_texts(text(folder, files=["**/*.txt"])).left_out == {}
+    few = scan_texts(sourced(folder, {"b": ["b/*.txt", "0.txt", "2.txt", "4.txt"], "notes": ["n*.md"]}))
+    assert few.notes[1] == "left out: 5 files without a source: 6.txt, 8.txt, b/n9.md, bad.md, blank.md"
+    assert few.notes[0].endswith(f"10 files, 10 documents, {sum(len(t) for _, t in few.documents()):,} characters")
 
 
 def test_patterns_that_match_nothing_are_noted(folder):

@@ -51,13 +51,6 @@ def test_every_tokenizer_restores_the_text_and_counts_its_bytes(bpe):
     assert len(bpe.encode(TEXT)) < len(TEXT), "pairs are merged"
 
 
-def test_characters_are_numbered_in_the_order_of_the_alphabet():
-    tokenizer = CharacterTokenizer("\n !ab", True)
-    assert tokenizer.encode("ab !\n").tolist() == [3, 4, 1, 2, 0]
-    assert (tokenizer.size, tokenizer.end) == (6, 5)
-    assert CharacterTokenizer("ba", False).encode("ab").tolist() == [1, 0], "any order"
-
-
 @pytest.mark.parametrize("text, name", [("abé", "'é' at character 2"), ("~", "'~' at character 0"), ("a🦋", "at character 1")])
 def test_a_character_without_a_token_is_named(text, name):
     with pytest.raises(ConfigError, match=name):

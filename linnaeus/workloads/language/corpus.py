@@ -71,7 +71,8 @@ def scan_texts(config: TextConfig) -> Corpus:
         content = _read(path)
         try:
             texts = split_documents(content.decode(config.encoding), config.separator)
-            hashes = [_digest(text) for text in texts]  # some codecs decode to characters that UTF-8 cannot encode
+            # Encoding can fail: some codecs decode to characters that UTF-8 cannot encode.
+            hashes = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
         except UnicodeError as error:
             left_out["encoding"].append(found.name(path))
             where = f"at byte {error.start} ({error.reason})" if isinstance(error, UnicodeDecodeError) else f"({error})"
@@ -186,7 +187,3 @@ def _left_out_notes(left_out: dict[str, list[str]]) -> list[str]:
     names = unmatched[:5] + ["..."] * (len(unmatched) > 5)
     lines = [f"left out: {counted(len(empty), 'empty file')}"] if empty else []
     return lines + ([f"left out: {counted(len(unmatched), 'file')} without a source: {', '.join(names)}"] if unmatched else [])
-
-
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

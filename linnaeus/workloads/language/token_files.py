@@ -18,8 +18,6 @@ from linnaeus.workloads.language.token_store import SPLITS, TokenArray, TokenSto
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer, Tokenizer, identity, load_tokenizer
 
 DTYPE = "<u2"
-GPT2_TOKENS = 50257
-META = "meta.pkl"
 
 
 class PlainUnpickler(pickle.Unpickler):
@@ -65,7 +63,7 @@ def open_token_files(config: TokensConfig, facts: dict[str, Any]) -> TokenStore:
 
 def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
     """Return the tokenizer of `meta.pkl` or of `data.tokenizer_file`; None: there is neither."""
-    path = folder / META
+    path = folder / "meta.pkl"
     if not path.exists():
         return None if config.tokenizer_file is None else load_tokenizer(config.tokenizer_file, "gpt2", "data.tokenizer_file")
     if config.tokenizer_file is not None:
@@ -87,7 +85,7 @@ def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
 def vocabulary_size(tokenizer: Tokenizer | None, config: TokensConfig) -> int:
     """Return the number of tokens: the tokenizer's, else `data.vocabulary`, else GPT-2's 50257."""
     if tokenizer is None:
-        return GPT2_TOKENS if config.vocabulary is None else config.vocabulary
+        return 50257 if config.vocabulary is None else config.vocabulary
     if config.vocabulary is not None:
         raise ConfigError(f"data.vocabulary={config.vocabulary} has no effect: the tokenizer is {identity(tokenizer)}; remove it")
     return tokenizer.size

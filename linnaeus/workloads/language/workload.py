@@ -106,7 +106,7 @@ class LanguageWorkload(Workload):
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
         """Return a line per validation pass, and tables of the sources and dimensions."""
-        return "\n\n".join(map("\n".join, result_tables(final, self.final_dimension_weights).values())).split("\n")
+        return "\n\n".join("\n".join(lines) for lines in result_tables(final, self.final_dimension_weights).values()).split("\n")
 
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
         (title, lines), *others = result_tables(final, self.final_dimension_weights).items()

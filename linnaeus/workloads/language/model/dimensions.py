@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.config import GPTConfig
 
-NARROWING = 8  # width of the stream / default width of an adapter: eight dimensions together are as wide as the stream
-
 
 class Dimensions(nn.Module):
     """The dimensions of one block."""
@@ -58,4 +56,6 @@ def adapter_width(config: GPTConfig, width: int) -> int:
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ConfigError(f"model.dimensions has {repeated} twice; names must be unique")
-    return -(-width // NARROWING) if config.adapter_width is None else config.adapter_width
+    if config.adapter_width is not None:
+        return config.adapter_width
+    return -(-width // 8)  # eight dimensions together are as wide as the stream

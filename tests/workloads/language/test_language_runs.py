@@ -212,7 +212,7 @@ def test_the_saved_weights_are_those_of_the_last_update(tmp_path):
 
 def test_sources_and_dimensions_that_are_not_used_are_noted(tmp_path):
     def noted(*more):
-        notes = observers.notes(runs.configuration("language", tmp_path, *mixed(tmp_path, *more)))
+        notes = observers.built(runs.configuration("language", tmp_path, *mixed(tmp_path, *more))).workload.notes
         return [note.split(":")[0] for note in notes if "no phase uses it" in note or "too few windows, 2, to score it" in note]
 
     assert noted() == [] == noted("schedule.phases={}")

@@ -22,7 +22,7 @@ GROWING = ["growth=linear", "growth.start=0.1", "growth.end=0.9", "growth.begin=
 GROWING += ["trainer.length=12steps", "trainer.max_grad_norm=0.5", "trainer.ema_decay=0.9", "schedule.best_monitor=val_ema/loss"]
 GROWING += ["optimizer.weight_decay=0.5", "schedule.checkpoint=[2steps]", "schedule.validate=[6steps]", "lr_scheduler.warmup=0steps"]
 F64 = ["trainer.precision=float64", "trainer.deterministic=true"]
-SIZES = {"vectors": {"trunk.0.weight": 192, "trunk.3.weight": 1024}}
+SIZES = {"trunk.0.weight": 192, "trunk.3.weight": 1024}  # of the workload vectors
 
 
 def wanted(size: int, step: int) -> int:
@@ -94,7 +94,7 @@ def test_active_parameters_are_trained_and_connected(tmp_path, growing):
         assert set(found.values()) == {active} and "growth" not in runs.newest(run).training_state
         assert not any(name.startswith("growth") for row in runs.rows(run / "metrics.jsonl") for name in row)
         return
-    size = SIZES["vectors"]["trunk.3.weight"]
+    size = SIZES["trunk.3.weight"]
     assert set(runs.newest(run).training_state["growth"]["masks"]) == {"trunk.3.weight"}
     assert found == {step: active - size + wanted(size, step) for step in (0, 3, 6, 9, 12)}
     rows = {row["global_step"]: row["growth/active_parameters"] for row in runs.rows(run / "metrics.jsonl")}
@@ -141,7 +141,7 @@ def test_a_warm_start_from_dense_weights_starts_sparse(tmp_path):
     with observed_after_updates(invariants) as found:
         sparse = runs.run("vectors", tmp_path / "sparse", *GROWING, f"run.init_from={dense}")
     assert len(found) == 12
-    lost = sum(size - wanted(size, 0) for size in SIZES["vectors"].values())
+    lost = sum(size - wanted(size, 0) for size in SIZES.values())
     assert f"growth: {lost:,} of these weights are not connected" in (sparse / "train.log").read_text()
 
 
@@ -178,7 +178,6 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_two_processes_grow_like_one(results, name):
-    folder = "language/text" if name == "language" else "vectors"
     histories = [torch.load(path) for path in sorted(results.glob(f"*/{name}/masks-rank*.pt"))]
     assert len(histories) == 3 and len(histories[0]) == 12
     assert runs.unequal(histories[0], histories[1]) == runs.unequal(histories[0], histories[2]) == []
@@ -186,7 +185,7 @@ def test_two_processes_grow_like_one(results, name):
     for part in ("model_state", "ema_state"):
         for key, tensor in getattr(one, part).items():
             distance = (tensor - getattr(two, part)[key]).abs().max() / tensor.abs().max()
-            assert tensor.dtype == torch.float64 and float(distance) < 1e-10, (folder, key)
+            assert tensor.dtype == torch.float64 and float(distance) < 1e-10, key
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------------------

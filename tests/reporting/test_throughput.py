@@ -25,6 +25,8 @@ def test_no_speed_without_an_update() -> None:
     assert speed.rates() == {}
     speed.update(Reading(4.0, 0.0, 6, 48))
     assert speed.rates()["recent/ms_per_step"] == 3000.0, "measured from the restart"
+    speed.restart(Reading(9.0, 0.0, 7, 56))
+    assert speed.rates() == {}
 
 
 def test_expected_seconds_of_events() -> None:

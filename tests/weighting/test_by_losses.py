@@ -7,8 +7,17 @@ import math
 import pytest
 import torch
 
-from linnaeus.weighting import FAMO, DynamicWeightAverage, UncertaintyWeighting
-from tests.weighting.measurements import losses, vector
+from linnaeus.weighting import FAMO, DynamicWeightAverage, Measurements, UncertaintyWeighting
+
+
+def vector(values):
+    return torch.tensor(list(values), dtype=torch.float64)
+
+
+def losses(sums, valid=None, after=None, due=True):
+    """Return measurements with these loss sums over `valid` labels (default 1), before and after the update."""
+    labels = vector(valid or [1.0] * len(sums))
+    return Measurements(1, due, loss_sums=vector(sums), valid=labels, loss_sums_after=None if after is None else vector(after))
 
 
 def even(tasks: int = 3) -> torch.Tensor:

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.weighting import GradNorm
-from tests.weighting.measurements import gradients
+from linnaeus.weighting import GradNorm, Measurements
 
 
 def balance(gradnorm, norms, losses=None, updates=1):
+    """Finish `updates` with these gradient norms and mean losses (default 1). Return the weights."""
+    means = torch.tensor(losses or [1.0] * len(norms), dtype=torch.float64)
     for _ in range(updates):
-        gradnorm.finish(gradients(norms, losses))
+        gradnorm.finish(Measurements(1, True, losses=means, grad_norms=torch.tensor(norms, dtype=torch.float64)))
     return gradnorm.weights
 
 

@@ -1,7 +1,6 @@
 """Start Python commands by forking a server that has imported torch, instead of starting an interpreter for each.
 
     process = fork_server.Popen([sys.executable, "main.py", ...], env=..., stdout=...)    # as subprocess.Popen
-    done = fork_server.run([sys.executable, "-m", "tests.group_member", ...])              # as subprocess.run
 
 A process that imports torch, torch.distributed and torch._dynamo costs 3 s of CPU here and 11 s on a slow machine; a fork of the server
 0.1 s and 0.5 s. The server is started at the first use, one for each process of pytest. It has one thread, no CUDA and no file open,
@@ -109,19 +108,6 @@ class Popen(subprocess.Popen):
 
     def __del__(self) -> None:
         """Do nothing: the process ends with the server at the latest."""
-
-
-def run(command: Sequence[str], capture_output: bool = False, timeout: float | None = None, **more: Any) -> subprocess.CompletedProcess:
-    """As `subprocess.run`, without its `input` and `check`."""
-    if capture_output:
-        more.update(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with Popen(list(command), **more) as process:
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except BaseException:
-            process.kill()
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 class Server:

@@ -126,17 +126,20 @@ _EXPLAINED = (
 
 
 def nearest_key(key: str) -> str:
-    """Return a hint: the key or group of the default configuration that is most similar to `key`."""
+    """Return a hint: the choices of a group that have `key`, over the workloads of `conf/`, or the key or group of the default
+    configuration that is most similar to it."""
     from linnaeus.config.help import describe
-    from linnaeus.config.load import compose
+    from linnaeus.config.load import compose, group_files, variants_of
 
-    owners = choices_with(key)
+    group, _, name = key.partition(".")
+    choices = [pair for file in group_files()["workload"] for pair in variants_of(file.stem).get(group, {}).items()]
+    owners = dict.fromkeys(f"{group}={choice}" for choice, cls in choices if name in {field.name for field in dataclasses.fields(cls)})
     if owners:
         return f"choose {' or '.join(owners)} for it"
-    known = {name: kind for name, kind, *_ in describe(compose())}
+    known = {row[0]: row[1] for row in describe(compose())}
     parent, _, last = key.rpartition(".")
     siblings = {k.removeprefix(parent + ".").partition(".")[0] for k in known if not parent or k.startswith(parent + ".")}
-    of_a_group = key.partition(".")[0] in {name.partition(".")[0] for name in known}
+    of_a_group = group in {k.partition(".")[0] for k in known}
     if known.get(parent, "").startswith(("dict", "mapping")) or (parent not in known and of_a_group and not siblings):
         return f"`python main.py --cfg job --package {parent}` without this setting shows which there are"
     if parent in known:
@@ -149,13 +152,3 @@ def nearest_key(key: str) -> str:
     if close:
         return f"did you mean {elsewhere[close[0]]}?"
     return f"known there: {', '.join(sorted(siblings))}" if siblings and parent else "`python main.py --help` lists every key"
-
-
-def choices_with(key: str) -> list[str]:
-    """Return `group=choice` of each choice that has the key, over the workloads of `conf/`."""
-    from linnaeus.config.load import group_files, variants_of
-
-    group, _, name = key.partition(".")
-    workloads = [variants_of(file.stem) for file in group_files()["workload"]]
-    of_group = [pair for variants in workloads for pair in variants.get(group, {}).items()]
-    return list(dict.fromkeys(f"{group}={choice}" for choice, cls in of_group if name in {field.name for field in dataclasses.fields(cls)}))

@@ -12,10 +12,9 @@ from typing import Protocol
 
 from linnaeus.config.load import CONF
 
-PACKAGE = Path(__file__).resolve().parents[1]
 # The program of a run. In an installed package main.py is in the package directory, and Python would put that directory on sys.path, where
 # its modules `config` and `data` hide a user's own.
-PROGRAM = ["-m", "linnaeus"] if CONF.parent == PACKAGE else [str(CONF.parent / "main.py")]
+PROGRAM = ["-m", "linnaeus"] if CONF.parent == Path(__file__).resolve().parents[1] else [str(CONF.parent / "main.py")]
 EXIT_FINISHED, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 75  # of a run; 2: a mistake in the command; 75: saved and stopped
 POLL_SECONDS = 0.1  # between two polls of all running jobs
 

@@ -36,7 +36,7 @@ PORTS = range(20000, 32000)  # below the ports that Linux assigns to outgoing co
 
 @dataclass(frozen=True)
 class RunInJob:
-    """The function that submitit calls once per node. `command`: main.py and its arguments; `directory`: the run directory;
+    """The function that submitit calls once per node. `command`: the program of a run and its arguments; `directory`: the run directory;
     `slurm_directory`: the folder of this job's files; `log`: the output of the run on the first node."""
 
     command: list[str]
@@ -68,7 +68,7 @@ class RunInJob:
         raise SystemExit(status)
 
     def arguments(self) -> list[str]:
-        """Return the command of this node: main.py itself, or torchrun with the rank of this node."""
+        """Return the command of this node: the run itself, or torchrun with the rank of this node."""
         if self.processes == 1 and self.nodes == 1:
             return [sys.executable, *self.command]
         torchrun = [sys.executable, "-m", "linnaeus.launch.torchrun", f"--nproc-per-node={self.processes}"]

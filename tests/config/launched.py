@@ -12,33 +12,23 @@ from unittest import mock
 
 from linnaeus.launch import Job, build_launcher, slurm
 from linnaeus.launch.slurm import run_in_job, sbatch_settings
-from linnaeus.sweep.request import Request, check_settings, split_parameters
-from linnaeus.sweep.trial_results import Metric, finished_result, metric_of
+from linnaeus.sweep.request import Request
+from linnaeus.sweep.trial_results import finished_result
 from linnaeus.sweep.trial_source import sweep_name
 from tests.sweep.test_full_disk import Trials
+
+RUN = Job(["seed=1"], Path("run"), None, None)
 
 
 def command(config: Any) -> list[str]:
     """Return the command of a run on this machine."""
     launcher: Any = build_launcher(config.launch, 1)
-    return launcher.command(Job(["seed=1"], Path("run"), None, None))
-
-
-def sweep_is_sound(config: Any) -> None:
-    check_settings(config.sweep)
+    return launcher.command(RUN)
 
 
 def sweep_name_of(config: Any) -> str:
     request = Request([], [], None, config.sweep, config.launch)
     return sweep_name(request, SimpleNamespace(config=config))  # type: ignore[arg-type]
-
-
-def parameters(config: Any) -> list[Any]:
-    return split_parameters(config.sweep.params, [], None)[0]
-
-
-def compared_by(config: Any) -> Metric:
-    return metric_of(config.sweep, config)
 
 
 def columns_of_a_run(config: Any) -> Any:
@@ -58,13 +48,8 @@ def most_at_once(config: Any) -> int:
     return trials.most_at_once
 
 
-# -- launch=slurm, without SLURM ---------------------------------------------------------------------------------------------------
-
-RUN = Job(["seed=1"], Path("run"), None, None)
-
-
 def submitted(config: Any) -> Any:
-    """Return the options of sbatch and the function that the job calls."""
+    """Return the options of sbatch and the function that the SLURM job calls."""
     return sbatch_settings(config.launch, RUN), run_in_job(config.launch, RUN)
 
 

@@ -8,9 +8,10 @@ import hashlib
 import io
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -33,6 +34,14 @@ TINY = (
     "schedule.partial_combinations=[] schedule.checkpoint=[] logger.report=false logger.console=plain "
     "lr_scheduler.warmup=0steps trainer.device=cpu"
 )
+
+
+class Case(NamedTuple):
+    """`change` (overrides on top of `base`) changes the result of `observe`."""
+
+    change: str
+    observe: Callable[[Any], Any]
+    base: str = ""
 
 
 def composed(*overrides: str) -> Any:
@@ -94,6 +103,12 @@ def loader_on_gpu(config: Any) -> tuple:
     t = built(config)
     loader = build_train_loader(config, SimpleNamespace(device=torch.device("cuda")), t.workload, t.sampler)
     return type(loader).__name__, *(getattr(loader, name, None) for name in ("num_workers", "prefetch_factor", "pin_memory"))
+
+
+def validation_batches(config: Any) -> int:
+    t = built(config)
+    train.validate_one_pass(t, t.passes[0])
+    return len(t.validation_loader)
 
 
 def directory(config: Any) -> str:

@@ -93,7 +93,6 @@ REFUSED = {
     "run.root=/proc/nope": "run.root: /proc/nope",
     "run.root=FOLDER/manifest.csv": "run.root",
     "run.name=a/b": "run.name: 'a/b' is not a valid directory name",
-    "run.experiment=a/b": "run.experiment",
     # names of the workload
     "data.ranks=[species,foo]": "data.ranks: 'foo'",
     "data.ranks=[species,genus]": "coarse to fine",

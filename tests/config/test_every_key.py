@@ -7,7 +7,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -17,17 +17,12 @@ from linnaeus.config.load import variants_of
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.config.setting import entry_type
+from linnaeus.sweep.request import check_settings, split_parameters
+from linnaeus.sweep.trial_results import metric_of
 from linnaeus.workloads import build_workload
 from tests.config import launched
 from tests.config import observers as see
-
-
-class Case(NamedTuple):
-    """`change` (overrides on top of `base`) changes the result of `observe`."""
-
-    change: str
-    observe: Callable[[Any], Any]
-    base: str = ""
+from tests.config.observers import Case
 
 
 def ran(*what: str, **row: bool) -> Callable[[Any], Any]:
@@ -44,12 +39,6 @@ def end(config: Any) -> Any:
 
 def row_names(config: Any) -> set[str]:
     return {name for row in see.ran(config).rows for name in row}
-
-
-def validation_batches(config: Any) -> int:
-    t = see.built(config)
-    see.train.validate_one_pass(t, t.passes[0])
-    return len(t.validation_loader)
 
 
 def device(config: Any) -> str:
@@ -204,7 +193,7 @@ TABLE = {
     **cases(see.refusal(ran("rows")), "run.init_allow=[head]", "run.init_from=FOLDER/headless.pt"),
     **cases(ran("rows"), "run.init_skip=[head]", "run.init_from=FOLDER/weights.pt"),
     **cases(see.plan_text, "data.last_batch=drop", "data.train_samples=41"),
-    **cases(validation_batches, "data.validation_batch=7 data.validation_samples@biota=21"),
+    **cases(see.validation_batches, "data.validation_batch=7 data.validation_samples@biota=21"),
     **cases(see.refusal(see.source), "data.max_bad_fraction=0.5", f"{MANIFEST} data.path=FOLDER/gaps.csv"),
     **cases(
         see.batches,
@@ -321,12 +310,12 @@ TABLE = {
     **cases(ran("files"), "logger.report=true debug.dump_metrics=true debug.profile_steps=[1,2] debug.batch_hashes=true", "run.name=x"),
     **cases(launched.command, "launch.processes@torchrun=3", "launch=torchrun"),
     **cases(launched.squeue_calls, "launch.poll@slurm=5", "launch=slurm"),
-    **cases(see.refusal(launched.sweep_is_sound), "sweep.method=optuna sweep.trials=3 sweep.seed=3"),
+    **cases(see.refusal(lambda c: check_settings(c.sweep)), "sweep.method=optuna sweep.trials=3 sweep.seed=3"),
     **cases(launched.sweep_name_of, "sweep.name=x"),
-    **cases(launched.parameters, "sweep.params={seed:'1,2'}"),
+    **cases(lambda c: split_parameters(c.sweep.params, [], None), "sweep.params={seed:'1,2'}"),
     **cases(launched.most_at_once, "sweep.parallel=2"),
-    **cases(launched.compared_by, "sweep.metric=val/order/loss"),
-    **cases(launched.compared_by, "sweep.mode=max", "sweep.metric=val/order/loss"),
+    **cases(lambda c: metric_of(c.sweep, c), "sweep.metric=val/order/loss"),
+    **cases(lambda c: metric_of(c.sweep, c), "sweep.mode=max", "sweep.metric=val/order/loss"),
     **cases(launched.columns_of_a_run, "sweep.columns=[val/order/loss]"),
 }
 

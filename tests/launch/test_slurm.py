@@ -21,6 +21,7 @@ from linnaeus.launch import Job, slurm
 from linnaeus.launch.slurm import job_name, run_in_job, sbatch_settings, slurm_directory
 from linnaeus.launch.slurm_job import settled_status
 from tests import runs
+from tests.sweep.conftest import wait_until
 
 # A fake run: at SIGTERM it `saves` a checkpoint, is `stuck` (exits without one), or `ignores` it; or it `fails` or is `finished` at once.
 RUN = """
@@ -73,11 +74,15 @@ class FakeJob:
         code = IN_JOB.replace("sys.argv[1:]", repr([str(self.folder / "run.py"), kind, str(self.run)]))
         arguments = [sys.executable, "-c", code, kind, str(self.run), str(max_requeues)]
         process = subprocess.Popen(arguments, cwd=runs.ROOT, env={**os.environ, **variables})
-        end = time.monotonic() + 30
-        while kind not in ("fails", "finished") and not (self.run / "started").exists():
-            assert time.monotonic() < end and process.poll() is None
-            time.sleep(0.02)
+        if kind not in ("fails", "finished"):
+            wait_until((self.run / "started").exists)
         return process
+
+    def status_after(self, kind: str, *signals: signal.Signals, max_requeues: int = 9) -> int:
+        process = self.start(kind, max_requeues)
+        for number in signals:
+            process.send_signal(number)
+        return process.wait(30)
 
     def requeues(self) -> int:
         path = self.folder / "scontrol"
@@ -95,16 +100,9 @@ def job_program(tmp_path):
     return FakeJob(tmp_path)
 
 
-def status_after(job_program: FakeJob, kind: str, *signals: signal.Signals, **settings: int) -> int:
-    process = job_program.start(kind, **settings)
-    for number in signals or [signal.SIGUSR2]:
-        process.send_signal(number)
-    return process.wait(30)
-
-
 def test_before_the_time_limit_the_run_saves_and_the_job_is_requeued(job_program):
     for start in (1, 2):
-        assert status_after(job_program, "saves", signal.SIGUSR2, signal.SIGUSR2) == 75
+        assert job_program.status_after("saves", signal.SIGUSR2, signal.SIGUSR2) == 75
         assert job_program.requeues() == start and job_program.ended() is None
     assert (job_program.run / "signals").read_text() == "TERM TERM "
     assert json.loads((job_program.run / "slurm/requeues.json").read_text())["requeues"] == 2
@@ -127,27 +125,24 @@ def test_a_preempted_job_is_not_requeued_by_the_program(job_program):
     assert job_program.requeues() == 0 and job_program.ended() == (75, "") and (job_program.run / "signals").read_text() == "TERM "
 
 
-def test_a_run_that_has_not_saved_at_the_time_limit_is_requeued(job_program):
-    assert status_after(job_program, "ignores") == 75
-    assert job_program.requeues() == 1 and job_program.ended() is None
-
-
-def test_a_stop_file_prevents_requeueing(job_program):
-    (job_program.run / "slurm/stop").touch()
-    assert status_after(job_program, "saves") == 75
-    assert job_program.requeues() == 0 and job_program.ended() == (75, "")
-
-
-def test_requeueing_has_a_limit_and_can_be_refused(job_program):
-    assert status_after(job_program, "saves", max_requeues=0) == 75
-    assert job_program.requeues() == 0 and job_program.ended() == (75, "launch.max_requeues=0 is reached")
-    (job_program.folder / "refuses").touch()
-    assert status_after(job_program, "saves") == 75
-    assert job_program.ended() == (75, "SLURM refuses to requeue the job: requeueing is disabled")
+@pytest.mark.parametrize(
+    ("kind", "file", "max_requeues", "ended"),
+    [
+        ("ignores", None, 9, None),  # not saved at the time limit
+        ("saves", "run/slurm/stop", 9, (75, "")),
+        ("saves", None, 0, (75, "launch.max_requeues=0 is reached")),
+        ("saves", "refuses", 9, (75, "SLURM refuses to requeue the job: requeueing is disabled")),
+    ],
+)
+def test_a_job_is_requeued_or_ends_with_a_reason(job_program, kind, file, max_requeues, ended):
+    if file is not None:
+        (job_program.folder / file).touch()
+    assert job_program.status_after(kind, signal.SIGUSR2, max_requeues=max_requeues) == 75
+    assert job_program.ended() == ended and job_program.requeues() == (ended is None or file == "refuses")
 
 
 def test_after_three_starts_without_a_checkpoint_the_job_fails(job_program):
-    starts = [status_after(job_program, "stuck") for _ in range(4)]
+    starts = [job_program.status_after("stuck", signal.SIGUSR2) for _ in range(4)]
     assert starts == [75, 75, 75, 1] and job_program.requeues() == 3
     assert job_program.ended()[1].startswith("no checkpoint was written in 3 starts in a row")
     assert (job_program.run / "log").read_text().startswith("error: no checkpoint was written")

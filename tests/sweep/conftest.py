@@ -1,5 +1,4 @@
-"""Sweeps whose trials are fake runs (`fake_run.py`). The command and its trials are forked; `tests/config/test_commands.py` starts real
-ones."""
+"""Sweeps whose trials are fake runs (`fake_run.py`); those of `test_real_runs.py` are trainings. The command and its trials are forked."""
 
 from __future__ import annotations
 
@@ -89,14 +88,14 @@ def kill(process: subprocess.Popen[str]) -> str:
 
 
 def kill_when(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120) -> str:
-    """Kill the parent at a moment when `condition()` is true. Nothing can change it in between: all processes are stopped before the last
-    look at it. Return the output of the parent."""
-    wait_until(functools.partial(_stop_and_look, condition, process), seconds)
+    """Kill the parent at a moment when `condition()` is true. Nothing can change it in between: all processes are stopped before it is
+    checked for the last time. Return the output of the parent."""
+    wait_until(functools.partial(_stop_and_check, condition, process), seconds)
     return kill(process)
 
 
-def _stop_and_look(condition: Callable[[], Any], process: subprocess.Popen[str]) -> bool:
-    """Return True if `condition()` is true with the parent and its trials stopped. Otherwise let them go on."""
+def _stop_and_check(condition: Callable[[], Any], process: subprocess.Popen[str]) -> bool:
+    """Return True if `condition()` is true with the parent and its trials stopped. Otherwise continue them."""
     if not condition():
         return False
     process.send_signal(signal.SIGSTOP)

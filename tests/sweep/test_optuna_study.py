@@ -92,14 +92,10 @@ def test_proposals_depend_on_the_seed_and_the_results_alone(monkeypatch, paralle
         1e-4 <= float(v["optimizer.lr"]) <= 0.1 and 0 <= float(v["model.dropout"]) <= 0.5 and int(v["seed"]) in range(9) for v in values
     )
     assert Replayed(monkeypatch, parallel, seed=1).run(order=0) != whole
+    begun = replayed.run(order=0, trials=12)
+    assert Replayed(monkeypatch, 2).run(order=0, before=begun)["trials"][:12] == begun["trials"], "with another sweep.parallel"
     late = [float(v["optimizer.lr"]) + float(v["model.dropout"]) + float(v["seed"]) for v in values]
     assert sum(late[-8:]) < sum(late[:8]), "the later proposals are better"
-
-
-def test_a_study_continues_with_another_sweep_parallel(monkeypatch):
-    first = Replayed(monkeypatch, 3).run(order=0, trials=12)
-    more = Replayed(monkeypatch, 1).run(order=0, before=first)
-    assert more["trials"][:12] == first["trials"]
 
 
 def test_other_results_and_another_study_are_refused(monkeypatch):

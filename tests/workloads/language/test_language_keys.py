@@ -11,7 +11,8 @@ import torch
 
 from linnaeus.workloads import build_workload
 from tests.config import observers as see
-from tests.config.test_every_key import Case, keys, validation_batches
+from tests.config.observers import Case, validation_batches
+from tests.config.test_every_key import keys
 
 
 def data(config: Any) -> Any:

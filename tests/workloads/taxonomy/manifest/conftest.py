@@ -1,7 +1,6 @@
 """A configuration of `data=manifest`, a writer of manifests, and a folder with every kind of difficult image file."""
 
 import csv
-import io
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import yaml
 from PIL import Image
 
 from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.manifest import build_source
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -42,21 +42,23 @@ def shared_data():
 def write_manifest(tmp_path):
     """Return a function that writes rows (dicts) as CSV, and a small photograph for each path."""
 
-    def write(rows, photographs=True, delimiter=",", encoding="utf-8", name="manifest.csv"):
-        header = list(dict.fromkeys(k for row in rows for k in row))
-        text = io.StringIO()
-        table = csv.DictWriter(text, header, delimiter=delimiter, restval="")
-        table.writeheader()
-        table.writerows(rows)
-        (tmp_path / name).write_text(text.getvalue(), encoding=encoding, newline="")
-        if photographs:
-            for row in rows:
-                path = tmp_path / row["path"]
-                if not path.exists():
-                    Image.new("RGB", (6, 5), "green").save(path)
-        return tmp_path / name
+    def write(rows, photographs=True):
+        with (tmp_path / "manifest.csv").open("w", newline="") as file:
+            table = csv.DictWriter(file, dict.fromkeys(k for row in rows for k in row), restval="")
+            table.writeheader()
+            table.writerows(rows)
+        for path in {tmp_path / row["path"] for row in rows} if photographs else ():
+            if not path.exists():
+                Image.new("RGB", (6, 5), "green").save(path)
+        return tmp_path / "manifest.csv"
 
     return write
+
+
+@pytest.fixture
+def build_rows(write_manifest, manifest_config):
+    """Return a function that writes a manifest of rows (dicts) with their photographs and builds its source."""
+    return lambda rows, **keys: build_source(manifest_config(write_manifest(rows), **keys))
 
 
 @pytest.fixture(scope="session")

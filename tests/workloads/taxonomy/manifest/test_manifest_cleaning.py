@@ -74,13 +74,9 @@ def test_impossible_cells_are_missing_and_counted(tmp_path, cells, missing, reas
         assert reason in next(iter(tally.counts)) and list(tally.counts.values()) == [1] and "first x.jpg" in tally.notes()[0]
 
 
-def test_zero_elevation_is_a_value_unless_set_as_missing(tmp_path):
-    assert cleaned(tmp_path, [row(elev="0.0")])[0].elevation[0] == 0.0
-
-
-def test_semicolon_tables_have_decimal_commas(tmp_path):
-    metadata, _ = cleaned(tmp_path, [row(lat="43,5")], delimiter=";")
-    assert metadata.latitude[0] == 43.5
+def test_zero_elevation_is_a_value_unless_set_as_missing_and_semicolon_tables_have_decimal_commas(tmp_path):
+    metadata, _ = cleaned(tmp_path, [row(lat="43,5", elev="0.0")], delimiter=";")
+    assert metadata.elevation[0] == 0.0 and metadata.latitude[0] == 43.5
 
 
 def test_midnight_in_every_row_is_missing(tmp_path):
@@ -90,28 +86,20 @@ def test_midnight_in_every_row_is_missing(tmp_path):
     assert metadata.hour.tolist() == [0.0, 13.0] and not tally.counts
 
 
-@pytest.mark.parametrize(
-    ("text", "date"),
-    [
-        ("2020-12-31", (2020, 12, 31)),
-        ("2021-01-01", (2021, 1, 1)),
-        ("2021-4-7", (2021, 4, 7)),
-        ("2021/04/07", (2021, 4, 7)),
-        ("20210407", (2021, 4, 7)),
-        ("2021-04-27T16:10:03+02:00", (2021, 4, 27)),
-        ("2021-04-27 16:10", (2021, 4, 27)),
-        ("2021:04:27 16:10:03", (2021, 4, 27)),
-        ("2021-04-01/2021-04-11", (2021, 4, 6)),
-        ("2021-04-01/11", (2021, 4, 6)),
-        ("2020-12-30/2021-01-03", (2021, 1, 1)),
-        ("2021-04-27T08:00:00/2021-04-27T09:00:00", (2021, 4, 27)),
-    ],
-)
-def test_formats_of_dates(text, date):
-    expected = datetime.date(*date)
-    year = datetime.date(expected.year + 1, 1, 1) - datetime.date(expected.year, 1, 1)
-    assert day_of_year(text) == pytest.approx((expected - datetime.date(expected.year, 1, 1)) / year)
-    assert 0 <= day_of_year(text) < 1
+DATES = {
+    (2020, 12, 31): ["2020-12-31"],
+    (2021, 1, 1): ["2021-01-01", "2020-12-30/2021-01-03"],
+    (2021, 4, 6): ["2021-04-01/2021-04-11", "2021-04-01/11"],
+    (2021, 4, 7): ["2021-4-7", "2021/04/07", "20210407"],
+    (2021, 4, 27): ["2021-04-27T16:10:03+02:00", "2021-04-27 16:10", "2021:04:27 16:10:03", "2021-04-27T08:00:00/2021-04-27T09:00:00"],
+}
+
+
+@pytest.mark.parametrize("date", DATES)
+def test_formats_of_dates(date):
+    expected, start = datetime.date(*date), datetime.date(date[0], 1, 1)
+    for text in DATES[date]:
+        assert day_of_year(text) == pytest.approx((expected - start) / (datetime.date(date[0] + 1, 1, 1) - start)), text
 
 
 @pytest.mark.parametrize("text", ["", "x", "0000-00-00", "2021-13-01", "2021-04-05/2021-04-01", "2021-04-01/x", "9999-99", "12:30", "/"])
@@ -119,19 +107,12 @@ def test_a_text_that_is_not_a_date_gives_a_reason(text):
     assert isinstance(day_of_year(text), str)
 
 
-@pytest.mark.parametrize(
-    ("text", "hour"),
-    [
-        ("16:30", 16.5),
-        ("06:15:36", 6.26),
-        ("2021-04-27T16:30:00", 16.5),
-        ("2021-04-27 16:30+02:00", 16.5),
-        ("T16:30", 16.5),
-        ("23:59:60", 24),
-    ],
-)
-def test_formats_of_times(text, hour):
-    assert hour_of_day(text) == pytest.approx(hour, abs=1e-3) and hour_of_day(text) < 24
+HOURS = {"16:30": 16.5, "06:15:36": 6.26, "2021-04-27T16:30:00": 16.5, "2021-04-27 16:30+02:00": 16.5, "T16:30": 16.5, "23:59:60": 24}
+
+
+@pytest.mark.parametrize("text", HOURS)
+def test_formats_of_times(text):
+    assert hour_of_day(text) == pytest.approx(HOURS[text], abs=1e-3) and hour_of_day(text) < 24
 
 
 @pytest.mark.parametrize("text", ["2021-04-27", "24:00", "12", "", "2021-04-27T10:00:00Z"])
@@ -139,23 +120,10 @@ def test_a_text_that_is_not_a_local_time_gives_a_reason(text):
     assert isinstance(hour_of_day(text), str)
 
 
-@pytest.mark.parametrize(
-    ("cell", "name"),
-    [
-        ("  Rosa   canina ", "Rosa canina"),
-        ("Unknown", ""),
-        ("NA", ""),
-        ("\\N", ""),
-        ("unidentified", ""),
-        ("Quercus sp.", ""),
-        ("Quercus spp", ""),
-        ("Wasp", "Wasp"),
-        ("Nasua", "Nasua"),
-        ("E\u0301chinops", "\u00c9chinops"),
-    ],
-)
-def test_names_are_cleaned(cell, name):
-    assert clean_name(cell) == name
+def test_names_are_cleaned():
+    assert all(clean_name(cell) == "" for cell in ("Unknown", "NA", "\\N", "unidentified", "Quercus sp.", "Quercus spp"))
+    names = {"  Rosa   canina ": "Rosa canina", "Wasp": "Wasp", "Nasua": "Nasua", "E\u0301chinops": "\u00c9chinops"}
+    assert [clean_name(cell) for cell in names] == list(names.values())
 
 
 def test_a_real_museum_table(shared_data, tmp_path):

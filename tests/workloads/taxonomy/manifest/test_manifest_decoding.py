@@ -28,30 +28,20 @@ def assert_halves(pixels, left, right, tolerance=12):
         np.testing.assert_allclose(pixels[height // 2, column].astype(int), colour, atol=tolerance)
 
 
+HALVES = dict.fromkeys(("plain.jpg", "cmyk.jpg", "palette.png", "animated.gif", "bad_exif.jpg", "large.jpg"), (RED, BLUE))
+HALVES |= {"alpha.png": (WHITE, BLUE), "palette_clear.png": (WHITE, BLUE)}
+HALVES |= {"grey.jpg": ((76,) * 3, (29,) * 3), "grey_alpha.png": (WHITE, (29,) * 3)}
+
+
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-@pytest.mark.parametrize(
-    ("name", "left", "right"),
-    [
-        ("plain.jpg", RED, BLUE),
-        ("cmyk.jpg", RED, BLUE),
-        ("palette.png", RED, BLUE),
-        ("animated.gif", RED, BLUE),
-        ("bad_exif.jpg", RED, BLUE),
-        ("large.jpg", RED, BLUE),
-        ("alpha.png", WHITE, BLUE),
-        ("palette_clear.png", WHITE, BLUE),
-        ("grey.jpg", (76,) * 3, (29,) * 3),
-        ("grey_alpha.png", WHITE, (29,) * 3),
-    ],
-)
-def test_images_of_every_kind_have_red_and_blue_halves(nasty, name, left, right):
-    assert_halves(read(nasty, name), left, right)
+@pytest.mark.parametrize("name", HALVES)
+def test_images_of_every_kind_have_red_and_blue_halves(nasty, name):
+    assert_halves(read(nasty, name), *HALVES[name])
 
 
 @pytest.mark.parametrize("name", ["sixteen.png", "twelve.tif", "float.tif"])
 def test_values_of_more_than_8_bits_are_scaled_and_not_clipped(nasty, name):
-    row = read(nasty, name)[30, :, 0].astype(int)
-    np.testing.assert_allclose(row, np.linspace(0, 255, 80), atol=2)
+    np.testing.assert_allclose(read(nasty, name)[30, :, 0].astype(int), np.linspace(0, 255, 80), atol=2)
 
 
 def test_bilevel_is_black_and_white(nasty):
@@ -64,14 +54,11 @@ def test_a_rotated_photograph_becomes_upright(nasty):
     assert_halves(pixels.transpose(1, 0, 2), RED, BLUE)  # the left half becomes the top
 
 
-@pytest.mark.parametrize("short_side", [16, 100, 448])
-def test_a_large_jpeg_is_reduced_to_the_short_side(nasty, short_side):
-    pixels = read(nasty, "large.jpg", short_side)
-    assert pixels.shape == (short_side, round(short_side * 4 / 3), 3)
-    assert_halves(pixels, RED, BLUE)
-
-
-def test_small_images_are_not_enlarged(nasty):
+def test_a_large_jpeg_is_reduced_to_the_short_side_and_small_images_are_not_enlarged(nasty):
+    for short_side in (16, 100, 448):
+        pixels = read(nasty, "large.jpg", short_side)
+        assert pixels.shape == (short_side, round(short_side * 4 / 3), 3)
+        assert_halves(pixels, RED, BLUE)
     assert read(nasty, "plain.jpg", 500).shape == (60, 80, 3)
 
 
@@ -87,17 +74,16 @@ def test_small_images_are_not_enlarged(nasty):
     ],
 )
 def test_bytes_that_are_not_an_image_are_an_error_with_a_reason(nasty, name, reason):
-    with pytest.raises(NotAnImage, match=reason) as caught:
+    with pytest.raises(NotAnImage, match=reason):
         read(nasty, name)
-    assert str(caught.value)
 
 
 def test_the_configured_limit_of_pixels_replaces_that_of_pillow(nasty, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    assert read(nasty, "plain.jpg").shape == (60, 80, 3)
-    assert decode((nasty / "plain.jpg").read_bytes(), 64, 80 * 60).shape == (60, 80, 3)
+    data = (nasty / "plain.jpg").read_bytes()
+    assert decode(data, 64, 80 * 60).shape == (60, 80, 3)
     with pytest.raises(NotAnImage, match="80 x 60 pixels"):
-        decode((nasty / "plain.jpg").read_bytes(), 64, 80 * 60 - 1)
+        decode(data, 64, 80 * 60 - 1)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns about the EXIF data
@@ -112,14 +98,13 @@ def test_damaged_bytes_are_decoded_or_raise_only_the_one_error(nasty):
                 assert decode(damaged.tobytes(), 64, LIMIT).dtype == np.uint8
 
 
-def reader(folder, names, **keys):
-    return ManifestImages(str(folder), np.array(names), keys.get("image_size", 32), LIMIT)
+def reader(folder, names):
+    return ManifestImages(str(folder), np.array(names), 32, LIMIT)
 
 
 def test_the_reader_names_the_observation_that_cannot_be_decoded(nasty):
-    photographs = reader(nasty, ["plain.jpg", "text.jpg"])
     with pytest.raises(UndecodableImage) as caught:
-        photographs.read(np.array([0, 1]))
+        reader(nasty, ["plain.jpg", "text.jpg"]).read(np.array([0, 1]))
     assert caught.value.sample == 1
 
 
@@ -130,18 +115,12 @@ def test_reading_again_and_in_a_pickled_reader_gives_the_same_pixels(nasty, monk
     assert photographs.cache is not None and all(photographs.cache.get(i) is not None for i in range(5))
     copy = pickle.loads(pickle.dumps(photographs))
     assert copy.cache.get(0) is None
+    photographs.read(np.array([0]))[0][:] = 0  # a copy: does not change the cache
     monkeypatch.setattr(image_files, "CACHE_LIMIT", 0)
     uncached = reader(nasty, names)
     assert uncached.cache is None
     for other in (photographs, copy, uncached):
         assert all(np.array_equal(a, b) for a, b in zip(first, other.read(np.arange(5)), strict=True))
-
-
-def test_changing_a_returned_photograph_does_not_change_the_cache(nasty):
-    photographs = reader(nasty, ["plain.jpg"])
-    photographs.read(np.array([0]))
-    photographs.read(np.array([0]))[0][:] = 0
-    assert photographs.read(np.array([0]))[0].any()
 
 
 def test_forked_processes_share_the_cache():

@@ -8,7 +8,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import build_source
-from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
+from linnaeus.workloads.taxonomy.observations import VALIDATION
 from tests.workloads.taxonomy.trees import is_path
 
 
@@ -23,40 +23,36 @@ def noted(source, text):
     return any(text in note for note in source.notes)
 
 
-def test_a_plain_manifest(write_manifest, manifest_config):
-    source = build_source(manifest_config(write_manifest(rows())))
+def test_a_plain_manifest(build_rows):
+    source = build_rows(rows())
     assert source.tree.ranks == ("family", "genus", "species") and source.tree.sizes == (2, 4, 4)
     assert noted(source, "left out because they have fewer than two classes: kingdom")
     assert source.labels.dtype == np.int64 and (source.labels >= 0).all() and is_path(source.tree, source.labels).all()
     assert (source.split == VALIDATION).sum() == pytest.approx(8, abs=4) and source.group is None
     assert source.tree.lineage_id("species", 0) == "P|F0|G0|S0"
+    assert source.ids.tolist() == [f"{i}.png" for i in range(40)]  # in the order of the manifest
     assert source.images.read(np.array([3]))[0].shape == (5, 6, 3)
     assert pickle.loads(pickle.dumps(source)).fingerprint == source.fingerprint
 
 
-def test_rows_are_in_the_order_of_the_manifest(write_manifest, manifest_config):
-    assert build_source(manifest_config(write_manifest(rows()))).ids.tolist() == [f"{i}.png" for i in range(40)]
-
-
-def test_null_labels_and_rows_without_labels(write_manifest, manifest_config):
+def test_null_labels_and_rows_without_labels(build_rows):
     table = rows()
     table[0] |= {"species": "", "genus": "unknown"}
     table[1] |= {"species": "Genus sp."}
     table[2] |= dict.fromkeys(("kingdom", "family", "genus", "species"), "NA")
     table[3] |= dict.fromkeys(("family", "genus", "species"), "")  # only the kingdom, which is not predicted
-    source = build_source(manifest_config(write_manifest(table)))
+    source = build_rows(table)
     assert source.labels[0].tolist() == [0, -1, -1] and source.labels[1, 2] == -1
     assert source.excluded == {"no label at any rank": 1, "no label at the predicted ranks": 1}
     assert len(source.labels) == 38 and noted(source, "species: 3 of 39 rows do not have a name")
 
 
-def test_missing_and_empty_files_are_named_up_to_a_limit(write_manifest, manifest_config):
-    table = rows()
-    path = write_manifest(table)
+def test_missing_and_empty_files_are_named_up_to_a_limit_and_undecodable_ones_are_kept(write_manifest, manifest_config):
+    path = write_manifest(rows())
     (path.parent / "5.png").unlink()
     (path.parent / "6.png").write_bytes(b"")
-    table.append(rows(1)[0] | {"path": ""})
-    path = write_manifest(table, photographs=False)
+    (path.parent / "7.png").write_text("no photograph")
+    write_manifest([*rows(), rows(1)[0] | {"path": ""}], photographs=False)
     source = build_source(manifest_config(path, max_bad_fraction=0.1))
     assert source.excluded == {"no image path": 1, "image file missing": 1, "image file empty": 1}
     assert set(source.unreadable) == {("5.png", "image file missing"), ("6.png", "image file empty"), ("row 41", "no image path")}
@@ -65,68 +61,62 @@ def test_missing_and_empty_files_are_named_up_to_a_limit(write_manifest, manifes
         build_source(manifest_config(path, max_bad_fraction=0.07))
 
 
-def test_undecodable_photographs_are_not_an_error_when_the_source_is_built(write_manifest, manifest_config):
-    path = write_manifest(rows())
-    (path.parent / "7.png").write_text("no photograph")
-    assert len(build_source(manifest_config(path)).ids) == 40
-
-
-def test_duplicates_homonyms_and_case_differences_are_noted(write_manifest, manifest_config):
+def test_duplicates_homonyms_and_case_differences_are_noted(build_rows):
     table = [*rows(), rows()[0]]
     table[1] |= {"genus": "G0", "species": "s1"}
-    source = build_source(manifest_config(write_manifest(table)))
+    source = build_rows(table)
     assert noted(source, "photograph that occurs in an earlier row: 1 of 41") and noted(source, "names that differ only in case")
     assert noted(source, "genus: 1 name(s) under several parents") and noted(source, "P|F1|G0 (1 rows)")
 
 
-def test_missing_ancestors_are_filled_from_other_rows_and_noted(write_manifest, manifest_config):
+def test_missing_ancestors_are_filled_from_other_rows_and_noted(build_rows):
     table = rows()
     table[8] |= {"genus": ""}
-    source = build_source(manifest_config(write_manifest(table)))
+    source = build_rows(table)
     assert source.tree.sizes == (2, 4, 4) and source.labels[8].tolist() == source.labels[0].tolist()
     assert noted(source, "1 rows have a taxon but not all its ancestors")
 
 
-def test_taxa_that_occur_only_in_validation_become_null(write_manifest, manifest_config):
+def test_taxa_that_occur_only_in_validation_become_null(build_rows):
     table = [row | {"split": "val" if i % 5 == 0 else "train"} for i, row in enumerate(rows())]
     table[0] |= {"species": "new", "genus": "alsonew"}
-    source = build_source(manifest_config(write_manifest(table), split_column="split"))
+    source = build_rows(table, split_column="split")
     assert source.labels[0].tolist() == [0, -1, -1] and source.tree.sizes == (2, 4, 4)
     assert noted(source, "species: 1 taxa occur only in validation; 1 labels there become null (new)")
     assert np.flatnonzero(source.split == VALIDATION).tolist() == list(range(0, 40, 5))
 
 
-def test_groups_stay_together(write_manifest, manifest_config):
+def test_groups_stay_together(build_rows):
     table = [row | {"observation": f"o{i // 8 * 4 + i % 4}"} for i, row in enumerate(rows(80))]
-    source = build_source(manifest_config(write_manifest(table), group_column="observation"))
+    source = build_rows(table, group_column="observation")
     assert all(len(np.unique(source.split[source.group == g])) == 1 for g in np.unique(source.group))
     divided = [row | {"split": "val" if i < 4 else "train"} for i, row in enumerate(table)]
-    source = build_source(manifest_config(write_manifest(divided), group_column="observation", split_column="split"))
+    source = build_rows(divided, group_column="observation", split_column="split")
     assert noted(source, "4 groups of 'observation' are on both sides")
 
 
-def test_ranks_can_be_selected_and_have_any_name(write_manifest, manifest_config):
+def test_ranks_can_be_selected_and_have_any_name(write_manifest, build_rows, manifest_config):
     path = write_manifest(rows())
     assert build_source(manifest_config(path, ranks=["family", "species"])).tree.ranks == ("family", "species")
     source = build_source(manifest_config(path, rank_columns={"clade": "family", "kind": "species"}))
     assert source.tree.ranks == ("clade", "kind")
     upper = [{k.capitalize() if k != "path" else k: v for k, v in row.items()} for row in rows()]
-    assert build_source(manifest_config(write_manifest(upper))).tree.ranks == ("family", "genus", "species")
+    assert build_rows(upper).tree.ranks == ("family", "genus", "species")
 
 
-def test_a_split_without_divisible_species_is_stratified_by_a_coarser_rank(write_manifest, manifest_config):
+def test_a_split_without_divisible_species_is_stratified_by_a_coarser_rank(build_rows):
     table = [row | {"species": f"S{i}", "genus": f"G{i}"} for i, row in enumerate(rows())]
-    source = build_source(manifest_config(write_manifest(table)))
+    source = build_rows(table)
     assert noted(source, "stratified by family") and 4 <= (source.split == VALIDATION).sum() <= 12
     assert (source.labels[source.split == VALIDATION][:, 0] >= 0).all()
-    named = build_source(manifest_config(write_manifest(table), ranks=["family"]))
+    named = build_rows(table, ranks=["family"])
     assert not noted(named, "stratified by family")  # no note: family is the predicted rank
 
 
-def test_metadata_and_components_without_a_column(write_manifest, manifest_config):
+def test_metadata_and_components_without_a_column(build_rows):
     table = [row | {"lat": 10 + i, "lon": 0, "on": "2021-07-02"} for i, row in enumerate(rows())]
     columns = {"latitude_column": "lat", "longitude_column": "lon", "date_column": "on"}
-    source = build_source(manifest_config(write_manifest(table), components=["SPATIAL", "TEMPORAL", "ELEVATION"], **columns))
+    source = build_rows(table, components=["SPATIAL", "TEMPORAL", "ELEVATION"], **columns)
     assert source.metadata.latitude[3] == 13 and np.isnan(source.metadata.elevation).all()
     assert [n for n in source.notes if "no column is set for it" in n] == ["ELEVATION is missing in every row: no column is set for it"]
 
@@ -153,45 +143,37 @@ def test_metadata_and_components_without_a_column(write_manifest, manifest_confi
         ({"split_column": "genus"}, "data.split_column: 'genus' contains 'G0', 'G1'"),
     ],
 )
-def test_mistakes_are_errors_of_one_line(write_manifest, manifest_config, keys, message):
+def test_mistakes_are_errors_of_one_line(build_rows, keys, message):
     with pytest.raises(ConfigError) as caught:
-        build_source(manifest_config(write_manifest(rows()), **keys))
+        build_rows(rows(), **keys)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_manifest_without_ranks_or_with_one_class_is_an_error(write_manifest, manifest_config):
+def test_a_manifest_without_ranks_classes_or_file_is_an_error(build_rows, manifest_config, tmp_path):
     with pytest.raises(ConfigError, match="no column is named like a taxonomic rank"):
-        build_source(manifest_config(write_manifest([{"path": "a.png", "label": "x"}])))
+        build_rows([{"path": "a.png", "label": "x"}])
     with pytest.raises(ConfigError, match="more than one class"):
-        build_source(manifest_config(write_manifest([{"path": f"{i}.png", "species": "x"} for i in range(9)])))
-
-
-def test_a_path_that_does_not_exist_is_an_error(manifest_config, tmp_path):
+        build_rows([{"path": f"{i}.png", "species": "x"} for i in range(9)])
     with pytest.raises(ConfigError, match=r"data\.path"):
         build_source(manifest_config(tmp_path / "absent.csv"))
 
 
-def test_the_fingerprint_changes_with_the_data_and_nothing_else(write_manifest, manifest_config, tmp_path):
-    path = write_manifest(rows())
-    first = build_source(manifest_config(path)).fingerprint
-    assert build_source(manifest_config(path)).fingerprint == first
+def test_the_fingerprint_changes_with_the_data_and_nothing_else(build_rows, write_manifest, manifest_config, tmp_path):
+    first = build_rows(rows()).fingerprint
     moved = tmp_path / "elsewhere"
-    shutil.copytree(path.parent, moved, ignore=shutil.ignore_patterns("elsewhere"))
-    assert build_source(manifest_config(moved / path.name)).fingerprint == first
-    assert build_source(manifest_config(path, split_seed=1)).fingerprint != first
-    changed = rows()
-    changed[0]["species"] = "S1"
-    write_manifest(changed)
-    assert build_source(manifest_config(path)).fingerprint != first
-    write_manifest(rows())
-    assert build_source(manifest_config(path)).fingerprint == first
-    (path.parent / "2.png").write_bytes((path.parent / "2.png").read_bytes() + b"x")  # another photograph under the same name
-    assert build_source(manifest_config(path)).fingerprint != first
+    shutil.copytree(tmp_path, moved, ignore=shutil.ignore_patterns("elsewhere"))
+    assert build_source(manifest_config(moved / "manifest.csv")).fingerprint == first
+    assert build_rows(rows(), split_seed=1).fingerprint != first
+    assert build_rows([rows()[0] | {"species": "S1"}, *rows()[1:]]).fingerprint != first
+    assert build_rows(rows()).fingerprint == first
+    (tmp_path / "2.png").write_bytes((tmp_path / "2.png").read_bytes() + b"x")  # another photograph under the same name
+    assert build_rows(rows()).fingerprint != first
 
 
 def test_real_plants(shared_data, manifest_config):
     path = shared_data("plants480/manifest.csv")
     source = build_source(manifest_config(path, date_column="date", group_column="observation"))
+    assert np.isfinite(source.metadata.day).any()
     assert source.tree.ranks == ("class", "order", "family", "genus", "species") and source.tree.sizes == (4, 9, 9, 13, 16)
     assert noted(source, "left out because they have fewer than two classes: kingdom, phylum") and not source.excluded
     counts = np.bincount(source.labels[source.split == VALIDATION][:, 4])
@@ -202,45 +184,34 @@ def test_real_plants(shared_data, manifest_config):
         build_source(manifest_config(path, ranks=["phylum", "species"]))
 
 
-def test_real_plants_with_all_metadata(shared_data, manifest_config):
-    columns = {f"{name}_column": name for name in ("latitude", "longitude", "elevation", "date", "time")}
-    source = build_source(manifest_config(shared_data("plantnet20/manifest.csv"), group_column="observation", **columns))
-    for name in ("latitude", "longitude", "elevation", "day", "hour"):
-        assert np.isfinite(getattr(source.metadata, name)).all()
-    assert (source.split == TRAIN).any() and (source.split == VALIDATION).any()
-    assert len(source.images.read(np.arange(20))) == 20
-
-
-def test_weights_of_rows_are_relative_to_the_mean_of_the_training_rows(write_manifest, manifest_config):
+def test_weights_of_rows_are_relative_to_the_mean_of_the_training_rows(build_rows):
     table = [row | {"w": str(1 + i % 4), "side": "val" if i < 8 else "train"} for i, row in enumerate(rows())]
     table[9] |= {"w": ""}
     table[10] |= {"w": "0"}
     table[11] |= {"w": "much"}
-    path = write_manifest(table)
     keys = {"weight_column": "w", "split_column": "side"}
-    source = build_source(manifest_config(path, **keys))
+    source = build_rows(table, **keys)
     given = np.array([1 + i % 4 for i in range(40)], dtype=float)
     given[[9, 10, 11]] = 1, 0, 1
     mean = given[8:].mean()
     assert source.weight.dtype == np.float32 and source.weight == pytest.approx(given / mean)
     assert source.weight[8:].mean() == pytest.approx(1, rel=1e-6)
     assert noted(source, f"weights of 'w': 0 to 4, mean {mean:g} over the training rows")
-    assert noted(source, "2 rows do not have a weight in 'w' and got 1") and noted(
-        source, "1 training rows have weight 0 and do not contribute"
-    )
+    assert noted(source, "2 rows do not have a weight in 'w' and got 1")
+    assert noted(source, "1 training rows have weight 0 and do not contribute")
     assert noted(source, "weight: not a number, set to missing: 1 of 40 rows, first 11.png")
-    plain = build_source(manifest_config(path, split_column="side"))
+    plain = build_rows(table, split_column="side")
     assert plain.weight is None and plain.fingerprint != source.fingerprint
     table[12] |= {"w": "3.5"}
-    assert build_source(manifest_config(write_manifest(table), **keys)).fingerprint != source.fingerprint
+    assert build_rows(table, **keys).fingerprint != source.fingerprint
 
 
 @pytest.mark.parametrize(
     "cell, message",
     [("-2", r"data\.weight_column: 'w' of 20\.png is -2; a weight must be at least 0"), ("0", "every training row has weight 0 in 'w'")],
 )
-def test_impossible_weights_are_an_error(cell, message, write_manifest, manifest_config):
+def test_impossible_weights_are_an_error(cell, message, build_rows):
     table = [row | {"w": "0"} for row in rows()]
     table[20] |= {"w": cell}
     with pytest.raises(ConfigError, match=message):
-        build_source(manifest_config(write_manifest(table), weight_column="w"))
+        build_rows(table, weight_column="w")

@@ -37,7 +37,7 @@ def test_another_runs_checkpoint_does_not_bring_its_limits(tmp_path, capsys):
 
 
 def test_unreadable_photographs_in_validation_are_named_and_counted(tmp_path, monkeypatch):
-    from linnaeus.workloads.taxonomy.biota.reader import BiotaReader
+    from linnaeus.workloads.taxonomy.biota.biota_source import BiotaReader
 
     read = BiotaReader.read
 

@@ -11,7 +11,6 @@ are seeded before each picture. It is imported only if a policy is configured (1
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,12 +26,8 @@ from linnaeus.workloads.taxonomy.config import AugmentConfig
 Policy = Callable[[Image.Image], Image.Image]
 
 
-class Pipeline(Protocol):
-    """A callable from photographs to a batch."""
-
-    def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> Tensor:
-        """Return uint8 [B, 3, S, S], contiguous, from uint8 [H, W, 3] photographs and the uint64 [B] keys of their positions."""
-        ...
+# Returns uint8 [B, 3, S, S], contiguous, from uint8 [H, W, 3] photographs and the uint64 [B] keys of their positions.
+Pipeline = Callable[[Sequence[np.ndarray], np.ndarray], Tensor]
 
 
 class AugmentationPipelineFactory:

@@ -1,11 +1,11 @@
 """biota, the embedded data source: organisms drawn by the program as a function of numbers. Nothing is downloaded.
 
-names, world                             taxa, species frequencies and inherited traits
+world                                    taxa, species frequencies and inherited traits
 body_plans, shapes, background, render   photographs
 individuals                              species, labels and metadata of individuals
-biota_source, reader                     the `Source` and its image reader
+biota_source                             the `Source` and its image reader
 oracle                                   the best possible accuracies
-export, __main__                         `python -m linnaeus.workloads.taxonomy.biota export DIR | sheet FILE.png | ceilings`
+__main__                                 `python -m linnaeus.workloads.taxonomy.biota export DIR | sheet FILE.png | ceilings`
 """
 
 from linnaeus.workloads.taxonomy.biota.biota_source import build_source

@@ -3,19 +3,114 @@
 python -m linnaeus.workloads.taxonomy.biota export DIR [--train N --validation N --size PIXELS --world W]
 python -m linnaeus.workloads.taxonomy.biota sheet FILE.png [--size PIXELS --world W]
 python -m linnaeus.workloads.taxonomy.biota ceilings [--train N --validation N --world W]
+
+Columns of `manifest.csv`: path, order, family, genus, species, latitude, longitude, uncertainty, date, time, elevation, split (train or
+val). A field is empty where the label is null or the component missing. A repeated export writes the same rows and, with the same
+version of Pillow, the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import datetime
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from linnaeus.workloads.taxonomy.biota.export import export, write_sheet
+import numpy as np
+from PIL import Image, ImageDraw
+
+from linnaeus.workloads.taxonomy.biota.biota_source import build_source
 from linnaeus.workloads.taxonomy.biota.oracle import ceilings, format_ceilings
+from linnaeus.workloads.taxonomy.biota.render import render_forms
+from linnaeus.workloads.taxonomy.biota.world import World, build_world
 from linnaeus.workloads.taxonomy.config import BiotaConfig
+from linnaeus.workloads.taxonomy.observations import TRAIN, Source
+
+YEAR = 2023  # 365 days; biota has only the fraction of the year
+QUALITY = 92  # of the JPEGs
+_BATCH = 64
+SHEET_INDIVIDUALS = 6  # photographs per species
+SHEET_COLUMNS = 3  # species side by side
+_CAPTION_WIDTH = 190  # pixels
+_PAPER, _INK, _FAINT = (250, 248, 242), (30, 28, 26), (120, 112, 104)
+
+
+def export(config: BiotaConfig, directory: Path) -> int:
+    """Write all photographs and `manifest.csv` under `directory`, and return the number of photographs.
+
+    The directory is created. Raises FileExistsError when it exists and is not empty."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise FileExistsError(f"{directory} is not empty; choose a new folder")
+    (directory / "images").mkdir()
+    source = build_source(config)
+    count = len(source.ids)
+    for start in range(0, count, _BATCH):
+        samples = np.arange(start, min(start + _BATCH, count))
+        for i, photograph in zip(samples, source.images.read(samples), strict=True):
+            Image.fromarray(photograph).save(directory / _image_path(source, int(i)), quality=QUALITY)
+    partial = directory / "manifest.csv.part"
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", *source.tree.ranks, "latitude", "longitude", "uncertainty", "date", "time", "elevation", "split"])
+        writer.writerows(_row(source, i) for i in range(count))
+    partial.rename(directory / "manifest.csv")
+    return count
+
+
+def _image_path(source: Source, i: int) -> str:
+    return f"images/{source.ids[i]}.jpg"
+
+
+def _row(source: Source, i: int) -> list[str]:
+    """Return the cells of observation i, empty for null labels and NaN."""
+    taxa = [names[c] if c >= 0 else "" for names, c in zip(source.tree.names, source.labels[i], strict=True)]
+    place = [_number(source.metadata.latitude[i], 5), _number(source.metadata.longitude[i], 5), _number(source.metadata.uncertainty[i], 1)]
+    day, hour = float(source.metadata.day[i]), float(source.metadata.hour[i])
+    date = time = ""
+    if not math.isnan(day):
+        when = datetime.datetime(YEAR, 1, 1) + datetime.timedelta(days=int(day * 365), seconds=int(hour * 3600))
+        date, time = when.date().isoformat(), when.time().isoformat()
+    split = "train" if source.split[i] == TRAIN else "val"
+    return [_image_path(source, i), *taxa, *place, date, time, _number(source.metadata.elevation[i], 1), split]
+
+
+def _number(value: float, digits: int) -> str:
+    return "" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def write_sheet(path: Path, world_number: int, size: int) -> None:
+    """Write a contact sheet of a world as a PNG: species ordered by the tree, with a caption and six individuals each.
+
+    `size` is the side of a photograph in pixels; below 48 it is set to 48, so that captions fit."""
+    size = max(size, 48)
+    world = build_world(world_number)
+    species = len(world.form)
+    rows = -(-species // SHEET_COLUMNS)
+    width = SHEET_COLUMNS * (_CAPTION_WIDTH + SHEET_INDIVIDUALS * size)
+    sheet = Image.new("RGB", (width, rows * size), _PAPER)
+    pen = ImageDraw.Draw(sheet)
+    for s in range(species):
+        left, top = (s // rows) * (width // SHEET_COLUMNS), (s % rows) * size
+        _write_caption(pen, world, s, left + 6, top + 4)
+        samples = np.arange(SHEET_INDIVIDUALS) + 1000 * s  # other poses for each species
+        strip = render_forms(world_number, np.full(SHEET_INDIVIDUALS, world.form[s]), samples, size)
+        sheet.paste(Image.fromarray(np.concatenate(list(strip), axis=1)), (left + _CAPTION_WIDTH, top))
+    sheet.save(path)
+
+
+def _write_caption(pen: ImageDraw.ImageDraw, world: World, s: int, x: int, y: int) -> None:
+    """Write order and family (at the first species of a genus), name, frequency and cryptic kind of species s at (x, y)."""
+    order, family = (world.tree.names[r][c] for r, c in enumerate(world.lineage[s, :2]))
+    if s == 0 or world.lineage[s, 2] != world.lineage[s - 1, 2]:
+        pen.text((x, y), f"{order} · {family}", fill=_FAINT)
+    pen.text((x, y + 14), world.tree.names[3][s], fill=_INK)
+    kind = f"separated by {world.cryptic_kind[s]}" if world.cryptic_kind[s] else ""
+    pen.text((x, y + 28), f"{100 * world.prior[s]:.2f} %  {kind}", fill=_FAINT)
 
 
 class _Parser(argparse.ArgumentParser):

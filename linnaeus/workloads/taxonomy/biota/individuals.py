@@ -91,11 +91,6 @@ def _draw_genus(draw: Draw) -> list[float]:
     return [*centre, *spread, draw.uniform(0, 2 * np.pi)]
 
 
-def missing(world_number: int, samples: np.ndarray) -> dict[str, np.ndarray]:
-    """Return component -> bool [N]: True where the component is missing."""
-    return {name: uniforms(key(world_number, SYNTHETIC, 4, i), samples) < rate for i, (name, rate) in enumerate(MISSING.items())}
-
-
 def draw_metadata(world: World, species: np.ndarray, samples: np.ndarray) -> Metadata:
     """Return the metadata of individuals `samples` (int64 [N]) of `species` (int64 [N]), with NaN where a component is missing."""
     centre, spread = build_distributions(world.number)
@@ -108,7 +103,8 @@ def draw_metadata(world: World, species: np.ndarray, samples: np.ndarray) -> Met
     for name in ("day", "hour"):
         wrapped = (values[name] % PERIODS[name]).astype(np.float32)
         values[name] = np.where(wrapped < PERIODS[name], wrapped, 0)  # rounding to float32 can reach the period itself
-    absent = missing(world.number, samples)
+    rates = enumerate(MISSING.items())
+    absent = {name: uniforms(key(world.number, SYNTHETIC, 4, i), samples) < rate for i, (name, rate) in rates}
     return Metadata(**{name: np.where(absent[COMPONENT_OF[name]], np.nan, value).astype(np.float32) for name, value in values.items()})
 
 

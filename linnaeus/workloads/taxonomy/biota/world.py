@@ -4,18 +4,19 @@ Traits are inherited down the tree, so that closer relatives look more alike. Th
 and the palette; the genus the kind of pattern and the colour of the marks; the species the ground colour, the number and extent of the
 marks, and one small accent. A *form* is a set of traits that is drawn. The species of a cryptic group share one form.
 
+Names are invented and Latin-like, with the endings that the codes of zoological and botanical nomenclature prescribe.
 `build_world(number)` is a pure function of the number, takes a few milliseconds, and is cached.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from linnaeus.randomness import SYNTHETIC, Draw
-from linnaeus.workloads.taxonomy.biota import names
 from linnaeus.workloads.taxonomy.biota.body_plans import BODY_PLANS, FAMILIES, VARIABILITY
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -65,6 +66,26 @@ MARK_COLOURS: dict[str, tuple[Colour, ...]] = {
     "leaf": (CREAM, WINE, LIME, YELLOW, BLACK),
 }
 ACCENT_COLOURS: tuple[Colour, ...] = (WHITE, BLACK, ORANGE, TURQUOISE)
+
+_START_SYLLABLES = """
+Al Bra Cor Da Dry El Fe Gal Har Il Ke Lu Mar Ne Or Pel Qui Ras Sa Tha Ul Vel Xan Ze Cli Phy Tro Sti Mel Lo
+"""
+_MIDDLE_SYLLABLES = """
+ba ce di fo ga li mo na pe ra ri so ta ve vi xo lu ne cto mi sta pho
+"""
+_EPITHET_WORDS = """
+alba aurata borealis cana decora dives elegans fallax ferox flava gracilis hirta insignis iris lata laeta livida lucida major
+maritima minor mirabilis modesta montana nitida nobilis notata obscura ornata pallida picta pratensis pumila pura rara regia
+rivalis rubens rupestris serena silvatica simplex sobria solida tarda tenuis tristis umbrosa vaga velox venusta vernalis viridis
+vulgaris
+"""
+_STARTS, _MIDDLES, _EPITHETS = _START_SYLLABLES.split(), _MIDDLE_SYLLABLES.split(), _EPITHET_WORDS.split()
+_ENDS = {
+    ("family", "animal"): ("ridae", "lidae", "nidae"),
+    ("family", "plant"): ("raceae", "laceae", "naceae"),
+    ("genus", "animal"): ("ra", "rus", "nus", "lla", "don", "pus", "ris", "xa", "lis"),
+    ("genus", "plant"): ("ria", "nia", "lium", "dra", "ntha", "rum", "sia", "phis", "lla"),
+}
 
 
 @dataclass(frozen=True)
@@ -117,6 +138,36 @@ def _shuffled(draw: Draw, items: list) -> list:
     return [item for _, _, item in sorted((draw.bits(), i, item) for i, item in enumerate(items))]
 
 
+def _pick(draw: Draw, items: Sequence[str]) -> str:
+    return items[draw.integer(len(items))]
+
+
+def _stem(draw: Draw) -> str:
+    return _pick(draw, _STARTS) + _pick(draw, _MIDDLES)
+
+
+def _unused(draw_name: Callable[[], str], used: set[str]) -> str:
+    while (name := draw_name()) in used:
+        pass
+    used.add(name)
+    return name
+
+
+def order_name(draw: Draw, ending: str, used: set[str]) -> str:
+    """Return the name of an order: a stem and the ending of its body plan, such as -optera."""
+    return _unused(lambda: _stem(draw).rstrip("aeiou") + ending, used)
+
+
+def taxon_name(draw: Draw, rank: str, kingdom: str, used: set[str]) -> str:
+    """Return the name of a family or genus (`rank`) of a kingdom, animal or plant."""
+    return _unused(lambda: _stem(draw) + _pick(draw, _ENDS[rank, kingdom]), used)
+
+
+def species_name(draw: Draw, genus: str, used: set[str]) -> str:
+    """Return a binomial: the genus and an epithet."""
+    return _unused(lambda: f"{genus} {_pick(draw, _EPITHETS)}", used)
+
+
 def _pattern(draw: Draw, kind: str, variant: int) -> np.ndarray:
     """Return float32 [12]: the coefficients of `shapes.pattern_coverage` for a kind of pattern.
 
@@ -159,19 +210,19 @@ def _generate_species(number: int) -> list[_Species]:
     species: list[_Species] = []
     genus_number = 0
     for plan_number, plan in enumerate(BODY_PLANS):
-        order = names.order_name(draw, plan.order_ending, used_names)
+        order = order_name(draw, plan.order_ending, used_names)
         for family_number, genera in enumerate(GENERA_PER_FAMILY):
-            family = names.taxon_name(draw, "family", plan.kingdom, used_names)
+            family = taxon_name(draw, "family", plan.kingdom, used_names)
             proportions = np.array(FAMILIES[plan.name][family_number], np.float32)
             palette = _shuffled(draw, list(GROUND_COLOURS[plan.name]))[:7]
             kinds = _shuffled(draw, list(PATTERNS))
             for g in range(genera):
-                genus = names.taxon_name(draw, "genus", plan.kingdom, used_names)
+                genus = taxon_name(draw, "genus", plan.kingdom, used_names)
                 spread = np.array([draw.uniform(-1, 1) for _ in range(8)], np.float32)
                 shape = proportions * (1 + 0.12 * spread * np.array(VARIABILITY[plan.name], np.float32))
                 traits = _draw_species_traits(draw, counts[genus_number], kinds[g], palette, list(MARK_COLOURS[plan.name]))
                 for pattern, ground, mark, accent in traits:
-                    lineage = (order, family, genus, names.species_name(draw, genus, used_names))
+                    lineage = (order, family, genus, species_name(draw, genus, used_names))
                     species.append(_Species(lineage, genus_number, plan_number, shape, pattern, ground, mark, accent))
                 genus_number += 1
     return species

@@ -1,4 +1,4 @@
-"""Find the columns of a manifest: check the configured names against the header, and choose the ranks to predict."""
+"""Find the columns of a manifest, and choose the taxonomic ranks at which names or a table of taxa are read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,20 @@ KNOWN_RANKS = (
     *("subtribe", "genus", "subgenus", "species", "subspecies"),
 )
 OPTIONAL = ("taxon", "latitude", "longitude", "uncertainty", "date", "time", "elevation", "weight", "split", "group")
+DEFAULT_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus", "species")  # data.ranks=null selects from these
+RANK_ORDER = (  # coarse to fine
+    *("domain", "superkingdom", "kingdom", "subkingdom", "infrakingdom", "superphylum", "phylum", "subphylum", "infraphylum"),
+    *("parvphylum", "superclass", "class", "subclass", "infraclass", "subterclass", "parvclass", "superorder", "order", "suborder"),
+    *("infraorder", "parvorder", "superfamily", "epifamily", "family", "subfamily", "infrafamily", "supertribe", "tribe", "subtribe"),
+    *("infratribe", "supergenus", "genus", "subgenus", "infragenus", "superspecies", "species", "infraspecies", "subspecies", "variety"),
+    *("subvariety", "form", "subform"),
+)
+RANK_OF_LEVEL = {  # iNaturalist's rank_level -> rank, for tables without a column of rank names
+    **{70.0: "kingdom", 67.0: "subkingdom", 60.0: "phylum", 57.0: "subphylum", 53.0: "superclass", 50.0: "class", 47.0: "subclass"},
+    **{45.0: "infraclass", 44.0: "subterclass", 43.0: "superorder", 40.0: "order", 37.0: "suborder", 35.0: "infraorder"},
+    **{34.5: "parvorder", 33.0: "superfamily", 32.0: "epifamily", 30.0: "family", 27.0: "subfamily", 26.0: "supertribe"},
+    **{25.0: "tribe", 24.0: "subtribe", 20.0: "genus", 15.0: "subgenus", 10.0: "species", 5.0: "subspecies"},
+}
 
 
 def find_rank_columns(config: ManifestConfig, header: Sequence[str]) -> dict[str, str]:
@@ -99,3 +113,39 @@ def _list_columns(header: Sequence[str]) -> str:
     """Return the names of the columns as text, the first 40 of them."""
     shown = ", ".join(header[:40])
     return shown + (f", and {len(header) - 40} more" if len(header) > 40 else "")
+
+
+def rank_of_level(level: str) -> str:
+    """Return the rank of a rank_level, such as `l34` if it is not in RANK_OF_LEVEL, or "" if the text is not a number."""
+    try:
+        number = float(level)
+    except ValueError:
+        return ""
+    return RANK_OF_LEVEL.get(number, f"l{number:g}")
+
+
+def tree_ranks(available: Sequence[str], requested: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the ranks of the tree, coarse to fine: the default ranks and the `requested` ones (data.ranks) among the `available`.
+
+    A requested rank that is not in RANK_ORDER is placed after the rank before it in `requested`. Raises ConfigError for a requested
+    rank that is not available, and if the result is empty."""
+    for rank in requested or ():
+        if rank not in available:
+            raise ConfigError(f"data.ranks: {rank!r} is not a rank of the table of taxa; use {_list_ranks(available)}")
+    chosen = [rank for rank in RANK_ORDER if rank in available and (rank in DEFAULT_RANKS or rank in (requested or ()))]
+    for before, rank in zip((None, *(requested or ())), requested or (), strict=False):
+        if rank not in RANK_ORDER:
+            first = min((chosen.index(other) for other in requested or () if other in chosen), default=0)
+            chosen.insert(chosen.index(before) + 1 if before is not None else first, rank)
+    if not chosen:
+        raise ConfigError(
+            f"data.ranks: the table of taxa does not contain any of {', '.join(DEFAULT_RANKS)}; "
+            f"set the ranks to predict, coarse to fine, from {_list_ranks(available)}"
+        )
+    return tuple(chosen)
+
+
+def _list_ranks(ranks: Sequence[str]) -> str:
+    """Return the ranks as text, in RANK_ORDER, unknown ones last."""
+    place = {rank: i for i, rank in enumerate(RANK_ORDER)}
+    return ", ".join(sorted(filter(None, ranks), key=lambda rank: (place.get(rank, len(place)), rank))) or "none"

@@ -116,21 +116,14 @@ def _upright_rotation(image: Image) -> Transpose | None:
 
 def _to_rgb(image: Image) -> Image:
     """Return the first frame in RGB: transparency on white, values of more than 8 bits scaled."""
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        return _on_white(image)
-    if image.mode.startswith("I") or image.mode == "F":
-        return _scaled(image)
-    return image.convert("RGB")
-
-
-def _on_white(image: Image) -> Image:
-    """Return an image with transparency in RGB on a white background."""
     from PIL import Image
 
+    if image.mode.startswith("I") or image.mode == "F":
+        return _scaled(image)  # 16-bit grey with a transparent level: the transparency is ignored
+    if image.mode not in ("RGBA", "LA", "PA", "RGBa", "La") and "transparency" not in image.info:
+        return image.convert("RGB")
     if image.mode in ("RGBa", "La"):
         image = image.convert("RGBA" if image.mode == "RGBa" else "LA")
-    if image.mode.startswith("I"):
-        return _scaled(image)  # 16-bit grey with a transparent level: the transparency is ignored
     layer = image.convert("RGBA")
     white = Image.new("RGB", layer.size, (255, 255, 255))
     white.paste(layer, mask=layer.getchannel("A"))

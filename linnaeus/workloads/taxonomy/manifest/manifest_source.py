@@ -6,8 +6,8 @@ Rows that are left out are counted by reason in `Source.excluded`. Impossible ce
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -58,11 +58,13 @@ def build_source(config: ManifestConfig) -> Source:
 
 def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, config: ManifestConfig) -> Source:
     """Return the source of the usable rows."""
-    row_labels = reader.read(rows.table)
-    tree, labels = TaxonomyTree.from_codes(row_labels.ranks, row_labels.names, row_labels.codes, row_labels.keys)
-    notes = rows.notes + row_labels.notes + tree.conflicts(labels)
+    notes = rows.notes
+    tree, labels = reader.read(rows.table, notes)
+    notes += tree.conflicts(labels)
     tally = Tally(rows.paths)
-    tally.add("photograph that occurs in an earlier row", _repeated(rows.paths))
+    repeated = np.ones(len(rows.paths), dtype=bool)
+    repeated[np.unique(rows.paths, return_index=True)[1]] = False
+    tally.add("photograph that occurs in an earlier row", repeated)
     metadata = clean_metadata(rows.table, config, tally)
     weight = clean_weights(rows.table, config, tally)
     notes += tally.notes()
@@ -76,14 +78,17 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, config: Ma
     if len(keep) < len(labels):
         rows.excluded["no label at the predicted ranks"] = len(labels) - len(keep)
     labels, split, paths, sizes = labels[keep], split[keep], rows.paths[keep], rows.sizes[keep]
-    metadata = Metadata(*(getattr(metadata, f.name)[keep] for f in fields(Metadata)))
+    metadata = Metadata(*(values[keep] for values in vars(metadata).values()))
     if weight is not None:
         weight = _relative_weights(weight[keep], split, config.weight_column, notes)
-    notes += split_notes + rank_notes + _component_notes(config)
+    notes += split_notes + rank_notes
+    column = {"SPATIAL": config.latitude_column, "TEMPORAL": config.date_column, "ELEVATION": config.elevation_column}
+    notes += [f"{c} is missing in every row: no column is set for it" for c in config.components if column.get(c, "") is None]
     notes += [f"{count} rows left out: {reason}" for reason, count in rows.excluded.items()]
     notes.append(f"{int((split == TRAIN).sum())} training and {int((split == VALIDATION).sum())} validation rows")
     if not (split == VALIDATION).any():
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
+    arrays = [sizes, labels, split, *vars(metadata).values()]
     return Source(
         tree=tree,
         ids=paths,
@@ -91,7 +96,7 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, config: Ma
         metadata=metadata,
         split=split,
         images=ManifestImages(str(root), paths, config.image_size, config.max_image_pixels),
-        fingerprint=_fingerprint(tree, paths, sizes, labels, metadata, split, weight),
+        fingerprint=_fingerprint(tree, paths, arrays if weight is None else [*arrays, weight]),
         weight=weight,
         group=group[keep] if group is not None else None,
         excluded=rows.excluded,
@@ -141,14 +146,6 @@ def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, root: 
             f"data.max_bad_fraction: {len(unreadable)} of {rows} image files under {str(root)!r} cannot be used, more than "
             f"{config.max_bad_fraction:g}: {shown}{', ...' if len(unreadable) > 3 else ''}; check data.root and data.image_column"
         )
-
-
-def _repeated(paths: np.ndarray) -> np.ndarray:
-    """Return bool [N]: True where an earlier row has the same path."""
-    first = np.unique(paths, return_index=True)[1]
-    repeated = np.ones(len(paths), dtype=bool)
-    repeated[first] = False
-    return repeated
 
 
 def _split(
@@ -235,25 +232,10 @@ def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None
     return (weights / mean).astype(np.float32)
 
 
-def _component_notes(config: ManifestConfig) -> list[str]:
-    """Return a line for each configured component without a column."""
-    column = {"SPATIAL": config.latitude_column, "TEMPORAL": config.date_column, "ELEVATION": config.elevation_column}
-    return [f"{c} is missing in every row: no column is set for it" for c in config.components if column.get(c, "") is None]
-
-
-def _fingerprint(
-    tree: TaxonomyTree,
-    paths: np.ndarray,
-    sizes: np.ndarray,
-    labels: np.ndarray,
-    metadata: Metadata,
-    split: np.ndarray,
-    weight: np.ndarray | None,
-) -> str:
+def _fingerprint(tree: TaxonomyTree, paths: np.ndarray, arrays: Iterable[np.ndarray]) -> str:
     """Return a hash of what determines a batch: 32 hex digits. Photographs enter by path and size; the location of the folder does not."""
     digest = hashlib.sha256(tree.fingerprint().encode())
     digest.update("\0".join(paths.tolist()).encode())
-    weights = () if weight is None else (weight,)
-    for array in (sizes, labels, split, *(getattr(metadata, f.name) for f in fields(Metadata)), *weights):
+    for array in arrays:
         digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()[:32]

@@ -7,26 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import has_label, is_null, read_codes
+from linnaeus.workloads.taxonomy.manifest.columns import DEFAULT_RANKS, tree_ranks
 from linnaeus.workloads.taxonomy.manifest.table import Table
-from linnaeus.workloads.taxonomy.manifest.taxon_ranks import DEFAULT_RANKS, tree_ranks
 from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
-
-
-class RowLabels(NamedTuple):
-    """The arguments of `TaxonomyTree.from_codes`, and notes."""
-
-    ranks: tuple[str, ...]
-    names: list[np.ndarray]
-    codes: np.ndarray
-    keys: list[np.ndarray]
-    notes: list[str]
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 @dataclass(frozen=True)
@@ -39,10 +29,10 @@ class NameLabels:
         """Return reason -> bool [N]: the rows in use (bool [N]) that do not have a label."""
         return {"no label at any rank": in_use & ~has_label(table, self.columns)}
 
-    def read(self, table: Table) -> RowLabels:
-        """Return the labels of a table whose rows all have a label."""
-        names, codes, notes = read_codes(table, self.columns)
-        return RowLabels(tuple(self.columns), names, codes, [], notes)
+    def read(self, table: Table, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
+        """Return the tree and the labels, int64 [N, R], of a table whose rows all have a label. Append to `notes`."""
+        names, codes = read_codes(table, self.columns, notes)
+        return TaxonomyTree.from_codes(tuple(self.columns), names, codes)
 
 
 class IdLabels:
@@ -65,19 +55,20 @@ class IdLabels:
         reason = f"a {self.column!r} that is not in the table of taxa ({_most_frequent(ids)})"
         return {f"no {self.column!r}": in_use & null, reason: unknown}
 
-    def read(self, table: Table) -> RowLabels:
+    def read(self, table: Table, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
         given = self._taxon(table)
         taxon = self.taxa.accepted[given]
         distinct, row = np.unique(taxon, return_inverse=True)
         below = self.taxa.rows_below(distinct, np.bincount(row))
         self._check_conflicts(below)
         placed = self.taxa.place(distinct, below, self.ranks)
-        notes = [*self.taxa.notes, f"{len(self.taxa.ids)} taxa, {np.count_nonzero(below)} of them used"]
-        notes += [line for c in (*self.taxa.conflicts, *placed.conflicts) if (line := c.line(below))]
-        synonyms = int((given != taxon).sum())
-        notes += [f"{synonyms} rows have a synonym and get its accepted taxon"] if synonyms else []
-        notes += self._depth_note(placed.codes[row]) + self._other_ranks_note(below)
-        return RowLabels(self.ranks, placed.names, placed.codes[row], placed.ids, [f"{self.file}: {note}" for note in notes])
+        own = [*self.taxa.notes, f"{len(self.taxa.ids)} taxa, {np.count_nonzero(below)} of them used"]
+        own += [line for c in (*self.taxa.conflicts, *placed.conflicts) if (line := c.line(below))]
+        if synonyms := int((given != taxon).sum()):
+            own.append(f"{synonyms} rows have a synonym and get its accepted taxon")
+        own += self._depth_note(placed.codes[row]) + self._other_ranks_note(below)
+        notes += [f"{self.file}: {note}" for note in own]
+        return TaxonomyTree.from_codes(self.ranks, placed.names, placed.codes[row], placed.ids)
 
     def _taxon(self, table: Table) -> np.ndarray:
         """Return int64 [N]: the taxon number of each row, -1 for null and unknown ids."""
@@ -98,7 +89,7 @@ class IdLabels:
     def _check_conflicts(self, below: np.ndarray) -> None:
         """Raise ConfigError for a conflict that must be corrected before labels may use its taxa, if they do."""
         for conflict in self.taxa.conflicts:
-            if conflict.fix is not None and (line := conflict.line(below, used=True)):
+            if conflict.fix is not None and (line := conflict.line(below, only_used=True)):
                 raise ConfigError(f"data.taxonomy: {self.file!r} has {line}; {conflict.fix}")
 
     def _depth_note(self, codes: np.ndarray) -> list[str]:

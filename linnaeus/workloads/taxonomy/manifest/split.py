@@ -63,8 +63,8 @@ def computed_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fra
 
     Of a stratum of n groups, floor(fraction * n + u) go to validation, with one uniform u per stratum. Rare taxa are thus represented in
     proportion on average, and one more group moves at most two. Validation is empty if every taxon has a single group."""
-    digest = np.array([_hash(name) for name in names.tolist()], dtype=np.uint64)
-    order_key = randomness.hashes(randomness.key(seed, randomness.SPLIT), digest)
+    digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names.tolist())
+    order_key = randomness.hashes(randomness.key(seed, randomness.SPLIT), np.frombuffer(digests, "<u8"))
     pairs = np.unique(groups * (taxon.max(initial=0) + 1) + taxon)
     pair_group, pair_taxon = np.divmod(pairs, taxon.max(initial=0) + 1)
     groups_of_taxon = np.bincount(pair_taxon)
@@ -97,7 +97,3 @@ def _return_last_groups(held_out: np.ndarray, pair_group: np.ndarray, pair_taxon
     kept = held_out.copy()
     kept[pair_group[order[last]]] = False
     return kept
-
-
-def _hash(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

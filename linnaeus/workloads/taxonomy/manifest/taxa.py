@@ -22,19 +22,18 @@ class Conflict(NamedTuple):
     """One kind of conflict in a table, with all its cases."""
 
     kind: str
-    taxa: tuple[tuple[int, ...], ...]  # per case: its taxa
-    texts: tuple[str, ...]  # per case: a description
+    cases: Sequence[tuple[Sequence[int], str]]  # per case: its taxa, and a description
     fix: str | None = None  # the correction needed before labels may use the taxa; None: labels may use them
 
-    def line(self, rows: np.ndarray, used: bool | None = None) -> str:
+    def line(self, rows: np.ndarray, only_used: bool = False) -> str:
         """Return a line with the number of cases and the first of them, in order of the rows at or below their taxa; "" without cases.
 
-        `rows` int64 [T] are the rows at or below each taxon. `used` selects the cases with (True) or without (False) rows; None: all."""
-        count = [int(sum(rows[t] for t in taxa)) for taxa in self.taxa]
-        cases = sorted((-n, i) for i, n in enumerate(count) if used is None or (n > 0) == used)
-        shown = "; ".join(f"{self.texts[i]} ({-n} rows)" for n, i in cases[:SHOWN])
-        more = f"; and {len(cases) - SHOWN} more" if len(cases) > SHOWN else ""
-        return f"{len(cases)} {self.kind}: {shown}{more}" if cases else ""
+        `rows` int64 [T] are the rows at or below each taxon. With `only_used`, cases without rows are left out."""
+        order = sorted((-int(sum(rows[t] for t in taxa)), i) for i, (taxa, _) in enumerate(self.cases))
+        order = [(n, i) for n, i in order if n < 0 or not only_used]
+        shown = "; ".join(f"{self.cases[i][1]} ({-n} rows)" for n, i in order[:SHOWN])
+        more = f"; and {len(order) - SHOWN} more" if len(order) > SHOWN else ""
+        return f"{len(order)} {self.kind}: {shown}{more}" if order else ""
 
 
 class Placed(NamedTuple):
@@ -103,7 +102,7 @@ class Taxa:
             if indistinct:
                 placed = np.array(sorted(placed.tolist(), key=lambda t: suffixed.get(t, names[t])))
             kind = f"{rank} taxon(s) whose lineage differs from that of another only at ranks that are not read, distinguished by their ids"
-            conflicts.append(Conflict(kind, tuple((int(used[t]),) for t in indistinct), tuple(suffixed[t] for t in indistinct)))
+            conflicts.append(Conflict(kind, [((int(used[t]),), suffixed[t]) for t in indistinct]))
             names_of.append(np.array([suffixed.get(t, names[t]) for t in placed.tolist()], dtype=str))
             ids_of.append(np.array([self.ids[t] for t in used[placed].tolist()], dtype=str))
             code = np.full(len(used) + 1, -1)
@@ -113,20 +112,18 @@ class Taxa:
 
     def _duplicate_conflict(self, used: np.ndarray, same: np.ndarray) -> Conflict:
         """Return the ids that share name, rank and parent with another id."""
-        groups: dict[int, list[int]] = {int(s): [int(s)] for s in same[same != np.arange(len(same))]}
+        groups: dict[int, list[int]] = {}
         for t in np.flatnonzero(same != np.arange(len(same))).tolist():
-            groups[int(same[t])].append(t)
-        taxa = tuple(tuple(used[group].tolist()) for group in groups.values())
-        texts = (f"{self.names[group[0]]!r} is {', '.join(self.ids[t] for t in group)}" for group in taxa)
-        return Conflict("taxon(s) with several ids for one name, rank and parent, merged into one", taxa, tuple(texts))
+            groups.setdefault(int(same[t]), [int(used[same[t]])]).append(int(used[t]))
+        cases = [(group, f"{self.names[group[0]]!r} is {', '.join(self.ids[t] for t in group)}") for group in groups.values()]
+        return Conflict("taxon(s) with several ids for one name, rank and parent, merged into one", cases)
 
     def _rank_order_conflict(self, used: np.ndarray, position: np.ndarray, above: np.ndarray) -> Conflict:
         """Return the taxa whose nearest ranked ancestor does not have a coarser rank."""
         wrong = np.flatnonzero((position >= 0) & (above >= 0) & (position <= position[above]))
         pairs = [(int(used[t]), int(used[above[t]])) for t in wrong]
-        texts = tuple(" under ".join(f"{self.ranks[self.rank[t]]} {self.describe(t)}" for t in pair) for pair in pairs)
-        kind = "taxon(s) under a taxon whose rank is not coarser, which is skipped"
-        return Conflict(kind, tuple((lower,) for lower, _ in pairs), texts)
+        cases = [(pair[:1], " under ".join(f"{self.ranks[self.rank[t]]} {self.describe(t)}" for t in pair)) for pair in pairs]
+        return Conflict("taxon(s) under a taxon whose rank is not coarser, which is skipped", cases)
 
 
 def _descend(

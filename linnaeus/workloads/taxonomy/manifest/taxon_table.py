@@ -21,9 +21,9 @@ import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
+from linnaeus.workloads.taxonomy.manifest.columns import rank_of_level
 from linnaeus.workloads.taxonomy.manifest.table import Column, read_table
 from linnaeus.workloads.taxonomy.manifest.taxa import Conflict, Taxa, cycles
-from linnaeus.workloads.taxonomy.manifest.taxon_ranks import rank_of_level
 
 HEADERS = {
     "id": ("taxonid", "taxon_id", "id"),
@@ -86,8 +86,8 @@ class _TaxaBuilder:
             raise ConfigError(f"data.taxonomy: {str(path)!r} does not contain any id; choose a table whose id column has values")
         self.ids = list(self.number)
         with_id = np.flatnonzero(self.row_taxon >= 0)
-        if len(with_id) < len(self.row_taxon):
-            notes.append(f"{len(self.row_taxon) - len(with_id)} rows do not have an id and are left out")
+        if absent := len(self.row_taxon) - len(with_id):
+            notes.append(f"{absent} rows do not have an id and are left out")
         self.rows = with_id[np.unique(self.row_taxon[with_id], return_index=True)[1]]  # the first row of each taxon
         self.names = self._read_names()
         self.absent: dict[str, int] = {}  # referenced id that is not in the table -> i
@@ -101,21 +101,23 @@ class _TaxaBuilder:
     def build(self) -> Taxa:
         """Return the taxa, with cycles cut and synonyms replaced, and all conflicts and notes."""
         accepted = self._accepted_taxa()
-        stated, parent = self._parents_from_ancestry() if "ancestry" in self.columns else self._parents()
+        if "ancestry" in self.columns:
+            stated, parent = self._parents_from_ancestry()
+        else:
+            stated = self._references(self.columns["parent"])
+            parent = np.maximum(stated[self.rows], NONE)
         self.absent_ids = list(self.absent)
         synonym = accepted != np.arange(len(accepted))
         self._check_repeated_ids(stated, synonym)
         self._check_absent_parents(stated[self.rows], parent, synonym)
         parent = np.where(synonym, NONE, np.append(accepted, NONE)[parent])
-        own = np.flatnonzero(parent == np.arange(len(parent)))
-        if len(own):
+        if len(own := np.flatnonzero(parent == np.arange(len(parent)))):
             shown = ", ".join(self._describe(t) for t in own[:3].tolist())
             self.notes.append(f"{len(own)} taxa are their own parents and become roots: {shown}")
             parent[own] = NONE
         found = cycles(parent)
-        texts = tuple(self._describe_cycle(cycle) for cycle in found)
-        taxa = tuple(tuple(cycle) for cycle in found)
-        self.conflicts.append(Conflict("cycle(s) of parents", taxa, texts, "correct the parent of one of them"))
+        cases = [(cycle, self._describe_cycle(cycle)) for cycle in found]
+        self.conflicts.append(Conflict("cycle(s) of parents", cases, "correct the parent of one of them"))
         parent[[t for cycle in found for t in cycle]] = NONE
         ranks, rank = self._read_ranks()
         return Taxa(self.ids, self.number, self.names, ranks, rank, parent, accepted, tuple(self.conflicts), tuple(self.notes))
@@ -127,8 +129,7 @@ class _TaxaBuilder:
             return list(self.ids)
         cleaned = [None if is_null(v) else clean_name(v) for v in column.values]
         names = [cleaned[code] for code in column.codes[self.rows].tolist()]
-        nameless = names.count(None)
-        if nameless:
+        if nameless := names.count(None):
             self.notes.append(f"{nameless} taxa do not have a name and get their id as name")
         return [self.ids[t] if name is None else name for t, name in enumerate(names)]
 
@@ -149,8 +150,7 @@ class _TaxaBuilder:
         if "accepted" not in self.columns:
             return taxa
         target = self._references(self.columns["accepted"])[self.rows]
-        absent = int((target < NONE).sum())
-        if absent:
+        if absent := int((target < NONE).sum()):
             self.notes.append(f"{absent} synonyms of taxa that are not in the table are kept as taxa")
         target = np.where(target >= 0, target, taxa)
         end = target
@@ -170,13 +170,8 @@ class _TaxaBuilder:
             return self.number[identifier]
         return -2 - self.absent.setdefault(identifier, len(self.absent))
 
-    def _parents(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parent stated in each row, int64 [rows], and the parent of each taxon, int64 [T] (NONE if it is not in the table)."""
-        stated = self._references(self.columns["parent"])
-        return stated, np.maximum(stated[self.rows], NONE)
-
     def _parents_from_ancestry(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same as `_parents`, from ancestries. The parent of a taxon is its nearest ancestor that is in the table."""
+        """Return the parent stated in each row, int64 [rows], and the nearest ancestor of each taxon in the table, int64 [T] or NONE."""
         column = self.columns["ancestry"]
         paths = [[] if is_null(v) else [p for p in v.replace("\\", "/").split("/") if p] for v in column.values]
         stated = np.array([self._reference(path[-1]) if path else NONE for path in paths], dtype=np.int64)
@@ -198,42 +193,40 @@ class _TaxaBuilder:
                 own_parent = (paths[own[taxon]] or ["no parent"])[-1]
                 if own_parent != parent:
                     other.setdefault(taxon, f"{own_parent} in its own ancestry, {parent} in that of others")
-        texts = tuple(f"{self._describe(t)} is under {text}" for t, text in other.items())
-        self.conflicts.append(Conflict("id(s) with two parents", tuple((t,) for t in other), texts, "correct the ancestry"))
+        cases = [((t,), f"{self._describe(t)} is under {text}") for t, text in other.items()]
+        self.conflicts.append(Conflict("id(s) with two parents", cases, "correct the ancestry"))
 
     def _check_repeated_ids(self, stated: np.ndarray, synonym: np.ndarray) -> None:
         """Add a conflict of the ids whose rows have different parents."""
         rows = np.flatnonzero(self.row_taxon >= 0)
-        repeated = len(rows) - len(self.ids)
-        if not repeated:
+        if not (repeated := len(rows) - len(self.ids)):
             return
         self.notes.append(f"{repeated} rows repeat an id; the first row of each id is used")
         lowest, span = stated.min(), np.ptp(stated) + 1
         taxon, parent = np.divmod(np.unique(self.row_taxon[rows] * span + stated[rows] - lowest), span)
         starts = np.searchsorted(taxon, np.arange(len(self.ids) + 1))
-        several = np.flatnonzero((np.diff(starts) > 1) & ~synonym).tolist()
-        under = [" and ".join(self._describe_parent(p) for p in (parent[starts[t] : starts[t + 1]] + lowest).tolist()) for t in several]
-        texts = tuple(f"{self._describe(t)} is under {text}" for t, text in zip(several, under, strict=True))
-        self.conflicts.append(Conflict("id(s) with two parents", tuple((t,) for t in several), texts, "keep one row of each id"))
+        cases = []
+        for t in np.flatnonzero((np.diff(starts) > 1) & ~synonym).tolist():
+            parents = [self._describe(p) for p in (parent[starts[t] : starts[t + 1]] + lowest).tolist()]
+            cases.append(((t,), f"{self._describe(t)} is under {' and '.join(parents)}"))
+        self.conflicts.append(Conflict("id(s) with two parents", cases, "keep one row of each id"))
 
     def _check_absent_parents(self, stated: np.ndarray, parent: np.ndarray, synonym: np.ndarray) -> None:
         """Add a conflict of the taxa whose stated parent is not in the table."""
         missing = np.flatnonzero((stated < NONE) & ~synonym)
         order = missing[np.argsort(stated[missing], kind="stable")]
         children = [group.tolist() for group in np.split(order, np.flatnonzero(np.diff(stated[order])) + 1) if len(group)]
-        texts = []
+        cases = []
         for group in children:
             instead = f", placed under {self._describe(int(parent[group[0]]))}" if parent[group[0]] >= 0 else ""
-            texts.append(f"{self.absent_ids[-2 - int(stated[group[0]])]}, of {', '.join(self._describe(t) for t in group[:3])}{instead}")
-        self.conflicts.append(Conflict("parent(s) not in the table", tuple(tuple(group) for group in children), tuple(texts)))
+            missing_id = self.absent_ids[-2 - int(stated[group[0]])]
+            cases.append((group, f"{missing_id}, of {', '.join(self._describe(t) for t in group[:3])}{instead}"))
+        self.conflicts.append(Conflict("parent(s) not in the table", cases))
 
-    def _describe_parent(self, reference: int) -> str:
+    def _describe(self, reference: int) -> str:
         if reference >= 0:
-            return self._describe(reference)
+            return f"{self.ids[reference]} {self.names[reference]!r}"
         return "no parent" if reference == NONE else f"{self.absent_ids[-2 - reference]} (not in the table)"
-
-    def _describe(self, taxon: int) -> str:
-        return f"{self.ids[taxon]} {self.names[taxon]!r}"
 
     def _describe_cycle(self, cycle: list[int]) -> str:
         more = f", with {len(cycle) - LONGEST_CYCLE} more before the last" if len(cycle) > LONGEST_CYCLE else ""

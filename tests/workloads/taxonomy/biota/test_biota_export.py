@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from linnaeus.workloads.taxonomy.biota import build_source
-from linnaeus.workloads.taxonomy.biota.__main__ import main
-from linnaeus.workloads.taxonomy.biota.export import export
+from linnaeus.workloads.taxonomy.biota.__main__ import export, main
 from linnaeus.workloads.taxonomy.biota.oracle import CONDITIONS
 
 

@@ -21,11 +21,6 @@ def test_a_photograph_does_not_depend_on_its_batch(size):
     assert not np.array_equal(render(1, samples, size), together)
 
 
-def test_individuals_of_a_species_all_differ(drawn):
-    common = np.flatnonzero(drawn.species == drawn.world.prior.argmax())[:40]
-    assert len({p.tobytes() for p in render(0, common, 24)}) == 40
-
-
 def test_cryptic_species_look_the_same_and_other_species_do_not():
     world = build_world(0)
     a, b = np.flatnonzero(world.form == world.form[np.flatnonzero(np.array(world.cryptic_size) == 2)[0]])

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_name
-from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day
+from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_name, day_of_year, hour_of_day
 from linnaeus.workloads.taxonomy.manifest.table import read_table
 
 COLUMNS = {"latitude": "lat", "longitude": "lon", "uncertainty": "unc", "date": "date", "time": "time", "elevation": "elev"}

@@ -8,11 +8,11 @@ import pytest
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest import build_source
+from linnaeus.workloads.taxonomy.dataset_record import load_dataset_metadata
+from linnaeus.workloads.taxonomy.manifest.columns import tree_ranks
 from linnaeus.workloads.taxonomy.manifest.taxa import cycles, depths
-from linnaeus.workloads.taxonomy.manifest.taxon_ranks import tree_ranks
 from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
-from tests.runs import run_path, start
+from tests.runs import TINY, run_path, start
 from tests.workloads.taxonomy.trees import is_path
 
 TAXA = [  # id, parent, rank, name; 007 is not 7
@@ -32,19 +32,19 @@ TAXA = [  # id, parent, rank, name; 007 is not 7
     ("31", "c", "species", "Rosa canina"),
     ("sub", "31", "subspecies", "Rosa canina hispida"),
 ]
-IDS = ["7", "007", "b0e2-4a", "31", "22", "12", "sub", "c", "21", "P"]
-EXPECTED = [  # kingdom, family, genus, species
-    ("Plantae", "Lamiaceae", "Prunella", "Prunella vulgaris"),
-    ("Animalia", "Prunellidae", "Prunella", "Prunella modularis"),
-    ("Plantae", "Rosaceae", "Rosa", '"Rosa" "Peace"'),
-    ("Plantae", "Rosaceae", "Rosa", "Rosa canina"),
-    ("Plantae", "Rosaceae", "Rosa", None),
-    ("Plantae", "Rosaceae", None, None),
-    ("Plantae", "Rosaceae", "Rosa", "Rosa canina"),
-    ("Plantae", "Rosaceae", "Rosa", None),
-    ("Animalia", "Prunellidae", "Prunella", None),
-    ("Plantae", None, None, None),
-]
+LABELS = {  # id -> kingdom, family, genus, species
+    "7": ("Plantae", "Lamiaceae", "Prunella", "Prunella vulgaris"),
+    "007": ("Animalia", "Prunellidae", "Prunella", "Prunella modularis"),
+    "b0e2-4a": ("Plantae", "Rosaceae", "Rosa", '"Rosa" "Peace"'),
+    "31": ("Plantae", "Rosaceae", "Rosa", "Rosa canina"),
+    "22": ("Plantae", "Rosaceae", "Rosa", None),
+    "12": ("Plantae", "Rosaceae", None, None),
+    "sub": ("Plantae", "Rosaceae", "Rosa", "Rosa canina"),
+    "c": ("Plantae", "Rosaceae", "Rosa", None),
+    "21": ("Animalia", "Prunellidae", "Prunella", None),
+    "P": ("Plantae", None, None, None),
+}
+IDS, EXPECTED = list(LABELS), list(LABELS.values())
 LEVEL = {"kingdom": 70, "family": 30, "tribe": 25, "genus": 20, "species": 10, "subspecies": 5, "clade": 11}
 
 
@@ -93,15 +93,18 @@ FORMATS = {
 
 
 @pytest.fixture
-def build(tmp_path, write_manifest, manifest_config):
+def build(tmp_path, build_rows):
     """Return a function that builds the source of a manifest with the given ids, four rows each, and a table of taxa."""
 
     def make(table=TAXA, ids=IDS, **keys):
         table = table if not isinstance(table, list) else write_plain(tmp_path / "taxa.csv", table)
-        rows = [{"path": f"{i}.png", "taxon": taxon} for i, taxon in enumerate([t for t in ids for _ in range(4)])]
-        return build_source(manifest_config(write_manifest(rows), taxonomy=str(table), taxon_column="taxon", **keys))
+        return build_rows(id_rows(ids), taxonomy=str(table), taxon_column="taxon", **keys)
 
     return make
+
+
+def id_rows(ids):
+    return [{"path": f"{i}.png", "taxon": taxon} for i, taxon in enumerate(np.repeat(ids, 4).tolist())]
 
 
 def noted(source, *parts):
@@ -110,10 +113,8 @@ def noted(source, *parts):
 
 def names(source):
     """Return row number -> names, with None for null labels."""
-    found = [
-        tuple(source.tree.names[r][c] if c >= 0 else None for r, c in enumerate(label)) for label in source.labels.tolist()
-    ]  # a list: names are compared in order
-    return dict(zip([int(p.removesuffix(".png")) for p in source.ids.tolist()], found, strict=True))
+    taxa = [tuple(names[c] if c >= 0 else None for names, c in zip(source.tree.names, row)) for row in source.labels.tolist()]
+    return {int(path.removesuffix(".png")): row for path, row in zip(source.ids.tolist(), taxa, strict=True)}
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -124,18 +125,13 @@ def test_every_format_has_the_same_labels_at_every_rank(kind, build, tmp_path):
     assert is_path(source.tree, source.labels).all()
     assert noted(source, "rows labelled down to kingdom 4, family 4, genus 12, species 20")
     assert noted(source, "genus: 1 name(s) under several parents, kept apart", "Prunella (4 rows)")
-    assert source.tree.keys[3] == tuple(
-        dict(zip([n for *_, n in EXPECTED], IDS, strict=True))[n].replace("sub", "31") for n in source.tree.names[3]
-    )
+    id_of = {name: i for i, _, rank, name in TAXA if rank == "species"}
+    assert source.tree.keys[3] == tuple(id_of[name] for name in source.tree.names[3])
 
 
-def test_labels_by_id_equal_labels_by_name(build, write_manifest, manifest_config):
+def test_labels_by_id_equal_labels_by_name(build, build_rows):
     by_id = build()
-    rows = [
-        {"path": path} | {rank: name or "" for rank, name in zip(by_id.tree.ranks, EXPECTED[i // 4], strict=True)}
-        for i, path in enumerate(f"{i}.png" for i in range(40))
-    ]
-    by_name = build_source(manifest_config(write_manifest(rows)))
+    by_name = build_rows([{"path": f"{i}.png"} | dict(zip(by_id.tree.ranks, EXPECTED[i // 4], strict=True)) for i in range(40)])
     assert by_name.tree.fingerprint() == by_id.tree.fingerprint() and by_name.fingerprint == by_id.fingerprint
 
 
@@ -163,14 +159,12 @@ def test_unknown_ids_are_counted_and_listed_up_to_a_limit(build):
     ids = [*IDS * 2, "99"]
     source = build(ids=ids, max_bad_fraction=0.05)
     assert source.excluded == {"a 'taxon' that is not in the table of taxa ('99' (4 rows))": 4} and len(source.labels) == 80
-    with pytest.raises(
-        ConfigError, match=r"^data.max_bad_fraction: 4 of 84 rows have a 'taxon' .* 'taxa.csv', more than 0.01: '99' \(4 rows\)"
-    ):
+    message = r"^data.max_bad_fraction: 4 of 84 rows have a 'taxon' .* 'taxa.csv', more than 0.01: '99' \(4 rows\)"
+    with pytest.raises(ConfigError, match=message):
         build(ids=ids)
     with pytest.raises(ConfigError, match=r"'7.0' \(4 rows\); '7' is in it; check data.taxon_column"):
         build(ids=["7.0", "007"])
-    empty = build(ids=[*IDS, ""], max_bad_fraction=0)
-    assert empty.excluded == {"no 'taxon'": 4}
+    assert build(ids=[*IDS, ""], max_bad_fraction=0).excluded == {"no 'taxon'": 4}
 
 
 CONFLICTS = {
@@ -209,9 +203,8 @@ def test_contradicting_ancestries(build, tmp_path):
     table = write_ancestry(tmp_path / "taxa.tsv")
     text = table.read_text().replace("P/12/t/22/c\t10.0", "P/10/t/22/c\t10.0")  # the ancestry of 31 has t under 10
     table.write_text(text)
-    with pytest.raises(
-        ConfigError, match=r"1 id\(s\) with two parents: t 'Roseae' is under 12 in its own ancestry, 10 in that of others \(20 rows\)"
-    ):
+    message = r"1 id\(s\) with two parents: t 'Roseae' is under 12 in its own ancestry, 10 in that of others \(20 rows\)"
+    with pytest.raises(ConfigError, match=message):
         build(table)
     assert noted(build(table, ids=["7", "007", "12"]), "t 'Roseae' is under 12", "(0 rows)")
 
@@ -254,30 +247,21 @@ def test_homonyms_stay_distinct_if_they_differ_only_at_ranks_that_are_not_read(b
 
 def test_synonyms_become_their_accepted_taxon(build, tmp_path):
     rows = [(*taxon, "") for taxon in TAXA]
-    rows += [
+    chain = [
         ("s1", "20", "species", "Rosa lutetiana", "s2"),
         ("s2", "0", "species", "Rosa dumalis", "31"),
         ("s3", "22", "species", "R", "99"),
-        ("s1", "0", "species", "Rosa lutetiana", "s2"),
-        ("under", "s1", "subspecies", "Rosa dumalis alba", ""),
     ]
-    table = write_plain(
-        tmp_path / "synonyms.csv", rows, ("taxonID", "parentNameUsageID", "taxonRank", "scientificName", "acceptedNameUsageID")
-    )
-    source = build(table, [*IDS, "s1", "s3", "under"])
+    chain += [("s1", "0", "species", "Rosa lutetiana", "s2"), ("under", "s1", "subspecies", "Rosa dumalis alba", "")]
+    header = ("taxonID", "parentNameUsageID", "taxonRank", "scientificName", "acceptedNameUsageID")
+    source = build(write_plain(tmp_path / "synonyms.csv", rows + chain, header), [*IDS, "s1", "s3", "under"])
     assert not noted(source, "two parents") and not noted(source, "not in the table: 0")
     assert names(source)[40] == names(source)[48] == EXPECTED[3] and names(source)[44] == (*EXPECTED[4][:3], "R")
     assert noted(source, "4 rows have a synonym") and noted(source, "1 synonyms of taxa that are not in the table are kept as taxa")
-    loop = [
-        *rows[: len(TAXA)],
-        ("s1", "22", "species", "S1", "s2"),
-        ("s2", "22", "species", "S2", "s1"),
-        ("s3", "22", "species", "S3", "s1"),
-    ]
-    source = build(write_plain(table, loop, ("id", "parent", "rank", "name", "accepted_id")), [*IDS, "s1", "s2"])
-    assert [names(source)[i][3] for i in (40, 44)] == ["S1", "S2"] and noted(
-        source, "synonyms in endless chains of synonyms are kept as taxa"
-    )
+    rows += [(f"s{i}", "22", "species", f"S{i}", f"s{other}") for i, other in ((1, 2), (2, 1), (3, 1))]
+    source = build(write_plain(tmp_path / "loop.csv", rows, ("id", "parent", "rank", "name", "accepted_id")), [*IDS, "s1", "s2"])
+    assert [names(source)[i][3] for i in (40, 44)] == ["S1", "S2"]
+    assert noted(source, "synonyms in endless chains of synonyms are kept as taxa")
 
 
 def test_missing_and_undetermined_names(build):
@@ -322,22 +306,21 @@ def test_tables_without_a_required_column(header, message, tmp_path):
         read_taxa(tmp_path / "absent.csv")
 
 
+BOTH = {"taxonomy": "taxa.csv", "taxon_column": "taxon"}
+
+
 @pytest.mark.parametrize(
     "keys, message",
     [
         ({"taxonomy": "taxa.csv"}, "data.taxonomy and data.taxon_column must be set together"),
         ({"taxon_column": "taxon"}, "data.taxonomy and data.taxon_column must be set together"),
-        ({"taxonomy": "taxa.csv", "taxon_column": "taxon", "rank_columns": {"genus": "taxon"}}, "data.rank_columns and data.taxonomy"),
-        (
-            {"taxonomy": "taxa.csv", "taxon_column": "taxo"},
-            "data.taxon_column: the manifest does not have a column 'taxo' (did you mean 'taxon'?)",
-        ),
+        (BOTH | {"rank_columns": {"genus": "taxon"}}, "data.rank_columns and data.taxonomy"),
+        (BOTH | {"taxon_column": "taxo"}, r"data.taxon_column: the manifest does not have a column 'taxo' \(did you mean 'taxon'\?\)"),
     ],
 )
-def test_keys_that_do_not_fit_together(keys, message, write_manifest, manifest_config):
-    with pytest.raises(ConfigError) as error:
-        build_source(manifest_config(write_manifest([{"path": "a.png", "taxon": "7"}]), **keys))
-    assert message in str(error.value)
+def test_keys_that_do_not_fit_together(keys, message, build_rows):
+    with pytest.raises(ConfigError, match=message):
+        build_rows([{"path": "a.png", "taxon": "7"}], **keys)
 
 
 def test_depths_and_cycles_agree_with_a_walk():
@@ -348,30 +331,19 @@ def test_depths_and_cycles_agree_with_a_walk():
         for i in range(1, 50):
             walked.append(walked[forest[i]] + 1 if forest[i] >= 0 else 0)
         assert depths(forest).tolist() == walked and cycles(forest) == []
-        parent = rng.integers(-1, 50, 50)
-        on_cycle = {i for i in range(50) if returns(parent, i)}
+        parent, on_cycle = rng.integers(-1, 50, 50), set(range(50))
+        for _ in range(50):
+            on_cycle = {int(parent[i]) for i in on_cycle} - {-1}
         found = cycles(parent)
         assert {t for cycle in found for t in cycle} == on_cycle and all(cycle[0] == min(cycle) for cycle in found)
         assert all(parent[a] == b for cycle in found for a, b in zip(cycle, [*cycle[1:], cycle[0]], strict=True))
 
 
-def returns(parent, start):
-    at = parent[start]
-    for _ in range(len(parent)):
-        if at < 0 or at == start:
-            break
-        at = parent[at]
-    return at == start
-
-
 def test_a_run_with_labels_at_mixed_ranks(tmp_path, write_manifest):
-    table = write_ancestry(tmp_path / "taxa.tsv")
-    manifest = write_manifest([{"path": f"{i}.png", "taxon": taxon} for i, taxon in enumerate([t for t in IDS for _ in range(4)])])
-    run = ["trainer.threads=1", "trainer.num_workers=0", "trainer.device=cpu", "trainer.global_batch_size=16", "trainer.micro_batch_size=8"]
-    run += ["trainer.length=4steps", "schedule.log=[1steps]", "schedule.validate=[100%]", "schedule.checkpoint=[]", "logger.report=false"]
-    run += ["logger.console=quiet", "model.size=micro", f"run.root={tmp_path / 'runs'}", "run.name=run", "augment=none"]
-    data = ["data=manifest", f"data.path={manifest}", f"data.taxonomy={table}", "data.taxon_column=taxon", "data.image_size=16"]
-    config = compose([*data, "data.components=[]", *run])
+    data = ["data=manifest", f"data.path={write_manifest(id_rows(IDS))}", f"data.taxonomy={write_ancestry(tmp_path / 'taxa.tsv')}"]
+    data += ["data.taxon_column=taxon", "data.image_size=16", "data.components=[]", "model.size=micro", "augment=none"]
+    short = ["trainer.global_batch_size=16", "trainer.length=4steps", "schedule.validate=[100%]"]
+    config = compose([*data, *TINY, *short, f"run.root={tmp_path / 'runs'}", "run.name=run"])
     assert start(config) == 0
     tree, facts = (json.loads((run_path(config) / name).read_text()) for name in ("taxonomy.json", "dataset.json"))
     assert tree["keys"][0] == ["A", "P"] and tree["ranks"] == ["kingdom", "family", "genus", "species"]
@@ -379,30 +351,3 @@ def test_a_run_with_labels_at_mixed_ranks(tmp_path, write_manifest):
     rows = [json.loads(line) for line in (run_path(config) / "metrics.jsonl").read_text().splitlines()]
     losses = [value for row in rows for key, value in row.items() if key.endswith("loss")]
     assert len(losses) > 8 and np.isfinite(losses).all()
-
-
-def test_real_photographs_by_id_equal_those_by_name(shared_data, manifest_config, tmp_path):
-    """plants480 with a table of taxa built from its own columns, with new ids for all sixteen species."""
-    manifest = shared_data("plants480/manifest.csv")
-    with manifest.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    ranks = ("kingdom", "phylum", "class", "order", "family", "genus", "species")
-    number, taxa = {}, []
-    for row in rows:
-        above = ""
-        for rank in ranks:
-            path = (*(row[r] for r in ranks[: ranks.index(rank) + 1]),)
-            if path not in number:
-                number[path] = f"{len(number):05d}"
-                taxa.append((number[path], above, rank, row[rank]))
-            above = number[path]
-        row["id"] = above
-    with (tmp_path / "manifest.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, ("path", "id"), extrasaction="ignore")
-        table.writeheader()
-        table.writerows(rows)
-    keys = {"root": str(manifest.parent), "taxonomy": str(write_plain(tmp_path / "taxa.csv", taxa)), "taxon_column": "id"}
-    by_id = build_source(manifest_config(tmp_path / "manifest.csv", **keys))
-    by_name = build_source(manifest_config(manifest))
-    assert by_id.fingerprint == by_name.fingerprint and by_id.tree.sizes[-1] == 16 and not by_id.excluded
-    assert {i: name for i, _, rank, name in taxa if rank == "species"} == dict(zip(by_id.tree.keys[-1], by_id.tree.names[-1], strict=True))

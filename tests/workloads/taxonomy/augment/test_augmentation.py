@@ -18,17 +18,8 @@ from linnaeus.workloads.taxonomy.config import AugmentConfig
 CONF = Path(__file__).resolve().parents[4] / "conf/augment"
 STANDARD = AugmentConfig(**yaml.safe_load((CONF / "standard.yaml").read_text()))
 NONE = AugmentConfig(**yaml.safe_load((CONF / "none.yaml").read_text()))
-FULL = dataclasses.replace(
-    STANDARD,
-    crop_scale=[0.3, 1.0],
-    horizontal_flip=0.5,
-    vertical_flip=0.3,
-    brightness=0.4,
-    contrast=0.4,
-    saturation=0.4,
-    hue=0.1,
-    erasing=0.4,
-)
+COLOURS = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
+FULL = dataclasses.replace(STANDARD, crop_scale=[0.3, 1.0], horizontal_flip=0.5, vertical_flip=0.3, erasing=0.4, **COLOURS)
 
 
 def keys(count, seed=3, epoch=0, first=0):

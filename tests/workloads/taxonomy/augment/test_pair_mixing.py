@@ -63,29 +63,11 @@ def test_components_come_whole_from_one_sample():
     assert abs(both.mean() - 0.5) < 0.02
 
 
-def test_draws_are_keyed_by_slot_and_independent_of_the_batch():
-    mixing, present = PairMixing(STANDARD, 5, SIZE), np.ones((16, 3), bool)
-    args = np.zeros(16, int), np.arange(16), np.full(16, 0.7), np.ones(16, bool), present
-    whole = mixing.draw(*args)
-    for cut in (2, 4, 8):
-        parts = [mixing.draw(*(a[i : i + cut] for a in args)) for i in range(0, 16, cut)]
-        for field in ("share", "box", "pick", "mixed"):
-            assert np.array_equal(np.concatenate([getattr(p, field) for p in parts]), getattr(whole, field))
-    for seed, epoch in ((6, 0), (5, 1)):
-        assert not np.array_equal(draw(count=16, seed=seed, epoch=epoch)[0].share, draw(count=16)[0].share)
-
-
 def test_golden_draws():
     """Changes with the hash, the stream or the order of the draws; the mixing of every run then changes too."""
     drawn, _ = draw(count=64, probability=0.7, present=np.ones((64, 3), bool), seed=11, epoch=2)
     text = repr([drawn.share.round(5).tolist(), drawn.box.tolist(), drawn.pick.tolist()])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "8a691831745d3c9b"
-
-
-def test_pairs_that_are_not_allowed_are_not_mixed():
-    allowed = np.arange(40) // 2 % 2 == 0
-    drawn, _ = draw(count=40, allowed=allowed)
-    assert np.array_equal(drawn.mixed, allowed)
 
 
 def batch_of(count=12, seed=0, probability=0.8):

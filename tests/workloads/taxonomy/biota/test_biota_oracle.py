@@ -7,7 +7,7 @@ import pytest
 
 from linnaeus.workloads.taxonomy.biota import ceilings
 from linnaeus.workloads.taxonomy.biota.individuals import MISSING, build_distributions, log_densities
-from linnaeus.workloads.taxonomy.biota.oracle import COMPONENTS, CONDITIONS, expected_accuracy, format_ceilings, posteriors, sum_to_rank
+from linnaeus.workloads.taxonomy.biota.oracle import COMPONENTS, CONDITIONS, format_ceilings, posteriors, sum_to_rank
 from linnaeus.workloads.taxonomy.biota.world import build_world
 from linnaeus.workloads.taxonomy.observations import Metadata
 
@@ -71,21 +71,6 @@ def test_posteriors_are_distributions_within_the_form_and_worse_predictors_score
     assert ((cryptic > 0.5) & (cryptic < 0.95)).mean() > 0.15
     prior = np.where(world.form == world.form[species[0]], world.prior, 0)
     np.testing.assert_allclose(posteriors(world, world.form[species], densities, COMPONENTS)[0], prior / prior.sum())
-
-
-def test_each_decision_rule_is_best_for_its_own_measure():
-    rng = np.random.default_rng(0)
-    posterior = rng.dirichlet(np.full(5, 0.3), 4000)
-    prior = posterior.mean(axis=0) * np.array([3, 1, 1, 0.5, 0.2])
-    prior /= prior.sum()
-    posterior = posterior * prior
-    posterior /= posterior.sum(axis=1, keepdims=True)
-    best = expected_accuracy(posterior, posterior.mean(axis=0))
-    top = posterior.argmax(axis=1)
-    macro_of_top = (np.bincount(top, posterior.max(axis=1), 5) / posterior.sum(axis=0)).mean()
-    assert best["macro"] > macro_of_top + 0.01
-    balanced = (posterior / posterior.mean(axis=0)).argmax(axis=1)
-    assert best["top1"] > posterior[np.arange(4000), balanced].mean() + 0.005
 
 
 def test_masking_lowers_the_ceilings():

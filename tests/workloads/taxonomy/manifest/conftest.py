@@ -26,19 +26,6 @@ def manifest_config():
 
 
 @pytest.fixture
-def shared_data():
-    """Return a function from a name to a path in the folder of real data. It skips the test if the path does not exist."""
-
-    def find(name):
-        path = ROOT / "../shared/data" / name
-        if not path.exists():
-            pytest.skip(f"needs the real data in {path}")
-        return path
-
-    return find
-
-
-@pytest.fixture
 def write_manifest(tmp_path):
     """Return a function that writes rows (dicts) as CSV, and a small photograph for each path."""
 

@@ -12,16 +12,13 @@ from linnaeus.workloads.taxonomy.manifest.table import read_table
 COLUMNS = {"latitude": "lat", "longitude": "lon", "uncertainty": "unc", "date": "date", "time": "time", "elevation": "elev"}
 
 
-def config(columns, elevation_missing=None):
-    return SimpleNamespace(**{f"{name}_column": column for name, column in columns.items()}, elevation_missing=elevation_missing)
-
-
 def cleaned(tmp_path, lines, elevation_missing=None, delimiter=","):
     text = "\n".join(delimiter.join(line) for line in [["path", "lat", "lon", "unc", "date", "time", "elev"], *lines])
     (tmp_path / "m.csv").write_text(text + "\n")
     table = read_table(tmp_path / "m.csv", lambda header: header)
     tally = Tally(table.columns["path"].text())
-    return clean_metadata(table, config(COLUMNS, elevation_missing), tally), tally
+    config = SimpleNamespace(**{f"{name}_column": column for name, column in COLUMNS.items()}, elevation_missing=elevation_missing)
+    return clean_metadata(table, config, tally), tally
 
 
 def row(lat="10", lon="20", unc="30", date="2021-07-02", time="12:30", elev="40"):
@@ -30,47 +27,50 @@ def row(lat="10", lon="20", unc="30", date="2021-07-02", time="12:30", elev="40"
 
 def test_a_valid_row_is_not_changed(tmp_path):
     metadata, tally = cleaned(tmp_path, [row()])
-    values = [getattr(metadata, name)[0] for name in ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")]
+    values = [getattr(metadata, name)[0] for name in QUANTITIES]
     np.testing.assert_allclose(values, [10, 20, 30, 182 / 365, 12.5, 40], rtol=1e-6)
     assert tally.counts == {} and metadata.latitude.dtype == np.float32
 
 
+PLACE, QUANTITIES = {"latitude", "longitude", "uncertainty"}, ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
+MISSING = {"lat": PLACE, "lon": PLACE, "unc": {"uncertainty"}, "date": {"day"}, "time": {"hour"}, "elev": {"elevation"}}
+
+
 @pytest.mark.parametrize(
-    ("cells", "missing", "reason"),
+    ("column", "cells", "reason"),
     [
-        ({"lat": "90.01"}, {"latitude", "longitude", "uncertainty"}, "latitude outside"),
-        ({"lon": "-180.5"}, {"latitude", "longitude", "uncertainty"}, "longitude outside"),
-        ({"lat": "0", "lon": "0.0"}, {"latitude", "longitude", "uncertainty"}, "suspicious"),
-        ({"lat": "north"}, {"latitude", "longitude", "uncertainty"}, "latitude: not a number"),
-        ({"lat": "inf"}, {"latitude", "longitude", "uncertainty"}, "latitude: not a number"),
-        ({"lat": "1_0"}, {"latitude", "longitude", "uncertainty"}, "latitude: not a number"),
-        ({"unc": "-80"}, {"uncertainty"}, "negative uncertainty"),
-        ({"unc": "106807033"}, {"uncertainty"}, "beyond half the Earth"),
-        ({"date": "2021-02-30"}, {"day"}, "impossible date"),
-        ({"date": "2021-04"}, {"day"}, "no day"),
-        ({"date": "2021"}, {"day"}, "no month"),
-        ({"date": "27/04/2021"}, {"day"}, "date: not a date"),
-        ({"date": "2021-01-01/2021-06-01"}, {"day"}, "longer than a month"),
-        ({"time": "25:00"}, {"hour"}, "impossible time"),
-        ({"time": "noon"}, {"hour"}, "time: not a time"),
-        ({"time": "12:00:00Z"}, {"hour"}, "UTC"),
-        ({"elev": "12000"}, {"elevation"}, "impossible elevation"),
-        ({"elev": "1200 m"}, {"elevation"}, "elevation: not a number"),
-        ({"elev": "0.0"}, {"elevation"}, "elevation of 0"),
-        ({"lat": ""}, {"latitude", "longitude", "uncertainty"}, None),
-        ({"elev": "NA", "date": "null", "time": "NaN", "unc": "unknown"}, {"elevation", "day", "hour", "uncertainty"}, None),
-        ({"lat": "0", "lon": "0.5"}, set(), None),
-        ({"elev": "-3"}, set(), None),
+        ("lat", ["90.01", "-91"], "latitude outside"),
+        ("lat", ["north", "inf", "1_0"], "latitude: not a number"),
+        ("lon", ["-180.5"], "longitude outside"),
+        ("unc", ["-80"], "negative uncertainty"),
+        ("unc", ["106807033"], "beyond half the Earth"),
+        ("date", ["2021-02-30"], "impossible date"),
+        ("date", ["2021-04"], "no day"),
+        ("date", ["2021"], "no month"),
+        ("date", ["27/04/2021"], "date: not a date"),
+        ("date", ["2021-01-01/2021-06-01"], "longer than a month"),
+        ("time", ["25:00"], "impossible time"),
+        ("time", ["noon"], "time: not a time"),
+        ("time", ["12:00:00Z"], "UTC"),
+        ("elev", ["12000"], "impossible elevation"),
+        ("elev", ["1200 m"], "elevation: not a number"),
+        ("elev", ["0.0"], "elevation of 0"),
     ],
 )
-def test_impossible_cells_are_missing_and_counted(tmp_path, cells, missing, reason):
-    metadata, tally = cleaned(tmp_path, [row(**cells), row()], elevation_missing=0.0)
-    names = ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
-    assert {name for name in names if np.isnan(getattr(metadata, name)[0])} == missing
-    assert not any(np.isnan(getattr(metadata, name)[1]) for name in names)
-    assert len(tally.counts) == (reason is not None)
-    if reason:
-        assert reason in next(iter(tally.counts)) and list(tally.counts.values()) == [1] and "first x.jpg" in tally.notes()[0]
+def test_impossible_cells_are_missing_and_counted(tmp_path, column, cells, reason):
+    metadata, tally = cleaned(tmp_path, [*(row(**{column: cell}) for cell in cells), row()], elevation_missing=0.0)
+    for name in QUANTITIES:
+        assert np.isnan(getattr(metadata, name)).tolist() == [name in MISSING[column]] * len(cells) + [False]
+    assert list(tally.counts.values()) == [len(cells)] and reason in next(iter(tally.counts)) and "first x.jpg" in tally.notes()[0]
+
+
+def test_null_cells_are_missing_and_not_counted_and_only_coordinates_that_are_both_0_are_suspicious(tmp_path):
+    cells = [row(lat=""), row(elev="NA", date="null", time="NaN", unc="unknown"), row(lat="0", lon="0.5"), row(elev="-3")]
+    metadata, tally = cleaned(tmp_path, cells, elevation_missing=0.0)
+    missing = [{name for name in QUANTITIES if np.isnan(getattr(metadata, name)[i])} for i in range(4)]
+    assert missing == [PLACE, {"elevation", "day", "hour", "uncertainty"}, set(), set()] and not tally.counts
+    metadata, tally = cleaned(tmp_path, [row(lat="0", lon="0.0")])
+    assert np.isnan([metadata.latitude, metadata.longitude, metadata.uncertainty]).all() and "suspicious" in next(iter(tally.counts))
 
 
 def test_zero_elevation_is_a_value_unless_set_as_missing_and_semicolon_tables_have_decimal_commas(tmp_path):
@@ -123,18 +123,3 @@ def test_names_are_cleaned():
     assert all(clean_name(cell) == "" for cell in ("Unknown", "NA", "\\N", "unidentified", "Quercus sp.", "Quercus spp"))
     names = {"  Rosa   canina ": "Rosa canina", "Wasp": "Wasp", "Nasua": "Nasua", "E\u0301chinops": "\u00c9chinops"}
     assert [clean_name(cell) for cell in names] == list(names.values())
-
-
-def test_a_real_museum_table(shared_data, tmp_path):
-    """555 oaks: latitude on 458, date on 319, elevation 0.0 means missing, every time is midnight."""
-    source = shared_data("tables/quercus_dwca/occurrence.txt")
-    names = ("decimalLatitude", "decimalLongitude", None, "eventDate", "eventTime", "minimumElevationInMeters")
-    table = read_table(source, lambda header: ["id", *filter(None, names)])
-    tally = Tally(table.columns["id"].text())
-    metadata = clean_metadata(table, config(dict(zip(COLUMNS, names)), 0.0), tally)
-    assert len(table) == 555 and table.malformed == 0
-    assert np.isfinite(metadata.latitude).sum() == 458
-    partial = sum(count for reason, count in tally.counts.items() if reason.startswith("date:"))
-    assert (np.isfinite(metadata.day).sum(), partial) == (208, 111)  # 319 rows have a date, a third of them without a day
-    assert not (metadata.elevation == 0).any() and np.nanmin(metadata.elevation) > 0
-    assert np.isnan(metadata.hour).all() and any("midnight" in reason for reason in tally.counts)

@@ -2,6 +2,7 @@
 
 import pickle
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import build_source
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from tests.workloads.taxonomy.trees import is_path
+
+PLANTS = Path(__file__).resolve().parents[5] / "shared/data/plants480/manifest.csv"
 
 
 def rows(count=40, **extra):
@@ -170,9 +173,9 @@ def test_the_fingerprint_changes_with_the_data_and_nothing_else(build_rows, writ
     assert build_rows(rows()).fingerprint != first
 
 
-def test_real_plants(shared_data, manifest_config):
-    path = shared_data("plants480/manifest.csv")
-    source = build_source(manifest_config(path, date_column="date", group_column="observation"))
+@pytest.mark.skipif(not PLANTS.exists(), reason=f"needs the real data in {PLANTS}")
+def test_real_plants(manifest_config):
+    source = build_source(manifest_config(PLANTS, date_column="date", group_column="observation"))
     assert np.isfinite(source.metadata.day).any()
     assert source.tree.ranks == ("class", "order", "family", "genus", "species") and source.tree.sizes == (4, 9, 9, 13, 16)
     assert noted(source, "left out because they have fewer than two classes: kingdom, phylum") and not source.excluded
@@ -181,7 +184,7 @@ def test_real_plants(shared_data, manifest_config):
     photographs = source.images.read(np.arange(0, 480, 40))
     assert all(p.dtype == np.uint8 and min(p.shape[:2]) == 64 and p.shape[2] == 3 for p in photographs)
     with pytest.raises(ConfigError, match="'phylum' has 1 class"):
-        build_source(manifest_config(path, ranks=["phylum", "species"]))
+        build_source(manifest_config(PLANTS, ranks=["phylum", "species"]))
 
 
 def test_weights_of_rows_are_relative_to_the_mean_of_the_training_rows(build_rows):

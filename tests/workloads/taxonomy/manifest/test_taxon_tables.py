@@ -59,18 +59,20 @@ def write_plain(path, taxa=TAXA, header=("id", "parent_id", "rank", "name")):
     return path
 
 
-def write_darwin_core(path):
-    rows = [(i, "x", parent, rank.upper(), f"{name} L., 1753", name, "accepted") for i, parent, rank, name in TAXA]
-    header = ("dwc:taxonID", "datasetID", "dwc:parentNameUsageID", "taxonRank", "scientificName", "canonicalName", "taxonomicStatus")
-    path.write_text("\n".join("\t".join(row) for row in [header, *rows]), encoding="utf-8")
+def write_lines(path, *rows):
+    path.write_text("\n".join("\t".join(row) for row in rows), encoding="utf-8")
     return path
+
+
+def write_darwin_core(path):
+    header = ("dwc:taxonID", "datasetID", "dwc:parentNameUsageID", "taxonRank", "scientificName", "canonicalName", "taxonomicStatus")
+    rows = [(i, "x", parent, rank.upper(), f"{name} L., 1753", name, "accepted") for i, parent, rank, name in TAXA]
+    return write_lines(path, header, *rows)
 
 
 def write_ancestry(path, separator="/", rank="rank"):
-    header = ("taxon_id", "ancestry", "rank_level", rank, "name", "active")
     rows = [(i, separator.join(lineage(i)), f"{LEVEL[r]:.1f}", r, name, "true") for i, _, r, name in TAXA]
-    path.write_text("\n".join("\t".join(row) for row in [header, *rows]), encoding="utf-8")
-    return path
+    return write_lines(path, ("taxon_id", "ancestry", "rank_level", rank, "name", "active"), *rows)
 
 
 def write_parquet(path):

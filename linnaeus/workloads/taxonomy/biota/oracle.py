@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.config import BiotaConfig
 
 COMPONENTS = tuple(MISSING)
-CONDITIONS: dict[str, tuple[str, ...]] = {  # name -> masked components
-    **{"with_meta": (), "without_meta": COMPONENTS},
-    **{f"mask_{name}": (name,) for name in COMPONENTS},
-}
+CONDITIONS = {"with_meta": (), "without_meta": COMPONENTS} | {f"mask_{name}": (name,) for name in COMPONENTS}  # name -> masked
 
 
 def posteriors(world: World, form: np.ndarray, densities: dict[str, np.ndarray], masked: Collection[str] = ()) -> np.ndarray:

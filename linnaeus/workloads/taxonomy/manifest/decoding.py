@@ -75,14 +75,9 @@ def _decoding_errors() -> Iterator[None]:
     try:
         yield
     except _DECODER_ERRORS as error:
-        raise NotAnImage(_reason(error)) from error
-
-
-def _reason(error: BaseException) -> str:
-    """Return the reason of a decoder error in one line of at most 200 characters."""
-    if type(error).__name__ == "UnidentifiedImageError":
-        return "not an image that Pillow reads"
-    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+        reason = (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+        unknown = type(error).__name__ == "UnidentifiedImageError"
+        raise NotAnImage("not an image that Pillow reads" if unknown else reason) from error
 
 
 def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:

@@ -123,20 +123,18 @@ def test_colour_equals_the_four_operations_in_sequence():
     rng = np.random.default_rng(1)
     images = rng.integers(90, 150, (6, 3, 8, 8)).astype(np.uint8)
     u = draws.uniform_draws(keys(6), draws.COLOUR, 4)
-    b, c, s = (0.7 + 0.6 * u[:, i] for i in range(3))
-    angle = 2 * np.pi * 0.1 * (2 * u[:, 3] - 1)
+    b, c, s = (0.7 + 0.6 * u[:, i, None, None, None] for i in range(3))
+    angle = 2 * np.pi * 0.1 * (2 * u[:, 3, None, None] - 1)
     out = images.copy()
     colour.apply_colour(out, *colour.colour_maps(u, 0.3, 0.3, 0.3, 0.1))
-    for i in range(6):
-        x = images[i].astype(np.float64) * b[i]
-        x = c[i] * x + (1 - c[i]) * np.tensordot(colour.GREY, x, 1).mean()
-        grey = np.tensordot(colour.GREY, x, 1)
-        x = s[i] * x + (1 - s[i]) * grey
-        yiq = np.tensordot(colour._YIQ, x, 1)
-        cos, sin = np.cos(angle[i]), np.sin(angle[i])
-        turned = np.stack([yiq[0], cos * yiq[1] - sin * yiq[2], sin * yiq[1] + cos * yiq[2]])
-        expected = np.tensordot(np.linalg.inv(colour._YIQ), turned, 1)
-        assert np.abs(out[i] - np.clip(expected, 0, 255)).max() <= 0.502
+    grey = lambda x: np.einsum("c,bchw->bhw", colour.GREY, x)[:, None]
+    x = images * b
+    x = c * x + (1 - c) * grey(x).mean((2, 3), keepdims=True)
+    x = s * x + (1 - s) * grey(x)
+    y, i, q = np.einsum("dc,bchw->dbhw", colour._YIQ, x)
+    turned = np.stack([y, np.cos(angle) * i - np.sin(angle) * q, np.sin(angle) * i + np.cos(angle) * q])
+    expected = np.einsum("cd,dbhw->bchw", np.linalg.inv(colour._YIQ), turned)
+    assert np.abs(out - np.clip(expected, 0, 255)).max() <= 0.502
 
 
 def test_colour_clips_and_leaves_greys_without_hue():

@@ -37,15 +37,14 @@ def test_probability_kind_and_share_are_realised():
     assert abs(blended.mean() - 0.5) < 0.03 and abs(blended.var() - 0.25 / (2 * 0.4 + 1)) < 0.015  # Beta(a, a): 1 / (4 (2a + 1))
 
 
-def test_a_method_with_alpha_0_is_not_used():
-    cut_only, _ = draw(dataclasses.replace(STANDARD, mixup_alpha=0.0), count=200)
-    assert (cut_only.box[:, 2] > cut_only.box[:, 0]).all()
+def test_an_alpha_of_0_leaves_only_the_other_method():
     blend_only, _ = draw(dataclasses.replace(STANDARD, cutmix_alpha=0.0), count=200)
     assert (blend_only.box == 0).all() and blend_only.mixed.all()
 
 
 def test_the_share_of_cutmix_is_the_exact_kept_area():
     drawn, _ = draw(dataclasses.replace(STANDARD, mixup_alpha=0.0))
+    assert (drawn.box[:, 2] > drawn.box[:, 0]).all()
     image = torch.ones(len(drawn.share), 3, SIZE, SIZE, dtype=torch.float64)
     image[1::2] = 0.0  # one sample of each pair is white, the other black
     mix_images(image, torch.from_numpy(drawn.share), torch.from_numpy(drawn.box), partner_rows(len(image), image.device))
@@ -59,8 +58,7 @@ def test_components_come_whole_from_one_sample():
     other = present[np.arange(8000) ^ 1]
     assert not drawn.pick[~other].any()  # a component the partner does not have is never taken
     assert drawn.pick[other & ~present].all()  # a component only the partner has is always taken
-    both = drawn.pick[other & present]
-    assert abs(both.mean() - 0.5) < 0.02
+    assert abs(drawn.pick[other & present].mean() - 0.5) < 0.02
 
 
 def test_golden_draws():
@@ -147,9 +145,8 @@ def test_a_validation_batch_is_not_mixed_and_hides_the_masked_components():
 
 
 def test_an_odd_last_row_is_not_mixed_and_a_batch_may_have_no_components():
-    batch = {k: v for k, v in batch_of(5, probability=0.0).items()}
-    batch |= {"present": torch.zeros(5, 0, dtype=torch.bool), "pick": torch.zeros(5, 0, dtype=torch.bool), "meta": torch.zeros(5, 0)}
-    batch.pop("mask")
+    none = torch.zeros(5, 0, dtype=torch.bool)
+    batch = batch_of(5, probability=0.0) | {"present": none, "pick": none, "mask": none, "meta": none.float()}
     out = BatchPreparation((), ())(batch)
     plain = BatchPreparation((), ())({k: batch[k] for k in ("image", "meta", "present")})
     assert torch.equal(out["image"], plain["image"]) and out["meta"].shape == (5, 0)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.biota import biota_source, build_source
-from linnaeus.workloads.taxonomy.biota.individuals import draw_metadata, species_of
 from linnaeus.workloads.taxonomy.biota.render import render
 from linnaeus.workloads.taxonomy.biota.world import GENERATOR_VERSION, build_world
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
@@ -100,17 +99,16 @@ def test_a_number_out_of_range_is_an_error_and_no_numbers_give_no_photographs(bi
             images.read(np.array(samples))
 
 
-def test_the_world_changes_only_with_a_new_version():
+def test_the_world_changes_only_with_a_new_version(drawn):
     """Golden values of generator version 1, world 0. A change that fails this test must increase GENERATOR_VERSION."""
     assert GENERATOR_VERSION == 1
-    world = build_world(0)
-    assert world.tree.names[0] == ("Galctales", "Pelmoptera", "Stictales", "Xansoptera", "Zeliformes")
-    assert hashlib.sha256(repr(world.tree.names).encode()).hexdigest()[:16] == "23c8a947354b85bd"
-    samples = np.arange(12)
-    species = species_of(world, samples)
-    assert species.tolist() == [86, 46, 3, 72, 24, 100, 51, 5, 80, 36, 118, 66]
-    metadata = draw_metadata(world, species, samples)
-    np.testing.assert_allclose(metadata.latitude[:4], [11.15951, 1.3756818, 10.216694, 2.7320714], rtol=1e-6)
-    np.testing.assert_allclose(metadata.elevation[:4], [529.02527, np.nan, np.nan, 1616.2605], rtol=1e-6)
-    means = render(0, samples[:4], 48).mean(axis=(1, 2, 3))
+    names = drawn.world.tree.names
+    assert names[0] == ("Galctales", "Pelmoptera", "Stictales", "Xansoptera", "Zeliformes")
+    assert hashlib.sha256(repr(names).encode()).hexdigest()[:16] == "23c8a947354b85bd"
+    assert drawn.species[:12].tolist() == [86, 46, 3, 72, 24, 100, 51, 5, 80, 36, 118, 66]
+    np.testing.assert_allclose(drawn.metadata.latitude[:4], [11.15951, 1.3756818, 10.216694, 2.7320714], rtol=1e-6)
+    np.testing.assert_allclose(drawn.metadata.elevation[:4], [529.02527, np.nan, np.nan, 1616.2605], rtol=1e-6)
+    traits = [np.mean(values, dtype=float) for values in vars(drawn.world.forms).values()]
+    np.testing.assert_allclose(traits, [2.02777778, 0.60603407, 0.76818578, 0.45216049, 0.49401235, 0.50990741], rtol=1e-6)
+    means = render(0, np.arange(4), 48).mean(axis=(1, 2, 3))
     np.testing.assert_allclose(means, [130.391, 60.126, 103.225, 111.527], atol=0.05)  # cosines differ by rounding between machines

@@ -209,12 +209,10 @@ def test_weights_of_rows_are_relative_to_the_mean_of_the_training_rows(build_row
     assert build_rows(table, **keys).fingerprint != source.fingerprint
 
 
-@pytest.mark.parametrize(
-    "cell, message",
-    [("-2", r"data\.weight_column: 'w' of 20\.png is -2; a weight must be at least 0"), ("0", "every training row has weight 0 in 'w'")],
-)
-def test_impossible_weights_are_an_error(cell, message, build_rows):
-    table = [row | {"w": "0"} for row in rows()]
-    table[20] |= {"w": cell}
-    with pytest.raises(ConfigError, match=message):
+def test_impossible_weights_are_an_error(build_rows):
+    table = rows(w="0")
+    with pytest.raises(ConfigError, match="every training row has weight 0 in 'w'"):
+        build_rows(table, weight_column="w")
+    table[20] |= {"w": "-2"}
+    with pytest.raises(ConfigError, match=r"data\.weight_column: 'w' of 20\.png is -2; a weight must be at least 0"):
         build_rows(table, weight_column="w")

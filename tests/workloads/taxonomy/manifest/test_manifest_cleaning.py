@@ -10,10 +10,13 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata,
 from linnaeus.workloads.taxonomy.manifest.table import read_table
 
 COLUMNS = {"latitude": "lat", "longitude": "lon", "uncertainty": "unc", "date": "date", "time": "time", "elevation": "elev"}
+QUANTITIES = ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
+PLACE = set(QUANTITIES[:3])
+MISSING = {"lat": PLACE, "lon": PLACE, "unc": {"uncertainty"}, "date": {"day"}, "time": {"hour"}, "elev": {"elevation"}}
 
 
 def cleaned(tmp_path, lines, elevation_missing=None, delimiter=","):
-    text = "\n".join(delimiter.join(line) for line in [["path", "lat", "lon", "unc", "date", "time", "elev"], *lines])
+    text = "\n".join(delimiter.join(line) for line in [["path", *COLUMNS.values()], *lines])
     (tmp_path / "m.csv").write_text(text + "\n")
     table = read_table(tmp_path / "m.csv", lambda header: header)
     tally = Tally(table.columns["path"].text())
@@ -30,10 +33,6 @@ def test_a_valid_row_is_not_changed(tmp_path):
     values = [getattr(metadata, name)[0] for name in QUANTITIES]
     np.testing.assert_allclose(values, [10, 20, 30, 182 / 365, 12.5, 40], rtol=1e-6)
     assert tally.counts == {} and metadata.latitude.dtype == np.float32
-
-
-PLACE, QUANTITIES = {"latitude", "longitude", "uncertainty"}, ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
-MISSING = {"lat": PLACE, "lon": PLACE, "unc": {"uncertainty"}, "date": {"day"}, "time": {"hour"}, "elev": {"elevation"}}
 
 
 @pytest.mark.parametrize(

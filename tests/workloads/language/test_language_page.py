@@ -14,7 +14,6 @@ import pytest
 
 import main
 from linnaeus.config.load import compose
-from linnaeus.reporting import demo
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.tokenizers import train_bpe
 from tests import runs
@@ -79,13 +78,10 @@ def special(line: str, root: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def first(folder: Path) -> Path:
     """RUN in the page: the run of its second command."""
+    assert len(TRAINING) > 10, "the commands of the page are found"
     line = next(line for line in TRAINING if "shakespeare_char_cpu" in line)
     assert main.run(compose(small(line, folder, run__experiment="first"))) == 0
     return folder / "first" / "run"
-
-
-def test_the_page_has_commands() -> None:
-    assert len(TRAINING) > 10 and len(lines("linnaeus generate")) == 1
 
 
 @pytest.mark.parametrize("number", range(len(TRAINING)))
@@ -104,8 +100,3 @@ def test_the_generate_command_prints_text(first: Path, capsys: pytest.CaptureFix
     parts = capsys.readouterr().out.split(generate_cli.SEPARATOR + "\n")[1:]
     assert len(parts) == 3 and len(set(parts)) == 3
     assert all(part.startswith("To be") and len(part) == len("To be") + 300 + 1 and set(part) <= set(TEXT) for part in parts)
-
-
-def test_the_demo_of_reports_prints_101(capsys: pytest.CaptureFixture) -> None:
-    assert demo.main(["--max-iters", "100"]) == 0
-    assert len(re.findall(r"^ *[\d.]+%  step ", capsys.readouterr().out, re.M)) == 101

@@ -103,9 +103,14 @@ def test_installed_packages_are_not_part_of_pythons_library(folder, monkeypatch)
         ({"sources": {"empty": ["blank"], "notes": ["*.md"]}}, "data.sources.empty: its 1 file in .* do not contain text"),
         ({"files": ["*.md"]}, "data.files has no effect with data.sources"),
         ({"path": "z.rst"}, "data.sources has no effect if data.path=z.rst is a file"),
+        ({"sources": None, "path": "gone"}, "data.path: gone does not exist"),
+        ({"sources": None, "files": ["*.py"]}, r"nothing in .* matches \['\*.py'\]; the folder has 9 .txt, 4 .md"),
+        ({"sources": None, "files": ["/etc/*"]}, r"data.files=\['/etc/\*'\]: .*use patterns such as"),
+        ({"sources": None, "path": None, "files": ["*.py"]}, "data.files has no effect without data.path"),
+        ({"sources": None, "path": "0.txt", "files": ["*"]}, "data.files has no effect if data.path=.*0.txt is a file"),
     ],
 )
-def test_invalid_sources_are_refused(folder, monkeypatch, change, message):
+def test_invalid_paths_and_sources_are_refused(folder, monkeypatch, change, message):
     (folder / "blank").write_text(" \n")
     monkeypatch.chdir(folder)
     with pytest.raises(ConfigError, match=message) as refused:

@@ -1,4 +1,4 @@
-"""Texts, their split, token stores, and token files of nanoGPT."""
+"""Texts, their split, and token stores."""
 
 import dataclasses
 import functools
@@ -15,12 +15,10 @@ from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import token_store
 from linnaeus.workloads.language.corpus import held_out, scan_texts
-from linnaeus.workloads.language.token_files import check_token_files, load_plain_pickle, open_token_files
 from linnaeus.workloads.language.token_store import open_store, text_store
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer, train_bpe
 
 TEXT = compose(["workload=language"]).data
-TOKENS = compose(["workload=language", "data=tokens", "data.path=x"]).data
 
 
 def text(path, **changes):
@@ -120,22 +118,6 @@ def test_a_separator_splits_a_file_into_documents(tmp_path):
     assert [t for _, t in scan_texts(text(path)).documents()] == [path.read_text()]
     with pytest.raises(ConfigError, match=r"data.separator is empty"):
         scan_texts(text(path, separator=""))
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"path": "gone"}, "data.path: gone does not exist"),
-        ({"files": ["*.py"]}, r"nothing in .* matches \['\*.py'\]; the folder has 14 .txt, 1 .md"),
-        ({"files": ["/etc/*"]}, r"data.files=\['/etc/\*'\]: .*use patterns such as"),
-        ({"path": None, "files": ["*.py"]}, "data.files has no effect without data.path"),
-        ({"path": "0.txt", "files": ["*"]}, "data.files has no effect if data.path=.*0.txt is a file"),
-    ],
-)
-def test_invalid_paths_are_refused(folder, monkeypatch, change, message):
-    monkeypatch.chdir(folder)
-    with pytest.raises(ConfigError, match=message):
-        scan_texts(dataclasses.replace(text(folder), **change))
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(folder):
@@ -343,88 +325,3 @@ def test_settings_and_tokenizers_that_do_not_fit_are_refused(folder, tmp_path, m
     (tmp_path / "open.json").write_text(json.dumps(CharacterTokenizer("document 0123456789", False).to_dict()))
     with pytest.raises(ConfigError, match=message):
         made(text(folder, **changes), tmp_path / "stores")
-
-
-# -- token files of nanoGPT ------------------------------------------------------------------------------------------------------
-
-
-def write_tokens(folder, train, validation, meta=None):
-    folder.mkdir(exist_ok=True)
-    np.array(train, dtype="<u2").tofile(folder / "train.bin")
-    np.array(validation, dtype="<u2").tofile(folder / "val.bin")
-    if meta is not None:
-        (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
-    return dataclasses.replace(TOKENS, path=str(folder))
-
-
-def letters_of(alphabet):
-    return {"vocab_size": len(alphabet), "itos": dict(enumerate(alphabet)), "stoi": {c: i for i, c in enumerate(alphabet)}}
-
-
-def test_nanogpts_layout_is_read_with_its_characters(tmp_path):
-    config = write_tokens(tmp_path, [2, 0, 1], [1, 1], letters_of("né!"))
-    found = open_token_files(config, check_token_files(config))
-    assert decoded(found.train, found.tokenizer) == "!né" and decoded(found.validation, found.tokenizer) == "éé"
-    assert (found.vocabulary_size, found.byte_lengths.tolist()) == (3, [1, 2, 1])
-    other = write_tokens(tmp_path, [2, 0, 0], [1, 1], letters_of("né!"))
-    assert open_token_files(other, check_token_files(other)).fingerprint != found.fingerprint
-
-
-def test_without_meta_pkl_the_tokens_are_gpt2s(tmp_path):
-    config = write_tokens(tmp_path, [50256, 0, 1], [1, 1])
-    found = open_token_files(config, check_token_files(config))
-    assert (found.vocabulary_size, found.tokenizer, found.byte_lengths) == (50257, None, None)
-    assert "bits per byte: unknown" in found.notes[1]
-    with pytest.raises(ConfigError, match=r"train.bin has token 50256 at 0, but the vocabulary size is 300"):
-        check_token_files(dataclasses.replace(config, vocabulary=300))
-
-
-class Evil:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
-
-
-def test_a_pickle_with_code_is_refused_and_not_executed(tmp_path):
-    config = write_tokens(tmp_path, [0, 1], [1, 1], {"itos": Evil(str(tmp_path / "evil"))})
-    with pytest.raises(ConfigError, match=r"meta.pkl is refused: it contains (posix|os).mkdir, which is not a plain value"):
-        check_token_files(config)
-    assert not (tmp_path / "evil").exists()
-    pickle.loads((tmp_path / "meta.pkl").read_bytes())
-    assert (tmp_path / "evil").exists(), "negative control: the ordinary loader runs it"
-    (tmp_path / "meta.pkl").write_bytes(b"\x80\x04.")
-    with pytest.raises(ConfigError, match=r"meta.pkl is refused"):
-        load_plain_pickle(tmp_path / "meta.pkl")
-
-
-@pytest.mark.parametrize(
-    "meta, message",
-    [
-        ([1], "has no itos"),
-        ({"itos": {0: "a", 2: "b"}}, "has no itos that maps each id to a different character"),
-        ({"itos": {0: "a", 1: "bc"}}, "has no itos that maps each id to a different character"),
-        ({"itos": {0: "a", 1: "a"}}, "has no itos that maps each id to a different character"),
-        ({"itos": {0: "a", 1: "\ud800"}}, "maps id 1 to '.ud800', which is not a character"),
-        ({"itos": {0: "a", 1: "b"}, "vocab_size": 3}, "has vocab_size 3 and 2 characters"),
-        ({"itos": {0: "a"}}, "train.bin has token 1 at 1, but the vocabulary size is 1"),
-    ],
-)
-def test_an_invalid_meta_pkl_is_refused(tmp_path, meta, message):
-    with pytest.raises(ConfigError, match=message):
-        check_token_files(write_tokens(tmp_path, [0, 1], [1, 1], meta))
-
-
-def test_invalid_token_files_are_refused(tmp_path):
-    config = write_tokens(tmp_path, [0, 1], [1, 1], letters_of("ab"))
-    with pytest.raises(ConfigError, match=r"data.vocabulary=5 has no effect"):
-        check_token_files(dataclasses.replace(config, vocabulary=5))
-    with pytest.raises(ConfigError, match=r"data.tokenizer_file has no effect"):
-        check_token_files(dataclasses.replace(config, tokenizer_file="x"))
-    (tmp_path / "val.bin").write_bytes(b"\0\0\1")
-    with pytest.raises(ConfigError, match=r"val.bin has 3 bytes, which is not a whole number of tokens"):
-        check_token_files(config)
-    (tmp_path / "val.bin").unlink()
-    with pytest.raises(ConfigError, match=r"has no val.bin"):
-        check_token_files(config)

@@ -278,18 +278,17 @@ def test_an_unfinished_store_is_not_used_and_later_deleted(folder, tmp_path, mon
 
 
 def test_two_runs_that_write_one_store_keep_the_first(folder, tmp_path, monkeypatch):
-    root, config = tmp_path / "stores", text(folder)
+    root, config, first = tmp_path / "stores", text(folder), []
     write = token_store._write_splits
 
     def slowly(*arguments):
         with monkeypatch.context() as patch:
             patch.setattr(token_store, "_write_splits", write)
-            made(config, root)
+            first.append(made(config, root).train.path.stat().st_ino)
         return write(*arguments)
 
     monkeypatch.setattr(token_store, "_write_splits", slowly)
-    found = made(config, root)
-    assert [path.name for path in root.iterdir()] == [found.train.path.parent.name]
+    assert [made(config, root).train.path.stat().st_ino] == first and len(list(root.iterdir())) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(folder, tmp_path):

@@ -98,11 +98,9 @@ def test_groups_stay_together(build_rows):
     assert noted(source, "4 groups of 'observation' are on both sides")
 
 
-def test_ranks_can_be_selected_and_have_any_name(write_manifest, build_rows, manifest_config):
-    path = write_manifest(rows())
-    assert build_source(manifest_config(path, ranks=["family", "species"])).tree.ranks == ("family", "species")
-    source = build_source(manifest_config(path, rank_columns={"clade": "family", "kind": "species"}))
-    assert source.tree.ranks == ("clade", "kind")
+def test_ranks_can_be_selected_and_have_any_name(build_rows):
+    assert build_rows(rows(), ranks=["family", "species"]).tree.ranks == ("family", "species")
+    assert build_rows(rows(), rank_columns={"clade": "family", "kind": "species"}).tree.ranks == ("clade", "kind")
     upper = [{k.capitalize() if k != "path" else k: v for k, v in row.items()} for row in rows()]
     assert build_rows(upper).tree.ranks == ("family", "genus", "species")
 

@@ -1,4 +1,4 @@
-"""Lineages as rows of integer codes: numbering of names, distinct lineages, filling of holes, conflicting names.
+"""Lineages as rows of integer codes: numbering of names, distinct lineages, filling of holes.
 
 A lineage is a row of codes, int [R], coarse to fine, -1 for null. Tables have millions of rows but few distinct lineages, so
 all work after `distinct_lineages` is small.
@@ -6,7 +6,7 @@ all work after `distinct_lineages` is small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -68,17 +68,3 @@ def _unique_name(lineages: np.ndarray, rows: np.ndarray, hole: int, finer: int) 
 def lineage_text(names: Iterable[str]) -> str:
     """Return the names joined by `|`, with `|` and backslash in a name escaped, so that distinct lineages have distinct texts."""
     return "|".join(n.replace("\\", "\\\\").replace("|", "\\|") for n in names)
-
-
-def conflicting_names(rank: str, names: Sequence[str], lineage_id: Callable[[int], str], rows: np.ndarray) -> list[str]:
-    """Return one line about names of a rank that belong to several taxa, with up to three examples and their rows; otherwise nothing."""
-    _, inverse, count = np.unique(np.asarray(names, dtype=str), return_inverse=True, return_counts=True)
-    repeated = np.flatnonzero(count > 1)
-    if not len(repeated):
-        return []
-    examples = []
-    for name in repeated[:3]:
-        taxa = np.flatnonzero(inverse == name)
-        examples.append(", ".join(f"{lineage_id(int(c))} ({rows[c]} rows)" for c in taxa[:4]))
-    more = f"; and {len(repeated) - 3} more" if len(repeated) > 3 else ""
-    return [f"{rank}: {len(repeated)} name(s) under several parents, kept apart as different taxa: {'; '.join(examples)}{more}"]

@@ -25,7 +25,9 @@ class MetadataMasking:
 
     def __init__(self, config: ScheduleConfig, components: Sequence[str], seed: int) -> None:
         """Raise `ConfigError` for a name that is not in `components` and for invalid weights."""
-        listed = config.partial_mask_whitelist or _proper_subsets(components)
+        listed: Sequence[Sequence[str]] = config.partial_mask_whitelist
+        if not listed:  # every proper subset
+            listed = [names for size in range(1, len(components)) for names in combinations(components, size)]
         weights = _weights(config, len(listed))
         rows = [component_mask(names, components, "schedule.partial_mask_whitelist") for names in listed]
         self.seed = seed
@@ -68,10 +70,6 @@ def component_mask(names: Sequence[str], components: Sequence[str], key: str) ->
 def ramp_used(ramp: RampConfig) -> bool:
     """Return True if the ramp is above 0 at any time."""
     return ramp.start > 0 or ramp.end > 0
-
-
-def _proper_subsets(components: Sequence[str]) -> list[list[str]]:
-    return [list(names) for size in range(1, len(components)) for names in combinations(components, size)]
 
 
 def _weights(config: ScheduleConfig, count: int) -> np.ndarray:

@@ -16,12 +16,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.lineages import conflicting_names, distinct_lineages, lineage_text, number_names
+from linnaeus.workloads.taxonomy.lineages import distinct_lineages, lineage_text, number_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,16 +126,8 @@ class TaxonomyTree:
         classes = np.asarray(classes, dtype=np.int64)
         return self.paths[np.where(classes >= 0, classes + self.offsets[r], -1), to]
 
-    def lineage_id(self, rank: str | int, cls: int) -> str:
-        """Return the stable name of a taxon: the names of its lineage joined by `|`, empty in holes (`Rosales|Rosaceae|Rosa`)."""
-        node, text = self.offsets[self.rank_index(rank)] + cls, ""
-        while node >= 0:
-            text = self._tail(node) + text
-            node = int(self.node_parent[node])
-        return text
-
     def lineage_ids(self, rank: str | int) -> tuple[str, ...]:
-        """Return the `lineage_id` of every class of a rank."""
+        """Return a stable name of every class of a rank: the names of its lineage joined by `|`, empty in holes (`Rosales||Rosa`)."""
         r = self.rank_index(rank)
         texts: list[str] = []
         for node, anchor in enumerate(self.node_parent[: self.offsets[r + 1]].tolist()):
@@ -201,11 +193,19 @@ class TaxonomyTree:
         return tuple(tails)
 
     def conflicts(self, labels: np.ndarray) -> list[str]:
-        """Return one line per rank that has a name under several parents, with examples and their number of rows in `labels` [N, R]."""
+        """Return one line per rank with names under several parents: up to three of them, and their number of rows in `labels` [N, R]."""
         lines = []
         for r, rank in enumerate(self.ranks):
             rows = np.bincount(labels[:, r][labels[:, r] >= 0], minlength=self.sizes[r])
-            lines += conflicting_names(rank, self.names[r], partial(self.lineage_id, r), rows)
+            _, inverse, count = np.unique(np.asarray(self.names[r], dtype=str), return_inverse=True, return_counts=True)
+            repeated = np.flatnonzero(count > 1)
+            if len(repeated):
+                ids = self.lineage_ids(r)
+                taxa = [np.flatnonzero(inverse == name)[:4].tolist() for name in repeated[:3]]
+                examples = [", ".join(f"{ids[c]} ({rows[c]} rows)" for c in same) for same in taxa]
+                more = f"; and {len(repeated) - 3} more" if len(repeated) > 3 else ""
+                start = f"{rank}: {len(repeated)} name(s) under several parents, kept apart as different taxa: "
+                lines.append(start + "; ".join(examples) + more)
         return lines
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """A slow reference of every validation metric: one sample, one taxon and one pair of taxa at a time, in Python floats.
 
-It shares no code with `linnaeus.workloads.taxonomy.metrics`, and reads only `anchor` (the nearest known ancestor) of the tree.
+It shares no code with `linnaeus.workloads.taxonomy.metrics`, and reads only the parents of the tree.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+
+from tests.workloads.taxonomy.trees import chain
 
 THRESHOLDS = [0.0] + [1 / (1 + math.exp(-(-16 + i / 4))) for i in range(129)] + [2.0]
 
@@ -17,46 +19,26 @@ def mean(values):
 
 
 class Taxa:
-    """The taxa of a tree as (rank, class); the virtual root is None."""
+    """The taxa of a tree as nodes; -1 is the virtual root."""
 
     def __init__(self, tree):
-        self.tree, self.last = tree, len(tree.ranks) - 1
-        self.parent = {}
-        for r, anchors in enumerate(tree.anchor):
-            for c, anchor in enumerate(anchors.tolist()):
-                self.parent[r, c] = self._taxon(anchor)
-        parents = set(self.parent.values())
-        self.leaves = [t for t in self.parent if t not in parents]
-        self.chains = {t: self._chain(t) for t in [*self.parent, None]}
-        self.finest = [(self.last, c) for c in range(tree.sizes[-1])]
-
-    def _taxon(self, node):
-        for r, offset in enumerate(self.tree.offsets[:-1]):
-            if offset <= node < offset + self.tree.sizes[r]:
-                return r, node - offset
-        return None
-
-    def _chain(self, taxon):
-        """Return the taxa from `taxon` up to its root."""
-        chain = []
-        while taxon is not None:
-            chain.append(taxon)
-            taxon = self.parent[taxon]
-        return chain
+        self.last, self.offsets, self.parent = len(tree.ranks) - 1, tree.offsets, tree.node_parent.tolist()
+        self.chains = {node: chain(tree, node) for node in range(-1, len(self.parent))}  # from the taxon up to its root
+        self.rank = {-1: -1} | {node: r for r in range(len(tree.ranks)) for node in range(tree.offsets[r], tree.offsets[r + 1])}
+        self.leaves = [node for node in range(len(self.parent)) if node not in self.parent]
+        self.finest = list(range(tree.offsets[-2], tree.offsets[-1]))
 
     def lca(self, a, b):
-        return next((t for t in self.chains[a] if t in self.chains[b]), None)
+        return next((t for t in self.chains[a] if t in self.chains[b]), -1)
 
     def height(self, a, b):
-        common = self.lca(a, b)
-        return self.last + 1 if common is None else self.last - common[0]
+        return self.last - self.rank[self.lca(a, b)]
 
     def leaves_below(self, taxon):
-        return len(self.leaves) if taxon is None else sum(taxon in self.chains[leaf] for leaf in self.leaves)
+        return len(self.leaves) if taxon < 0 else sum(taxon in self.chains[leaf] for leaf in self.leaves)
 
     def deepest(self, classes):
-        known = [(r, c) for r, c in enumerate(classes) if c >= 0]
-        return known[-1] if known else None
+        return max([self.offsets[r] + c for r, c in enumerate(classes) if c >= 0], default=-1)
 
 
 def reference(tree, scores, batch, training_counts):
@@ -100,16 +82,17 @@ def reference(tree, scores, batch, training_counts):
     out["severity"] = mean([height[i] for i in finest if path[i][last] != y[i][last]])
     least_risk = {i: by_risk(taxa, p[last][i]) for i in finest}
     for k in (5, 20):
-        out[f"hd{k}"] = mean([mean([taxa.height((last, c), truth[i]) for c in order[last][i][:k]]) for i in finest])
-        out[f"crm_hd{k}"] = mean([mean([taxa.height((last, c), truth[i]) for c in least_risk[i][:k]]) for i in finest])
-    risky = {i: taxa.height((last, least_risk[i][0]), truth[i]) for i in finest}
+        out[f"hd{k}"] = mean([mean([taxa.height(taxa.finest[c], truth[i]) for c in order[last][i][:k]]) for i in finest])
+        out[f"crm_hd{k}"] = mean([mean([taxa.height(taxa.finest[c], truth[i]) for c in least_risk[i][:k]]) for i in finest])
+    risky = {i: taxa.height(taxa.finest[least_risk[i][0]], truth[i]) for i in finest}
     out["crm_top1"] = mean([float(h == 0) for h in risky.values()])
     out["crm_hd1"], out["crm_severity"] = mean(risky.values()), mean([h for h in risky.values() if h])
     for name, value in (("depth", lambda t: len(taxa.chains[t])), ("info", lambda t: bits(taxa, t))):
-        found = [hierarchical(taxa, value, truth[i], predicted[i]) for i in rows if truth[i] is not None]
+        found = [hierarchical(taxa, value, truth[i], predicted[i]) for i in rows if truth[i] >= 0]
         for j, score in enumerate(("precision", "recall", "f1")):
             out[f"{name}_{score}"] = mean([f[j] for f in found])
-    confidence = {i: p[predicted[i][0]][i][predicted[i][1]] for i in finest}
+    deepest = {i: max(r for r in span if path[i][r] >= 0) for i in finest}
+    confidence = {i: p[deepest[i]][i][path[i][deepest[i]]] for i in finest}
     out["aurc"] = aurc([(confidence[i], path[i][last] != y[i][last]) for i in finest])
     out["hierarchical_aurc"] = hierarchical_aurc(taxa, [(predicted[i], truth[i], p[last][i]) for i in finest])
     return out
@@ -122,8 +105,8 @@ def _class_probabilities(log_p, size):
 
 
 def broken(taxa, path):
-    deepest = taxa.deepest(path)
-    return deepest is not None and any(path[r] != c for r, c in taxa.chains[deepest])
+    """Return True if a class differs from that of the path of the deepest one."""
+    return any(taxa.offsets[taxa.rank[t]] + path[taxa.rank[t]] != t for t in taxa.chains[taxa.deepest(path)])
 
 
 def ece(pairs):
@@ -172,9 +155,9 @@ def hierarchical_aurc(taxa, samples):
         errors = coverage = 0.0
         for predicted, truth, p in samples:
             answer = predicted
-            while answer is not None and math.fsum(q for c, q in enumerate(p) if answer in taxa.chains[taxa.last, c]) < threshold:
+            while answer >= 0 and math.fsum(q for c, q in zip(taxa.finest, p, strict=True) if answer in taxa.chains[c]) < threshold:
                 answer = taxa.parent[answer]
-            errors += answer is not None and answer not in taxa.chains[truth]
+            errors += answer >= 0 and answer not in taxa.chains[truth]
             coverage += 1 - math.log2(taxa.leaves_below(answer)) / math.log2(len(taxa.leaves))
         curve.append((coverage / len(samples), errors / len(samples)))
     return sum((a[0] - b[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(curve))

@@ -64,22 +64,19 @@ def height(tree, rank, a, b):
 def dense_target(config, tree, rank):
     """Return the target of each label, float64 [C, C]."""
     classes = tree.sizes[rank]
-    heights = [[height(tree, rank, y, c) for c in range(classes)] for y in range(classes)]
-    target = torch.zeros(classes, classes, dtype=torch.float64)
-    greatest = max(max(row) for row in heights) or 1
-    for y in range(classes):
-        for c in range(classes):
-            if isinstance(config, TaxonomicSmoothingConfig):
-                total = sum(math.exp(-config.beta * 2 * heights[y][o]) for o in range(classes) if o != y)
-                share = config.label_smoothing if classes > 1 else 0.0
-                target[y, c] = 1 - share if c == y else share * math.exp(-config.beta * 2 * heights[y][c]) / total
-            elif isinstance(config, SoftLabelsConfig):
-                total = sum(math.exp(-config.beta * h / greatest) for h in heights[y])
-                target[y, c] = math.exp(-config.beta * heights[y][c] / greatest) / total
-            else:
-                smoothing = getattr(config, "label_smoothing", 0.0)
-                target[y, c] = (1 - smoothing) * (c == y) + smoothing / classes
-    return target
+    heights = np.array([[height(tree, rank, y, c) for c in range(classes)] for y in range(classes)])
+    own = np.eye(classes)
+    if isinstance(config, TaxonomicSmoothingConfig):
+        spread = np.exp(-config.beta * 2 * heights) * (1 - own)
+        share = config.label_smoothing if classes > 1 else 0.0
+        target = (1 - share) * own + share * spread / np.maximum(spread.sum(1, keepdims=True), 1e-300)
+    elif isinstance(config, SoftLabelsConfig):
+        closeness = np.exp(-config.beta * heights / (heights.max() or 1))
+        target = closeness / closeness.sum(1, keepdims=True)
+    else:
+        smoothing = getattr(config, "label_smoothing", 0.0)
+        target = (1 - smoothing) * own + smoothing / classes
+    return torch.from_numpy(target)
 
 
 def slow_weights(config, counts):

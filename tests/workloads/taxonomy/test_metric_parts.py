@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.workloads.taxonomy.heads import linear_scores
+from linnaeus.workloads.taxonomy.heads import LinearScores
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics
-from linnaeus.workloads.taxonomy.metrics.decisions import decide, top_k
+from linnaeus.workloads.taxonomy.metrics.batch_view import decide, top_k
 from linnaeus.workloads.taxonomy.metrics.sample_record import area_under_risk_coverage
 from linnaeus.workloads.taxonomy.metrics.training_metrics import to_fixed_point
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
@@ -42,7 +42,7 @@ def test_a_confidence_on_a_bin_boundary_belongs_to_the_lower_bin():
     tree, label = TaxonomyTree.from_lineages(["rank"], np.array([["a"], ["b"]]))[0], torch.zeros(2, 1, dtype=torch.int64)
     metrics = TaxonomyMetrics(tree, CPU, [np.zeros(2)], None, 2)
     p = torch.tensor([[0.6, 0.4], [0.6 + 1e-9, 0.4 - 1e-9]], dtype=torch.float64)
-    metrics.count({"scores": linear_scores(tree, [p.log()])}, {"label": label, "weight": torch.ones(2), "sample": torch.arange(2)})
+    metrics.count({"scores": LinearScores(tree, [p.log()])}, {"label": label, "weight": torch.ones(2), "sample": torch.arange(2)})
     assert metrics.counts["calibration"][0].nonzero()[:, 0].tolist() == [8, 9]
 
 

@@ -1,4 +1,4 @@
-"""Test the dataset by position (law 1): samples do not depend on batches and workers; pairs, null labels, placeholders, bad photographs."""
+"""Test the dataset by position (law 1): samples do not depend on batches; pairs, null labels, placeholders, bad photographs."""
 
 import dataclasses
 import hashlib
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from torch.utils.data import DataLoader
 
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.data.order import epoch_order
@@ -122,28 +121,6 @@ def test_samples_do_not_depend_on_the_batch_size():
     for micro in (4, 8, 16):
         assert row_hashes(dataset(), micro) == whole
     assert row_hashes(pickle.loads(pickle.dumps(dataset())), 8) == whole  # as in a spawned worker
-
-
-def loaded(workers, policy):
-    """Return hashes of whole batches from torch's loader over two epochs with persistent workers."""
-    data, out, batches = dataset(make_config(policy=policy)), [], []
-    options = {"persistent_workers": True, "multiprocessing_context": "fork"} if workers else {}
-    loader = DataLoader(data, batch_sampler=batches, collate_fn=lambda batch: batch, num_workers=workers, **options)
-    for epoch in range(2):
-        index = indices(data, epoch)
-        batches[:] = [index[i : i + 8] for i in range(0, N, 8)]
-        for batch in loader:
-            digest = hashlib.sha256(b"".join(name.encode() + batch[name].numpy().tobytes() for name in sorted(batch)))
-            out.append(digest.hexdigest())
-    return out
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize("policy", ["none", "trivialaugment"])
-def test_batches_do_not_depend_on_the_number_of_workers(policy):
-    base = loaded(0, policy)
-    assert len(set(base)) == 2 * N // 8
-    assert loaded(1, policy) == base and loaded(3, policy) == base
 
 
 def test_augmentation_and_mixing_depend_on_the_epoch_and_masks_on_the_step():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
-from linnaeus.workloads.taxonomy.heads import build_head, linear_scores
+from linnaeus.workloads.taxonomy.heads import LinearScores, build_head
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.metric_reference import reference
@@ -56,7 +56,7 @@ def case(head="linear", kind="both", null=False, seed=0, ranks=4, dtype=torch.fl
         torch.nn.init.normal_(parameter, std=1.0, generator=g)
     scores = built(torch.randn(N, ranks, WIDTH, generator=g, dtype=dtype))
     if head == "linear":
-        scores = linear_scores(tree, [z + boost for z, boost in zip(scores.logits, agreement(tree, scores.logits), strict=True)])
+        scores = LinearScores(tree, [z + boost for z, boost in zip(scores.logits, agreement(tree, scores.logits), strict=True)])
     return tree, saved(scores), labelled(tree, saved(scores), seed)
 
 
@@ -204,7 +204,7 @@ def test_counts_are_integers_linear_in_taxa_and_samples():
 def test_large_trees_are_processed_a_few_samples_at_a_time(monkeypatch):
     given = case("linear", "both", seed=5)
     plain = run(*given)
-    monkeypatch.setattr("linnaeus.workloads.taxonomy.metrics.decisions.WORKSPACE", 3 * given[0].offsets[-1] + 20)
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.metrics.batch_view.WORKSPACE", 3 * given[0].offsets[-1] + 20)
     assert np.array_equal(list(run(*given).values()), list(plain.values()), equal_nan=True)
 
 
@@ -238,7 +238,7 @@ def test_an_empty_batch():
 def test_a_tree_of_one_class():
     """Accuracies are 1 and distances 0; severity and information are not defined."""
     tree, _ = TaxonomyTree.from_lineages(("a", "b"), np.array([("x", "y")]))
-    scores = saved(linear_scores(tree, [torch.zeros(N, 1), torch.zeros(N, 1)]))
+    scores = saved(LinearScores(tree, [torch.zeros(N, 1), torch.zeros(N, 1)]))
     batch = {"label": torch.zeros(N, 2, dtype=torch.int64), "weight": torch.ones(N), "sample": torch.arange(N)}
     found = run(tree, scores, batch)
     undefined = {name for name, v in found.items() if math.isnan(v)}
@@ -262,7 +262,7 @@ def test_nan_scores_predict_nothing():
 
 
 def test_ties_go_to_the_lower_index(tree):
-    scores = saved(linear_scores(tree, [torch.zeros(13, size) for size in tree.sizes]))
+    scores = saved(LinearScores(tree, [torch.zeros(13, size) for size in tree.sizes]))
     label = torch.stack([torch.arange(13) % size for size in tree.sizes], 1)
     metrics = fresh(tree, size=13)
     batch = {"label": label, "weight": torch.ones(13), "sample": torch.arange(13)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from linnaeus.config.registry import registered
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
 from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead, HierarchicalSoftmaxHead
-from linnaeus.workloads.taxonomy.heads.head import Head, LinearHead, LinearScores, Priors, Scores, linear_scores
+from linnaeus.workloads.taxonomy.heads.head import Head, LinearHead, LinearScores, Priors, Scores
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalHead
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-__all__ = ["HEADS", "Head", "LinearScores", "Priors", "Scores", "build_head", "linear_scores"]
+__all__ = ["HEADS", "Head", "LinearScores", "Priors", "Scores", "build_head"]
 
 HEADS: dict[str, type[LinearHead | ConditionalHead | MarginalHead]] = {
     "linear": LinearHead,

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from linnaeus.workloads.taxonomy.heads.head import INIT_STD, Head, Priors, Scores, at_least_float32, init_classifiers
+from linnaeus.workloads.taxonomy.heads.head import INIT_STD, Head, Priors, Scores, at_least_float32
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.sibling_softmax import sibling_log_softmax, sibling_log_softmax_range_sums
@@ -124,10 +124,9 @@ class SiblingScores(Scores):
     # -- predictions -----------------------------------------------------------------------------------------------------
 
     def path(self) -> Tensor:
-        return self.greedy_path() if self.greedy else self._most_probable_path()
-
-    def _most_probable_path(self) -> Tensor:
         layout = self.layout
+        if self.greedy:
+            return self.greedy_path()
         if layout.regular:
             return layout.path[layout.offsets[-1] + argmax(self.log_probs()[-1].contiguous())]
         self._level_log_probs(layout.ranks - 1)
@@ -175,9 +174,6 @@ class ConditionalHead(Head):
         self.layout = Layout(tree, null)
         self.levels = nn.ModuleDict({str(n): NodeLinear(width, size) for n, size in enumerate(self.layout.level_sizes) if size})
 
-    def init_weights(self) -> None:
-        init_classifiers(self.levels.values())
-
     def forward(self, features: Tensor) -> SiblingScores:
         return SiblingScores(self.layout, [self._level_logits(n, feature) for n, feature in enumerate(features.unbind(1))])
 
@@ -213,15 +209,12 @@ class HierarchicalSoftmaxHead(ConditionalHead):
 
     def _routed_embedding(self, log_probs: Tensor, embedding: Tensor) -> Tensor:
         """Return the mean [B, D] of the embeddings [C, D] of a rank, weighted by the routing distribution of log_probs [C, B]."""
-        raw = log_probs - self._negative_gumbel(log_probs) if self.routing == "gumbel" and self.training else log_probs
         best = log_probs.argmax(0) if self.routing == "hard" else None
-        return cast(Tensor, _WeightedMean.apply(raw, embedding, self.temperature, best))
-
-    @staticmethod
-    def _negative_gumbel(like: Tensor) -> Tensor:
-        """Return minus Gumbel noise of the shape of `like`, in a fifth of the time of `exponential_`."""
-        tiny = torch.finfo(like.dtype).tiny  # a draw of exactly 0 would be infinite noise
-        return torch.rand_like(like).clamp_(min=tiny).log_().neg_().log_()
+        if self.routing == "gumbel" and self.training:
+            tiny = torch.finfo(log_probs.dtype).tiny  # a draw of exactly 0 would be infinite noise
+            # Minus Gumbel noise, in a fifth of the time of `exponential_`.
+            log_probs = log_probs - torch.rand_like(log_probs).clamp_(min=tiny).log_().neg_().log_()
+        return cast(Tensor, _WeightedMean.apply(log_probs, embedding, self.temperature, best))
 
 
 class _WeightedMean(torch.autograd.Function):

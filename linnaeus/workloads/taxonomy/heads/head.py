@@ -11,7 +11,7 @@ A null label is a label equal to the number of classes of its rank. It means "no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,9 +68,12 @@ class Scores(ABC):
 class Head(nn.Module, ABC):
     """A map from features [B, R, D] to `Scores`. A trunk with a single feature repeats it for every rank."""
 
-    @abstractmethod
     def init_weights(self) -> None:
-        """Initialise every parameter, from torch's default generator."""
+        """Initialise the linear layers that compute raw scores, from torch's default generator."""
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=INIT_STD)
+                nn.init.zeros_(layer.bias)
 
     @abstractmethod
     def forward(self, features: Tensor) -> Scores: ...
@@ -82,8 +85,8 @@ class LinearScores(Scores):
 
     consistent = False
 
-    def __init__(self, logits: Sequence[Tensor], sizes: Sequence[int]) -> None:
-        self.logits, self.sizes = tuple(logits), tuple(sizes)
+    def __init__(self, tree: TaxonomyTree, logits: Sequence[Tensor]) -> None:
+        self.tree, self.logits = tree, tuple(logits)
         self._log_probs: tuple[Tensor, ...] | None = None
 
     def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -105,11 +108,11 @@ class LinearScores(Scores):
 
     def path(self) -> Tensor:
         """Return the most probable class of each rank by itself, ties to the lower index, int64 [B, R]."""
-        return torch.stack([argmax(z[:, :size]) for z, size in zip(self.logits, self.sizes, strict=True)], 1)
+        return torch.stack([argmax(z[:, :size]) for z, size in zip(self.logits, self.tree.sizes, strict=True)], 1)
 
     def adjusted(self, priors: Priors, strength: float) -> LinearScores:
         logits = [at_least_float32(z) + strength * prior[: z.shape[1]] for z, prior in zip(self.logits, priors.ranks, strict=True)]
-        return LinearScores(logits, self.sizes)
+        return LinearScores(self.tree, logits)
 
 
 class LinearHead(Head):
@@ -118,28 +121,12 @@ class LinearHead(Head):
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
         """`width`: of the features. `null`: every rank has a null class."""
         super().__init__()
-        self.sizes = tree.sizes
+        self.tree = tree
         self.ranks = nn.ModuleList(nn.Linear(width, size + null) for size in tree.sizes)
-
-    def init_weights(self) -> None:
-        init_classifiers(self.ranks)
 
     def forward(self, features: Tensor) -> LinearScores:
         logits = [layer(feature) for layer, feature in zip(self.ranks, features.unbind(1), strict=True)]
-        return LinearScores(logits, self.sizes)
-
-
-def linear_scores(tree: TaxonomyTree, logits: Sequence[Tensor]) -> LinearScores:
-    """Return the scores of given logits, per rank [B, C_r] or [B, C_r + 1]."""
-    return LinearScores(logits, tree.sizes)
-
-
-def init_classifiers(layers: Iterable[nn.Module]) -> None:
-    """Initialise the linear layers that compute raw scores, from torch's default generator."""
-    for layer in layers:
-        assert isinstance(layer, nn.Linear)
-        nn.init.trunc_normal_(layer.weight, std=INIT_STD)
-        nn.init.zeros_(layer.bias)
+        return LinearScores(self.tree, logits)
 
 
 def at_least_float32(z: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.heads.head import Head, Priors, Scores, at_least_float32, init_classifiers
+from linnaeus.workloads.taxonomy.heads.head import Head, Priors, Scores, at_least_float32
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp
 from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp
@@ -82,9 +82,6 @@ class MarginalHead(Head):
         super().__init__()
         self.layout = Layout(tree, null)
         self.leaves = nn.Linear(width, len(self.layout.leaf_node))
-
-    def init_weights(self) -> None:
-        init_classifiers([self.leaves])
 
     def forward(self, features: Tensor) -> MarginalScores:
         return MarginalScores(self.layout, self.leaves(features[:, -1]))

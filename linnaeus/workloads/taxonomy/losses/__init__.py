@@ -12,9 +12,6 @@ Each of them may have class weights, which multiply the loss of a label and its 
 mixed sample has two labels per rank, `label` with weight `share` and `label2` with weight 1 - `share`, so no target is a [B, C] matrix.
 A missing label (-1) adds nothing to loss and denominator, nor does a placeholder (a sample of weight 0). The null class (`head.nulls`) is
 never smoothed, and the smoothed target of another label gives it no share.
-
-`taxonomy_loss.py`: the training loss, label weights and denominators; `smoothed_targets.py`: smoothed and soft targets;
-`label_counts.py`: class counts of the training labels, class weights and priors.
 """
 
 from __future__ import annotations

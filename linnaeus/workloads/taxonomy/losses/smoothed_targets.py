@@ -67,7 +67,8 @@ def _rank_loss(config: LossConfig, tree: TaxonomyTree, rank: int) -> SmoothedLos
     else:
         assert isinstance(config, CrossEntropyConfig)
         first, last = first[:, [0, -1]], last[:, [0, -1]]  # label smoothing ignores the tree: the class itself and all classes
-        target = uniform_target(len(first), config.label_smoothing)
+        share = config.label_smoothing / max(len(first), 1)  # the label included (Szegedy et al. 2016)
+        target = np.tile([1 - config.label_smoothing + share, share], (len(first), 1))
     return SmoothedLoss(rank, first, last, target)
 
 
@@ -87,12 +88,6 @@ def ranges_around(tree: TaxonomyTree, rank: int) -> tuple[np.ndarray, np.ndarray
     first.append(np.zeros_like(own))
     last.append(np.full_like(own, len(own)))
     return np.stack(first, 1), np.stack(last, 1)
-
-
-def uniform_target(classes: int, smoothing: float) -> np.ndarray:
-    """Return the targets [C, 2] of label smoothing (Szegedy et al. 2016): `smoothing` spread over all classes, the label included."""
-    share = smoothing / max(classes, 1)
-    return np.tile([1 - smoothing + share, share], (classes, 1))
 
 
 def smoothing_target(count: np.ndarray, smoothing: float, beta: float) -> np.ndarray:

@@ -7,6 +7,8 @@ for every label but the finest. The loss of a rank is the sum of weight x loss o
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -52,11 +54,13 @@ class TaxonomyLoss:
             scores = scores.adjusted(tables.priors(), self.strength)
         parts = tables.labels(batch)
         if tables.custom is not None:
-            losses = _custom_loss_sums(tables.custom, scores, parts)
+            losses = _loss_sums(parts, partial(tables.custom, scores))
         elif tables.smoothed is not None:
             losses = _smoothed_loss_sums(tables.smoothed, scores, parts, self.nulls)
         else:
-            losses = _label_loss_sums(scores, parts, tables.factors, self.conditional)
+            losses = _loss_sums(parts, lambda label: [-log_p for log_p in scores.label_log_probs(label)[self.conditional]])
+            if self.conditional:
+                losses = [factor * one for factor, one in zip(tables.factors, losses, strict=True)]
         sums = torch.stack(losses)
         outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
         return sums
@@ -87,12 +91,6 @@ def valid_counts(batch: Batch) -> Tensor:
     """Return the weight of the valid labels of each rank without class weights, float64 [R], on the device of the batch."""
     parts = [(label >= 0) * weight.unsqueeze(1) for label, weight in _labels_and_shares(batch, torch.float64)]
     return torch.stack(parts).sum((0, 1))
-
-
-def is_finest(label: Tensor) -> Tensor:
-    """Return True for each label (int64 [B, R], -1 missing) that is known while no finer rank is, bool [B, R]."""
-    known = label >= 0
-    return known & (known.flip(1).cumsum(1).flip(1) == 1)
 
 
 def _labels_and_shares(batch: Batch, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
@@ -150,19 +148,15 @@ class _LossTables(Tables):
     def _class_weight(self, label: Tensor) -> Tensor:
         """Return the class weights [B, R] of labels int64 [B, R]; 0 for labels that do not count."""
         weight = self.weights[self.start + torch.where(label < 0, self.missing, label)]
-        return weight * is_finest(label) if self.finest_only else weight
+        if not self.finest_only:
+            return weight
+        known = label >= 0
+        return weight * (known & (known.flip(1).cumsum(1).flip(1) == 1))  # 0 if a finer rank is known
 
 
-def _label_loss_sums(scores: Scores, parts: list[tuple[Tensor, Tensor]], factors: Tensor, conditional: bool) -> list[Tensor]:
-    """Return per rank, [], the sum of weight x -log p(y); if `conditional`, of factor x weight x -log p(y | nearest known ancestor)."""
-    found = [(weight.unbind(1), scores.label_log_probs(label)[conditional]) for label, weight in parts]
-    sums = [sum(-(weight[r] * log_p[r]).sum() for weight, log_p in found) for r in range(len(factors))]
-    return [factor * one for factor, one in zip(factors, sums, strict=True)] if conditional else cast(list[Tensor], sums)
-
-
-def _custom_loss_sums(loss: nn.Module, scores: Scores, parts: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Return per rank, [], the sum of weight x loss, where `loss(scores, label)` returns a list of [B] per rank for labels int64 [B, R]."""
-    found = [(weight.unbind(1), loss(scores, label)) for label, weight in parts]
+def _loss_sums(parts: list[tuple[Tensor, Tensor]], losses_of: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
+    """Return per rank, [], the sum of weight x loss, where `losses_of(label)` returns a list of [B] per rank for labels int64 [B, R]."""
+    found = [(weight.unbind(1), losses_of(label)) for label, weight in parts]
     return [cast(Tensor, sum((weight[r] * losses[r]).sum() for weight, losses in found)) for r in range(len(found[0][0]))]
 
 

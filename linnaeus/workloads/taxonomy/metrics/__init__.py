@@ -16,7 +16,7 @@ float sums, which the caller adds in batch order. Samples are real ones (weight 
     partial_chain           share of samples that are right at all ranks with a label, of those with at least one label
     inconsistent            share of predictions with a class that differs from the path of the deepest one, except at holes of that path
     hd1, hd5, hd20, severity    height of the lowest common ancestor of y and p, finest (`tree_distance.py`)
-    crm_top1, crm_hd1, ...  the same for the decision of least expected height, finest (`decisions.py`)
+    crm_top1, crm_hd1, ...  the same for the decision of least expected height, finest (`batch_view.py`)
     depth_precision, ...    hierarchical precision, recall and F1, in ranks and in bits, truth at any rank (`tree_distance.py`)
     aurc, hierarchical_aurc    area under the risk-coverage curve, finest; with answers at coarser ranks (`confidence.py`)
     <name>_low, <name>_high     95 % interval by resampling groups, in the last validations of a run (`sample_record.py`)

@@ -101,7 +101,9 @@ class NullAccuracy:
 
     def count(self, view: BatchView) -> None:
         null = ~view.known & view.real.unsqueeze(1)
-        predicted = view.null_predicted & view.real.unsqueeze(1)
+        pairs = zip(view.scores.log_probs(), view.tables.sizes, strict=True)
+        more_probable = torch.stack([log_p[:, size] > log_p[:, :size].amax(1) for log_p, size in pairs], 1)
+        predicted = more_probable & view.real.unsqueeze(1)
         for name, found in zip(self.counts, (null, predicted, null & predicted), strict=True):
             self.counts[name] += found.sum(0)
 

@@ -2,20 +2,35 @@
 
 A head that learns null labels, or a tree with holes, gives some probability to "no class at this rank". Labels are compared with classes
 only, so probabilities are conditional on a class: divided by their sum over the classes of the rank. Scores of NaN predict nothing.
+
+`Decisions`: the k best finest classes by probability, and by conditional risk (Karthik et al., ICLR 2021, "No cost likelihood manipulation
+at test time for making better mistakes in deep networks").
+
+Conditional risk minimisation (CRM) predicts the finest class c with the least expected height of lca(c, y),
+
+    E(c) = sum_y p(y) height(lca(c, y)) = R - sum over the taxa a on the path of c of (rank(a) - rank(parent(a))) p(a),
+
+with R the number of ranks, ranks counted from 1 to R and 0 for the virtual root, and p(a) the sum of p over the finest classes below a.
+Both sums run over the tree once, so the classes x classes matrix of heights is never needed. p(y) is the probability at the finest
+rank, conditional on a class there, for every head.
+
+Sums are float64: with a million taxa, probabilities of 1e-9 are normal and determine the order of rare siblings.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
 from linnaeus.workloads.taxonomy.heads import Scores
-from linnaeus.workloads.taxonomy.metrics.decisions import Decisions, decide
 from linnaeus.workloads.taxonomy.metrics.training_metrics import main_labels
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
+
+WORKSPACE = 2**23  # elements of a float64 table [rows, T + 1]: for a large tree, a few samples are processed at a time
 
 
 class BatchView:
@@ -30,11 +45,16 @@ class BatchView:
     best: Tensor  # int64 [B, R]: that class, ties to the lower index
     path: Tensor  # int64 [B, R]: the predicted class of each rank, -1 for none
     right: Tensor  # bool [B, R]: known and predicted
+    predicted: Tensor  # int64 [B]: node of the deepest predicted class; T if nothing is predicted
+    predicted_path: Tensor  # int64 [B, R]: path of `predicted`, which differs from `path` where predictions contradict the tree
+    truth: Tensor  # int64 [B]: node of the deepest label; T without labels
+    height: Tensor  # int64 [B]: height of the lowest common ancestor of prediction and truth
+    decisions: Decisions  # the best finest classes by probability and by risk
     finest_known: Tensor  # bool [B]: labelled at the finest rank
     finest_right: Tensor  # bool [B]: the label at the finest rank is predicted
 
     def __init__(self, tables: TreeTables, scores: Scores, batch: Batch) -> None:
-        self.tables, self.consistent, self._scores = tables, scores.consistent, scores
+        self.tables, self.scores = tables, scores
         self.label, self.known = main_labels(batch, tables.sizes_tensor)
         self.real, self.sample = batch["weight"] > 0, batch["sample"]
         self.log_probs = _class_log_probs(scores, tables.sizes)
@@ -43,37 +63,10 @@ class BatchView:
         self.path = torch.where(self.best_log_p.isnan(), -1, scores.path())
         self.right = (self.path == self.label) & self.known
         self.finest_known, self.finest_right = self.known[:, -1], self.right[:, -1]
-
-    @cached_property
-    def null_predicted(self) -> Tensor:
-        """Return True where the null label is more probable than every class of the rank, bool [B, R]; heads with null labels only."""
-        pairs = zip(self._scores.log_probs(), self.tables.sizes, strict=True)
-        return torch.stack([log_p[:, size] > log_p[:, :size].amax(1) for log_p, size in pairs], 1)
-
-    @cached_property
-    def predicted(self) -> Tensor:
-        """Return the node of the deepest predicted class, int64 [B]; T if nothing is predicted."""
-        return self.tables.deepest(self.path)
-
-    @cached_property
-    def predicted_path(self) -> Tensor:
-        """Return the path of `predicted`, int64 [B, R]. It differs from `path` where predictions contradict the tree."""
-        return self.tables.paths[self.predicted]
-
-    @cached_property
-    def truth(self) -> Tensor:
-        """Return the node of the deepest label, int64 [B]; T without labels."""
-        return self.tables.deepest(self.label)
-
-    @cached_property
-    def height(self) -> Tensor:
-        """Return the height of the lowest common ancestor of prediction and truth, int64 [B]."""
-        return self.tables.height(self.predicted, self.truth)
-
-    @cached_property
-    def decisions(self) -> Decisions:
-        """Return the best finest classes by probability and by risk."""
-        return decide(self.tables, self.log_probs[-1], self.predicted_path)
+        self.predicted, self.truth = tables.deepest(self.path), tables.deepest(self.label)
+        self.predicted_path = tables.paths[self.predicted]
+        self.height = tables.height(self.predicted, self.truth)
+        self.decisions = decide(tables, self.log_probs[-1], self.predicted_path)
 
 
 def _class_log_probs(scores: Scores, sizes: tuple[int, ...]) -> list[Tensor]:
@@ -84,3 +77,53 @@ def _class_log_probs(scores: Scores, sizes: tuple[int, ...]) -> list[Tensor]:
         normalised = not scores.consistent and log_p.shape[1] == size
         parts.append(classes if normalised else classes - classes.logsumexp(1, keepdim=True))
     return parts
+
+
+class Decisions(NamedTuple):
+    """The decisions for B samples."""
+
+    most_probable: Tensor  # int64 [B, min(k, C)]: finest classes by descending probability
+    least_risk: Tensor  # int64 [B, min(k, C)]: finest classes by ascending expected height
+    path_probability: Tensor  # float64 [B, R]: probability of each taxon of the given paths, 0 for none
+
+
+def decide(tables: TreeTables, log_p: Tensor, path: Tensor, k: int = 20) -> Decisions:
+    """Return the decisions from log-probabilities of the finest rank [B, C] and paths int64 [B, R]."""
+    rows = max(WORKSPACE // (tables.taxa + 1), 1)
+    parts = [_decide_rows(tables, *part, k) for part in zip(log_p.split(rows), path.split(rows), strict=True)]
+    return Decisions(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _decide_rows(tables: TreeTables, log_p: Tensor, path: Tensor, k: int) -> Decisions:
+    own = F.pad(log_p.exp().double(), (tables.slices[-1].start, 0))
+    probability = F.pad(tables.sums(own), (0, 1))  # of every taxon, [B, T + 1]; 0 for node T
+    on_path = torch.where(path >= 0, probability.gather(1, tables.nodes(path)), 0.0)
+    most_probable = top_k(log_p, k)
+    return Decisions(most_probable, top_k(_risk_reduction(tables, probability), k), on_path)
+
+
+def _risk_reduction(tables: TreeTables, probability: Tensor) -> Tensor:
+    """Return R minus the expected height of each finest class, float64 [B, C]. Overwrite `probability` [B, T + 1]."""
+    for r, own in enumerate(tables.slices):
+        parent = tables.parent[own]
+        step = r + 1 - tables.rank_number[parent]
+        probability[:, own].mul_(step).add_(probability.index_select(1, parent))
+    return probability[:, tables.slices[-1]]
+
+
+def top_k(values: Tensor, k: int) -> Tensor:
+    """Return the columns of the largest `values` [B, C], largest first, ties to the lower index, int64 [B, min(k, C)].
+
+    The order of `Tensor.topk` for ties depends on the device. So the columns equal to the smallest of the k are chosen again by index, and
+    the k columns are sorted. Rows with NaN have any order."""
+    k = min(k, values.shape[1])
+    index = values.topk(k).indices.sort(1).values
+    own = values.gather(1, index)
+    least = own.amin(1, keepdim=True)
+    downwards = torch.arange(values.shape[1], 0, -1, dtype=torch.int32, device=values.device)
+    equal = torch.where(values == least, downwards, 0).topk(k).indices  # the lowest index first
+    surplus = (own == least).cumsum(1) - 1
+    index = torch.where(own == least, equal.gather(1, surplus.clamp(min=0)), index)
+    index = index.sort(1).values
+    order = values.gather(1, index).sort(stable=True, dim=1, descending=True).indices
+    return index.gather(1, order)

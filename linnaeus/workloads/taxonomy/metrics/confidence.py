@@ -7,7 +7,7 @@
 predicted path whose probability is at least a threshold. An answer is wrong if it is neither the true taxon nor one of its
 ancestors. Its coverage is 1 - log2(leaves at or below) / log2(leaves): 1 for a leaf, 0 for the virtual root, which is never wrong. As the
 threshold varies, the mean coverage runs over all of 0..1, so the area under the risk (trapezoids) needs no normalisation: it is the mean
-risk over coverages. Probabilities are those of the finest rank summed up the tree (`decisions.py`), for samples labelled at that rank.
+risk over coverages. Probabilities are those of the finest rank summed up the tree (`batch_view.py`), for samples labelled at that rank.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class Mformer(nn.Module):
     def __init__(self, config: MformerConfig, image_size: int, ranks: int, components: Sequence[str]) -> None:
         super().__init__()
         size = SIZES[config.size]
-        rates = _drop_path_rates(config.drop_path, sum(depth for depth, _ in size.convolution + size.attention))
+        blocks = sum(depth for depth, _ in size.convolution + size.attention)
+        rates = iter([config.drop_path * i / max(blocks - 1, 1) for i in range(blocks)])  # grow linearly with depth from 0
         self.ranks, self.width, first = ranks, size.attention[-1][1], size.attention[0][1]
         self.stem = stem(size.convolution[0][1], size.stride)
         self.convolution = nn.Sequential(*_conv_layers(size, config.dropout, rates))
@@ -97,18 +98,13 @@ class Mformer(nn.Module):
         return features if self.fusion is None else self.fusion(features, known.flatten(1))
 
 
-def _drop_path_rates(largest: float, blocks: int) -> Iterator[float]:
-    """Yield the drop-path rate of each block, growing linearly with depth from 0."""
-    return iter([largest * i / max(blocks - 1, 1) for i in range(blocks)])
-
-
 def _conv_layers(size: Size, dropout: float, rates: Iterator[float]) -> Iterator[nn.Module]:
     previous = size.convolution[0][1]
     for i, (depth, width) in enumerate(size.convolution):
         if i:
             yield downsample(previous, width)
         for _ in range(depth):
-            yield ConvBlock(width, size.kernel, size.depthwise, size.expansion, size.scale, dropout, next(rates))
+            yield ConvBlock(width, size, dropout, next(rates))
         previous = width
 
 
@@ -117,7 +113,7 @@ def _stages(size: Size, dropout: float, rates: Iterator[float], special: int, im
     stride = size.stride * 2 ** (len(size.convolution) - 1)
     for depth, width in size.attention:
         stride *= 2
-        blocks = [TransformerBlock(width, size.head_width, size.expansion, size.scale, dropout, next(rates)) for _ in range(depth)]
+        blocks = [TransformerBlock(width, size, dropout, next(rates)) for _ in range(depth)]
         yield TransformerStage(previous, width, blocks, special, side=-(-image_size // stride))
         previous = width
 
@@ -158,14 +154,13 @@ class TransformerBlock(nn.Module):
     """Pre-norm attention and MLP over tokens [B, T, width]. With `queries`, only the first `queries` tokens are computed and returned,
     which costs a fraction of a full block and suffices for the last one (class attention, Touvron et al. 2021)."""
 
-    def __init__(self, width: int, head_width: int, expansion: float, scale: float | None, dropout: float, drop_path: float) -> None:
+    def __init__(self, width: int, size: Size, dropout: float, drop_path: float) -> None:
         super().__init__()
-        hidden = int(width * expansion)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, head_width)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
-        self.residual1 = Residual(width, scale, dropout, drop_path)
-        self.residual2 = Residual(width, scale, dropout, drop_path)
+        self.attention = Attention(width, size.head_width)
+        self.mlp = perceptron(width, size)
+        self.residual1 = Residual(width, size.scale, dropout, drop_path)
+        self.residual2 = Residual(width, size.scale, dropout, drop_path)
 
     def forward(self, x: Tensor, table: Tensor, queries: int | None = None) -> Tensor:
         x = self.residual1(x[:, :queries], self.attention(self.norm1(x), table, queries))
@@ -218,15 +213,13 @@ class ConvBlock(nn.Module):
     With kernel 7, depth-wise, it is the block of ConvNeXt (Liu et al. 2022). With kernel 3, dense, it learns more per second of CPU
     time at few channels."""
 
-    def __init__(
-        self, width: int, kernel: int, depthwise: bool, expansion: float, scale: float | None, dropout: float, drop_path: float
-    ) -> None:
+    def __init__(self, width: int, size: Size, dropout: float, drop_path: float) -> None:
         super().__init__()
-        hidden = int(width * expansion)
-        self.spatial = nn.Conv2d(width, width, kernel, padding=kernel // 2, groups=width if depthwise else 1)
+        groups = width if size.depthwise else 1
+        self.spatial = nn.Conv2d(width, width, size.kernel, padding=size.kernel // 2, groups=groups)
         self.norm = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
-        self.residual = Residual(width, scale, dropout, drop_path)
+        self.mlp = perceptron(width, size)
+        self.residual = Residual(width, size.scale, dropout, drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         branch = self.mlp(self.norm(self.spatial(x).permute(0, 2, 3, 1)))
@@ -266,6 +259,11 @@ class Residual(nn.Module):
             kept = branch.new_empty((len(branch),) + (1,) * (branch.dim() - 1)).bernoulli_(keep)
             branch = branch * (kept / max(keep, 1e-3))
         return x + branch
+
+
+def perceptron(width: int, size: Size) -> nn.Sequential:
+    hidden = int(width * size.expansion)
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
 
 
 def downsample(inputs: int, width: int) -> nn.Sequential:

@@ -16,7 +16,7 @@ def test_every_world_has_the_same_numbers_of_taxa(number):
     np.testing.assert_array_equal(again.forms.pattern, world.forms.pattern)
     assert tree.ranks == ("order", "family", "genus", "species")
     assert tree.sizes == (5, 15, 40, 120)
-    lineages = [tuple(tree.lineage_id("species", s).split("|")) for s in range(120)]
+    lineages = [tuple(tree.lineage_ids("species")[s].split("|")) for s in range(120)]
     assert lineages == sorted(set(lineages)) and all(len(lineage) == 4 for lineage in lineages)
     assert all(species.split()[0] == genus for *_, genus, species in lineages)
     for r in range(4):

@@ -32,7 +32,7 @@ def test_a_plain_manifest(build_rows):
     assert noted(source, "left out because they have fewer than two classes: kingdom")
     assert source.labels.dtype == np.int64 and (source.labels >= 0).all() and is_path(source.tree, source.labels).all()
     assert (source.split == VALIDATION).sum() == pytest.approx(8, abs=4) and source.group is None
-    assert source.tree.lineage_id("species", 0) == "P|F0|G0|S0"
+    assert source.tree.lineage_ids("species")[0] == "P|F0|G0|S0"
     assert source.ids.tolist() == [f"{i}.png" for i in range(40)]  # in the order of the manifest
     assert source.images.read(np.array([3]))[0].shape == (5, 6, 3)
     assert pickle.loads(pickle.dumps(source)).fingerprint == source.fingerprint

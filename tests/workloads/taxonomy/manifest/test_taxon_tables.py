@@ -141,7 +141,7 @@ def test_other_ranks_are_predicted_if_data_ranks_contains_them(build):
     source = build(taxa, [*IDS, "23"], ranks=["family", "tribe", "genus"])
     assert source.tree.ranks == ("family", "tribe", "genus") and source.tree.sizes == (3, 2, 4)
     assert source.tree.ancestors("genus", np.arange(4), "tribe").tolist() == [-1, -1, 0, 1]
-    assert source.tree.lineage_id("genus", 3) == "Plantae|Rosaceae|Rubeae|Rubus"
+    assert source.tree.lineage_ids("genus")[3] == "Plantae|Rosaceae|Rubeae|Rubus"
     with pytest.raises(ConfigError, match=r"^data\.ranks: 'subtribe' is not a rank of the table of taxa; use kingdom, family, tribe,"):
         build(taxa, ranks=["family", "subtribe"])
 

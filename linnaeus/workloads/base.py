@@ -29,12 +29,9 @@ T = TypeVar("T")
 
 
 class Model(nn.Module, ABC):
-    """A network that the loop can train. `model(batch)` returns the outputs that the workload's losses and metrics read.
+    """A network that the loop can train. `model(batch)` returns the outputs that the workload's losses and metrics read."""
 
-    no_decay: names of parameters without weight decay.
-    """
-
-    no_decay: Any = frozenset()
+    no_decay: Any = frozenset()  # names of parameters without weight decay
 
     @abstractmethod
     def shared_parameters(self) -> list[nn.Parameter]:
@@ -118,7 +115,6 @@ class Workload(ABC):
 
     def check_batch(self, batch: Batch) -> None:
         """Report samples of a host batch that could not be decoded. Called for every batch of training and validation."""
-        return None
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         """Return the objective [], the sum over tasks of weight x sum / denominator, all [T]. The loop logs it as
@@ -141,7 +137,6 @@ class Workload(ABC):
 
     def save_dataset_record(self, directory: Path) -> None:
         """Write a description of the dataset to the run directory `directory`."""
-        return None
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
         """Return lines to log at the end of a run, such as accuracies. `final`: the newest result of each validation metric."""

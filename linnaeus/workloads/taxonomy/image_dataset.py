@@ -25,8 +25,7 @@ from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
 from linnaeus.workloads.taxonomy.components import encode
-from linnaeus.workloads.taxonomy.masking import MetadataMasking, masking_notes, ramp_used
-from linnaeus.workloads.taxonomy.null_labels import NullPolicy
+from linnaeus.workloads.taxonomy.masking import MetadataMasking, NullPolicy, masking_notes, ramp_used
 from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
 
 

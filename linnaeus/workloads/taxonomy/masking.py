@@ -1,8 +1,21 @@
-"""Masking of metadata in training, so that one model works with any of its components missing.
+"""Masking in training: of metadata, so that one model works with any of its components missing, and of null labels.
 
 For each sample, all components are masked with probability `schedule.meta_mask_prob`; otherwise, with probability
 `schedule.partial_meta_mask_prob`, one combination of components is masked, drawn from a list by weight. Draws are keyed by (seed,
 global_step, position) and applied after mixing, on the device. Validation passes mask the same components for all samples.
+
+Null labels are ignored, or learnt as a class (`head.nulls`), by schedule or always.
+
+    ignore     null labels are not trained on; there is no null class
+    phase_in   every rank has one more class, the last, for "not known at this rank"; in training a null label becomes that class with
+               probability 1 - `schedule.null_mask_prob`, keyed by (seed, global_step, position), and is ignored (-1) otherwise
+    predict    the same for every null label at every step; `schedule.null_mask_prob` must keep its default
+
+In heads that are one distribution on the tree, the null class is a child of every taxon that has children. A null label below a taxon
+without children, or with a known taxon at a finer rank (a hole in the lineage), then has no such class and is ignored.
+
+Validation does not convert null labels: accuracies are over known labels and real classes, and `null_recall` and `null_precision`
+(`metrics/accuracy.py`) measure the null class.
 """
 
 from __future__ import annotations
@@ -13,11 +26,13 @@ from itertools import combinations
 import numpy as np
 
 from linnaeus import randomness
+from linnaeus.config.schema import Config
 from linnaeus.config.schema_schedule import RampConfig, ScheduleConfig
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys, uniform_draws
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-FULL_OR_PARTIAL = 1  # the key of these draws within the masking stream
+FULL_OR_PARTIAL, PHASE_IN = 1, 2  # the keys of both kinds of draws within the masking stream
 
 
 class MetadataMasking:
@@ -84,3 +99,56 @@ def _weights(config: ScheduleConfig, count: int) -> np.ndarray:
     if min(given) < 0 or sum(given) <= 0:
         raise ConfigError(f"schedule.partial_mask_weights={list(given)} must be 0 or more, with at least one above 0")
     return np.array(given, dtype=np.float64)
+
+
+class NullPolicy:
+    """The conversion of null labels to the null class, for `head.nulls` phase_in and predict."""
+
+    def __init__(self, config: Config, tree: TaxonomyTree) -> None:
+        self.seed, self.always = config.seed, config.head.nulls == "predict"
+        self.null_class, self.offsets = np.array(tree.sizes), np.array(tree.offsets[:-1])
+        self.has_children = None if config.head.name == "linear" else tree.has_children  # not None for heads on the tree
+
+    @classmethod
+    def from_config(cls, config: Config, tree: TaxonomyTree) -> NullPolicy | None:
+        """Return the policy; None if null labels are ignored. Raise `ConfigError` if schedule and head contradict each other."""
+        ramp, nulls = config.schedule.null_mask_prob, config.head.nulls
+        always_masked = ramp.start == ramp.end == 1
+        if nulls == "phase_in" and always_masked:
+            raise ConfigError(
+                "head.nulls=phase_in needs schedule.null_mask_prob below 1 at some step, otherwise the null class is never learnt; "
+                "to learn all null labels set head.nulls=predict"
+            )
+        if nulls != "phase_in" and not always_masked:
+            raise ConfigError(f"schedule.null_mask_prob has no effect with head.nulls={nulls}; set head.nulls=phase_in, or remove it")
+        return None if nulls == "ignore" else cls(config, tree)
+
+    def notes(self, ranks: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
+        """Return the lines to print at the start, from the number of learnable null labels per rank in the training set. Raise
+        `ConfigError` if there are none at all."""
+        name = f"head.nulls={'predict' if self.always else 'phase_in'}"
+        if not any(counts):
+            where = "" if self.has_children is None else " at a rank below a taxon that has children"
+            raise ConfigError(f"{name}: no training sample has a null label{where}, so there is nothing to learn; set head.nulls=ignore")
+        without = [rank for rank, count in zip(ranks, counts, strict=True) if not count]
+        return (f"{name}: no training sample has a learnable null label at {', '.join(without)}",) if without else ()
+
+    def apply(self, steps: np.ndarray, positions: np.ndarray, label: np.ndarray, masked: np.ndarray, usable: np.ndarray) -> np.ndarray:
+        """Return `label` int64 [B, R] with null labels of `usable` bool [B] samples converted to the null class.
+
+        `steps` and `positions`: int64 [B]. `masked`: float [B], the probability of ignoring a null label, unless `always`."""
+        converted = self.learnable(label) & usable[:, None]
+        if not self.always:
+            u = uniform_draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1])
+            converted &= u >= masked[:, None]
+        return np.where(converted, self.null_class, label)
+
+    def learnable(self, label: np.ndarray) -> np.ndarray:
+        """Return True for each null label that can be learnt, bool [B, R], for labels int64 [B, R]. For heads on the tree: the null labels
+        at ranks finer than the finest known taxon, if that taxon has children."""
+        if self.has_children is None:
+            return label < 0
+        nodes = np.where(label >= 0, label + self.offsets, -1)
+        finest = nodes.max(axis=1)  # finer taxa have larger numbers
+        rank = np.where(finest >= 0, nodes.argmax(axis=1), -1)
+        return (np.arange(label.shape[1]) > rank[:, None]) & self.has_children[finest][:, None]

@@ -21,8 +21,7 @@ class ImageReader(Protocol):
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
         """Return RGB images uint8 [H, W, 3] of the observation numbers `samples`, int64 [B]; sizes may differ.
 
-        Raise `UndecodableImage` for a photograph that can never be read, `OSError` for one that may be readable later."""
-        ...
+        Raise `UndecodableImage` for a photograph that can never be read, `OSError` for one for one that may be readable later."""
 
 
 class UndecodableImage(Exception):

@@ -48,7 +48,10 @@ class BatchPreparation:
             meta = torch.where(self._per_feature(batch["pick"]), meta[other], meta)
         present = available & ~batch["mask"] if "mask" in batch else available
         if masked:
-            present = present & ~self._component_mask(tuple(masked), device)
+            name = tuple(masked)
+            if name not in self._host:
+                self._host[name] = torch.from_numpy(component_mask(name, self.components, "masked"))
+            present = present & ~self._constant(name, device)
         out["available"], out["present"] = available, present
         out["meta"] = meta.masked_fill(~self._per_feature(present), 0.0)
         return out
@@ -56,11 +59,6 @@ class BatchPreparation:
     def _per_feature(self, flags: Tensor) -> Tensor:
         """Return flags [B, F] of the feature columns from flags [B, M] of the components."""
         return flags.index_select(1, self._constant("column", flags.device))
-
-    def _component_mask(self, masked: tuple[str, ...], device: torch.device) -> Tensor:
-        if masked not in self._host:
-            self._host[masked] = torch.from_numpy(component_mask(masked, self.components, "masked"))
-        return self._constant(masked, device)
 
     def _constant(self, name: str | tuple[str, ...], device: torch.device) -> Tensor:
         if (name, device) not in self._by_device:

@@ -26,20 +26,17 @@ from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
-from linnaeus.workloads.taxonomy.masking import ramp_used
+from linnaeus.workloads.taxonomy.masking import NullPolicy, ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
-from linnaeus.workloads.taxonomy.null_labels import NullPolicy
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 
 log = logging.getLogger("linnaeus")
 
-Ceilings = Callable[[Any], dict[str, float]]
 
-
-def build_data_source(config: Config) -> tuple[Source, Ceilings | None]:
+def build_data_source(config: Config) -> tuple[Source, Callable[[Any], dict[str, float]] | None]:
     """Return the source of `config.data`, and the function of its best possible accuracies where they are known."""
     part = registered("data", config.data.name)
     if part is not None:

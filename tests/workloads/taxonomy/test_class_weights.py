@@ -7,7 +7,7 @@ import torch
 from linnaeus.config import compose
 from linnaeus.workloads.taxonomy.heads import LinearScores
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, class_weights
-from linnaeus.workloads.taxonomy.null_labels import NullPolicy
+from linnaeus.workloads.taxonomy.masking import NullPolicy
 from tests.workloads.taxonomy import slow_losses as slow
 
 

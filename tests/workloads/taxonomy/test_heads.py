@@ -12,7 +12,7 @@ from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxCo
 from linnaeus.workloads.taxonomy.heads import Priors, build_head
 from linnaeus.workloads.taxonomy.heads.conditional import SiblingScores
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
-from tests.workloads.taxonomy.trees import KINDS, is_path, node_of, random_tree, with_null_labels
+from tests.workloads.taxonomy.trees import KINDS, is_path, random_tree, with_null_labels
 
 WIDTH, ROWS = 8, 40
 CONFIGS = {
@@ -81,7 +81,7 @@ def test_probabilities_match_a_walk_down_the_tree(name, kind, null):
     marginal, conditional = (torch.stack(part, 1) for part in scores.label_log_probs(label))
     for r in range(4):
         for cls in range(tree.sizes[r]):
-            assert torch.allclose(scores.log_probs()[r][:, cls].exp(), nodes[node_of(tree, r, cls)], rtol=1e-9)
+            assert torch.allclose(scores.log_probs()[r][:, cls].exp(), nodes[tree.offsets[r] + cls], rtol=1e-9)
         if null:
             assert torch.allclose(scores.log_probs()[r].exp().sum(1), torch.ones(ROWS, dtype=torch.float64))
     for row in range(ROWS):
@@ -90,7 +90,7 @@ def test_probabilities_match_a_walk_down_the_tree(name, kind, null):
         for r in range(4):
             cls, expected, given = int(label[row, r]), 1.0, 1.0
             if 0 <= cls < tree.sizes[r]:
-                above = node_of(tree, r, cls)
+                above = tree.offsets[r] + cls
                 expected, given = nodes[above][row], nodes[above][row] / known
                 known = expected
             elif cls == tree.sizes[r] and r > finest and above in nulls:

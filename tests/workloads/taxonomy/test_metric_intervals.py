@@ -114,10 +114,8 @@ ENDED = {
     "at the last step": (RUN, [6]),
     "at a limit": ([*RUN, "schedule.early_stop.max_steps=3"], [3]),
     "by patience": (PATIENT, [6]),
-    "by a bound": (
-        [*RUN, "schedule.early_stop.metric_bound=0", "schedule.early_stop.monitor=val/loss"],
-        [2, 4, 6],
-    ),  # each validation may end the run
+    # Each validation may end the run.
+    "by a bound": ([*RUN, "schedule.early_stop.metric_bound=0", "schedule.early_stop.monitor=val/loss"], [2, 4, 6]),
 }
 
 

@@ -10,7 +10,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.taxonomy.losses import LabelCounts
-from linnaeus.workloads.taxonomy.null_labels import NullPolicy
+from linnaeus.workloads.taxonomy.masking import NullPolicy
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RAMP = ["schedule.null_mask_prob.start=0.75", "schedule.null_mask_prob.end=0.25", "schedule.null_mask_prob.until=100steps"]

@@ -48,16 +48,13 @@ def test_model_families(tree, make_config, make_batch, name):
 
 
 def check_metadata(model, batch, before):
-    """Check that present metadata change the output, that masked values do not, and that missing differs from zeros."""
+    """Check that present metadata change the output and that masked values do not."""
     poisoned = {**batch, "meta": batch["meta"].clone()}
     for m, columns in enumerate(column_slices(COMPONENTS)):
         poisoned["meta"][~batch["present"][:, m], columns] = torch.nan
     assert torch.equal(model(poisoned)["scores"].logits[-1], before)
     moved = model({**batch, "meta": batch["meta"] + 1})["scores"].logits[-1]
     assert (moved[:2] - before[:2]).abs().max() > 1e-3 and torch.equal(moved[2:], before[2:])
-    zeros = {**batch, "meta": torch.zeros_like(batch["meta"])}
-    known, unknown = (model({**zeros, "present": torch.full_like(batch["present"], flag)})["scores"].logits[-1] for flag in (True, False))
-    assert (known - unknown).abs().max() > 1e-3
 
 
 def test_without_components(tree, make_config, make_batch):

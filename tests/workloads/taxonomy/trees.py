@@ -60,9 +60,5 @@ def common_ancestor(tree: TaxonomyTree, a: int, b: int) -> int:
     return next((node for node in chain(tree, a) if node in above), -1)
 
 
-def node_of(tree: TaxonomyTree, rank: int, cls: int) -> int:
-    return tree.offsets[rank] + cls
-
-
 # `topless`: some lineages have no taxon at the coarsest rank and are complete otherwise; their numbering is that of complete lineages.
 KINDS = {"plain": (0.0, 0.0), "holes": (0.3, 0.0), "short": (0.0, 0.3), "both": (0.3, 0.3), "topless": (0.0, 0.0, 0.3)}

@@ -48,7 +48,10 @@ class TaxonomyLoss:
 
         Also set `outputs["losses"]`, the same as R scalars, for the gradient of a single rank, and `outputs["loss_sums"]`, detached,
         which saves the training metrics a second computation."""
-        tables = self._tables_on(batch["label"].device)
+        device = batch["label"].device
+        if device not in self._by_device:
+            self._by_device[device] = copy.deepcopy(self._host).to(device, self.dtype)
+        tables = self._by_device[device]
         scores: Scores = outputs["scores"]
         if self.strength > 0:
             scores = scores.adjusted(tables.priors(), self.strength)
@@ -64,12 +67,6 @@ class TaxonomyLoss:
         sums = torch.stack(losses)
         outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
         return sums
-
-    def _tables_on(self, device: torch.device) -> _LossTables:
-        """Return the tables on a device, copied there at the first use."""
-        if device not in self._by_device:
-            self._by_device[device] = copy.deepcopy(self._host).to(device, self.dtype)
-        return self._by_device[device]
 
 
 def weighted_hierarchical_loss(sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:

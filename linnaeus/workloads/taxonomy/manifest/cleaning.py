@@ -17,9 +17,9 @@ import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.lineages import distinct_lineages, fill_holes
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.tree import distinct_lineages, fill_holes
 
 _NULLS = "- -- ? . na n/a #n/a nan null none nil nat <na> missing undefined unknown unidentified undetermined unassigned indet indet."
 NULLS = {*_NULLS.split(), "", "not identified", "not determined", "incertae sedis", r"\n"}  # MySQL exports write \N

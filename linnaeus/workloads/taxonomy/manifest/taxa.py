@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.lineages import distinct_lineages
+from linnaeus.workloads.taxonomy.tree import distinct_lineages
 
 SHOWN = 3  # examples in a line
 

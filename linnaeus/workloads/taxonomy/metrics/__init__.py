@@ -20,8 +20,6 @@ float sums, which the caller adds in batch order. Samples are real ones (weight 
     depth_precision, ...    hierarchical precision, recall and F1, in ranks and in bits, truth at any rank (`tree_distance.py`)
     aurc, hierarchical_aurc    area under the risk-coverage curve, finest; with answers at coarser ranks (`confidence.py`)
     <name>_low, <name>_high     95 % interval by resampling groups, in the last validations of a run (`sample_record.py`)
-
-`batch_view.py`: quantities of a batch that several metrics need, computed once.
 """
 
 from linnaeus.workloads.taxonomy.metrics.taxonomy_metrics import TaxonomyMetrics

@@ -29,11 +29,9 @@ class MetricPart(Protocol):
 
     def count(self, view: BatchView) -> None:
         """Add a batch to `counts`."""
-        ...
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Return named results from counts on the host, summed over the process ranks."""
-        ...
 
 
 class TaxonomyMetrics(Metrics):

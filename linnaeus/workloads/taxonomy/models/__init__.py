@@ -23,16 +23,14 @@ def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[st
     `components`: the metadata components, in the order of a batch's `meta` and `present`. Raise `ConfigError` for a model that cannot
     be built as configured."""
     torch.default_generator.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
-    trunk = _build_trunk(config, tree, components)
-    model = Classifier(trunk, build_head(config.head, trunk.width, tree), len(tree.ranks), config.model.dropout)
+    size, ranks, part = config.data.image_size, len(tree.ranks), registered("model", config.model.name)
+    trunk: Trunk
+    if part is not None:
+        trunk = part.build(config.model, size, ranks, components)
+    elif isinstance(config.model, MformerConfig):
+        trunk = Mformer(config.model, size, ranks, components)
+    else:
+        trunk = TimmBackbone(config.model, size, components)
+    model = Classifier(trunk, build_head(config.head, trunk.width, tree), ranks, config.model.dropout)
     model.init_weights()
     return model
-
-
-def _build_trunk(config: Config, tree: TaxonomyTree, components: Sequence[str]) -> Trunk:
-    part = registered("model", config.model.name)
-    if part is not None:
-        return part.build(config.model, config.data.image_size, len(tree.ranks), components)
-    if isinstance(config.model, MformerConfig):
-        return Mformer(config.model, config.data.image_size, len(tree.ranks), components)
-    return TimmBackbone(config.model, config.data.image_size, components)

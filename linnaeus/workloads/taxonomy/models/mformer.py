@@ -273,10 +273,8 @@ def downsample(inputs: int, width: int) -> nn.Sequential:
 
 def stem(width: int, stride: int) -> nn.Sequential:
     """Return the layers from pixels to the first grid: one overlapping convolution for stride 2, two for stride 4."""
-    assert stride in (2, 4)
+    first = width // (stride // 2)
+    convolution = nn.Conv2d(3, first, 3, stride=2, padding=1)
     if stride == 2:
-        return nn.Sequential(nn.Conv2d(3, width, 3, stride=2, padding=1))
-    half = width // 2
-    return nn.Sequential(
-        nn.Conv2d(3, half, 3, stride=2, padding=1), ChannelNorm(half), nn.GELU(), nn.Conv2d(half, width, 3, stride=2, padding=1)
-    )
+        return nn.Sequential(convolution)
+    return nn.Sequential(convolution, ChannelNorm(first), nn.GELU(), nn.Conv2d(first, width, 3, stride=2, padding=1))

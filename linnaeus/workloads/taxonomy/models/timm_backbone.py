@@ -83,20 +83,14 @@ def create_backbone(config: TimmConfig, image_size: int) -> nn.Module:
     if "/" not in name and not timm.is_model(name.split(".")[0]):
         close = ", ".join(difflib.get_close_matches(name, timm.list_models(), n=3))
         raise ConfigError(f"model.backbone: {name!r} is not a timm model" + (f"; similar names: {close}" if close else ""))
-    backbone = _create_for_size(config, image_size)
-    _check_forward(backbone, name, image_size)
-    return backbone
-
-
-def _create_for_size(config: TimmConfig, image_size: int) -> nn.Module:
-    """Return the model for images of `image_size`. Models that fix their image size at construction take `img_size`; for the others the
-    argument is a TypeError, and they read any size."""
     try:
-        return _timm_create(config, img_size=image_size)
-    except TypeError as error:
+        backbone = _timm_create(config, img_size=image_size)
+    except TypeError as error:  # only models that fix their image size at construction take img_size; the others read any size
         if "img_size" not in str(error):
             raise
-    return _timm_create(config)
+        backbone = _timm_create(config)
+    _check_forward(backbone, name, image_size)
+    return backbone
 
 
 def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:

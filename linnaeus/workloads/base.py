@@ -115,6 +115,7 @@ class Workload(ABC):
 
     def check_batch(self, batch: Batch) -> None:
         """Report samples of a host batch that could not be decoded. Called for every batch of training and validation."""
+        return None
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         """Return the objective [], the sum over tasks of weight x sum / denominator, all [T]. The loop logs it as
@@ -137,6 +138,7 @@ class Workload(ABC):
 
     def save_dataset_record(self, directory: Path) -> None:
         """Write a description of the dataset to the run directory `directory`."""
+        return None
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
         """Return lines to log at the end of a run, such as accuracies. `final`: the newest result of each validation metric."""

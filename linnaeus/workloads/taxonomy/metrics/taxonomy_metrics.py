@@ -68,7 +68,6 @@ class TaxonomyMetrics(Metrics):
         self.counts: dict[str, Tensor] = {name: count for part in self.parts for name, count in part.counts.items()}
 
     def sums(self, outputs: Any, batch: Batch) -> Tensor:
-        """Return the sums of plain cross-entropy and the weight of the labels, float64 [2R]."""
         return loss_and_counts(outputs, batch)
 
     def count(self, outputs: Any, batch: Batch) -> None:

@@ -34,7 +34,6 @@ from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 LARGE_K = (5, 20)
-SCORES = ("precision", "recall", "f1")
 
 
 class Distance:
@@ -103,7 +102,7 @@ class HierarchicalF1:
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         means = {name: (ratio(counts[f"{name}/scores"], counts[f"{name}/n"]) / UNIT).tolist() for name in self.values}
-        return {f"{name}_{score}": mean for name, row in means.items() for score, mean in zip(SCORES, row, strict=True)}
+        return {f"{name}_{score}": mean for name, row in means.items() for score, mean in zip(("precision", "recall", "f1"), row, strict=True)}
 
 
 def information(tree: TaxonomyTree) -> np.ndarray:

@@ -27,7 +27,6 @@ from linnaeus.workloads.taxonomy.metrics.training_metrics import zero_counts
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
 RECORD = "record"  # name of the counts: int64 [N, 3] of flags, height, confidence
-MAX_RANKS = 31  # each rank has two bits of the flags
 RESAMPLES, CONFIDENCE = 1000, 0.95
 BLOCK = 2**15  # draws at once, which fit into a CPU cache; eight times as many take three times as long
 
@@ -36,7 +35,7 @@ class SampleRecord:
     """`aurc`, and the counter that fills the record. `Samples` reads it."""
 
     def __init__(self, tables: TreeTables, device: torch.device, size: int) -> None:
-        assert len(tables.ranks) <= MAX_RANKS, f"at most {MAX_RANKS} ranks"
+        assert len(tables.ranks) <= 31, "at most 31 ranks, since each has two bits of the flags"
         self.counts = {RECORD: zero_counts(device, size, 3)}
         self._bits = 1 << torch.arange(2 * len(tables.ranks), device=device)
 

@@ -102,7 +102,7 @@ class HierarchicalF1:
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         means = {name: (ratio(counts[f"{name}/scores"], counts[f"{name}/n"]) / UNIT).tolist() for name in self.values}
-        return {f"{name}_{score}": mean for name, row in means.items() for score, mean in zip(("precision", "recall", "f1"), row, strict=True)}
+        return {f"{name}_{key}": mean for name, row in means.items() for key, mean in zip(("precision", "recall", "f1"), row, strict=True)}
 
 
 def information(tree: TaxonomyTree) -> np.ndarray:

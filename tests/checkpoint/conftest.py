@@ -1,7 +1,9 @@
-"""Fixtures: small checkpoints."""
+"""Small checkpoints, and calls of the system that fail."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +38,15 @@ def saved(tmp_path: Path) -> Path:
     for step in (100, 200):
         save_checkpoint(directory, step, **payload(step))
     return directory
+
+
+def fail_for(patch: pytest.MonkeyPatch, owner: Any, name: str, part: str, code: int) -> None:
+    """Let `owner.name` raise an `OSError` if its first argument is a path that contains `part`."""
+    real: Callable[..., Any] = getattr(owner, name)
+
+    def failing(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(path, int) and part in str(path):
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, *args, **kwargs)
+
+    patch.setattr(owner, name, failing)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,17 @@ from typing import Any
 import pytest
 
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, loading, save_checkpoint
-from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, STATE, TRAINING, manifest_digest
+from linnaeus.checkpoint.format import EMA, FORMAT, MODEL, STATE, TRAINING
 from linnaeus.checkpoint.resume import NOTE, contains_checkpoint
 from linnaeus.checkpoint.retention import rename_newer
 from linnaeus.errors import ConfigError
 from tests.checkpoint.conftest import payload
+from tests.checkpoint.test_format import do_damage, sign
 
 
 def damage(path: Path, name: str = MODEL) -> None:
-    """Change the last byte of a file of a checkpoint."""
-    content = bytearray((path / name).read_bytes())
-    content[-1] ^= 1
-    (path / name).write_bytes(bytes(content))
+    """Change a bit of a file of a checkpoint."""
+    do_damage(path / name, "flip")
 
 
 def test_damaged_checkpoints_are_skipped_with_their_reasons(saved: Path) -> None:
@@ -84,15 +82,8 @@ def test_other_ranks_do_not_repeat_the_hashing(saved: Path, monkeypatch: pytest.
     assert len(hashed) == 4
 
 
-def make_newer_format(path: Path) -> None:
-    """Give a checkpoint a format number that this program does not read."""
-    manifest = json.loads((path / MANIFEST).read_text()) | {"format": FORMAT + 1}
-    manifest["sha256"] = manifest_digest(manifest)
-    (path / MANIFEST).write_text(json.dumps(manifest))
-
-
 def test_a_newer_format_is_skipped_with_its_reason(saved: Path) -> None:
-    make_newer_format(saved / "step-00000200")
+    sign(saved / "step-00000200", format=FORMAT + 1)
     point = auto_resume_helper(saved)
     assert point.step == 100
     [(path, reason)] = point.skipped
@@ -101,7 +92,7 @@ def test_a_newer_format_is_skipped_with_its_reason(saved: Path) -> None:
 
 
 def test_a_named_checkpoint_of_a_newer_format_is_a_config_error(saved: Path, tmp_path: Path) -> None:
-    make_newer_format(saved / "step-00000200")
+    sign(saved / "step-00000200", format=FORMAT + 1)
     for own in (saved, tmp_path / "other", ""):
         with pytest.raises(ConfigError, match=r"run\.resume.*step-00000200.*format 2.*update linnaeus"):
             find_resume_point(str(saved / "step-00000200"), own)
@@ -112,7 +103,7 @@ def test_all_ranks_refuse_if_every_checkpoint_is_of_a_newer_format(saved: Path) 
     """A start at step 0 would rename them and delete them later."""
     ranks = Ranks()
     for path in saved.iterdir():
-        make_newer_format(path)
+        sign(path, format=FORMAT + 1)
     for is_master, send in ((True, ranks.master), (False, ranks.other)):
         with pytest.raises(ConfigError, match="update linnaeus"):
             auto_resume_helper(saved, is_master=is_master, broadcast_object=send)

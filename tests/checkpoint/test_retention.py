@@ -14,7 +14,7 @@ import torch
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, list_checkpoints
 from linnaeus.checkpoint.format import MODEL
 from linnaeus.checkpoint.retention import choose_kept, rename_newer
-from linnaeus.files import TEMPORARY, write_atomic
+from linnaeus.files import write_atomic
 from tests.checkpoint.conftest import payload
 
 
@@ -134,14 +134,6 @@ def test_negative_control_deleting_before_committing_loses_the_run(tmp_path: Pat
             writer.save(3, **payload(3))
             writer.wait()
     assert auto_resume_helper(tmp_path).checkpoint is None
-
-
-def test_temporary_files_of_a_killed_process_are_deleted(tmp_path: Path) -> None:
-    (tmp_path / f"{TEMPORARY}step-00000009-123").mkdir(parents=True)
-    (tmp_path / f"{TEMPORARY}step-00000009-123" / MODEL).write_bytes(b"half")
-    (tmp_path / f"{TEMPORARY}state.json-77").write_text("half")
-    CheckpointWriter(tmp_path, keep_last=1, keep_best=0)
-    assert not list(tmp_path.iterdir())
 
 
 def test_write_atomic_leaves_the_old_file_or_the_new(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ import torch
 from linnaeus import files, train
 from linnaeus.checkpoint import CheckpointWriter, auto_resume_helper, find_resume_point, list_checkpoints, load_checkpoint, loading
 from linnaeus.checkpoint.format import MANIFEST, MODEL, STATE, TRAINING
-from linnaeus.checkpoint.loading import CheckpointDamaged
 from linnaeus.checkpoint.resume import NOTE
 from linnaeus.checkpoint.retention import prune
 from linnaeus.errors import ConfigError
 from linnaeus.files import Unreadable, system_error, with_retries
 from tests import runs
+from tests.checkpoint.conftest import fail_for
 from tests.checkpoint.test_resume import Ranks, damage
 
 ATTEMPTS = 1 + len(files.RETRY_DELAYS)
@@ -106,17 +106,9 @@ def test_a_read_error_anywhere_else(saved: Path, where: str, monkeypatch: pytest
     if where == "note":
         find_resume_point(str(choice), saved)  # writes the rollback note
     before = content_of(saved)
-    names = {"list": ["checkpoints"], "stat": [MODEL], "manifest": [MANIFEST], "note": [NOTE]}[where]
-    target, name = (os, "stat") if where in ("list", "stat") else (io, "open")
-    real = getattr(target, name)
-
-    def broken(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(file, int) and Path(file).name in names:
-            raise OSError(errno.ESTALE, "Stale file handle", str(file))
-        return real(file, *args, **kwargs)
-
+    name = {"list": "checkpoints", "stat": MODEL, "manifest": MANIFEST, "note": NOTE}[where]
     with monkeypatch.context() as patch:
-        patch.setattr(target, name, broken)
+        fail_for(patch, *((os, "stat") if where in ("list", "stat") else (io, "open")), name, errno.ESTALE)
         with pytest.raises(Unreadable, match="Stale file handle"):
             find_resume_point(str(choice) if where == "note" else "auto", saved)
     assert content_of(saved) == before
@@ -199,15 +191,9 @@ def retry_delays() -> tuple[float, ...]:
 
 
 def test_retention_deletes_nothing_while_the_disk_fails(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, real = content_of(saved), os.stat
-
-    def broken(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(file, int) and Path(file).name == MODEL and "100" in str(file):
-            raise OSError(errno.EIO, "Input/output error", str(file))
-        return real(file, *args, **kwargs)
-
+    before = content_of(saved)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", broken)
+        fail_for(patch, os, "stat", f"step-00000100/{MODEL}", errno.EIO)
         with pytest.raises(OSError, match="Input/output error"):
             prune(saved, 200, keep_last=1, keep_best=0)
     assert content_of(saved) == before
@@ -240,9 +226,3 @@ def test_a_run_is_refused_while_the_disk_fails_and_resumes_afterwards(tmp_path: 
     assert {name: now.get(name) for name in kept} == kept and [step for step, _ in list_checkpoints(run / "checkpoints")] == steps
     runs.run("vectors", tmp_path / "again", *more)
     assert runs.differences(whole, run) == [] and "was skipped" not in (run / "train.log").read_text()
-
-
-def test_damage_keeps_its_name(saved: Path) -> None:
-    (saved / "step-00000200" / TRAINING).write_bytes(b"")
-    with pytest.raises(CheckpointDamaged, match="0 bytes"):
-        load_checkpoint(saved / "step-00000200")

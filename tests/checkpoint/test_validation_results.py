@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from linnaeus.rundir.validation_results import ValidationResults
+from tests.checkpoint.conftest import fail_for
 
 
 @pytest.fixture
@@ -50,11 +51,8 @@ def test_directories_with_other_names_are_not_touched(results: ValidationResults
 def test_a_result_that_cannot_be_deleted_is_logged(
     results: ValidationResults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def failing(path: Path) -> None:
-        raise OSError(errno.EBUSY, "Device or resource busy", str(path))
-
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", failing)
+        fail_for(patch, shutil, "rmtree", "step-", errno.EBUSY)
         results.discard_after(150)
     assert caplog.text.count("could not be deleted") == 2 and results.read(100, "val", "hash") is not None
     results.discard_after(150)

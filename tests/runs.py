@@ -270,6 +270,12 @@ def free_port() -> int:
             return port
 
 
+def rank_environment(rank: int, processes: int, **more: object) -> dict[str, str]:
+    """Return the environment of a process as a launcher sets it."""
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1, **more}
+    return {**os.environ, **{name: str(value) for name, value in variables.items()}}
+
+
 def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> None:
     """Run jobs one after the other in a group of processes, which start up once: seconds each. As under a launcher."""
     for one in jobs:
@@ -278,8 +284,7 @@ def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> N
     path.write_text(json.dumps(list(jobs)))
     members = []
     for rank in range(processes):
-        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1}
-        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
+        environment = rank_environment(rank, processes)
         command = [sys.executable, "-m", "tests.group_member", str(path)]
         members.append(fork_server.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     try:

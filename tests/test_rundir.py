@@ -58,6 +58,14 @@ def config(**changes: Any) -> dict[str, Any]:
     return tree
 
 
+def started(tree: dict[str, Any], **record: Any) -> RunDirectory:
+    """Start a run and release its lock."""
+    run = RunDirectory(tree)
+    run.start(**record)
+    run.release()
+    return run
+
+
 def files() -> list[str]:
     return sorted(str(p) for p in Path().rglob("*") if p.is_file())
 
@@ -77,13 +85,12 @@ def test_the_constructor_writes_nothing_and_start_writes_all_files() -> None:
 
 
 def test_a_second_start_uses_the_same_directory_and_keeps_its_history() -> None:
-    with RunDirectory.open(config()) as first:
-        pass
+    first = started(config())
     again = config(trainer__num_workers=4, schedule__log=["9steps"])
-    with RunDirectory.open(again) as second:
-        assert second.path == first.path and second.run_id == first.run_id
-        assert (second.launch, second.is_new) == (2, False)
-        assert second.changes == ['schedule.log: ["50steps"] -> ["9steps"]', "trainer.num_workers: 1 -> 4"]
+    second = started(again)
+    assert second.path == first.path and second.run_id == first.run_id
+    assert (second.launch, second.is_new) == (2, False)
+    assert second.changes == ['schedule.log: ["50steps"] -> ["9steps"]', "trainer.num_workers: 1 -> 4"]
     assert load_yaml((first.path / "launches/1/config.yaml").read_text()) == config()
     assert load_yaml((first.path / "config.yaml").read_text()) == again
 
@@ -109,7 +116,7 @@ def test_keys_without_effect_on_updates_exist_and_do_not_change_the_name() -> No
 
 def test_a_change_that_alters_updates_is_refused_unless_allowed() -> None:
     named = {"run__name": "mine"}
-    RunDirectory.open(config(**named)).release()
+    started(config(**named))
     before = files()
     with pytest.raises(ConfigError, match=r'trainer\.length: "10epochs" -> "20epochs".*run\.allow=\[trainer\.length\]') as caught:
         RunDirectory(config(**named, trainer__length="20epochs"))
@@ -126,7 +133,7 @@ def test_a_change_that_alters_updates_is_refused_unless_allowed() -> None:
 
 def test_another_choice_of_a_group_is_reported_as_the_group() -> None:
     named = {"run__name": "mine"}
-    RunDirectory.open(config(**named)).release()
+    started(config(**named))
     other = {**named, "optimizer": {"name": "sgd", "lr": 1e-5, "momentum": 0.9}, "seed": 1}
     with pytest.raises(ConfigError) as caught:
         RunDirectory(config(**other))
@@ -138,8 +145,8 @@ def test_another_choice_of_a_group_is_reported_as_the_group() -> None:
 
 
 def test_changes_are_logged_and_recorded() -> None:
-    with RunDirectory.open(config()) as first:
-        assert first.start_messages() == [] and first.previous == first.record == {}
+    first = started(config())
+    assert first.start_messages() == [] and first.previous == first.record == {}
     record = json.loads((first.path / "run.json").read_text())
     record["packages"]["torch"], record["commit"], record["world_size"] = "1.0", "another", 7
     (first.path / "run.json").write_text(json.dumps(record))
@@ -154,8 +161,8 @@ def test_changes_are_logged_and_recorded() -> None:
     second.write_launch_file("moved.txt", "what moves\n")
     assert (first.path / "launches/2/moved.txt").read_text() == "what moves\n"
     second.release()
-    with RunDirectory.open(config(trainer__num_workers=4)) as third:
-        assert third.changes == []
+    third = started(config(trainer__num_workers=4))
+    assert third.changes == []
 
 
 def test_the_keys_of_a_warm_start_change_the_name() -> None:
@@ -165,16 +172,14 @@ def test_the_keys_of_a_warm_start_change_the_name() -> None:
     plain = config(run={**config()["run"], "init_from": None, "init_allow": []})
     assert len({update_hash(tree) for tree in [config(), *started]}) == 4
     assert update_hash(plain) == update_hash(config()), "the name of a run that was saved before these keys existed"
-    RunDirectory.open({**plain, "run": {**plain["run"], "name": "x"}}).release()
+    started({**plain, "run": {**plain["run"], "name": "x"}})
     with pytest.raises(ConfigError, match=r'run\.init_from: null -> "a".*run\.allow=\[run\.init_from\]'):
         RunDirectory({**started[0], "run": {**started[0]["run"], "name": "x"}})
 
 
 def test_other_initial_weights_in_the_same_file_are_refused() -> None:
     tree = config(run={**config()["run"], "init_from": "w.pt"})
-    run = RunDirectory(tree)
-    run.start(initial_weights="one")
-    run.release()
+    run = started(tree, initial_weights="one")
     with pytest.raises(ConfigError, match=r"run\.init_from: w\.pt contains other weights .*one -> two"):
         RunDirectory(tree).start(initial_weights="two")
     later = RunDirectory(tree)  # a run with a checkpoint does not read them again, and keeps the digest
@@ -195,20 +200,16 @@ def test_the_difference_contains_added_and_removed_keys() -> None:
 
 
 def test_resume_never_refuses_an_existing_run() -> None:
-    RunDirectory.open(config(run__resume="never")).release()
+    started(config(run__resume="never"))
     with pytest.raises(ConfigError, match=r"run\.resume=never"):
         RunDirectory(config(run__resume="never"))
 
 
 def test_other_data_are_refused() -> None:
-    run = RunDirectory(config())
-    run.start(data_fingerprint="one")
-    run.release()
+    started(config(), data_fingerprint="one")
     with pytest.raises(ConfigError, match="one -> two"):
         RunDirectory(config()).start(data_fingerprint="two")
-    allowed = RunDirectory(config(run__allow=["data"]))
-    allowed.start(data_fingerprint="two")
-    allowed.release()
+    started(config(run__allow=["data"]), data_fingerprint="two")
 
 
 def test_a_root_that_cannot_be_created() -> None:
@@ -218,12 +219,12 @@ def test_a_root_that_cannot_be_created() -> None:
 
 
 def test_finished_depends_on_the_summary_and_the_changes() -> None:
-    with RunDirectory.open(config(run__name="x")) as run:
-        assert not run.finished
-        for status, finished in (("interrupted", False), ("finished", True), ("stopped_early", True), ("failed", False)):
-            (run.path / "summary.json").write_text(json.dumps({"status": status}))
-            assert RunDirectory(config(run__name="x")).finished is finished
-        (run.path / "summary.json").write_text(json.dumps({"status": "finished"}))
+    run = started(config(run__name="x"))
+    assert not run.finished
+    for status, finished in (("interrupted", False), ("finished", True), ("stopped_early", True), ("failed", False)):
+        (run.path / "summary.json").write_text(json.dumps({"status": status}))
+        assert RunDirectory(config(run__name="x")).finished is finished
+    (run.path / "summary.json").write_text(json.dumps({"status": "finished"}))
     longer = config(run__name="x", trainer__length="20epochs", run__allow=["trainer.length"])
     assert not RunDirectory(longer).finished
 
@@ -244,8 +245,7 @@ def ended(path: Path, step: int, **final: float) -> None:
 
 def test_a_finished_run_lists_its_missing_files() -> None:
     tree = config(run__name="x", logger__report=True, schedule__checkpoint_at_end=True)
-    with RunDirectory.open(tree) as run:
-        pass
+    run = started(tree)
     metrics = {"val_ema/loss": 1.0, "val_ema/top1": 0.5, "val_ema_mask_meta/loss": 2.0}
     last = "checkpoints/step-00000009"
 
@@ -277,16 +277,16 @@ def test_a_finished_run_lists_its_missing_files() -> None:
     assert missing() == []
     restore()
     (run.path / "report.html").unlink()
-    with RunDirectory.open(tree) as again:
-        assert again.start_messages()[0].endswith("x was finished, but lacks report.html: only these files are made again")
-        assert json.loads((run.path / "summary.json").read_text())["status"] == "running"
+    again = started(tree)
+    assert again.start_messages()[0].endswith("x was finished, but lacks report.html: only these files are made again")
+    assert json.loads((run.path / "summary.json").read_text())["status"] == "running"
 
 
 def test_an_unreadable_checkpoint_of_a_finished_run_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """To make the last checkpoint again, the run would have to train from an older one."""
     tree = config(run__name="x", schedule__checkpoint_at_end=True)
-    with RunDirectory.open(tree) as run:
-        ended(run.path, 9, **{"val/loss": 1.0})
+    run = started(tree)
+    ended(run.path, 9, **{"val/loss": 1.0})
     assert RunDirectory(tree).finished
 
     def failing(path: Path) -> str:
@@ -307,9 +307,7 @@ def test_an_unreadable_checkpoint_of_a_finished_run_is_not_missing(monkeypatch: 
 def test_a_damaged_record_is_replaced_by_that_of_the_newest_launch(damage: str | None) -> None:
     tree = config(run__name="x")
     for _ in range(2):
-        run = RunDirectory(tree)
-        run.start(data_fingerprint="one", world_size=1)
-        run.release()
+        run = started(tree, data_fingerprint="one", world_size=1)
     file = run.path / "run.json"
     whole = json.loads(file.read_text())
     file.unlink() if damage is None else file.write_bytes(damage.encode("latin-1"))
@@ -327,8 +325,7 @@ def test_a_damaged_record_is_replaced_by_that_of_the_newest_launch(damage: str |
 def test_a_damaged_record_without_a_replacement_is_refused() -> None:
     """The launch.json of older versions does not contain the id of the run."""
     tree = config(run__name="x")
-    with RunDirectory.open(tree) as run:
-        pass
+    run = started(tree)
     launch = run.path / "launches/1/launch.json"
     launch.write_text(json.dumps({key: value for key, value in json.loads(launch.read_text()).items() if key != "run_id"}))
     (run.path / "run.json").write_text("")
@@ -341,8 +338,7 @@ def test_a_damaged_record_without_a_replacement_is_refused() -> None:
 @pytest.mark.parametrize("damage", ["", "run: {", "- a", "run: 3", "\xff"])
 def test_a_damaged_configuration_is_refused(damage: str) -> None:
     tree = config(run__name="x")
-    with RunDirectory.open(tree) as run:
-        pass
+    run = started(tree)
     (run.path / "config.yaml").write_bytes(damage.encode("latin-1"))
     with pytest.raises(
         ConfigError, match=r"config\.yaml is damaged; replace it with its newest copy, .*/launches/<number>/config\.yaml, or"
@@ -354,8 +350,7 @@ def test_a_damaged_configuration_is_refused(damage: str) -> None:
 
 def test_a_damaged_summary() -> None:
     tree = config(run__name="x")
-    with RunDirectory.open(tree) as run:
-        pass
+    run = started(tree)
     for text in ("", "null", "[]", '{"status": "fin'):
         (run.path / "summary.json").write_text(text)
         assert not RunDirectory(tree).finished
@@ -404,7 +399,8 @@ def test_other_ranks_receive_the_result_and_write_nothing() -> None:
 OWNER = """
 import json, sys, time
 from linnaeus.rundir import RunDirectory
-run = RunDirectory.open(json.loads(sys.argv[1]))
+run = RunDirectory(json.loads(sys.argv[1]))
+run.start()
 print("locked", flush=True)
 time.sleep(60)
 """
@@ -429,16 +425,16 @@ def owner() -> Iterator[subprocess.Popen[str]]:
 def test_the_lock_of_a_live_owner_is_refused_and_of_a_killed_one_taken_over(owner: subprocess.Popen[str]) -> None:
     before = files()
     with pytest.raises(ConfigError) as caught:
-        RunDirectory.open(config())
+        started(config())
     text = str(caught.value)
     assert f"process {owner.pid} on {socket.gethostname()}" in text and "\n" not in text and files() == before
     with pytest.raises(ConfigError, match=str(owner.pid)):  # the first attempt did not release its lock
-        RunDirectory.open(config())
+        started(config())
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     start = time.monotonic()
-    with RunDirectory.open(config()) as run:
-        assert run.launch == 2 and time.monotonic() - start < 2.0
+    run = started(config())
+    assert run.launch == 2 and time.monotonic() - start < 2.0
 
 
 def test_a_zombie_owner_is_dead(owner: subprocess.Popen[str]) -> None:
@@ -446,8 +442,8 @@ def test_a_zombie_owner_is_dead(owner: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 5
     while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
         time.sleep(0.01)
-    with RunDirectory.open(config()) as run:
-        assert run.launch == 2
+    run = started(config())
+    assert run.launch == 2
 
 
 def write_note(path: Path, **changes: Any) -> None:

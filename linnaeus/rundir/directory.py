@@ -71,13 +71,6 @@ class RunDirectory:
         self._lock: RunLock | None = None
         self._on_all_ranks(self._inspect)
 
-    @classmethod
-    def open(cls, config: Mapping[str, Any], overrides: Sequence[str] = (), **where: Any) -> RunDirectory:
-        """Create a `RunDirectory` and start it."""
-        run = cls(config, overrides, **where)
-        run.start()
-        return run
-
     def start(self, **record: Any) -> None:
         """Acquire the lock and write the configuration and run.json, with the entries of `record` (devices, world_size,
         data_fingerprint, ...). Raise `ConfigError` if another live process has the run, or if its data or its initial weights
@@ -93,12 +86,6 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-    def __enter__(self) -> RunDirectory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
     @property
     def checkpoints(self) -> Path:

@@ -143,7 +143,9 @@ def second_start(config: Any) -> str:
     with tempfile.TemporaryDirectory() as root:
         run = dataclasses.replace(config.run, root=root, name="one")
         begun = dataclasses.replace(config, seed=config.seed + 1, run=dataclasses.replace(run, resume="auto", allow=[]))
-        RunDirectory.open(dataclasses.asdict(begun)).release()
+        started = RunDirectory(dataclasses.asdict(begun))
+        started.start()
+        started.release()
         try:
             return str(RunDirectory(dataclasses.asdict(dataclasses.replace(config, run=run))).changes)
         except ValueError as error:

@@ -23,8 +23,10 @@ from tests import runs
 def save(folder: Path, *overrides: str) -> Path:
     """The directory of a run of this configuration that has been started."""
     config = dataclasses.asdict(compose([*overrides, f"run.root={folder}"]))
-    with RunDirectory.open(config) as run:
-        return run.path
+    run = RunDirectory(config)
+    run.start()
+    run.release()
+    return run.path
 
 
 def refusal(*overrides: str) -> str:

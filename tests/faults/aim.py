@@ -24,7 +24,8 @@ from tests.faults.spec import ANY, Spec, append, processes, signal_to
 
 HELD = 10.0  # seconds that a thread is held up at most; the kill comes long before
 LATE = 0.02  # seconds that the writer's thread waits before it copies; about an update
-Patch = Callable[[Any], Any]  # a function or constant of the program -> what takes its place
+Patch = Callable[[Any], Any]  # a function or constant of the program -> its replacement
+OnCall = Callable[[tuple[Any, ...]], None]  # receives the arguments of a call
 
 
 class Aim:
@@ -133,39 +134,41 @@ def _patches(aim: Aim) -> dict[str, dict[str, list[Patch]]]:
         target, patch = breaks.BREAKS[aim.spec.broken]
         add(target, patch)
     for target in dict.fromkeys(place.target for place in PLACES if place.target != BEGIN):
-        add(target, functools.partial(_watched, aim, [place for place in PLACES if place.target == target]))
+        before, after = ([place for place in PLACES if place.target == target and place.after is late] for late in (False, True))
+        add(target, _around(functools.partial(_hit_all, aim, before), functools.partial(_hit_all, aim, after)))
     for target, scope in SCOPES.items():
         add(target, functools.partial(_scoped, aim, scope, target in STEP_OF))
-    add("linnaeus.progress.training_progress:TrainingProgress.__init__", functools.partial(_noting_progress, aim))
-    # The models here are small: part of their tensors goes the way of large ones, which an update then often has to copy itself.
+    add("linnaeus.progress.training_progress:TrainingProgress.__init__", _around(after=lambda args: setattr(aim, "progress", args[0])))
+    # The models here are small: part of their tensors is copied like large ones, which an update then often has to copy itself.
     add("linnaeus.checkpoint.snapshot:LARGE", lambda original: 256)
-    add("linnaeus.checkpoint.snapshot:HostSnapshot.finish", _late_in_the_thread)
+    add("linnaeus.checkpoint.snapshot:HostSnapshot.finish", _around(before=_wait_in_the_thread))
     return patches
 
 
-def _late_in_the_thread(original: Any) -> Any:
-    @functools.wraps(original)
-    def finish(self: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            time.sleep(LATE)
-        original(self)
-
-    return finish
+def _hit_all(aim: Aim, places: list[Place], args: tuple[Any, ...]) -> None:
+    for place in places:
+        aim.hit(place)
 
 
-def _watched(aim: Aim, places: list[Place], original: Any) -> Any:
-    before, after = [p for p in places if not p.after], [p for p in places if p.after]
+def _wait_in_the_thread(args: tuple[Any, ...]) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(LATE)
 
-    @functools.wraps(original)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        for place in before:
-            aim.hit(place)
-        result = original(*args, **kwargs)
-        for place in after:
-            aim.hit(place)
-        return result
 
-    return watched
+def _around(before: OnCall = lambda args: None, after: OnCall = lambda args: None) -> Patch:
+    """Return a patch that calls `before` and `after` with the arguments of each call."""
+
+    def patch(original: Any) -> Any:
+        @functools.wraps(original)
+        def around(*args: Any, **kwargs: Any) -> Any:
+            before(args)
+            result = original(*args, **kwargs)
+            after(args)
+            return result
+
+        return around
+
+    return patch
 
 
 def _scoped(aim: Aim, scope: str | Callable[[tuple[Any, ...]], str], has_step: bool, original: Any) -> Any:
@@ -181,15 +184,6 @@ def _scoped(aim: Aim, scope: str | Callable[[tuple[Any, ...]], str], has_step: b
                 aim.about(before)
 
     return scoped
-
-
-def _noting_progress(aim: Aim, original: Any) -> Any:
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        aim.progress = self
-
-    return init
 
 
 def _apply(module: ModuleType, found: dict[str, list[Patch]]) -> None:

@@ -5,34 +5,23 @@ Each is a mistake that real trainers make, as small as it can be; a comparison t
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 
 def _order_shifted(original: Any) -> Any:
-    """The epoch that is continued goes on one sample too late; later epochs are right."""
+    """Read the epoch that is resumed one sample too late; later epochs are correct."""
 
-    @functools.wraps(original)
-    def micro_batch_size(self: Any, order: Any, epoch: int, step: int, number: int) -> Any:
+    def micro_batch(self: Any, order: Any, epoch: int, step: int, number: int) -> Any:
         import numpy as np
 
         return original(self, np.roll(order, -1) if self.start and epoch == self.epoch else order, epoch, step, number)
 
-    return micro_batch_size
-
-
-def _nothing_restored(original: Any) -> Any:
-    @functools.wraps(original)
-    def load_state_dict(self: Any, state: Any) -> None:
-        return None
-
-    return load_state_dict
+    return micro_batch
 
 
 def _one_forgotten(original: Any) -> Any:
-    """The first pass that is owed when the run is continued is never run."""
+    """Never run the first pass that is pending at the resume."""
 
-    @functools.wraps(original)
     def finish_pending_validations(t: Any) -> None:
         if t.progress.has_pending_validations():
             t.progress.pending_validations.pop(0)
@@ -43,6 +32,6 @@ def _one_forgotten(original: Any) -> Any:
 
 BREAKS = {
     "one sample shifted": ("linnaeus.data.sampler:PositionSampler._micro_batch", _order_shifted),
-    "scheduler state dropped": ("linnaeus.optim.lr_schedulers:Plateau.load_state_dict", _nothing_restored),
+    "scheduler state dropped": ("linnaeus.optim.lr_schedulers:Plateau.load_state_dict", lambda original: lambda self, state: None),
     "one pending validation forgotten": ("linnaeus.train.restore:finish_pending_validations", _one_forgotten),
 }

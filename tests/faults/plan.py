@@ -84,7 +84,7 @@ def _kill(group: str, turn: int, processes: int, references: References, draw: r
         place = places[which % len(places)]
         # A run that begins passes most of them as one that continues does; where it passes none, rank 0 does so once.
         hit = draw.choice(_hits(place, reference) or [{"rank": 0, "index": 1}])
-        damaged = place.name.endswith("set aside") or draw.random() < 0.25
+        damaged = place.name.endswith("renamed") or draw.random() < 0.25
         return setting, Kill(Fault(label(place), ANY, hit["index"], hit["rank"], kind), damaged)
     places = [place for place in places if _hits(place, reference)]
     place = places[which % len(places)]
@@ -100,10 +100,10 @@ def _hits(place: Place, reference: Reference) -> list[dict[str, Any]]:
 
 
 def _beside(hits: list[dict[str, Any]], reference: Reference, kind: str, draw: random.Random) -> Fault:
-    """In the update after a checkpoint that is still being written: its writer is held up in the middle. Where a pass is owed the
-    next checkpoint is of the same step, and would wait for this one."""
-    owed = {hit["step"] for hit in reference.hits if hit["place"].startswith(BETWEEN)}
-    held = [hit for place in HOLDS for hit in _hits(place, reference) if hit["step"] not in owed]
+    """Return a kill in the update after a checkpoint that is still being written: its writer is held up in the middle. Not at a step with
+    pending passes: there the next checkpoint is of the same step and would wait for this one."""
+    pending = {hit["step"] for hit in reference.hits if hit["place"].startswith(BETWEEN)}
+    held = [hit for place in HOLDS for hit in _hits(place, reference) if hit["step"] not in pending]
     while True:
         hold, hit = draw.choice(held), draw.choice(hits)
         if hit["rank"] == 0 and hit["step"] == hold["step"] + hit["place"].endswith("counted, nothing due done"):

@@ -1,7 +1,7 @@
 """The runs that are killed: everything that has a state is on, and all of it is over in seconds.
 
 85 samples in global batches of 24 make epochs of four updates with a partial last window; 24 splits over 1, 2 and 3 processes
-into 6, 3 and 2 micro-batches of 4. Passes are owed at steps 3, 6, 9 and at the end, checkpoints follow every second step.
+into 6, 3 and 2 micro-batches of 4. Passes are pending at steps 3, 6, 9 and at the end; a checkpoint is written every second step.
 """
 
 from __future__ import annotations

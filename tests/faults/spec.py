@@ -11,8 +11,6 @@ from typing import Any
 
 from tests.fork_server import FAULTS, MARK
 
-VARIABLE = FAULTS
-
 ANY = -2  # a fault's `step`: the index counts over the whole launch
 
 
@@ -43,11 +41,11 @@ class Spec:
     broken: str | None = None
 
     def environment(self) -> dict[str, str]:
-        return {VARIABLE: json.dumps(asdict(self)), MARK: self.mark}
+        return {FAULTS: json.dumps(asdict(self)), MARK: self.mark}
 
     @classmethod
     def read(cls) -> Spec | None:
-        text = os.environ.get(VARIABLE)
+        text = os.environ.get(FAULTS)
         if text is None:
             return None
         values = json.loads(text)

@@ -18,7 +18,7 @@ from tests import runs
 F64 = ["trainer.precision=float64", "trainer.length=4epochs"]
 GRADNORM = ["weighting=gradnorm", "weighting.every=[3steps]", "trainer.ema_decay=0.99", "schedule.best_monitor=val_ema/loss"]
 F32 = ["trainer.length=50steps", "debug.batch_hashes=true", "head.nulls=phase_in", "schedule.null_mask_prob.start=0.8"]
-F32 += ["schedule.validate=[25steps]", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]  # OWED has them
+F32 += ["schedule.validate=[25steps]", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]  # PENDING has them
 FP16 = ["trainer.precision=fp16", "trainer.length=6steps", "trainer.micro_batch_size=16", "trainer.ema_decay=0.9"]
 FP16 += ["schedule.best_monitor=val_ema/loss"]
 CONTINUED = ["trainer.length=10steps", "trainer.deterministic=true", "schedule.checkpoint=[4steps]", "schedule.log=[3steps]"]
@@ -34,13 +34,13 @@ JOBS = {
 def results(tmp_path_factory):
     """root / <processes> / <job>: every job on 1, 2 and 4 processes, at micro-batches of 8 throughout."""
     root = tmp_path_factory.mktemp("factorisation")
-    leave_validation_owed(root / "owed")
+    leave_validation_pending(root / "pending")
     for processes in (1, 2, 4):
         folder = root / str(processes)
-        shutil.copytree(root / "owed", folder / "validation")
+        shutil.copytree(root / "pending", folder / "validation")
         names = [name for name in JOBS if processes < 4 or name != "f32"]
         jobs = [runs.job(JOBS[n][0], folder / n, *JOBS[n][1], watch=["first_gradients"]) for n in names]
-        jobs.append(runs.job("biota", folder / "validation", *OWED, watch=["collectives"]))
+        jobs.append(runs.job("biota", folder / "validation", *PENDING, watch=["collectives"]))
         if processes > 1:  # last, for determinism is a switch of the whole process
             jobs += [
                 runs.job("vectors", folder / "whole", *CONTINUED),
@@ -149,13 +149,13 @@ def test_without_dropout_the_micro_batch_does_not_matter_either(tmp_path):
 
 # -- validation ------------------------------------------------------------------------------------------------------------------
 
-OWED = ["trainer.length=3steps", "schedule.all_combinations_at_end=true"]
+PENDING = ["trainer.length=3steps", "schedule.all_combinations_at_end=true"]
 
 
-def leave_validation_owed(root: Path) -> None:
-    """A run of one process that dies at its last step, all validation passes of 13 samples owed."""
+def leave_validation_pending(root: Path) -> None:
+    """A run of one process that dies at its last step, with all validation passes of 13 samples pending."""
     with runs.killed(validation, "_run_batches", 1):
-        runs.start(runs.configuration("biota", root, *OWED))
+        runs.start(runs.configuration("biota", root, *PENDING))
 
 
 def test_validation_of_13_samples_is_the_same_to_the_last_digit(results):

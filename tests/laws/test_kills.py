@@ -74,11 +74,10 @@ def test_two_processes_whose_agent_dies_then_one_rank_then_all_of_them(uninterru
 
 @pytest.fixture(scope="module")
 def cut_off(tmp_path_factory):
-    """A run killed in mid-epoch when the checkpoint of step 6 was just committed, with a pass in it that is owed and not run."""
+    """A run killed in mid-epoch when the checkpoint of step 6 was just committed, with a pending pass."""
     root = tmp_path_factory.mktemp("cut_off")
-    found = launch(
-        SMALL, root, Fault("checkpoint: retention / before", 6, 1, 0, "tree", ("between passes / owed and saved, none run", 6)), forked=True
-    )
+    pending = ("between passes / pending and saved, none run", 6)
+    found = launch(SMALL, root, Fault("checkpoint: retention / before", 6, 1, 0, "tree", pending), forked=True)
     assert found.status == -9 and found.landed is not None
     return root
 

@@ -67,7 +67,7 @@ def test_the_last_report_shows_the_results_of_the_end(whole: dict[str, Path], na
 # -- kills -----------------------------------------------------------------------------------------------------------------------
 
 KILLS: dict[str, tuple[Any, str, int, bool]] = {  # two checkpoints and one pass at each of the steps 4, 8 and 10
-    "before the checkpoint that owes the pass": (CheckpointWriter, "save", 5, False),
+    "before the checkpoint with the pending pass": (CheckpointWriter, "save", 5, False),
     "behind it": (CheckpointWriter, "save", 5, True),
     "before the pass": (validation, "_run_batches", 3, False),
     "after the pass": (validation, "_run_batches", 3, True),
@@ -120,7 +120,7 @@ def test_stopped_in_the_last_update_or_in_its_validation(whole: dict[str, Path],
     assert runs.differences(whole[name], runs.resumed(config)) == []
 
 
-def test_a_later_limit_goes_on_behind_the_report_that_was_owed(tmp_path: Path) -> None:
+def test_a_later_limit_continues_after_the_pending_report(tmp_path: Path) -> None:
     config = configuration(ROW_BEFORE, tmp_path, "schedule.early_stop.max_steps=7")
     runs.interrupted(config, watching.stopped_at(7))
     allowed = "run.allow=[schedule.early_stop.max_steps]"
@@ -155,7 +155,7 @@ def test_runs_that_end_otherwise(tmp_path: Path, more: list[str], step: int, val
 
 
 @pytest.mark.parametrize("forgotten", [None, {}], ids=["that there is one", "what was trained"])
-def test_negative_control_the_comparison_sees_an_owed_report_forgotten(whole: dict[str, Path], tmp_path: Path, forgotten: Any) -> None:
+def test_negative_control_the_comparison_sees_a_forgotten_pending_report(whole: dict[str, Path], tmp_path: Path, forgotten: Any) -> None:
     config, begin = configuration(ROW_BEFORE, tmp_path), RunReports.resume
     with runs.killed(*KILLS["before the pass"]):
         runs.start(config)

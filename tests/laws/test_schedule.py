@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from unittest import mock
 
@@ -40,37 +41,22 @@ def planned(workload, root, settings, capsys) -> tuple[dict[str, list[int]], str
 
 def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
     """The steps at which things were seen to happen in a run, by the names of the plan."""
-    reports: list[int] = []
-    measured: list[int] = []
-    compared: list[int] = []
-    original_finish, original_update, original_report = GradNorm.finish, GradientConflict.update, readings.report_progress
+    with contextlib.ExitStack() as stack:
+        saves, restores = (stack.enter_context(watching.counted(*called)) for called in ((CheckpointWriter, "save"), (train, "restore")))
 
-    def finish(self, seen):
-        measured.append(training[0].progress.global_step + 1)  # the update that is being made
-        original_finish(self, seen)
+        def steps_of(owner, name: str, offset: int) -> list[int]:
+            """Return a list to which each call of `owner.name` appends the current step, plus `offset`."""
+            original, steps = getattr(owner, name), []
 
-    def update(self, gramian):
-        compared.append(training[0].progress.global_step + 1)
-        original_update(self, gramian)
+            def called(*arguments):
+                steps.append(restores[0][0].progress.global_step + offset)
+                original(*arguments)
 
-    def report(t):
-        reports.append(t.progress.global_step)
-        original_report(t)
+            stack.enter_context(mock.patch.object(owner, name, called))
+            return steps
 
-    training: list = []
-    original_restore = train.restore
-
-    def restored(t, weights):
-        training.append(t)
-        original_restore(t, weights)
-
-    with (
-        mock.patch.object(GradNorm, "finish", finish),
-        mock.patch.object(GradientConflict, "update", update),
-        mock.patch.object(readings, "report_progress", report),
-        mock.patch("linnaeus.train.restore", restored),
-        watching.counted(CheckpointWriter, "save") as saves,
-    ):
+        measured, compared = steps_of(GradNorm, "finish", 1), steps_of(GradientConflict, "update", 1)  # of the update that is being made
+        reports = steps_of(readings, "report_progress", 0)
         run = runs.run(workload, root, *settings)
     logged = runs.rows(run / "metrics.jsonl")
     passes = {name: sorted({r["global_step"] for r in logged if f"{key}/loss" in r}) for name, key in PASSES.items()}

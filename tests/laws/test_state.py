@@ -53,7 +53,7 @@ def trained(request, tmp_path_factory):
         assert runs.start(config) == 0
     t = calls[0][0]
     t.update.skipped_updates.fill_(2)  # as if two had been skipped
-    t.progress.validation_step = t.progress.global_step  # and with passes owed
+    t.progress.validation_step = t.progress.global_step  # and with pending passes
     t.progress.pending_validations = [(TrainingStage.VALIDATION_PARTIAL_MASK_META, 1)]
     return t, config
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,19 +36,8 @@ def group(root: Path, *more: str, watch: str = "", grace: float = 1.0, real: boo
     port = runs.free_port()
     command = [sys.executable, "-c", SCRIPT.format(watch=watch, grace=grace), "--config-dir", str(runs.VECTORS)]
     command += runs.overrides("vectors", root, *LONG, *more)
-    processes = []
-    for rank in range(2):
-        variables = {
-            "RANK": rank,
-            "LOCAL_RANK": rank,
-            "WORLD_SIZE": 2,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "OMP_NUM_THREADS": 1,
-        }
-        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-        processes.append(start(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    return processes
+    options: dict[str, Any] = {"cwd": runs.ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return [start(command, env=runs.rank_environment(rank, 2, MASTER_PORT=port), **options) for rank in range(2)]
 
 
 def training(root: Path) -> Path:

@@ -6,6 +6,7 @@ an update.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -36,7 +37,10 @@ def fake_run(config: Any) -> int:
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda number, _: signals.append(number))
-    with RunDirectory.open(dataclasses.asdict(config)) as directory:
+    directory = RunDirectory(dataclasses.asdict(config))
+    directory.start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(directory.release)
         path = directory.path
         step = json.loads((path / "step.json").read_text()) if (path / "step.json").exists() else 0
         while step < STEPS and not signals:

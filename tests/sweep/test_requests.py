@@ -115,8 +115,10 @@ def test_the_launcher_of_an_experiment_is_used_by_the_parent_alone(tmp_path):
 
 
 def test_a_sweep_can_repeat_a_saved_run(tmp_path):
-    with RunDirectory.open(dataclasses.asdict(compose([f"run.root={tmp_path}", "run.name=saved", "trainer.length=7steps"]))) as run:
-        found = trials(f"run.from={run.path}", "run.name=again", "seed=1,2")
+    run = RunDirectory(dataclasses.asdict(compose([f"run.root={tmp_path}", "run.name=saved", "trainer.length=7steps"])))
+    run.start()
+    run.release()
+    found = trials(f"run.from={run.path}", "run.name=again", "seed=1,2")
     assert [(t.config.seed, t.config.trainer.length, t.directory.name) for t in found] == [
         (1, "7steps", "again-1"),
         (2, "7steps", "again-2"),

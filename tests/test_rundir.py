@@ -166,15 +166,15 @@ def test_changes_are_logged_and_recorded() -> None:
 
 
 def test_the_keys_of_a_warm_start_change_the_name() -> None:
-    started = [
+    warm = [
         config(run={**config()["run"], "init_from": path, "init_allow": allow}) for path, allow in (("a", []), ("b", []), ("a", ["head"]))
     ]
     plain = config(run={**config()["run"], "init_from": None, "init_allow": []})
-    assert len({update_hash(tree) for tree in [config(), *started]}) == 4
+    assert len({update_hash(tree) for tree in [config(), *warm]}) == 4
     assert update_hash(plain) == update_hash(config()), "the name of a run that was saved before these keys existed"
     started({**plain, "run": {**plain["run"], "name": "x"}})
     with pytest.raises(ConfigError, match=r'run\.init_from: null -> "a".*run\.allow=\[run\.init_from\]'):
-        RunDirectory({**started[0], "run": {**started[0]["run"], "name": "x"}})
+        RunDirectory({**warm[0], "run": {**warm[0]["run"], "name": "x"}})
 
 
 def test_other_initial_weights_in_the_same_file_are_refused() -> None:

@@ -65,7 +65,7 @@ WORKLOADS = {
 
 
 def overrides(workload: str, root: Path, *more: str) -> list[str]:
-    """Later ones win, as the same key given twice."""
+    """Return the overrides of a run. Of two values of one key the later one is used."""
     texts = {"language": write_text, "nanecho": write_sources}
     sized = [f"data.path={texts[workload](root)}"] if workload in texts else SAMPLES
     merged = {text.split("=", 1)[0]: text for text in [*TINY, *sized, *WORKLOADS[workload], *more]}
@@ -74,7 +74,7 @@ def overrides(workload: str, root: Path, *more: str) -> list[str]:
 
 
 def write_text(root: Path) -> Path:
-    """A text of 85 windows of 8 letters to train on and 10 to validate, the last of either in part."""
+    """Write a text of 85 windows of 8 letters to train on and 10 to validate, the last of either in part."""
     root.mkdir(parents=True, exist_ok=True)
     path = root / "text.txt"
     if not path.exists():
@@ -83,7 +83,7 @@ def write_text(root: Path) -> Path:
 
 
 def write_sources(root: Path) -> Path:
-    """A folder with texts of the four sources of `experiment=nanecho_folder`, each in letters of its own: 348 windows of 16 to train on."""
+    """Write texts of the four sources of `experiment=nanecho_folder`: 348 windows of 16 to train on, each source in its own letters."""
     folder = root / "texts"
     for source, letters in {"basics": "abc", "introspection": "defg", "structures": "hijkl", "systems": "mnopqr"}.items():
         (folder / source).mkdir(parents=True, exist_ok=True)
@@ -172,12 +172,12 @@ def resumed(config: Config, *kills: tuple[Any, ...]) -> Path:
 
 
 class Killed(BaseException):
-    """Stands for `kill -9`: nothing catches it, and nothing more is written."""
+    """Raised in place of `kill -9`: nothing catches it, and nothing more is written."""
 
 
 @contextlib.contextmanager
 def killed(owner: Any, name: str, call: int, after: bool = False) -> Iterator[None]:
-    """The run inside dies in the `call`-th call (from 1) of `owner.name`, before it does anything or after it did all."""
+    """Kill the run in the block in the `call`-th call (from 1) of `owner.name`, at its beginning or at its end."""
     original, calls = getattr(owner, name), 0
 
     def dying(*args: Any, **kwargs: Any) -> Any:
@@ -203,7 +203,7 @@ def killed(owner: Any, name: str, call: int, after: bool = False) -> Iterator[No
 
 
 def differences(a: Path, b: Path) -> list[str]:
-    """What the continuation law covers and is not bit for bit the same in two run directories, by name."""
+    """Return the names of the parts of two run directories that the continuation law covers and that differ in any bit."""
     found = [name for name in _files(a) | _files(b) if _bytes(a / name) != _bytes(b / name)]
     one, other = newest(a), newest(b)
     if one.step != other.step:
@@ -231,7 +231,7 @@ def newest(run: Path) -> Any:
 
 
 def unequal(a: Any, b: Any, where: str = "") -> list[str]:
-    """Places at which two plain structures differ; tensors by type, shape and bytes."""
+    """Return the places at which two plain structures differ. Tensors are compared by type, shape and bytes."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         same = a.dtype == b.dtype and a.shape == b.shape and _raw(a) == _raw(b)
         return [] if same else [where]
@@ -247,7 +247,7 @@ def _raw(tensor: torch.Tensor) -> bytes:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of lines of JSON."""
+    """Return the rows of a file of lines of JSON."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -261,8 +261,7 @@ def job(workload: str, root: Path, *more: str, watch: Sequence[str] = (), status
 
 
 def free_port() -> int:
-    """A port nobody listens at, below those the system gives out by itself: it may be used seconds later, and gloo of other tests takes
-    one of those at every moment."""
+    """Return a free port below the ephemeral ones: it is used seconds later, and gloo of other tests takes ephemeral ports at any time."""
     while True:
         port = random.SystemRandom().randrange(12_000, 30_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -318,7 +317,7 @@ def run_on_one_and_two(root: Path, names: Iterable[str], make_job: Callable[[str
 
 
 def run_job(one: dict[str, Any]) -> None:
-    """A job in this process, one of a group or alone."""
+    """Run a job in this process, one of a group or alone."""
     from tests import watching
 
     config = configuration(one["workload"], Path(one["root"]), *one["more"])

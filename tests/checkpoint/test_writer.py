@@ -26,9 +26,11 @@ from linnaeus.reporting import RowWriter
 from tests.checkpoint.conftest import fail_for, payload
 from tests.checkpoint.test_format import assert_same
 
+Errors = Callable[[], list[str]]  # returns the error messages since its last call
+
 
 @pytest.fixture
-def errors(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+def errors(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Errors:
     """Return a function that returns the error messages since its last call."""
     monkeypatch.setattr(logging.getLogger("linnaeus"), "propagate", True)
     caplog.set_level(logging.INFO, "linnaeus")
@@ -142,7 +144,7 @@ def test_a_value_that_is_not_plain_is_refused_at_the_call(saving: CheckpointWrit
 
 
 @pytest.mark.parametrize("by", ["wait", "save", "close"])
-def test_an_exception_in_the_thread_is_raised_once(saving: CheckpointWriter, by: str, errors: Callable[[], list[str]]) -> None:
+def test_an_exception_in_the_thread_is_raised_once(saving: CheckpointWriter, by: str, errors: Errors) -> None:
     saving.save(2, **payload(2), before_write=lambda: {}["bug"])  # type: ignore[func-returns-value]
     with pytest.raises(KeyError, match="bug"):
         saving.save(3, **payload(3)) if by == "save" else getattr(saving, by)()
@@ -168,7 +170,7 @@ def check_refused(saving: CheckpointWriter, lines: list[str], *words: str, newes
         assert auto_resume_helper(saving.directory).step == newest
 
 
-def try_again(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
+def try_again(saving: CheckpointWriter, errors: Errors) -> None:
     """Save step 3 and check that it is committed without an error."""
     saving.save(3, **large(3))
     saving.wait()
@@ -182,7 +184,7 @@ REFUSED_CALLS = [("mkdir", 0), ("open", 0), ("write", 0), ("write", 2), ("fsync"
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize(("name", "after"), REFUSED_CALLS)
 def test_any_call_that_fails(
-    saving: CheckpointWriter, errors: Callable[[], list[str]], name: str, after: int, code: int, monkeypatch: pytest.MonkeyPatch
+    saving: CheckpointWriter, errors: Errors, name: str, after: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls of `os` in the writer's thread fail after some that succeed. `close` closes the file before it fails."""
     calls, real = 0, getattr(os, name)
@@ -220,7 +222,7 @@ def test_short_writes_are_completed(saving: CheckpointWriter, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("limit", [0, 100, 3_000_000])
-def test_a_limit_on_file_sizes(saving: CheckpointWriter, errors: Callable[[], list[str]], limit: int) -> None:
+def test_a_limit_on_file_sizes(saving: CheckpointWriter, errors: Errors, limit: int) -> None:
     """The system refuses a write within the first or the second file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
@@ -235,7 +237,7 @@ def test_a_limit_on_file_sizes(saving: CheckpointWriter, errors: Callable[[], li
     try_again(saving, errors)
 
 
-def test_a_deleted_run_directory_is_not_created_again(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
+def test_a_deleted_run_directory_is_not_created_again(saving: CheckpointWriter, errors: Errors) -> None:
     run = saving.directory.parent
     shutil.rmtree(run)
     saving.save(2, **payload(2))
@@ -246,7 +248,7 @@ def test_a_deleted_run_directory_is_not_created_again(saving: CheckpointWriter, 
     try_again(saving, errors)
 
 
-def test_a_checkpoint_is_not_written_before_its_rows(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
+def test_a_checkpoint_is_not_written_before_its_rows(saving: CheckpointWriter, errors: Errors) -> None:
     rows = RowWriter(saving.directory.parent / "metrics.jsonl")
     rows.log(1, {"x": 1})
     rows.path.unlink()
@@ -256,7 +258,7 @@ def test_a_checkpoint_is_not_written_before_its_rows(saving: CheckpointWriter, e
     rows.close()
 
 
-def test_the_checkpoint_named_in_the_error_must_be_intact(saving: CheckpointWriter, errors: Callable[[], list[str]]) -> None:
+def test_the_checkpoint_named_in_the_error_must_be_intact(saving: CheckpointWriter, errors: Errors) -> None:
     (saving.directory / "step-00000001" / MODEL).unlink()
     saving.save(2, **payload(2), before_write=lambda: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
     saving.wait()
@@ -264,7 +266,7 @@ def test_the_checkpoint_named_in_the_error_must_be_intact(saving: CheckpointWrit
 
 
 def test_a_failed_save_of_the_same_step_keeps_the_first_one(
-    saving: CheckpointWriter, errors: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+    saving: CheckpointWriter, errors: Errors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replacement needs two renames; the second one fails."""
     calls, real = 0, os.rename
@@ -287,7 +289,7 @@ def test_a_failed_save_of_the_same_step_keeps_the_first_one(
 
 @pytest.mark.parametrize("name", ["rename", "rmtree"])
 def test_a_failed_deletion_does_not_undo_the_save(
-    saving: CheckpointWriter, errors: Callable[[], list[str]], name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    saving: CheckpointWriter, errors: Errors, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patch:
         fail_for(patch, os if name == "rename" else shutil, name, "step-00000001", errno.EACCES)

@@ -1,4 +1,4 @@
-"""What a run that was killed and one that was not differ in: nothing, or a proof has failed."""
+"""The differences between a killed run and an uninterrupted one. There must be none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ CLOCKS = {"saved", "run_id", "outputs"}  # of state.json: when and under which i
 
 
 def what_differs(mine: Path, whole: Path) -> list[str]:
-    """Names of what is not the same to the bit in two finished run directories: metric rows, sample ids of every micro-batch,
-    validation results, the summary's numbers (`runs.differences`), every checkpoint kept with all of its state, and the set of files."""
+    """Return the names of the parts of two finished run directories that differ in any bit: metric rows, sample ids of every micro-batch,
+    validation results, numbers of the summary (`runs.differences`), every checkpoint with all of its state, and the set of files."""
     found = set(runs.differences(whole, mine))
     found |= {f"lacks or adds {name}" for name in _left(mine) ^ _left(whole)}
     ours, theirs = (dict(list_checkpoints(run / "checkpoints")) for run in (mine, whole))
@@ -30,11 +30,11 @@ def _checkpoint_differs(mine: Path, whole: Path) -> list[str]:
 
 
 def _determined(state: dict[str, Any]) -> dict[str, Any]:
-    """What the configuration alone determines of a state.json."""
+    """Return the entries of a state.json that the configuration alone determines."""
     return {**{key: value for key, value in state.items() if key not in CLOCKS}, "rows": state["outputs"]["rows"]}
 
 
 def _left(run: Path) -> set[str]:
-    """Files of a finished run, and the checkpoints it keeps."""
+    """Return the names of the files and of the checkpoints of a finished run."""
     own = {path.name for path in run.iterdir() if path.name != "launches"}
     return own | {f"checkpoints/{path.name}" for path in (run / "checkpoints").iterdir()}

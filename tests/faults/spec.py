@@ -1,4 +1,4 @@
-"""What a launch is told (JSON in one environment variable) and what it writes down (a line of JSON, flushed to the disk)."""
+"""The specification of a launch (JSON in an environment variable), and its records (lines of JSON, flushed to the disk)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANY = -2  # a fault's `step`: the index counts over the whole launch
 class Fault:
     """A kill in process rank `rank` at the `index`-th time (from 1) it passes `place` at `step`.
 
-    `step` is the `global_step` of the run, or of the checkpoint that is being written; -1: before the run knows one.
+    `step` is the `global_step` of the run, or of the checkpoint that is being written; -1: before the run has one.
     `kind`: tree (every process of the launch), rank (that process alone), agent (its launcher's agent alone). `hold`: before it,
     a thread of this process is held up at this place and step, and the kill waits until it is."""
 
@@ -32,7 +32,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Spec:
-    """What one launch is told. `trace`: folder for the hits of every place; `broken`: a name of `breaks.py`."""
+    """The specification of one launch. `trace`: folder for the hits of every place; `broken`: a name of `breaks.py`."""
 
     mark: str
     record: str
@@ -56,7 +56,7 @@ class Spec:
 
 
 def append(path: str | Path, row: dict[str, Any], flush: bool = True) -> None:
-    """A whole line, on the disk when this returns if `flush`."""
+    """Append a line to a file, and flush it to the disk if `flush`."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(descriptor, (json.dumps(row) + "\n").encode())
@@ -72,7 +72,7 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
 
 
 def processes(mark: str) -> list[int]:
-    """The live processes of a launch: all that inherited its mark, whoever their parent is by now."""
+    """Return the live processes of a launch: all that inherited its mark."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -84,6 +84,6 @@ def processes(mark: str) -> list[int]:
 
 
 def signal_to(pid: int, number: int) -> None:
-    """A signal to a process that may be gone by now."""
+    """Send a signal to a process that may have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

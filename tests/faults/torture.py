@@ -1,9 +1,9 @@
-"""`make torture N=200`: kills runs at every named place, starts them again, and compares what they end as; a table by place.
+"""`make torture N=200`: kill runs at every named place, start them again, compare their results, and print a table by place.
 
     python -m tests.faults.torture --kills 200 --jobs 2 --out /tmp/torture
 
-A run that was finished is not done again when the same command is given once more; those that failed are. The folder of a run that
-failed stays, with the log of each launch; what it was put through is in `results.jsonl` beside it. Exit status 1 on any failure.
+The same command given again repeats only the runs that have failed or are missing. The folder of a run that failed stays, with the log of
+each launch; its kills are in `results.jsonl` beside it. The exit status is 1 after any failure.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def parse() -> argparse.Namespace:
 
 
 def reference_of(setting: Setting, out: Path) -> Reference:
-    """The uninterrupted run, made unless it is there, and what it passed."""
+    """Return the places that the uninterrupted run passed. Execute it unless its directory is complete."""
     root = reference_root(setting, out)
     run = setting.directory(root)
     if not (root / "complete").exists():
@@ -81,22 +81,22 @@ def reference_of(setting: Setting, out: Path) -> Reference:
 
 
 def reference_root(setting: Setting, out: Path) -> Path:
-    """One for each workload and number of processes: loader workers change nothing."""
+    """Return the folder of the uninterrupted run of a workload and a number of processes. Loader workers change nothing."""
     return out / f"uninterrupted-{setting.workload}-{setting.processes}"
 
 
 def name_of(run: Run) -> str:
-    """The same for the same setting and kills."""
+    """Return a name that depends on the setting and the kills."""
     return f"{run.setting}-{hashlib.sha256(repr(run.kills).encode()).hexdigest()[:10]}"
 
 
 def carry_out(run: Run, out: Path) -> dict[str, Any]:
-    """Put a run through its kills; a row of results. Its folder is deleted when nothing is wrong."""
+    """Execute a run with its kills and return its row of results. Delete its folder if there is no failure."""
     root, start = out / name_of(run), time.monotonic()
     shutil.rmtree(root, ignore_errors=True)
     try:
         chain = run_through(run.setting, run.kills, root, reference_root(run.setting, out))
-    except Exception as error:  # one run must not end the others; what it was is in the results
+    except Exception as error:  # one run must not end the others; the error is in the results
         chain = Chain(failures=[f"{type(error).__name__}: {error}"])
     kills = [{"group": run.group(kill), "kind": kill.aim.kind, **asdict(kill)} for kill in run.kills]
     row = {"name": name_of(run), "setting": str(run.setting), "processes": run.setting.processes, "kills": kills}
@@ -107,7 +107,7 @@ def carry_out(run: Run, out: Path) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Kills planned, landed, and in runs that ended the same to the bit, by place; then how they were spread."""
+    """Return a table of the kills by place: planned, landed, and in runs with equal bits; then their kinds."""
     planned, landed, same = Counter[tuple[str, int]](), Counter[str](), Counter[str]()
     kinds = Counter[str]()
     for row in rows:

@@ -110,7 +110,7 @@ def test_stopped_once_and_continued_with_other_workers(uninterrupted, tmp_path, 
 
 UPDATE = (loop, "train_one_step")
 CASES: dict[str, tuple[str, list[tuple[Any, str, int, bool]]]] = {  # name -> reference, kills: (owner, function, call, after it)
-    "in the first update": ("vectors", [(*UPDATE, 1, False)]),  # there is no checkpoint yet
+    "in the first update": ("vectors", [(*UPDATE, 1, False)]),  # before the first checkpoint
     "after the second": ("vectors", [(*UPDATE, 2, True)]),
     "in the third": ("vectors", [(*UPDATE, 3, False)]),
     "after the sixth": ("vectors", [(*UPDATE, 6, True)]),

@@ -119,7 +119,7 @@ def main() -> int:
             from linnaeus.config.help import config_text, help_text, print_page
 
             tree = compose_run(options.overrides, options.config_dir, missing_ok=True)
-            print_page(help_text(typed_config(tree)) if options.help else config_text(tree, options.package))
+            print_page(help_text(typed_config(tree), options.config_dir) if options.help else config_text(tree, options.package))
             return EXIT_FINISHED
         if not options.multirun:
             config = shared_config(lambda: compose_run(options.overrides, options.config_dir))

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 FILE = re.compile(r"`(mylab/[\w/.]+)`:\n\n```(?:python|yaml)\n(.*?)```", re.S)
 SMALL = ["logger.report=false", "logger.console=plain", "data.validation_batch=16", "schedule.validate_partial_mask_meta=[]"]
+SMALL += ["schedule.partial_combinations=[]"]
 BIOTA = [*SMALL, "plugins=[mylab]", "data.train_samples=64", "data.validation_samples=16", "trainer.length=2epochs"]
 PARTS = {
     "optimizer": (["optimizer=signsgd"], "optimizer.momentum = 0.9"),
@@ -74,4 +75,8 @@ def test_a_data_source(lab: Path):
 
 def test_a_workload(lab: Path):
     train(lab, "experiment=lines", "run.name=lines", "logger.report=false")
-    assert summary(lab, "lines")["best"]["val/mae"]["value"] > 0
+    assert summary(lab, "lines")["best"]["val/line/mae"]["value"] > 0
+    (path,) = lab.glob("outputs/*/lines/metrics.jsonl")
+    (row, *_) = [row for row in map(json.loads, path.read_text().splitlines()) if "train/loss" in row]
+    assert row["train/loss"] == pytest.approx((row["train/line/loss"] + row["train/parabola/loss"]) / 2)
+    assert row["train/line/loss"] != row["train/parabola/loss"]

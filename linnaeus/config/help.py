@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from linnaeus.config.load import group_files
+from linnaeus.config.registry import registered_parts
 from linnaeus.config.schema import FROM, FROM_MEANING, Config
 from linnaeus.config.setting import entry_type
 from linnaeus.errors import ConfigError
@@ -69,8 +70,9 @@ def print_page(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
 
 
-def help_text(config: Config) -> str:
-    """Return the help page of a configuration, with the variants of every group at the end."""
+def help_text(config: Config, config_dir: str | None = None) -> str:
+    """Return the help page of a configuration. At its end are the variants of every group, also those of the folder `config_dir`, and the
+    metrics of plugins."""
     lines = [
         "linnaeus: train hierarchical species classifiers, exactly resumable.",
         "",
@@ -91,5 +93,7 @@ def help_text(config: Config) -> str:
             group = head
         lines += [f"  {key} = {value}", f"      {kind}: {meaning}"]
     lines += ["", "Groups and their variants:"]
-    lines += [f"  {group}: {', '.join(file.stem for file in files)}" for group, files in group_files().items()]
+    lines += [f"  {group}: {', '.join(sorted({file.stem for file in files}))}" for group, files in group_files(config_dir).items()]
+    if metrics := registered_parts("metric"):
+        lines += ["", f"Metrics of plugins: {', '.join(f'{name} ({part.direction})' for name, part in metrics.items())}"]
     return "\n".join(lines)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from linnaeus.config.contracts import check_config_class
 from linnaeus.config.monitors import with_monitors
 from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out
 from linnaeus.config.registry import import_here, import_plugins, registered_parts, workload_module
@@ -88,10 +89,17 @@ def variants_of(workload: str) -> dict[str, dict[str, type]]:
         module = import_here(workload_module(workload) + ".config")
     except ModuleNotFoundError as error:
         raise ConfigError(f"workload.name is {workload!r}, which cannot be imported ({error})") from None
-    return {
-        group: {**classes, **{name: part.config for name, part in registered_parts(group).items() if part.config is not None}}
-        for group, classes in {**VARIANTS, **module.SCHEMAS}.items()
-    }
+    if not hasattr(module, "SCHEMAS"):
+        raise ConfigError(f"workload.name: {module.__name__} does not define SCHEMAS: group -> name -> class of its keys")
+    variants: dict[str, dict[str, type]] = {}
+    for group, classes in {**VARIANTS, **module.SCHEMAS}.items():
+        for cls in classes.values():
+            check_config_class(cls)
+        added = {name: part.config for name, part in registered_parts(group).items() if part.config is not None}
+        if taken := sorted(classes.keys() & added):
+            raise ConfigError(f"plugins: {group}={taken[0]} is a name of the {workload} workload or of the program; register another name")
+        variants[group] = {**classes, **added}
+    return variants
 
 
 def typed_config(tree: Any) -> Config:
@@ -189,8 +197,10 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     for one in value if isinstance(value, list) and meta["choices"] else [value]:
         if meta["choices"] and one not in meta["choices"]:
             raise ConfigError(f"{key} is {one!r}; it must be one of {', '.join(meta['choices'])}")
-    for name, one in value.items() if isinstance(value, dict) else [("", value)]:
-        _check_limits(f"{key}.{name}" if name else key, one, meta)
+    parts = {f".{name}": one for name, one in value.items()} if isinstance(value, dict) else {"": value}
+    parts = {f"[{i}]": one for i, one in enumerate(value)} if isinstance(value, list) else parts
+    for part, one in parts.items():
+        _check_limits(key + part, one, meta)
     if meta["duration"] and value is not None:
         for text in value if isinstance(value, list) else [value]:
             duration = Duration.parse(text, key)

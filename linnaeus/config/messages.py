@@ -9,6 +9,7 @@ import hashlib
 import re
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -37,6 +38,11 @@ def user_errors(status: int) -> Iterator[None]:
         if not _raised_in_hydra(error):
             raise
         line = explain(error)
+    except TypeError as error:
+        found = _class_mistake(error)
+        if found is None:
+            raise
+        line = found
     report(line)
     raise SystemExit(status)
 
@@ -47,6 +53,16 @@ def _raised_in_hydra(error: ValueError) -> bool:
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     return where is not None and where.tb_frame.f_globals.get("__name__", "").startswith("hydra.")
+
+
+def _class_mistake(error: TypeError) -> str | None:
+    """Return the line for a class of a plugin that Python itself refuses, with file and line of the statement; None for other errors."""
+    where = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.endswith("dataclasses.py")][-1]
+    position, text = f"{where.filename}:{where.lineno}", str(error)
+    if "cannot inherit non-frozen dataclass from a frozen one" in text:
+        return f"{position}: the dataclass must be frozen; write @dataclass(frozen=True)"
+    found = re.match(r"Can't instantiate abstract class (\w+) with(?:out an implementation for)? abstract methods? (.*)", text)
+    return found and f"{position}: {found[1]} does not define {found[2]}, which its abstract class requires"
 
 
 def report(line: str) -> None:

@@ -41,7 +41,11 @@ def with_monitors(config: Config) -> Config:
 
 def directions(workload: str) -> Mapping[str, str]:
     """Return metric -> min or max, of a workload and of registered metrics."""
-    own = getattr(import_here(f"{workload_module(workload)}.config"), "DIRECTIONS", {})
+    module = import_here(f"{workload_module(workload)}.config")
+    own = getattr(module, "DIRECTIONS", {})
+    for metric, value in own.items():
+        if value not in ("min", "max"):
+            raise ConfigError(f"{module.__name__}.DIRECTIONS: the direction of {metric} is {value!r}; it must be 'min' or 'max'")
     return {**COMMON, **own, **{name: part.direction for name, part in registered_parts("metric").items()}}
 
 

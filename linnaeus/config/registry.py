@@ -19,9 +19,20 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+from linnaeus.config.contracts import check_arguments, check_config_class, class_name
 from linnaeus.errors import ConfigError
 
-GROUPS = ("model", "head", "loss", "data", "augment", "optimizer", "metric")
+_TAXONOMY = "linnaeus.workloads.taxonomy.config"
+# group -> class that a configuration extends ("": a metric has none), and the arguments of a builder
+GROUPS = {
+    "model": (f"{_TAXONOMY}.ModelConfig", ("config", "image_size", "ranks", "components")),
+    "head": (f"{_TAXONOMY}.HeadConfig", ("config", "width", "tree")),
+    "loss": (f"{_TAXONOMY}.LossConfig", ("config", "tree", "counts")),
+    "data": (f"{_TAXONOMY}.TaxonomyDataConfig", ("config",)),
+    "augment": (f"{_TAXONOMY}.AugmentConfig", ("config", "image_size")),
+    "optimizer": ("linnaeus.config.schema_optimization.OptimizerConfig", ("config", "param_groups")),
+    "metric": ("", ("tree", "device")),
+}
 Builder = TypeVar("Builder", bound=Callable[..., Any])
 
 
@@ -40,15 +51,22 @@ def register(group: str, name: str, config: type | None = None, *, direction: st
     """Return a decorator that registers a builder as `name` of `group`. `config` is a frozen dataclass of `setting` fields that extends the
     group's own class. A metric has no config; it states its `direction`, min or max.
 
-    Raise `ConfigError` for an unknown group, a missing class or direction, and a name that is taken."""
+    Raise `ConfigError` for an unknown group, a missing class or direction, a class that is not such a dataclass, a builder with other
+    arguments, and a name that another module has registered."""
     if group not in GROUPS:
         raise ConfigError(f"plugins: {group!r} is not a group that can be extended; choose one of {', '.join(GROUPS)}")
     if group == "metric" and direction not in ("min", "max"):
         raise ConfigError(f"plugins: the metric {name} must state direction='min' or direction='max'")
     if group != "metric" and config is None:
         raise ConfigError(f"plugins: {group}={name} must name the class of its configuration: register({group!r}, {name!r}, MyConfig)")
+    base, arguments = GROUPS[group]
+    if config is not None:
+        check_config_class(config)
+        if base not in map(class_name, config.__mro__):
+            raise ConfigError(f"plugins: {group}={name}: {class_name(config)} must extend {base}")
 
     def decorate(build: Builder) -> Builder:
+        check_arguments(build, arguments, f"plugins: the builder of {group}={name}")
         known = _parts[group].get(name)
         if known is not None and known.build.__module__ != build.__module__:
             raise ConfigError(f"plugins: {group}={name} is registered by {known.build.__module__} and {build.__module__}; rename one")

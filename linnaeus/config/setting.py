@@ -27,8 +27,8 @@ def setting(
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """Return a dataclass field, required unless `default` is given. `low` and `high` are inclusive limits, `above` and `below` exclusive
-    ones; in a mapping they apply to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (wall time too) or
-    "clock" (wall time only)."""
+    ones; in a list or mapping they apply to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (wall time
+    too) or "clock" (wall time only)."""
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)

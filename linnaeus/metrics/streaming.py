@@ -1,18 +1,20 @@
-"""`Metrics`: the abstract class of streaming metrics, exact over batches and processes."""
+"""`Metrics` of a validation pass and `TrainingMetrics` of log rows: streaming, exact over batches and processes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
+from linnaeus.errors import ConfigError
 
 
 class Metrics(ABC):
-    """Accumulators of one validation pass, or of the training steps between two log rows.
+    """Accumulators of one validation pass.
 
     `sums` returns float sums per batch; the caller adds them in batch order, because float addition is order-sensitive. `count` adds
     integers in place, which is exact in any order; the caller all-reduces them. `compute` turns both totals into named results.
@@ -31,10 +33,38 @@ class Metrics(ABC):
 
     @abstractmethod
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return named results such as `loss` and `species/top1`, NaN if a metric is undefined. For training metrics `sums` is float64
-        [2T]: the loss sums and the valid label counts of the T tasks, which the training loop computes."""
+        """Return named results such as `loss` and `species/top1`, NaN if a metric is undefined. `sums`: float64 [K] on the host, the total
+        of `sums`. It is called once with totals of 0 before the training, to list the names."""
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Return results that are computed only in the last validation of a run because they are slow, such as confidence intervals.
         They cannot be monitored."""
         return {}
+
+
+class TrainingMetrics:
+    """Accumulators of the training steps between two log rows: `loss`, and with several tasks `<task>/loss`. A subclass may add others."""
+
+    tasks: tuple[str, ...]
+    counts: dict[str, Tensor]  # int64, on the device
+
+    def __init__(self, tasks: Sequence[str]) -> None:
+        self.tasks, self.counts = tuple(tasks), {}
+
+    def count(self, outputs: Any, batch: Batch) -> None:
+        """Add a micro-batch to `counts`, without a device sync."""
+
+    def compute(self, loss_sums: Tensor, valid: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return named results, one of them `loss`. `loss_sums` and `valid`: float64 [T] on the host, the totals of the workload's
+        `loss_sums` and `valid_counts`. The default: sum / valid of each task, NaN without valid labels, and the mean over the others."""
+        means = loss_sums / torch.where(valid > 0, valid, torch.nan)
+        each = {f"{task}/loss": mean for task, mean in zip(self.tasks, means.tolist(), strict=True)}
+        return {"loss": means.nanmean().item(), **(each if len(self.tasks) > 1 else {})}
+
+
+def check_counts(metrics: Any) -> None:
+    """Raise `ConfigError` if `metrics.counts` has a tensor that is not int64: sums of floats depend on the order of the batches."""
+    for name, count in metrics.counts.items():
+        if count.dtype != torch.int64:
+            found = str(count.dtype).removeprefix("torch.")
+            raise ConfigError(f"{type(metrics).__name__}.counts[{name!r}] is {found}; it must be int64 (float sums belong to `sums`)")

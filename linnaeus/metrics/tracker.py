@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.metrics.streaming import TrainingMetrics
 
 SMOOTHING = 0.98  # of the smoothed loss, per update
 
@@ -21,7 +21,7 @@ SMOOTHING = 0.98  # of the smoothed loss, per update
 class MetricsTracker:
     """Sums of training metrics since the last log row, and the best and last validation results."""
 
-    def __init__(self, tasks: tuple[str, ...], training_metrics: Metrics, device: torch.device) -> None:
+    def __init__(self, tasks: tuple[str, ...], training_metrics: TrainingMetrics, device: torch.device) -> None:
         self.tasks, self.training = tasks, training_metrics
         self.loss_sums = torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.valid = torch.zeros(len(tasks), dtype=torch.float64)  # summed over all processes
@@ -51,7 +51,7 @@ class MetricsTracker:
         """
         totals = all_reduce(self.loss_sums.clone()).cpu()
         counts = {name: all_reduce(count.clone()) for name, count in self.training.counts.items()}
-        results = self.training.compute(torch.cat([totals, self.valid]), {k: v.cpu() for k, v in counts.items()})
+        results = self.training.compute(totals, self.valid, {k: v.cpu() for k, v in counts.items()})
         row = {f"train/{name}": value for name, value in results.items()}
         row["train/weighted_loss"] = objective(totals, self.valid).item()
         smoothed, weight = self._smooth(row["train/loss"])

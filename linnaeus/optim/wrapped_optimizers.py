@@ -74,6 +74,8 @@ class ExternalOptimizer(BaseOptimizer):
         """`make` receives torch parameter groups: dicts with `params` and `weight_decay`."""
         super().__init__(kind, groups)
         self.optimizer = make([{"params": group.tensors, "weight_decay": group.weight_decay} for group in groups])
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise ConfigError(f"optimizer.name={kind}: the builder returns a {type(self.optimizer).__name__}, not a torch.optim.Optimizer")
         if len(self.optimizer.param_groups) != len(self.groups):
             raise ConfigError(f"optimizer.name={kind}: the optimizer must not change the number of parameter groups")
         self._initial = [dict(group) for group in self.optimizer.param_groups]

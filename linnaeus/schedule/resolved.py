@@ -127,7 +127,8 @@ def resolve_all_schedule_params(
     every_combination = schedule.all_combinations_at_end and bool(components)
     combinations = all_combinations(listed, components or ()) if every_combination else listed
     if schedule.validate_partial_mask_meta and has_metadata and not listed:
-        raise ConfigError("schedule.validate_partial_mask_meta needs schedule.partial_combinations, such as [[SPATIAL]]; or set it to []")
+        key = "schedule.validate_partial_mask_meta"
+        raise ConfigError(f"{key} needs schedule.partial_combinations, such as [[SPATIAL]]; or set {key}=[]")
     events = _events(config, *lengths, last, {"validate": True, "validate_mask_meta": has_metadata, PARTIAL: bool(combinations)})
     events |= _weighting_events(config.weighting, *lengths, last, tasks)
     events["growth"], density = _growth_event(config.growth, *lengths, last)

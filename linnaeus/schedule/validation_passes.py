@@ -29,7 +29,8 @@ def listed_combinations(listed: Sequence[Sequence[str]], components: Sequence[st
         key = f"schedule.partial_combinations[{i}]"
         for name in names:
             if components is not None and name not in components:
-                raise ConfigError(f"{key} names {name}, but the metadata components of the data are {', '.join(components)}; remove it")
+                off = "schedule.partial_combinations=[] schedule.validate_partial_mask_meta=[]"
+                raise ConfigError(f"{key} names {name}, but the metadata of the data are {', '.join(components)}; remove it, or set {off}")
         if len(set(names)) != len(names):
             raise ConfigError(f"{key} names a component twice; name each once")
         combination = tuple(names) if components is None else tuple(c for c in components if c in names)

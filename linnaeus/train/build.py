@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from linnaeus.config.contracts import check_members
 from linnaeus.config.schema import Config
 from linnaeus.data.loader import build_loaders
 from linnaeus.data.sampler import PositionSampler
+from linnaeus.data.samples import PositionedDataset
 from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.ddp import wrap_ddp
 from linnaeus.distributed.signals import StopRequest
@@ -35,7 +37,7 @@ from linnaeus.train.planning import Plan
 from linnaeus.train.profiling import StepProfiler
 from linnaeus.train.state import Training
 from linnaeus.weighting import GradientConflict, TaskGradients, TaskWeighting, WeightingMeter, build_weighting, weighting_notes
-from linnaeus.workloads.base import Model, Workload, check_members
+from linnaeus.workloads.base import Model, Workload, check_no_decay
 
 log = logging.getLogger("linnaeus")
 
@@ -47,6 +49,7 @@ def build_training(
     earlier launch may have left a quarantine."""
     trainer = config.trainer
     workload.build_datasets(plan.ops, directory)
+    check_datasets(workload, plan)
     model = build_model(config, workload, context.device)
     frozen = freeze(model, trainer.freeze)
     check_shared_layer(config.weighting, model.shared_parameters())
@@ -65,7 +68,7 @@ def build_training(
     runner, no_sync = wrap_ddp(model, context, changing_buffers(model), trainer.deterministic)
     sampler = build_sampler(config, context, workload, plan)
     loader = build_train_loader(config, context, workload, sampler)
-    tracker = MetricsTracker(workload.tasks, workload.metrics(True, context.device), context.device)
+    tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device)
     stop = stop or StopRequest(trainer.max_time)
     watchdog = build_watchdog(config, context)
     return Training(
@@ -106,6 +109,7 @@ def build_training(
 def build_model(config: Config, workload: Workload, device: torch.device) -> Model:
     """Return the workload's model on the device, in the dtype and memory format of the run."""
     model = check_members(workload.build_model(), Model).to(device)
+    check_no_decay(model)
     if config.trainer.precision == "float64":
         model = model.double()
     if config.trainer.channels_last:
@@ -160,6 +164,15 @@ def keep_compiled_graphs() -> None:
 
 
 # -- data ----------------------------------------------------------------------------------------------------------------------
+
+
+def check_datasets(workload: Workload, plan: Plan) -> None:
+    """Raise `ConfigError` if `build_datasets` does not set both datasets, or if the validation set of a run with validation is empty."""
+    check_members(workload, Workload)
+    for dataset in (workload.train_set, workload.validation_set):
+        check_members(dataset, PositionedDataset)
+    if plan.resolved.validate.ever_due and not len(workload.validation_set):
+        raise ConfigError("data: the validation set is empty; give it samples, or set schedule.validate=[]")
 
 
 def build_sampler(config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> PositionSampler:

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnaeus.config.contracts import class_name
 from linnaeus.data.loader import DevicePrefetcher
+from linnaeus.errors import ConfigError
 from linnaeus.randomness import seed_forward
 from linnaeus.train import saving
 from linnaeus.train.freezing import changing_buffers, set_training
@@ -75,7 +77,8 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
     host_batches = [host for host, _ in window]
     for host in host_batches:
         t.workload.check_batch(host)
-    valid = t.sync.reduce_counts(functools.reduce(torch.add, [t.workload.valid_counts(host) for host in host_batches]))
+    own_valid = [checked_per_task(t, "valid_counts", t.workload.valid_counts(host)) for host in host_batches]
+    valid = t.sync.reduce_counts(functools.reduce(torch.add, own_valid))
     if t.sync.data_unreadable:
         t.run.interrupt(t.sync.interruption_reason())
         return
@@ -84,6 +87,15 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
     update_on_window(t, window, valid)
     t.watchdog.step, t.watchdog.heartbeats = t.progress.global_step, t.watchdog.heartbeats + 1
     t.watchdog.long_timeout = False
+
+
+def checked_per_task(t: Training, member: str, values: Tensor) -> Tensor:
+    """Return `values` of the workload's `member`. Raise `ConfigError` for another shape than [T], which addition would broadcast."""
+    tasks = len(t.workload.tasks)
+    if values.shape != (tasks,):
+        name = f"{class_name(type(t.workload))}.{member}"
+        raise ConfigError(f"{name} returns the shape {list(values.shape)}; it must be [{tasks}], one value for each of {t.workload.tasks}")
+    return values
 
 
 def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
@@ -122,7 +134,7 @@ def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> N
     batch = t.workload.prepare(batch)
     with t.precision.autocast():
         outputs = t.runner(batch)
-    sums = t.workload.loss_sums(outputs, batch)
+    sums = checked_per_task(t, "loss_sums", t.workload.loss_sums(outputs, batch))
     t.weighting_meter.measure(sums, outputs, t.precision.loss_scale)
     t.precision.backward(sums, t.weighting.weights * scales)
     t.tracker.add_micro_batch(sums, outputs, batch)

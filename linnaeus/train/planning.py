@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import difflib
 import functools
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from linnaeus.config.contracts import check_members, class_name
 from linnaeus.config.monitors import direction
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.files import write_atomic
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.metrics.streaming import Metrics, TrainingMetrics, check_counts
 from linnaeus.optim import LRSchedule, build_scheduler, scaled_lr
 from linnaeus.reporting.plan import schedule_summary
 from linnaeus.reporting.schedule_chart import schedule_picture
@@ -26,7 +29,7 @@ from linnaeus.schedule import (
     resolve_all_schedule_params,
     training_length,
 )
-from linnaeus.workloads.base import Workload, check_members
+from linnaeus.workloads.base import Workload
 
 
 @dataclass(frozen=True)
@@ -102,13 +105,27 @@ def monitored(config: Config) -> dict[str, str]:
 def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool) -> list[str]:
     """Return the names of the metrics that the validation passes of this run measure, from the result of a pass over no samples.
 
-    Raise `TypeError` if the metrics misspell an optional member."""
-    metrics = workload.metrics(training=False, device=torch.device("cpu"))
-    check_members(metrics, Metrics)
-    names = metrics.compute(torch.zeros(metrics.width, dtype=torch.float64), metrics.counts)
+    Raise `ConfigError` if the metrics lack or misspell a member, or cannot be computed without samples."""
+    cpu = torch.device("cpu")
+    training = check_members(workload.training_metrics(cpu), TrainingMetrics)
+    metrics = check_members(workload.metrics(cpu), Metrics)
+    if "loss" not in _without_samples(training, *torch.zeros(2, len(workload.tasks), dtype=torch.float64)):
+        raise ConfigError(f"{class_name(type(training))}.compute must return 'loss' among its results")
+    names = _without_samples(metrics, torch.zeros(metrics.width, dtype=torch.float64))
     keys = ["val"] if resolved.validate.ever_due else []
     if resolved.validate_mask_meta.ever_due:
         keys.append("val_mask_meta")
     if resolved.validate_partial_mask_meta.ever_due:
         keys += ["val_mask_" + "_".join(masked) for masked in resolved.combinations]
     return [f"{key.replace('val', 'val_ema', 1) if averaged else key}/{name}" for key in keys for name in names]
+
+
+def _without_samples(metrics: Any, *totals: torch.Tensor) -> dict[str, float]:
+    """Return the results of totals and counts of 0. Raise `ConfigError` if they divide by zero."""
+    check_counts(metrics)
+    try:
+        return metrics.compute(*totals, metrics.counts)
+    except ArithmeticError as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        fix = "compute is called once with totals of 0 before the training; return nan for a result without samples"
+        raise ConfigError(f"{frame.filename}:{frame.lineno}: {error}; {fix}") from None

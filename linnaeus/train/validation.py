@@ -122,7 +122,7 @@ def validation_size(t: Training) -> int:
 
 def _run_batches(t: Training, own_batches: list[Any], masked: tuple[str, ...]) -> dict[str, float] | None:
     """Run this rank's batches and reduce the sums over the ranks. Return the metrics; None if the pass was interrupted."""
-    metrics = t.workload.metrics(training=False, device=t.device)
+    metrics = t.workload.metrics(t.device)
     batch_size = t.config.data.validation_batch
     number_of_batches = -(-validation_size(t) // batch_size)
     slots = torch.zeros(number_of_batches, metrics.width, dtype=torch.float64, device=t.device)

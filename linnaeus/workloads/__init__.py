@@ -5,15 +5,21 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from linnaeus.config.contracts import check_arguments, check_members
 from linnaeus.config.registry import workload_module
 from linnaeus.config.schema import Config
+from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:  # --help imports the schemas of a workload without torch
     from linnaeus.workloads.base import Workload
 
 
 def build_workload(config: Config) -> Workload:
-    """Return the workload of `config.workload.name`. Raise `TypeError` if it is not a `Workload` or misspells an optional member."""
-    from linnaeus.workloads.base import Workload, check_members
+    """Return the workload of `config.workload.name`. Raise `ConfigError` if it is not a `Workload`, or lacks or misspells a member."""
+    from linnaeus.workloads.base import Workload
 
-    return check_members(importlib.import_module(workload_module(config.workload.name)).build_workload(config), Workload)
+    module = importlib.import_module(workload_module(config.workload.name))
+    if not hasattr(module, "build_workload"):
+        raise ConfigError(f"workload.name: {module.__name__} does not define build_workload(config)")
+    check_arguments(module.build_workload, ("config",), f"{module.__name__}.build_workload")
+    return check_members(module.build_workload(config), Workload, pending=("train_set", "validation_set"))

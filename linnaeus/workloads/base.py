@@ -13,19 +13,19 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from linnaeus.config.contracts import class_name
 from linnaeus.data.samples import Batch, PositionedDataset
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.errors import ConfigError
+from linnaeus.metrics.streaming import Metrics, TrainingMetrics
 from linnaeus.schedule import OpsSchedule
 
 if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
-
-T = TypeVar("T")
 
 
 class Model(nn.Module, ABC):
@@ -104,10 +104,14 @@ class Workload(ABC):
         """Return the sum (not the mean) of the losses over the valid labels of a prepared batch, per task, float [T]."""
 
     @abstractmethod
-    def metrics(self, training: bool, device: torch.device) -> Metrics:
-        """Return empty metrics, for rows of training or for one validation pass."""
+    def metrics(self, device: torch.device) -> Metrics:
+        """Return empty metrics of one validation pass."""
 
     # -- what has a default ----------------------------------------------------------------------------------------------
+
+    def training_metrics(self, device: torch.device) -> TrainingMetrics:
+        """Return empty metrics of training rows; by default the losses."""
+        return TrainingMetrics(self.tasks)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         """Return the model's input from a device batch: normalised, mixed, with the `masked` components of a validation pass masked."""
@@ -156,16 +160,11 @@ class Workload(ABC):
         return []
 
 
-def check_members(instance: T, base: type) -> T:
-    """Return `instance`. Raise `TypeError` if it does not extend the abstract class `base`, or if one of its public members resembles an
-    optional member of `base`: the loop would not find the misspelt member."""
-    if not isinstance(instance, base):
-        raise TypeError(f"{type(instance).__name__} must extend {base.__module__}.{base.__name__}")
-    members = {name for cls in base.__mro__ for name in (*vars(cls), *getattr(cls, "__annotations__", ()))}
-    optional = [name for name in vars(base) if not name.startswith("_") and not hasattr(vars(base)[name], "__isabstractmethod__")]
-    own = set(vars(instance)).union(*(vars(cls) for cls in type(instance).__mro__ if not issubclass(base, cls)))
-    for name in sorted(own - members):
-        similar = difflib.get_close_matches(name, optional, 1, 0.85)
-        if not name.startswith("_") and similar:
-            raise TypeError(f"{type(instance).__name__}.{name} is not a member of {base.__name__}; did you mean {similar[0]}?")
-    return instance
+def check_no_decay(module: Any) -> None:
+    """Raise `ConfigError` if `module.no_decay` has a name that is not a parameter of `module`: a misspelt one would have weight decay."""
+    known = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    unknown = sorted(set(module.no_decay) - known)
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"did you mean {close[0]}?" if close else "named_parameters() lists the names"
+        raise ConfigError(f"{class_name(type(module))}.no_decay names {unknown[0]}, which is not a parameter of it; {hint}")

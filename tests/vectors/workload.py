@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.data.samples import PositionedDataset
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.metrics.streaming import Metrics, TrainingMetrics
 from linnaeus.randomness import INIT, MASK, SYNTHETIC, key, uniforms
 from linnaeus.workloads.base import Model, Workload
 
@@ -132,12 +132,18 @@ class R2(Metrics):
         }
 
 
-class TrainingError(R2):
-    """Training losses come as [loss sums, valid counts]."""
+class TrainingError(TrainingMetrics):
+    """The training losses, 0 without labels."""
 
-    def compute(self, sums: Tensor, counts: dict[str, Tensor]) -> dict[str, float]:
-        error, n = sums.view(2, 2)
-        losses = (error / n.clamp(min=1)).tolist()
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(TASKS)
+        self.counts = {"n": torch.zeros(2, dtype=torch.int64, device=device)}
+
+    def count(self, outputs: dict[str, Tensor], batch: dict[str, Tensor]) -> None:
+        self.counts["n"] += batch["known"].sum(0)
+
+    def compute(self, loss_sums: Tensor, valid: Tensor, counts: dict[str, Tensor]) -> dict[str, float]:
+        losses = (loss_sums / valid.clamp(min=1)).tolist()
         return {"loss": sum(losses) / len(losses)} | {f"{t}/loss": losses[i] for i, t in enumerate(TASKS)}
 
 
@@ -179,8 +185,11 @@ class VectorsWorkload(Workload):
     def loss_sums(self, outputs: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
         return ((outputs["y"] - batch["y"]) ** 2 * batch["known"]).sum(0)
 
-    def metrics(self, training: bool, device: torch.device) -> R2:
-        return (TrainingError if training else R2)(device)
+    def metrics(self, device: torch.device) -> R2:
+        return R2(device)
+
+    def training_metrics(self, device: torch.device) -> TrainingError:
+        return TrainingError(device)
 
     def summary(self, final: dict[str, float]) -> list[str]:
         return [f"r2 {final.get('val/r2', float('nan')):.3f}"]

@@ -12,14 +12,16 @@ import torch
 from torch import nn
 
 from linnaeus import workloads
-from linnaeus.workloads.base import Model, Workload, check_members
+from linnaeus.config.contracts import check_members
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.base import Model, Workload
 from tests import runs
 
 
 class Small(Workload):
     """A workload with the members that do not have a default."""
 
-    tasks = ("y",)
+    tasks, train_size, fingerprint, train_set, validation_set = ("y",), 8, "small", None, None
 
     def build_datasets(self, schedule: Any, directory: Any) -> None: ...
 
@@ -29,7 +31,7 @@ class Small(Workload):
 
     def loss_sums(self, outputs: Any, batch: Any) -> Any: ...
 
-    def metrics(self, training: bool, device: torch.device) -> Any: ...
+    def metrics(self, device: torch.device) -> Any: ...
 
 
 class Net(Model):
@@ -58,7 +60,7 @@ def extended(base: type, **members: Any) -> Any:
 )
 def test_a_misspelt_member_is_an_error(base: type, member: str, meant: str) -> None:
     contract = base.__base__
-    with pytest.raises(TypeError, match=re.escape(f"Own.{member} is not a member of {contract.__name__}; did you mean {meant}?")):
+    with pytest.raises(ConfigError, match=re.escape(f"Own.{member} is not a member of {contract.__name__}; did you mean {meant}?")):
         check_members(extended(base, **{member: ("tokens", 8)}), contract)
 
 
@@ -66,7 +68,7 @@ def test_attributes_of_the_instance_and_of_a_subclass_of_a_subclass_are_checked_
     workload = Small()
     workload.unit = ("tokens", 8)  # type: ignore[attr-defined]
     for misspelt in (workload, extended(type("Base", (Small,), {"units": ("tokens", 8)}), unit=("words", 8))):
-        with pytest.raises(TypeError, match=r"did you mean units\?"):
+        with pytest.raises(ConfigError, match=r"did you mean units\?"):
             check_members(misspelt, Workload)
 
 
@@ -88,9 +90,9 @@ def test_other_members_are_allowed(members: dict[str, Any]) -> None:
 
 
 def test_other_classes_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"Linear must extend linnaeus\.workloads\.base\.Model"):
+    with pytest.raises(ConfigError, match=r"Linear must extend linnaeus\.workloads\.base\.Model"):
         check_members(nn.Linear(2, 2), Model)
-    with pytest.raises(TypeError, match=r"object must extend linnaeus\.workloads\.base\.Workload"):
+    with pytest.raises(ConfigError, match=r"object must extend linnaeus\.workloads\.base\.Workload"):
         check_members(object(), Workload)
 
 
@@ -106,5 +108,5 @@ def test_build_workload_checks_the_members(tmp_path: Any, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "misspelt", module)
     monkeypatch.setattr(workloads, "workload_module", lambda name: "misspelt")
     monkeypatch.setattr(module, "build_workload", lambda config: extended(Small, report_metric=("r2",)), raising=False)
-    with pytest.raises(TypeError, match=r"did you mean report_metrics\?"):
+    with pytest.raises(ConfigError, match=r"did you mean report_metrics\?"):
         workloads.build_workload(config)

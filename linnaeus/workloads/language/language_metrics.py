@@ -18,34 +18,41 @@ import torch
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.metrics.streaming import Metrics, TrainingMetrics
 from linnaeus.workloads.language.model.dimensions import ablation_mask
 from linnaeus.workloads.language.model.token_loss import IGNORED
 
 COLUMNS = {"loss": "nats/token", "perplexity": "perplexity", "bits_per_byte": "bits/byte", "top1": "top-1 %"}
 
 
-class LanguageMetrics(Metrics):
-    """The metrics of training rows or of one validation pass. In training the loop sums the losses itself, and `top1` is not
-    computed: the argmax over 50,257 logits costs 1 % of a step."""
+class LanguageTrainingMetrics(TrainingMetrics):
+    """`loss`, `perplexity` and `bits_per_byte` of training rows. `top1` is not computed: the argmax over 50,257 logits costs 1 % of a
+    step."""
 
-    def __init__(
-        self,
-        training: bool,
-        byte_lengths: np.ndarray | None,
-        device: torch.device,
-        dimensions: Sequence[str] = (),
-        sources: Sequence[str] = (),
-    ) -> None:
-        """`byte_lengths` int64 [V]: bytes of each token; None: unknown, bits per byte are NaN. `dimensions`: the D names in the model.
-        `sources`: the S names in the text."""
-        self.training = training
-        self.dimensions, self.sources = ((), ()) if training else (tuple(dimensions), tuple(sources))
-        self.width = 2 + 2 * len(self.sources) + 2 * len(self.dimensions)
+    def __init__(self, byte_lengths: np.ndarray | None, device: torch.device) -> None:
+        """`byte_lengths` int64 [V]: bytes of each token; None: unknown, bits per byte are NaN."""
+        super().__init__(("tokens",))
         self._byte_lengths = torch.as_tensor(byte_lengths, device=device) if byte_lengths is not None else None
         self.counts = {"bytes": torch.zeros((), dtype=torch.int64, device=device)}
-        if not training:
-            self.counts["correct"] = torch.zeros_like(self.counts["bytes"])
+
+    def count(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        _count_bytes(self.counts["bytes"], self._byte_lengths, batch["target"])
+
+    def compute(self, loss_sums: Tensor, valid: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        return _loss_results(loss_sums.item(), valid.item(), counts)
+
+
+class LanguageMetrics(Metrics):
+    """The metrics of one validation pass."""
+
+    def __init__(
+        self, byte_lengths: np.ndarray | None, device: torch.device, dimensions: Sequence[str] = (), sources: Sequence[str] = ()
+    ) -> None:
+        """`byte_lengths` as above. `dimensions`: the D names in the model. `sources`: the S names in the text."""
+        self.dimensions, self.sources = tuple(dimensions), tuple(sources)
+        self.width = 2 + 2 * len(self.sources) + 2 * len(self.dimensions)
+        self._byte_lengths = torch.as_tensor(byte_lengths, device=device) if byte_lengths is not None else None
+        self.counts = {name: torch.zeros((), dtype=torch.int64, device=device) for name in ("bytes", "correct")}
 
     def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Return float64 [2 + 2 S + 2 D]: sum and number of losses; sums per source, numbers per source; sums of the loss increase
@@ -62,24 +69,28 @@ class LanguageMetrics(Metrics):
         return torch.cat(parts)
 
     def count(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        target = batch["target"]
-        if not self.training:
-            self.counts["correct"] += (outputs["predictions"] == target).sum()  # no prediction equals IGNORED
-        if self._byte_lengths is not None:
-            self.counts["bytes"] += (self._byte_lengths[target.clamp(min=0)] * (target != IGNORED)).sum()
+        self.counts["correct"] += (outputs["predictions"] == batch["target"]).sum()  # no prediction equals IGNORED
+        _count_bytes(self.counts["bytes"], self._byte_lengths, batch["target"])
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         losses, targets, *more = sums.tolist()
-        loss = _mean(losses, targets)
-        perplexity = math.exp(loss) if not loss > 700 else math.inf  # exp(710) overflows a float
-        results = {"loss": loss, "perplexity": perplexity, "bits_per_byte": _mean(losses / math.log(2), int(counts["bytes"]))}
-        if self.training:
-            return results
-        results["top1"] = _mean(int(counts["correct"]), targets)
+        results = _loss_results(losses, targets, counts) | {"top1": _mean(int(counts["correct"]), targets)}
         for kind, names, metric in (("source", self.sources, "loss"), ("dimension", self.dimensions, "score")):
             totals, numbers, more = more[: len(names)], more[len(names) : 2 * len(names)], more[2 * len(names) :]
             results |= {f"{kind}/{name}/{metric}": _mean(total, n) for name, total, n in zip(names, totals, numbers)}
         return results
+
+
+def _count_bytes(total: Tensor, byte_lengths: Tensor | None, target: Tensor) -> None:
+    """Add to `total` the bytes of the tokens of `target`, int64 [B, T]; nothing if the lengths are unknown."""
+    if byte_lengths is not None:
+        total += (byte_lengths[target.clamp(min=0)] * (target != IGNORED)).sum()
+
+
+def _loss_results(losses: float, targets: float, counts: Mapping[str, Tensor]) -> dict[str, float]:
+    loss = _mean(losses, targets)
+    perplexity = math.exp(loss) if not loss > 700 else math.inf  # exp(710) overflows a float
+    return {"loss": loss, "perplexity": perplexity, "bits_per_byte": _mean(losses / math.log(2), int(counts["bytes"]))}
 
 
 def _mean(total: float, number: float) -> float:

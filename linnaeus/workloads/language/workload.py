@@ -21,7 +21,7 @@ from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.corpus import scan_texts
-from linnaeus.workloads.language.language_metrics import LanguageMetrics, result_tables
+from linnaeus.workloads.language.language_metrics import LanguageMetrics, LanguageTrainingMetrics, result_tables
 from linnaeus.workloads.language.model.gpt import build_gpt
 from linnaeus.workloads.language.model.token_loss import IGNORED
 from linnaeus.workloads.language.pretrained import adapt_weights
@@ -86,8 +86,11 @@ class LanguageWorkload(Workload):
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
         return outputs["loss_sum"].view(1)
 
-    def metrics(self, training: bool, device: torch.device) -> LanguageMetrics:
-        return LanguageMetrics(training, self.store.byte_lengths, device, self.dimensions, self.sources)
+    def metrics(self, device: torch.device) -> LanguageMetrics:
+        return LanguageMetrics(self.store.byte_lengths, device, self.dimensions, self.sources)
+
+    def training_metrics(self, device: torch.device) -> LanguageTrainingMetrics:
+        return LanguageTrainingMetrics(self.store.byte_lengths, device)
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Return the names of windows: their number in an epoch, or with named sources the source and the number in it."""

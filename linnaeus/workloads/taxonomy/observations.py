@@ -5,11 +5,12 @@ Data packages (`biota`, `manifest`) build one `Source`; dataset, dataset record,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import numpy as np
 
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 TRAIN, VALIDATION = 0, 1
@@ -32,7 +33,7 @@ class UndecodableImage(Exception):
         self.sample = sample
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metadata:
     """Place and time of N observations: one float32 array [N] per quantity, NaN where unknown; 0.0 is a valid value."""
 
@@ -60,3 +61,17 @@ class Source:
     excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows left out, for the report
     notes: tuple[str, ...] = ()  # lines printed at the start and saved with the run
     unreadable: tuple[tuple[str, str], ...] = ()  # name and reason of each missing or empty file
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for an array of another length than `ids`, and labels that are not classes of the tree."""
+        n, ranks = len(self.ids), len(self.tree.ranks)
+        arrays = {"split": self.split, "weight": self.weight, "group": self.group}
+        arrays |= {f"metadata.{f.name}": getattr(self.metadata, f.name) for f in fields(self.metadata)}
+        for name, array in arrays.items():
+            if array is not None and np.shape(array) != (n,):
+                raise ConfigError(f"Source.{name} has the shape {np.shape(array)}; it must be ({n},), one value for each of `ids`")
+        if self.labels.shape != (n, ranks) or self.labels.dtype.kind != "i":
+            raise ConfigError(f"Source.labels is {self.labels.dtype} {self.labels.shape}; it must be int64 ({n}, {ranks})")
+        for rank, size, column in zip(self.tree.ranks, self.tree.sizes, self.labels.T, strict=True):
+            if n and not -1 <= column.min() <= column.max() < size:
+                raise ConfigError(f"Source.labels of {rank} are {column.min()} to {column.max()}; they must be from -1 to {size - 1}")

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
+from linnaeus.errors import ConfigError
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.resolved import RAMPS
@@ -27,10 +29,10 @@ from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_wei
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.masking import NullPolicy, ramp_used
-from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
+from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
-from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, ImageReader, Source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 
 log = logging.getLogger("linnaeus")
@@ -40,7 +42,11 @@ def build_data_source(config: Config) -> tuple[Source, Callable[[Any], dict[str,
     """Return the source of `config.data`, and the function of its best possible accuracies where they are known."""
     part = registered("data", config.data.name)
     if part is not None:
-        return part.build(config.data), None
+        source = check_members(part.build(config.data), Source)
+        check_members(source.images, ImageReader)
+        if config.data.ranks is not None and tuple(config.data.ranks) != source.tree.ranks:
+            raise ConfigError(f"data.ranks is {config.data.ranks}, but data={config.data.name} has the ranks {list(source.tree.ranks)}")
+        return source, None
     module = importlib.import_module(f"linnaeus.workloads.taxonomy.{config.data.name}")
     return module.build_source(config.data), getattr(module, "ceilings", None)
 
@@ -55,8 +61,9 @@ class TaxonomyWorkload(Workload):
         self.data_source, self.ceilings = build_data_source(config)
         self.tasks = self.data_source.tree.ranks
         self.inputs = tuple(config.data.components)  # metadata components that the network reads
-        known = encode(self.data_source.metadata, self.inputs)[1].any()
-        self.components = self.inputs if known else ()  # metadata components that validation passes can mask
+        present = encode(self.data_source.metadata, self.inputs)[1]
+        self.components = self.inputs if present.any() else ()  # metadata components that validation passes can mask
+        self.unknown = [name for name, column in zip(self.inputs, present.T, strict=True) if not column.any()]
         self.fingerprint = self.data_source.fingerprint
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
         self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
@@ -75,6 +82,9 @@ class TaxonomyWorkload(Workload):
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Build both datasets. `directory` is the run directory; photographs listed there as undecodable are not read again."""
+        if self.unknown:
+            passes = "" if self.components else ", and no validation pass masks metadata"
+            log.warning("data.components: %s is unknown in every row, so it does not inform the model%s", ", ".join(self.unknown), passes)
         self.quarantine = Quarantine(directory, self.data_source, self.config.data.max_bad_fraction)
         bad = self.quarantine.samples
         self.train_set = TaxonomyDataset(self.data_source, self.train_rows, self.config, schedule, True, bad)
@@ -106,9 +116,10 @@ class TaxonomyWorkload(Workload):
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         return weighted_hierarchical_loss(sums, weights, denominators)
 
-    def metrics(self, training: bool, device: torch.device) -> Metrics:
-        if training:
-            return TrainingMetrics(self.data_source.tree, device, self.components)
+    def training_metrics(self, device: torch.device) -> TaxonomyTrainingMetrics:
+        return TaxonomyTrainingMetrics(self.data_source.tree, device, self.components)
+
+    def metrics(self, device: torch.device) -> Metrics:
         groups = None if self.data_source.group is None else self.data_source.group[self.validation_rows]
         classes = [rank[:-1] for rank in self.counts.ranks]
         consistent = self.config.head.name != "linear" and registered("head", self.config.head.name) is None

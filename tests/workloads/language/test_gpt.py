@@ -359,7 +359,7 @@ def test_ablated_losses_are_causal():
 
 
 def test_sources_without_tokens_and_dimensions_that_no_window_ablates_are_nan():
-    metrics, batch = LanguageMetrics(False, None, torch.device("cpu"), NAMES, ("a", "b")), {"target": torch.ones(2, 3, dtype=torch.int64)}
+    metrics, batch = LanguageMetrics(None, torch.device("cpu"), NAMES, ("a", "b")), {"target": torch.ones(2, 3, dtype=torch.int64)}
     batch |= {"source": torch.tensor([0, 0]), "sample": torch.arange(2)}
     outputs = {"losses": torch.ones(2, 3), "ablated_losses": torch.full((2, 3), 1.5), "predictions": batch["target"]}
     metrics.count(outputs, batch)

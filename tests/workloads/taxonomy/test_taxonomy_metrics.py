@@ -9,7 +9,8 @@ import torch
 
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
 from linnaeus.workloads.taxonomy.heads import LinearScores, build_head
-from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
+from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
+from linnaeus.workloads.taxonomy.metrics.training_metrics import loss_and_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.metric_reference import reference
 from tests.workloads.taxonomy.trees import KINDS, random_tree
@@ -93,12 +94,17 @@ def fresh(tree, groups=None, size=N, consistent=False, nulls=False, device=CPU):
 
 
 def feed(metrics, scores, batch, cuts=((0, N),)):
-    sums = torch.zeros(metrics.width, dtype=torch.float64)
+    sums = torch.zeros(2 * len(scores.log_probs()), dtype=torch.float64)
     for a, b in cuts:
         outputs, part = {"scores": scores[slice(a, b)]}, {name: value[a:b] for name, value in batch.items()}
-        sums += metrics.sums(outputs, part)
+        sums += getattr(metrics, "sums", loss_and_counts)(outputs, part)
         metrics.count(outputs, part)
     return sums
+
+
+def trained(metrics, scores, batch, cuts=((0, N),)):
+    """Return training metrics whose loss is plain cross-entropy."""
+    return metrics.compute(*feed(metrics, scores, batch, cuts).view(2, -1), metrics.counts)
 
 
 def run(tree, scores, batch, cuts=((0, N),), groups=None):
@@ -267,8 +273,8 @@ def test_ties_go_to_the_lower_index(tree):
 
 def test_training_metrics():
     tree, scores, batch = case("marginal", seed=7)
-    metrics = TrainingMetrics(tree, CPU)
-    found, slow = metrics.compute(feed(metrics, scores, batch, [(0, 50), (50, N)]), metrics.counts), expected(tree, scores, batch)
+    metrics = TaxonomyTrainingMetrics(tree, CPU)
+    found, slow = trained(metrics, scores, batch, [(0, 50), (50, N)]), expected(tree, scores, batch)
     assert set(found) == {"loss", *(f"{r}/{m}" for r in tree.ranks for m in ("loss", "top1"))}
     assert found == pytest.approx({name: slow[name] for name in found})
 
@@ -283,7 +289,7 @@ def test_training_metrics_of_a_frozen_head_compute_no_log_probs(head, monkeypatc
     label = torch.from_numpy(tree.paths[tree.offsets[-2] + np.arange(N) % tree.sizes[-1]])
     outputs = {"scores": built.eval()(torch.randn(N, 4, WIDTH))}
     monkeypatch.setattr("linnaeus.workloads.taxonomy.heads.conditional.sibling_log_softmax", None)
-    metrics = TrainingMetrics(tree, CPU)
+    metrics = TaxonomyTrainingMetrics(tree, CPU)
     metrics.count(outputs, {"label": label, "weight": torch.ones(N), "sample": torch.arange(N)})
     assert metrics.counts["n"].tolist() == [N] * 4
     with pytest.raises(TypeError):
@@ -295,8 +301,8 @@ def test_a_mixed_sample_has_the_label_with_the_larger_share():
     g = torch.Generator().manual_seed(0)
     mixed = batch | {"label2": batch["label"].flip(0), "share": torch.rand(N, generator=g)}
     dominant = torch.where(mixed["share"][:, None] >= 0.5, mixed["label"], mixed["label2"])
-    metrics = TrainingMetrics(tree, CPU)
-    found = metrics.compute(feed(metrics, scores, mixed), metrics.counts)
+    metrics = TaxonomyTrainingMetrics(tree, CPU)
+    found = trained(metrics, scores, mixed)
     slow = expected(tree, scores, batch | {"label": dominant})
     for rank in tree.ranks:
         assert found[f"{rank}/top1"] == pytest.approx(slow[f"{rank}/top1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
 from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead, HierarchicalSoftmaxHead
@@ -22,7 +23,7 @@ def build_head(config: HeadConfig, width: int, tree: TaxonomyTree) -> Head:
     """Return the configured head for features of `width`."""
     part = registered("head", config.name)
     if part is not None:
-        return part.build(config, width, tree)
+        return check_members(part.build(config, width, tree), Head)
     null = config.nulls != "ignore"
     if isinstance(config, HierarchicalSoftmaxConfig):
         return HierarchicalSoftmaxHead(width, tree, null, routing=config.routing, temperature=config.temperature)

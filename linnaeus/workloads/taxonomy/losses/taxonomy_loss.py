@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linnaeus.config.contracts import check_members, class_name
 from linnaeus.config.registry import registered
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
@@ -57,7 +58,7 @@ class TaxonomyLoss:
             scores = scores.adjusted(tables.priors(), self.strength)
         parts = tables.labels(batch)
         if tables.custom is not None:
-            losses = _loss_sums(parts, partial(tables.custom, scores))
+            losses = _loss_sums(parts, partial(_custom_losses, tables.custom, scores))
         elif tables.smoothed is not None:
             losses = _smoothed_loss_sums(tables.smoothed, scores, parts, self.nulls)
         else:
@@ -116,7 +117,7 @@ class _LossTables(Tables):
         self.finest_only = isinstance(config, MarginalConfig)
         self.smoothed = smoothed_losses(config, tree)
         part = registered("loss", config.name)
-        self.custom: nn.Module | None = None if part is None else part.build(config, tree, counts)
+        self.custom: nn.Module | None = None if part is None else check_members(part.build(config, tree, counts), nn.Module)
         rows = np.array(tree.sizes) + 2
         alpha = config.alpha if isinstance(config, ConditionalConfig) else 0.0
         self.register(weights=self._label_weights(config, tree, counts, nulls), start=np.cumsum(rows) - rows, missing=rows - 1)
@@ -155,6 +156,17 @@ def _loss_sums(parts: list[tuple[Tensor, Tensor]], losses_of: Callable[[Tensor],
     """Return per rank, [], the sum of weight x loss, where `losses_of(label)` returns a list of [B] per rank for labels int64 [B, R]."""
     found = [(weight.unbind(1), losses_of(label)) for label, weight in parts]
     return [cast(Tensor, sum((weight[r] * losses[r]).sum() for weight, losses in found)) for r in range(len(found[0][0]))]
+
+
+def _custom_losses(loss: nn.Module, scores: Scores, label: Tensor) -> list[Tensor]:
+    """Return the losses of a plugin's module. Raise `ConfigError` if they are not a list of a tensor [B] per rank of `label` [B, R]."""
+    losses = loss(scores, label)
+    is_list = isinstance(losses, (list, tuple))
+    if not is_list or [one.shape for one in losses] != [label.shape[:1]] * label.shape[1]:
+        found = [list(one.shape) for one in losses] if is_list else f"a {type(losses).__name__}"
+        name = class_name(type(loss))
+        raise ConfigError(f"{name} returns {found}; it must return a list of a tensor [B] for each of {label.shape[1]} ranks")
+    return losses
 
 
 def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple[Tensor, Tensor]], nulls: bool) -> list[Tensor]:

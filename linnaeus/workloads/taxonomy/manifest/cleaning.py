@@ -121,8 +121,9 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
     known = ~np.isnan(hour)
     if known.sum() > 1 and not hour[known].any():  # midnight in every row means that the time was not recorded
         _set_missing(hour, known, "every time is midnight, set to missing", tally)
-    quantities = (latitude, longitude, uncertainty, day, hour, elevation)
-    return Metadata(*(quantity.astype(np.float32) for quantity in quantities))
+    place = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty, "elevation": elevation}
+    quantities = place | {"day": day, "hour": hour}
+    return Metadata(**{name: quantity.astype(np.float32) for name, quantity in quantities.items()})
 
 
 def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndarray | None:

@@ -78,7 +78,7 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, config: Ma
     if len(keep) < len(labels):
         rows.excluded["no label at the predicted ranks"] = len(labels) - len(keep)
     labels, split, paths, sizes = labels[keep], split[keep], rows.paths[keep], rows.sizes[keep]
-    metadata = Metadata(*(values[keep] for values in vars(metadata).values()))
+    metadata = Metadata(**{name: values[keep] for name, values in vars(metadata).items()})
     if weight is not None:
         weight = _relative_weights(weight[keep], split, config.weight_column, notes)
     notes += split_notes + rank_notes

@@ -23,6 +23,6 @@ float sums, which the caller adds in batch order. Samples are real ones (weight 
 """
 
 from linnaeus.workloads.taxonomy.metrics.taxonomy_metrics import TaxonomyMetrics
-from linnaeus.workloads.taxonomy.metrics.training_metrics import TrainingMetrics
+from linnaeus.workloads.taxonomy.metrics.training_metrics import TaxonomyTrainingMetrics
 
-__all__ = ["TaxonomyMetrics", "TrainingMetrics"]
+__all__ = ["TaxonomyMetrics", "TaxonomyTrainingMetrics"]

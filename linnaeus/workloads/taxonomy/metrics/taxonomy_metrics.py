@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnaeus.config.contracts import check_members, class_name
 from linnaeus.config.registry import registered_parts
 from linnaeus.data.samples import Batch
+from linnaeus.errors import ConfigError
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.workloads.taxonomy.metrics.accuracy import Accuracy, ClassAccuracy, NullAccuracy, PathAccuracy
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
@@ -61,11 +63,13 @@ class TaxonomyMetrics(Metrics):
             Calibration(self.tables, device),
             HierarchicalRisk(self.tables, device),
             *([NullAccuracy(self.tables, device)] if nulls else []),
-            *(part.build(tree, device) for part in registered_parts("metric").values()),
+            *(check_members(part.build(tree, device), MetricPart) for part in registered_parts("metric").values()),
             SampleRecord(self.tables, device, size),
         ]
         self.groups = groups
-        self.counts: dict[str, Tensor] = {name: count for part in self.parts for name, count in part.counts.items()}
+        self.counts: dict[str, Tensor] = {}
+        for part in self.parts:
+            _add_names(self.counts, part.counts, part, "counts")
 
     def sums(self, outputs: Any, batch: Batch) -> Tensor:
         return loss_and_counts(outputs, batch)
@@ -79,9 +83,16 @@ class TaxonomyMetrics(Metrics):
         host = {name: count.cpu() for name, count in counts.items()}
         results = mean_losses(self.tables.ranks, sums)
         for part in self.parts:
-            results |= part.compute(host)
+            _add_names(results, part.compute(host), part, "compute")
         return results
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the confidence intervals, which take longer than all other metrics."""
         return confidence_intervals(self.tables.ranks, Samples(counts[RECORD], len(self.tables.ranks)), self.groups)
+
+
+def _add_names(known: dict[str, Any], new: Mapping[str, Any], part: MetricPart, member: str) -> None:
+    """Add `new` to `known`. Raise `ConfigError` for a name that another metric has: one of the two would be lost."""
+    if taken := sorted(known.keys() & new.keys()):
+        raise ConfigError(f"{class_name(type(part))}.{member} has the name {taken[0]!r}, which another metric has; choose another name")
+    known |= new

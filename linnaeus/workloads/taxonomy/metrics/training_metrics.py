@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.metrics.streaming import TrainingMetrics
 from linnaeus.workloads.taxonomy.losses import rank_loss_sums, valid_counts
 from linnaeus.workloads.taxonomy.preparation import masking_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -23,21 +23,17 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 UNIT = 2.0**32
 
 
-class TrainingMetrics(Metrics):
+class TaxonomyTrainingMetrics(TrainingMetrics):
     """`loss`, `<rank>/loss`, `<rank>/top1` (of a mixed sample against the label with the larger share), and `masked/<COMPONENT>`, the share
     of the known metadata that was masked."""
 
     def __init__(self, tree: TaxonomyTree, device: torch.device, components: Sequence[str] = ()) -> None:
-        self.ranks, self.components = tree.ranks, tuple(components)
-        self.width = 2 * len(tree.ranks)
-        self.counts: dict[str, Tensor] = {name: zero_counts(device, len(tree.ranks)) for name in ("top1", "n")}
+        super().__init__(tree.ranks)
+        self.components = tuple(components)
+        self.counts = {name: zero_counts(device, len(tree.ranks)) for name in ("top1", "n")}
         self._sizes = torch.tensor(tree.sizes, device=device)
         if self.components:
             self.counts["components"] = zero_counts(device, 2, len(self.components))  # known, known and not masked
-
-    def sums(self, outputs: Any, batch: Batch) -> Tensor:
-        """Return the sums of plain cross-entropy and the label counts, float64 [2R]. In training the loop adds its own losses."""
-        return loss_and_counts(outputs, batch)
 
     def count(self, outputs: Any, batch: Batch) -> None:
         label, known = main_labels(batch, self._sizes)
@@ -46,9 +42,9 @@ class TrainingMetrics(Metrics):
         if self.components:
             self.counts["components"] += masking_counts(batch)
 
-    def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        results = mean_losses(self.ranks, sums)
-        results |= {f"{rank}/top1": v for rank, v in zip(self.ranks, ratio(counts["top1"], counts["n"]).tolist(), strict=True)}
+    def compute(self, loss_sums: Tensor, valid: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        results = mean_losses(self.tasks, torch.cat([loss_sums, valid]))
+        results |= {f"{rank}/top1": v for rank, v in zip(self.tasks, ratio(counts["top1"], counts["n"]).tolist(), strict=True)}
         if self.components:
             masked = 1 - ratio(counts["components"][1], counts["components"][0])
             results |= {f"masked/{name}": v for name, v in zip(self.components, masked.tolist(), strict=True)}

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.randomness import INIT, key
+from linnaeus.workloads.base import check_no_decay
 from linnaeus.workloads.taxonomy.config import MformerConfig
 from linnaeus.workloads.taxonomy.heads import build_head
 from linnaeus.workloads.taxonomy.models.classifier import Classifier, Trunk
@@ -26,7 +28,8 @@ def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[st
     size, ranks, part = config.data.image_size, len(tree.ranks), registered("model", config.model.name)
     trunk: Trunk
     if part is not None:
-        trunk = part.build(config.model, size, ranks, components)
+        trunk = check_members(part.build(config.model, size, ranks, components), Trunk)
+        check_no_decay(trunk)
     elif isinstance(config.model, MformerConfig):
         trunk = Mformer(config.model, size, ranks, components)
     else:

@@ -51,7 +51,8 @@ def test_densities_integrate_to_one_on_their_circles():
     centre, spread = build_distributions(0)
     grid, zeros = np.linspace(0, 1, 400, endpoint=False, dtype=np.float32), np.zeros(400, np.float32)
     for s in range(0, 120, 17):
-        at_peak_hour = Metadata(zeros, zeros, zeros, grid, np.full(400, centre["hour"][s], np.float32), zeros + 1)
+        hour = np.full(400, centre["hour"][s], np.float32)
+        at_peak_hour = Metadata(latitude=zeros, longitude=zeros, uncertainty=zeros, day=grid, hour=hour, elevation=zeros + 1)
         density = np.exp(log_densities(world, at_peak_hour)["TEMPORAL"][:, s]) / np.sqrt(2 * np.pi)
         assert density.mean() == pytest.approx(1 / spread["hour"][s], rel=0.01)
 

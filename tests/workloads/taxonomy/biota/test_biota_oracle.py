@@ -48,7 +48,7 @@ def test_simulation_agrees_with_the_ceilings(condition):
 def test_posteriors_are_distributions_within_the_form_and_worse_predictors_score_lower(drawn):
     """Negative control: densities of other individuals, and the second choice among cryptic species, score lower."""
     world, species = drawn.world, drawn.species[:8000]
-    metadata = Metadata(*(values[:8000] for values in vars(drawn.metadata).values()))
+    metadata = Metadata(**{name: values[:8000] for name, values in vars(drawn.metadata).items()})
     densities = log_densities(world, metadata)
     posterior = posteriors(world, world.form[species], densities)
     for rank in range(4):

@@ -1,0 +1,79 @@
+"""Checks of the classes and functions that a package outside the program defines. Each mistake is one line that names class and member."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from linnaeus.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def check_members(instance: T, base: type, pending: Sequence[str] = ()) -> T:
+    """Return `instance`. Raise `ConfigError` if it does not extend the abstract class `base`, lacks a member that `base` requires, or has a
+    public member that resembles an optional one of `base`, which the program would not find. A `Protocol` need not be extended.
+
+    Required: annotated members of `base` without a value, and the methods of a protocol. `pending`: members that are set later."""
+    cls, is_protocol = type(instance), getattr(base, "_is_protocol", False)
+    if not is_protocol and not isinstance(instance, base):
+        raise ConfigError(f"{class_name(cls)} must extend {class_name(base)}")
+    public = [name for name in vars(base) if not name.startswith("_")]
+    required = [name for name in inspect.get_annotations(base) if name not in vars(base) and name not in pending]
+    own = set(vars(instance)).union(*(vars(c) for c in cls.__mro__ if not issubclass(base, c)))
+    for name in required + (public if is_protocol else []):
+        if not hasattr(instance, name):
+            similar = difflib.get_close_matches(name, own, 1, 0.7)
+            hint = f"; is {similar[0]} a misspelling of it?" if similar else ""
+            raise ConfigError(f"{class_name(cls)} does not define {name}, which {class_name(base)} requires{hint}")
+    if is_protocol:
+        return instance
+    members = {name for c in base.__mro__ for name in (*vars(c), *inspect.get_annotations(c))}
+    optional = [name for name in public if not hasattr(vars(base)[name], "__isabstractmethod__")]
+    for name in sorted(own - members):
+        similar = difflib.get_close_matches(name, optional, 1, 0.85)
+        if not name.startswith("_") and similar:
+            raise ConfigError(f"{class_name(cls)}.{name} is not a member of {base.__name__}; did you mean {similar[0]}?")
+    return instance
+
+
+def check_arguments(function: Callable[..., Any], expected: Sequence[str], what: str) -> None:
+    """Raise `ConfigError` if `function`, which `what` describes, cannot be called with the positional arguments `expected`."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*expected)
+    except TypeError:
+        found = ", ".join(signature.parameters)
+        raise ConfigError(f"{what} takes the arguments ({found}); it must take ({', '.join(expected)})") from None
+
+
+@functools.cache
+def check_config_class(cls: type) -> None:
+    """Raise `ConfigError` if `cls` is not a frozen dataclass whose fields are made by `setting` and have types that YAML values have."""
+    if "__dataclass_fields__" not in vars(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise ConfigError(f"{class_name(cls)} must be a frozen dataclass; write @dataclass(frozen=True) above it")
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if "meaning" not in field.metadata:
+            raise ConfigError(f"{class_name(cls)}.{field.name} must be defined with setting(...) of linnaeus.config.setting")
+        if not _has_yaml_type(hints[field.name]):
+            allowed = "str, int, float, bool, list[...], dict[str, ...], or one of them | None"
+            raise ConfigError(f"{class_name(cls)}.{field.name} has the type {field.type}; use {allowed}")
+
+
+def _has_yaml_type(annotation: Any) -> bool:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (types.UnionType, typing.Union, list, dict):
+        return all(_has_yaml_type(one) for one in arguments)
+    return annotation in (str, int, float, bool, type(None), Any) or dataclasses.is_dataclass(annotation)
+
+
+def class_name(cls: type) -> str:
+    """Return the dotted name of a class."""
+    return f"{cls.__module__}.{cls.__qualname__}"

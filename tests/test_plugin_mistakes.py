@@ -1,0 +1,212 @@
+"""A mistake in a package of the user is one line with exit status 2. Each case changes one text of the package in `docs/extending.md`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import main
+from linnaeus.config import compose
+from linnaeus.config.messages import user_errors
+from linnaeus.config.registry import _parts
+from tests.runs import TINY
+from tests.test_extending import FILE, PAGE
+
+TAXONOMY = ["plugins=[mylab]", "data.train_samples=64", "data.validation_samples=16", "data.image_size=16", "model.size=micro"]
+TILES = ["plugins=[mylab]", "data=tiles", "schedule.partial_combinations=[]", "schedule.validate_partial_mask_meta=[]"]
+LINES = ["experiment=lines"]
+CURVES, ERRORS, POINTS = "mylab.lines.LinesWorkload", "mylab.lines.metrics.Errors", "mylab/lines/data.py"
+PART = "linnaeus.workloads.taxonomy"
+
+# file, text in it, the mistake instead; the message (a regular expression) by the words of the command
+OPTIMIZER = [
+    ("@dataclass(frozen=True)\n", "@dataclass\n", r"mylab/optimizer.py:\d+: the dataclass must be frozen; write @dataclass\(frozen=True\)"),
+    ('"signsgd", S', '"adamw", S', "plugins: optimizer=adamw is a name of the taxonomy workload or of the program; register another name"),
+    ("return SignSGD(", "return (", "optimizer.name=signsgd: the builder returns a tuple, not a torch.optim.Optimizer"),
+]
+LOSS = [
+    ("@dataclass(frozen=True)\n", "", r"mylab.loss.FocalConfig must be a frozen dataclass; write @dataclass\(frozen=True\) above it"),
+    ("(LossConfig)", "", f"plugins: loss=focal: mylab.loss.FocalConfig must extend {PART}.config.LossConfig"),
+    ("= setting(", "= 2.0  # (", r"FocalConfig.gamma must be defined with setting\(...\)"),
+    ("gamma: float", "gamma: tuple[float, float]", r"FocalConfig.gamma has the type tuple\[float, float\]; use str, int, float, "),
+    ("tree, counts)", "tree)", r"the builder of loss=focal takes the arguments \(config, tree\); it must take \(config, tree, counts\)"),
+    ('"focal"', '"cross_entropy"', "plugins: loss=cross_entropy is a name of the taxonomy workload"),
+    ("(nn.Module)", "", "mylab.loss.FocalLoss must extend torch.nn.modules.module.Module"),
+    (
+        "return [-(",
+        "return -log_probs[0]  # [-(",
+        r"FocalLoss returns a Tensor; it must return a list of a tensor \[B\] for each of 4 ranks",
+    ),
+    ("for log_p in log_probs]", "for log_p in log_probs[1:]]", r"FocalLoss returns \[\[32\], \[32\], \[32\]\]; it must return a list"),
+]
+HEAD = [
+    (
+        "def init_weights",
+        "def init_weigths",
+        r"mylab/head.py:\d+: CosineHead does not define '?init_weights'?, which its abstract class requires",
+    ),
+    ("(Head)", "(nn.Module)", f"mylab.head.CosineHead must extend {PART}.heads.head.Head"),
+]
+MODEL = [
+    (
+        "def init_weights",
+        "def init_weigths",
+        "SmallConv does not define init_weights, which .*Trunk requires; is init_weigths a misspelling",
+    ),
+    ("self.width =", "self.widht =", "SmallConv does not define width, which .*classifier.Trunk requires; is widht a misspelling of it?"),
+    ("self.no_decay", "self.no_deacy", "SmallConv does not define no_decay, which .*Trunk requires; is no_deacy a misspelling of it?"),
+    ("metadata.missing", "metadata.mising", "SmallConv.no_decay names metadata.mising, .*; did you mean metadata.missing?"),
+    (".unsqueeze(1)\n\n", "\n\n", r"SmallConv returns the shape \[32, 32\]; it must be \[32, 1 or 4, 32\], that is \[B, 1 or R, width\]"),
+    ("self.width = channels", "self.width = 32 * channels", r"SmallConv returns the shape \[32, 1, 32\]; it must be \[32, 1 or 4, 1024\]"),
+]
+METRIC = [
+    ("def compute", "def compue", "mylab.metric.Top3 does not define compute, which .*MetricPart requires; is compue a misspelling of it?"),
+    ('"top3": hits', '"species/top1": hits', "mylab.metric.Top3.compute has the name 'species/top1', which another metric has"),
+    ('{"mylab_top3": torch', '{"top1": torch', "mylab.metric.Top3.counts has the name 'top1', which another metric has; choose another"),
+    ("torch.int64", "torch.float32", r"counts\['mylab_top3'\] is float32; it must be int64"),
+    (" if total else float", " or float", r"mylab/metric.py:\d+: division by zero; compute is called once with totals of 0"),
+]
+DATA = [
+    ("100.0 * (n % 3)", "100.0 * n[:3]", r"Source.metadata.elevation has the shape \(3,\); it must be \(200,\)"),
+    ("ids, labels", "ids, labels[:, 0]", r"Source.labels is int64 \(200,\); it must be int64 \(200, 2\)"),
+    ("ids, labels", "ids, labels + 9", "Source.labels of genus are 9 to 10; they must be from -1 to 1"),
+    ("def read(", "def raed(", "mylab.data.TileReader does not define read, which .*ImageReader requires; is raed a misspelling of it?"),
+    ("n % 5 == 0", "n < 0", r"data: the validation set is empty; give it samples, or set schedule.validate=\[\]"),
+]
+WORKLOAD = [
+    ("def valid_counts", "def valid_count", r"mylab/lines/__init__.py:\d+: LinesWorkload does not define '?valid_counts'?, which its"),
+    ("self.config, self.train_size =", "self.config, _ =", f"{CURVES} does not define train_size, which linnaeus.workloads.base.Workload"),
+    ("tasks, fingerprint =", "tasks, fingerprnt =", f"{CURVES} does not define fingerprint, .*; is fingerprnt a misspelling of it?"),
+    ("self.train_set, self", "self.trainset, self", f"{CURVES} does not define train_set, .*; is trainset a misspelling of it?"),
+    ("def build_workload(config)", "def build_workload()", r"mylab.lines.build_workload takes the arguments \(\); it must take \(config\)"),
+    ("def build_workload", "def build", r"workload.name: mylab.lines does not define build_workload\(config\)"),
+    (".repeat(len(self.tasks))", ".view(1)", rf"{CURVES}.valid_counts returns the shape \[1\]; it must be \[2\], one value for each of"),
+    (".sum(0)", ".sum().view(1)", rf"{CURVES}.loss_sums returns the shape \[1\]; it must be \[2\]"),
+    *(
+        (
+            "    def valid_counts",
+            f"    {name} = None\n\n    def valid_counts",
+            f"{CURVES}.{name} is not a member of Workload; did you mean {meant}?",
+        )
+        for name, meant in {
+            "sample_nmaes": "sample_names",
+            "report_metrcs": "report_metrics",
+            "trainig_metrics": "training_metrics",
+        }.items()
+    ),
+]
+CONFIG = [
+    ("SCHEMAS =", "SCHEMA =", "workload.name: mylab.lines.config does not define SCHEMAS"),
+    ('"mae": "min"', '"mae": "down"', "mylab.lines.config.DIRECTIONS: the direction of mae is 'down'; it must be 'min' or 'max'"),
+    ("@dataclass(frozen=True)\nclass L", "class L", "mylab.lines.config.LinesConfig must be a frozen dataclass"),
+]
+METRICS = [
+    ("    def sums(", "    def compute_at_edn(", r"mylab/lines/__init__.py:\d+: Errors does not define '?sums'?, which its abstract class"),
+    (
+        "    def sums(",
+        "    compute_at_edn = None\n\n    def sums(",
+        f"{ERRORS}.compute_at_edn is not a member of Metrics; did you mean compute_at_end?",
+    ),
+    (
+        "self.tasks, self.width",
+        "self.tasks, self.size",
+        f"{ERRORS} does not define width, which linnaeus.metrics.streaming.Metrics requires",
+    ),
+    ("torch.int64", "torch.float64", r"Errors.counts\['close'\] is float64; it must be int64 \(float sums belong to `sums`\)"),
+    (
+        "mae = sums[:-1] / sums[-1]",
+        "mae = 1 / sums[-1].item()",
+        r"mylab/lines/metrics.py:\d+: float division by zero; compute is called once",
+    ),
+]
+NETWORK = [
+    (
+        "def shared_parameters",
+        "def shared",
+        r"mylab/lines/__init__.py:\d+: Curves does not define '?shared_parameters'?, which its abstract",
+    ),
+    (
+        "    def shared",
+        "    def flops_per_smaple(self): ...\n\n    def shared",
+        "Curves.flops_per_smaple is not a member of Model; did you mean flops_per",
+    ),
+    (
+        "    def shared",
+        "    no_decay = {'hiden.weight'}\n\n    def shared",
+        "Curves.no_decay names hiden.weight, .*; did you mean hidden.weight?",
+    ),
+]
+GROUPS = [
+    ("mylab/optimizer.py", [*TAXONOMY, "optimizer=signsgd"], OPTIMIZER),
+    ("mylab/loss.py", [*TAXONOMY, "loss=focal"], LOSS),
+    ("mylab/head.py", [*TAXONOMY, "head=cosine"], HEAD),
+    ("mylab/model.py", [*(word for word in TAXONOMY if "model" not in word), "model=smallconv"], MODEL),
+    ("mylab/metric.py", TAXONOMY, METRIC),
+    ("mylab/data.py", TILES, DATA),
+    ("mylab/lines/__init__.py", LINES, WORKLOAD),
+    ("mylab/lines/config.py", LINES, CONFIG),
+    ("mylab/lines/metrics.py", LINES, METRICS),
+    ("mylab/lines/model.py", LINES, NETWORK),
+    (
+        "mylab/lines/data.py",
+        LINES,
+        [("def __len__", "def len", r"mylab/lines/__init__.py:\d+: Points does not define '?__len__'?, which its")],
+    ),
+]
+CASES = [(file, words, *case) for file, words, cases in GROUPS for case in cases]
+WRONG_VALUES = [
+    (
+        "mylab/loss.py",
+        [*TAXONOMY, "loss=focal", "loss.gamma=[1.0,-1.0]"],
+        "gamma: float",
+        "gamma: list[float]",
+        r"loss.gamma\[1\] is -1.0; it",
+    ),
+    (
+        "mylab/data.py",
+        [*TILES, "data.ranks=[genus]"],
+        "",
+        "",
+        r"data.ranks is \['genus'\], but data=tiles has the ranks \['genus', 'species'\]",
+    ),
+    (
+        *("mylab/data.py", ["plugins=[mylab]", "data=tiles"], "", ""),
+        r"names SPATIAL, .*; remove it, or set schedule.partial_combinations=\[\] schedule.validate_partial_mask_meta=\[\]",
+    ),
+]
+
+
+def start(folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, words: list[str]) -> None:
+    """Write the package of the page with one change to `folder`, and run the first step with it."""
+    for name, text in FILE.findall(PAGE):
+        assert name != file or old in text, (file, old)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text.replace(old, new) if name == file and old else text)
+    monkeypatch.setattr("linnaeus.config.registry._parts", {group: dict(parts) for group, parts in _parts.items()})
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+    settings = [text for text in TINY if "=" in text and not text.startswith("schedule.")]
+    with user_errors(2):
+        main.run(
+            compose([*words, *settings, "trainer.length=1steps", "trainer.micro_batch_size=32", "run.name=run"], folder / "mylab/conf")
+        )
+
+
+@pytest.mark.parametrize(
+    "file, words, old, new, message", [*CASES, *WRONG_VALUES], ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, file, words, old, new, message):
+    with pytest.raises(SystemExit) as stopped:
+        start(tmp_path, monkeypatch, file, old, new, words)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2 and re.search(message, line), line
+
+
+def test_a_component_that_is_always_unknown_is_a_warning(tmp_path, monkeypatch, capsys):
+    start(tmp_path, monkeypatch, "mylab/data.py", "elevation=(100.0 * (n % 3)).astype(np.float32)", "elevation=unknown", TILES)
+    assert "data.components: ELEVATION is unknown in every row" in "".join(capsys.readouterr())

@@ -43,11 +43,8 @@ LOSS = [
     ("for log_p in log_probs]", "for log_p in log_probs[1:]]", r"FocalLoss returns \[\[32\], \[32\], \[32\]\]; it must return a list"),
 ]
 HEAD = [
-    (
-        "def init_weights",
-        "def init_weigths",
-        r"mylab/head.py:\d+: CosineHead does not define '?init_weights'?, which its abstract class requires",
-    ),
+    ("def init_weights", "def init_weigths", r"mylab.head.CosineHead.init_weigths is not a member of Head; did you mean init_weights\?"),
+    ("def forward", "def forwards", r"mylab/head.py:\d+: CosineHead does not define '?forward'?, which its abstract class requires"),
     ("(Head)", "(nn.Module)", f"mylab.head.CosineHead must extend {PART}.heads.head.Head"),
 ]
 MODEL = [

@@ -27,7 +27,7 @@ def build(config, param_groups):
     raise NotImplementedError
 
 @register("metric", "rmse", direction="min")
-def rmse():
+def rmse(tree, device):
     raise NotImplementedError
 """
 LION = "name: lion\nlr: 0.001\nlr_scaling: none\nlr_reference_batch: 256\nweight_decay: 0.1\nfused: false\nparam_groups: []\nbeta: 0.9\n"

@@ -120,7 +120,7 @@ TABLE = {
     "plugins": Case("plugins=[tests.config.plugin]", lambda c: registered("optimizer", "registered_by_the_tests") is not None),
     "workload.name": Case("experiment=vectors", lambda c: type(build_workload(c)).__name__),
     "data.name": Case(MANIFEST, built(lambda t: t.workload.fingerprint)),
-    "data.ranks": Case("data.ranks=[order,genus]", built(lambda t: [t.workload.tasks, t.model.head.sizes])),
+    "data.ranks": Case("data.ranks=[order,genus]", built(lambda t: [t.workload.tasks, t.model.head.tree.sizes])),
     "data.components": Case("data.components=[SPATIAL]", built(lambda t: t.workload.train_set.meta.shape)),
     "model.name": Case(TIMM, built(lambda t: type(t.model.trunk).__name__)),
     "loss.name": Case("loss=marginal", see.updates),

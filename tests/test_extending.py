@@ -24,7 +24,7 @@ PARTS = {
     "head": (["head=cosine"], "head.scale = 16.0"),
     "model": (["model=smallconv"], "model.channels = 32"),
     "augmentation": (["augment=inverted"], "augment.name = inverted"),
-    "metric": (["schedule.best_monitor=val/top3"], "plugins = ['mylab']"),
+    "metric": (["schedule.best_monitor=val/top3"], "Metrics of plugins: top3 (max)"),
 }
 
 
@@ -65,7 +65,8 @@ def test_a_part_trains_resumes_and_is_in_help(lab: Path, part: str):
     assert summary(lab, name)["global_step"] == 2
     done = train(lab, *BIOTA, *words, f"run.name={name}", "run.allow=[schedule.early_stop]")
     assert "continuing at step 2 of 4" in done.stdout and summary(lab, name)["global_step"] == 4
-    assert key in train(lab, *BIOTA, *words, "--help").stdout
+    page = train(lab, *BIOTA, *words, "--help").stdout
+    assert key in page and ", cross_entropy, focal, " in page
 
 
 def test_a_data_source(lab: Path):

@@ -32,7 +32,7 @@ def check_members(instance: T, base: type, pending: Sequence[str] = ()) -> T:
             similar = difflib.get_close_matches(name, own, 1, 0.7)
             hint = f"; is {similar[0]} a misspelling of it?" if similar else ""
             raise ConfigError(f"{class_name(cls)} does not define {name}, which {class_name(base)} requires{hint}")
-    if is_protocol:
+    if is_protocol or not base.__module__.startswith("linnaeus."):  # own names of a network may resemble those of nn.Module
         return instance
     members = {name for c in base.__mro__ for name in (*vars(c), *inspect.get_annotations(c))}
     optional = [name for name in public if not hasattr(vars(base)[name], "__isabstractmethod__")]

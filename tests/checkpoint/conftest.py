@@ -1,7 +1,5 @@
 """Small checkpoints, and calls of the system that fail."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A checkpoint loads the values that were saved. Anything else is refused by the hashes or by the loaders."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import functools

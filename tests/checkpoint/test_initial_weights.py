@@ -1,7 +1,5 @@
 """`run.init_from`: weights from several kinds of files, matched by name; no code in a file is executed."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

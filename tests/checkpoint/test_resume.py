@@ -1,7 +1,5 @@
 """The resume point: rank 0 finds the newest checkpoint that verifies, and all ranks load it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Retention, and a kill at any instant of a save: a checkpoint to resume from always exists."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

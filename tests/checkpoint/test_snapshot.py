@@ -1,7 +1,5 @@
 """`HostSnapshot`: the copy has the values at the time of the call, in memory that is reused."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """A disk that cannot be read at present: the read is retried, then the run is refused, and no file changes."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

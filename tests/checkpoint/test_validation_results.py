@@ -1,7 +1,5 @@
 """Results of validation passes: damaged ones are ignored, other files are not touched, errors of the disk are logged."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`CheckpointWriter`: the thread writes the values at the time of the call, and an error of the disk does not end the run."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

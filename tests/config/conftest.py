@@ -1,7 +1,5 @@
 """`python main.py ...` in this process: start-up would cost three seconds each time."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

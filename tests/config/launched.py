@@ -1,7 +1,5 @@
 """Effects of the keys of `launch` and `sweep`, without starting a run."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

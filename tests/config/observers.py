@@ -1,7 +1,5 @@
 """Effects of a configuration as values that can be compared: the plan, the built parts, updates, a whole run."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """A mistake in the command is one line that names it, with exit status 2, and no file is left behind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from datetime import timedelta

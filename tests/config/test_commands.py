@@ -1,7 +1,5 @@
 """--help, --cfg, plan=true and debug=fdr, as a user types them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

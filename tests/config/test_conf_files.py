@@ -1,7 +1,5 @@
 """Every file under conf/ composes and validates, and the defaults list has its order."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

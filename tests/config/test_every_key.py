@@ -1,7 +1,5 @@
 """Every key of the configuration changes something that can be observed, and no key is left out of the table."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import typing

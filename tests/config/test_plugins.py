@@ -1,7 +1,5 @@
 """`plugins: [mylab]`: parts of a package outside the program are found by name; a part that cannot be used is an error of one line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command line has precedence over an experiment: its mappings in braces and its choices of groups replace those of the file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

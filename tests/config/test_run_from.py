@@ -1,7 +1,5 @@
 """`run.from=RUN/config.yaml` repeats a run with the same bits; single keys may differ, the saved configuration is not composed again."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -6,8 +6,6 @@ The comment block at the top of a file, up to its blank line, is written by hand
 groups (`defaults:`) contain only what differs and are not changed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """Launchers on this machine: the GPUs, exit statuses and stop requests of their runs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

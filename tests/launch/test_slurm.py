@@ -1,8 +1,6 @@
 """`launch=slurm` without SLURM: the program inside a job, with a fake run and `scontrol`, and how jobs are submitted, found and followed.
 `tests/slurm` uses a real SLURM."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

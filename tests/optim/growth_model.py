@@ -1,7 +1,5 @@
 """A small growing model with a real update, for tests that set the gradients themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

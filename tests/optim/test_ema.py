@@ -1,7 +1,5 @@
 """Moving average of the weights: values, copied buffers, swapping in."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -2,8 +2,6 @@
 
 Killed runs are in `tests/laws/test_continuation.py`."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Selection of entries to connect, compared with slow references; masks as bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

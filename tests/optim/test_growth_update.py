@@ -1,7 +1,5 @@
 """Updates of a growing model: unconnected weights stay 0 everywhere; first steps of new weights are not larger than those of others."""
 
-from __future__ import annotations
-
 import math
 from unittest import mock
 

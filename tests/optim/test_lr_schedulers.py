@@ -1,7 +1,5 @@
 """Learning-rate schedules: golden values, warm-up, purity, and errors."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Optimizers compared with torch.optim, their state after a resume, and skipped updates."""
 
-from __future__ import annotations
-
 import copy
 import math
 import subprocess

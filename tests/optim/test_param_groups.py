@@ -1,7 +1,5 @@
 """Parameter groups: the group of each parameter, and invalid groups."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

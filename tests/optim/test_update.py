@@ -1,7 +1,5 @@
 """Updates after backward, compared with clipping, scaling and optimizers of torch, and skipped updates."""
 
-from __future__ import annotations
-
 import copy
 import math
 

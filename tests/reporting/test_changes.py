@@ -1,7 +1,5 @@
 """The table of changes when a run continues with another configuration, compared with both resolved schedules."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Log lines on stdout and in train.log, the live display, which is on a terminal only, and summary.json."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """report.html contains the numbers of the run, loads nothing from anywhere, and is written for any amount of data."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

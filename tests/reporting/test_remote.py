@@ -1,7 +1,5 @@
 """W&B and TensorBoard: every row is sent once over any number of launches, and their failures do not end a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Files of rows are equal byte for byte in two runs, also if one of them was killed and resumed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

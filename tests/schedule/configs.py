@@ -1,7 +1,5 @@
 """Configurations and resolved schedules for tests of the schedule."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

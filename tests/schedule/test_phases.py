@@ -1,7 +1,5 @@
 """Curriculum phases: values computed by hand, a slow reference in exact fractions, and invalid configurations."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`python -m tests.sweep.command -m ...`: `python main.py -m ...` whose trials run `fake_run.py`, about a third of a second each."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

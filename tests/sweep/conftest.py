@@ -1,7 +1,5 @@
 """Sweeps whose trials are fake runs (`fake_run.py`); those of `test_real_runs.py` are trainings. The command and its trials are forked."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -4,8 +4,6 @@
 an update.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A disk that refuses the files of a sweep does not end a trial: one warning, further attempts, and the results are printed at the end."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """Optuna proposes the same trials after a kill and in any order of their ends."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

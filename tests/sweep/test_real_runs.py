@@ -1,7 +1,5 @@
 """Acceptance: a real sweep of six trainings that is killed and started again ends with the table of one that was not killed."""
 
-from __future__ import annotations
-
 import json
 
 from tests import runs

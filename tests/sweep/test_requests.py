@@ -1,7 +1,5 @@
 """The request of a sweep is read, composed and refused before anything is written or started."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Sweeps through their command line: every trial runs once, in spite of kills, crashes and stop requests."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """Weightings that use losses only, compared with the formulas of their papers in autograd and torch.optim."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

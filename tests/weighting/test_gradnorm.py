@@ -1,7 +1,5 @@
 """GradNorm: its fixed points, and its steps compared with slow references."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -2,8 +2,6 @@
 
 Killed runs are in `tests/laws/test_continuation.py`."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator

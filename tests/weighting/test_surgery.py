@@ -1,7 +1,5 @@
 """Gradient surgery: the gradient of the weighted sum of losses equals surgery on the task gradients themselves."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Task gradients at the three places, for several splits of the global batch, compared with plain backward; and their cosines."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Weightings built from configurations, and invalid configurations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The contract of a workload and its model: a misspelt optional member is an error, because the loop would not find it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from types import ModuleType

@@ -1,7 +1,5 @@
 """`linnaeus generate`: reproducible text from a run, weights of its dimensions, and one line for every mistake."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

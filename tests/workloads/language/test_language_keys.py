@@ -1,7 +1,5 @@
 """Every key of the language workload's groups has an observable effect, and the table has every key."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

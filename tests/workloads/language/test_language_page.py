@@ -1,7 +1,5 @@
 """Run the commands of docs/language.md, with a small text, a small model and few updates."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Whole runs on text with sources, phases and dimensions: independence of the split over processes, metrics against a reference."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

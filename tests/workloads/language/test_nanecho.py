@@ -1,7 +1,5 @@
 """A small `experiment=nanecho`: its reports against its files and independent code, and resume after kills."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

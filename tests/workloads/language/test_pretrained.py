@@ -1,7 +1,5 @@
 """`run.init_from` for language models: the check of the tokens, and the layouts of GPT-2 and nanoGPT."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

@@ -3,8 +3,6 @@
 It shares no code with `linnaeus.workloads.taxonomy.metrics`, and reads only the parents of the tree.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Test every head against probabilities computed node by node in float64; the tree law; null labels; routing."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

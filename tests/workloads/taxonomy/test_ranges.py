@@ -1,7 +1,5 @@
 """Test sums and log-sum-exps over ranges and groups against Python slices, values and gradients, at many block sizes."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Random trees with holes, several roots, short lineages and repeated names, and labels on them."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils._pytree import tree_flatten
 
 from linnaeus.checkpoint import CheckpointDamaged, auto_resume_helper, convert_ddp_state, load_checkpoint, save_checkpoint, verify
 from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING, manifest_digest, write_manifest
@@ -26,18 +27,10 @@ FILES = (MODEL, EMA, TRAINING, STATE, MANIFEST)
 
 
 def assert_same(a: Any, b: Any) -> None:
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype and torch.equal(a, b)
-    elif isinstance(a, dict):
-        assert list(a) == list(b)
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, (list, tuple)):
-        assert type(a) is type(b) and len(a) == len(b)
-        for x, y in zip(a, b):
-            assert_same(x, y)
-    else:
-        assert a == b
+    (own, containers), (other, others) = tree_flatten(a), tree_flatten(b)
+    assert containers == others
+    for x, y in zip(own, other, strict=True):
+        assert x.dtype == y.dtype and torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
 
 
 def test_round_trip(saved: Path) -> None:

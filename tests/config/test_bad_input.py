@@ -81,10 +81,6 @@ REFUSED = {
     "data=manifest": "data.path is required",
     "data=manifest data.path=/no/such.csv": "data.path: '/no/such.csv' does not exist",
     "data=manifest data.path=FOLDER/manifest.csv data.image_column=picture": "data.image_column",
-    "data=manifest data.path=FOLDER/manifest.csv data.date_column=when": "data.date_column",
-    "data=manifest data.path=FOLDER/manifest.csv data.root=/no/folder": "data.root",
-    "data=manifest data.path=FOLDER/manifest.csv data.rank_columns={genus:nope}": "data.rank_columns.genus",
-    "data=manifest data.path=FOLDER/manifest.csv data.ranks=[genus,kingdom]": "data.ranks: 'kingdom'",
     "data=manifest data.path=FOLDER": "data.path",
     "run.resume=/no/checkpoint": "run.resume: '/no/checkpoint' does not exist",
     "run.resume=FOLDER": "run.resume",
@@ -94,7 +90,7 @@ REFUSED = {
     # names of the workload
     "data.ranks=[species,foo]": "data.ranks: 'foo'",
     "data.ranks=[species,genus]": "coarse to fine",
-    "data.components=[FOO]": "'FOO' is not a metadata component",
+    "data.components=[FOO]": "data.components: 'FOO' is not a metadata component; choose from SPATIAL",
     "data.components=[SPATIAL,SPATIAL] schedule.partial_combinations=[]": "names a component twice",
     "schedule.partial_combinations=[[FOO]]": "schedule.partial_combinations[0] names FOO",
     "schedule.partial_mask_weights=[1]": "schedule.partial_mask_weights",
@@ -103,7 +99,7 @@ REFUSED = {
     # monitors
     "schedule.best_monitor=val/foo": "schedule.best_monitor is val/foo, which no validation of this run measures",
     "schedule.early_stop.patience=3 schedule.early_stop.monitor=val/species/topp1": "did you mean val/species/top1?",
-    "schedule.early_stop.patience=3 schedule.validate=[]": "never measured",
+    "schedule.early_stop.patience=3 schedule.validate=[]": "is val/loss, which is never measured: schedule.validate is []",
     "lr_scheduler=plateau lr_scheduler.monitor=train/loss": "which no validation of this run measures",
     "lr_scheduler=plateau lr_scheduler.monitor=val_ema/loss": "raw weights are validated",
     # grammar

@@ -15,26 +15,6 @@ OPTIMIZERS = ("adamw", "adamw_unfused", "sgd", "sgd_nesterov", "sgd_plain", "sgd
 COUNTS = {0: 240, 4: 300, 9: 700, 12: 1200}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("by", ["gradient", "random"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_unconnected_weights_are_0_with_their_moments_and_averages(name, by, dtype):
-    g = GrowingModel(name, COUNTS, by, dtype, clip=1.0, weight_decay=0.5)
-    wanted, before = 240, g.connected.clone()
-    for number in range(1, 14):
-        wanted = COUNTS.get(number, wanted)
-        g.step(torch.randn(30, 40, generator=torch.Generator().manual_seed(number)))
-        missing = ~g.connected
-        assert int(g.connected.sum()) == wanted and (g.connected | ~before).all(), "as many as scheduled, and none removed"
-        averages = g.ema.averaged()["hidden.weight"]
-        tensors = [g.weight, averages, *(kept for kept in g.state.values() if kept.dim())]
-        assert all((tensor[missing] == 0).all() for tensor in tensors)
-        assert g.growth.row()["growth/density"] == wanted / 1200 == float(g.connected.double().mean())
-        assert g.growth.row()["growth/active_parameters"] == wanted + 30 + 30 * 3 + 3
-        assert (g.weight[g.connected] != 0).all() and (averages[g.connected] != 0).all(), "all connected weights change"
-        before = g.connected.clone()
-
-
 def test_negative_control_unconnected_weights_change_if_gradients_are_not_masked():
     g = GrowingModel("adamw", COUNTS)
     with mock.patch.object(type(g.growth), "connect", lambda self, number, grads: []):

@@ -7,16 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig
 from linnaeus.optim import build_optimizer
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.update import GradScaler, Precision, Update, total_norm
+from tests.optim.test_optimizers import CONFIGS
 from tests.runs import unequal
 
 CPU = torch.device("cpu")
-COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 1, "weight_decay": 0.1, "fused": True, "param_groups": []}
-ADAMW = AdamWConfig(name="adamw", beta1=0.9, beta2=0.99, eps=1e-8, **COMMON)
-MUON = MuonConfig(name="muon", momentum=0.95, adamw_lr_scale=0.1, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON)
+ADAMW, MUON = CONFIGS["adamw"], CONFIGS["muon"]
 
 
 class Run:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.reporting.demo import PHASES, main
-from linnaeus.schedule.phases import Phases
+from linnaeus.reporting.demo import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,21 +40,6 @@ def test_active_parameters_are_the_connected_and_the_unmasked_ones(capsys: pytes
         active = other + round(density * masked)
         assert line == f"{active:,} of {masked + other:,} parameters active  {100 * density:.2f}% connected"
     assert lines[2:] == [f"{masked + other:,} parameters  100.00% connected"] * 3
-
-
-def test_phases_are_those_of_the_schedule(capsys: pytest.CaptureFixture) -> None:
-    main(["--max-iters", "100", "--sections", "phase"])
-    found = re.findall(r"^phase (\w+): (.+)  lr_multiplier ([\d.]+)$", capsys.readouterr().out, re.M)
-    phases = Phases.resolve(PHASES, 100, 100)
-    assert phases is not None and [name for name, *_ in found] == [phases.at(max(0, step - 1))[0] for step in range(101)]
-    assert {name: text for name, text, _ in found} == {name: phase.description for name, phase in PHASES.items()}
-    assert [float(lr) for *_, lr in found] == pytest.approx([phases.lr_multiplier(max(0, step - 1)) for step in range(101)], rel=1e-3)
-
-
-def test_the_last_report_includes_the_last_validation(capsys: pytest.CaptureFixture) -> None:
-    main(["--max-iters", "8", "--sections", "validation,time"])
-    lines = capsys.readouterr().out.splitlines()
-    assert "at step 4" in lines[6] and "at step 8" in lines[8] and "at step 6" in lines[7] and "ETA 0s" in lines[8]
 
 
 @pytest.mark.parametrize("wrong", [["--sections", "loss,x"], ["--max-iters", "0"], ["--every", "5min"], ["--every", "5"]])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from linnaeus.reporting import LogSinks, write_report, write_summary
-from linnaeus.reporting.charts import Chart, Scale, element, nice_ticks
+from linnaeus.reporting.charts import Chart, Scale, nice_ticks
 from linnaeus.reporting.curves import line_chart, smooth, thin
 from linnaeus.reporting.metric_tables import column_name, passes_and_tasks
 from linnaeus.reporting.results import main
@@ -148,20 +148,11 @@ def test_ticks_are_round_and_inside() -> None:
         assert len(Scale.around(values, 200, 0, log=True).ticks(6)) >= 2
 
 
-def test_a_scale_places_values() -> None:
-    linear, logarithmic = Scale(0, 10, 100, 0), Scale(1, 100, 0, 100, log=True)
-    assert [linear(v) for v in (0, 5, 10)] == [100, 50, 0] and [logarithmic(v) for v in (1, 10, 100)] == pytest.approx([0, 50, 100])
-
-
 def test_labels_that_would_overlap_are_left_out() -> None:
     chart = Chart(Scale(0, 100, 0, 200), Scale(0, 1, 100, 0))
     chart.x_axis({0: "first", 1: "second", 60: "third"}, tick=4)
     drawn = "".join(chart.parts)
     assert "first" in drawn and "second" not in drawn and "third" in drawn and drawn.count("<line") == 3
-
-
-def test_elements_are_escaped() -> None:
-    assert element("text", "a", x=1.26, font_size="12", title='<"&') == '<text x="1.3" font-size="12" title="&lt;&quot;&amp;">a</text>'
 
 
 def test_thinning_keeps_spikes_and_ends() -> None:

@@ -41,20 +41,6 @@ def test_steps_due_and_the_exact_reference_agree(seed: int) -> None:
     assert every.ever_due == bool(due)
 
 
-def test_steps_of_each_unit() -> None:
-    def steps(*texts: str, total: int = 120, per_epoch: int = 10) -> list[int]:
-        return Every.resolve(list(texts), "key", total, per_epoch, total).steps()
-
-    assert steps("50steps") == [50, 100]
-    assert steps("5epochs") == [50, 100]  # at the ends of epochs 5 and 10, counted from 1
-    assert steps("25%") == [30, 60, 90, 120]
-    assert steps("3epochs", "25%") == [30, 60, 90, 120]  # a step is listed once
-    assert steps("0.25epochs", total=10, per_epoch=10) == [3, 5, 8, 10]
-    assert steps("30%", total=9) == [3, 6, 9] and steps("25%", total=9) == [3, 5, 7, 9]
-    assert steps("1%", total=10) == list(range(1, 11))  # shorter than a step: every step
-    assert steps() == [] and steps("13epochs") == []
-
-
 def test_clock_cadences_are_separate_from_steps() -> None:
     every = Every.resolve(["10%", "15min"], "schedule.checkpoint", 10, 5, 10, by_clock=True)
     assert every.seconds == (900.0,) and every.steps() == list(range(1, 11)) and every.cadences == ("10%", "15min")

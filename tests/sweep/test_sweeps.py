@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from linnaeus.rundir.lock import RunLock
-from tests.sweep.conftest import Sweep, alive, kill_when, started, wait_until
+from tests.sweep.conftest import Sweep, alive, started, wait_until
 
 GRID = ("optimizer.lr=1e-3,1e-2", "seed=0,1")
 
@@ -33,23 +33,6 @@ def test_every_combination_runs_and_the_best_is_first(uninterrupted):
     assert len({line.split(",")[-1] for line in lines[1:]}) == 4 == len(list((sweep.root / "biota").iterdir()))
     assert "<svg" in sweep.text("sweep.svg") and sweep.text("sweep.svg").count("<circle") == 8
     assert json.loads(sweep.text("sweep.json"))["parameters"] == {"optimizer.lr": "1e-3,1e-2", "seed": "0,1"}
-
-
-def test_a_killed_sweep_continues_and_ends_with_the_same_table(sweep, uninterrupted):
-    cut = sweep("cut", *GRID, "sweep.parallel=2")
-    process = cut.start(0.15)
-    kill_when(lambda: 2 <= len(list(cut.root.glob("biota/*/summary.json"))) < 4, process)
-    finished = {path.parent for path in cut.root.glob("biota/*/summary.json")}
-    unfinished = {path.parent for path in cut.root.glob("biota/*/step.json")} - finished
-    assert 2 <= len(finished) < 4
-    status, out, err = cut.run()
-    assert (status, err) == (0, "")
-    for name in ("trials.csv", "table.txt"):
-        assert cut.text(name) == uninterrupted[0].text(name)
-    assert out.count("already") == len(finished) and out.count("started") == 4 - len(finished)
-    for run in finished | unfinished:
-        assert [int(line.split()[0]) for line in (run / "updates").read_text().splitlines()] == list(range(1, 9))
-    assert all((run / "launches/2").exists() == (run not in finished) for run in finished | unfinished)
 
 
 def test_at_most_sweep_parallel_trials_run_at_once(uninterrupted):

@@ -1,79 +1,34 @@
 """A small `experiment=nanecho`: its reports against its files and independent code, and resume after kills."""
 
-import functools
 import json
-import math
 from collections import Counter
 
 import numpy as np
 import pytest
-import yaml
 
 from linnaeus.checkpoint import list_checkpoints, load_checkpoint
-from linnaeus.config import compose
-from linnaeus.config.load import CONF
 from linnaeus.optim import Growth
 from linnaeus.train import loop, outputs, validation
 from tests import runs
+from tests.config import observers
 
-STEPS, BATCH, BLOCK, WARMUP, SOURCES = 40, 8, 16, 4, ("basics", "introspection", "structures", "systems")
+STEPS, BATCH, BLOCK, SOURCES = 40, 8, 16, ("basics", "introspection", "structures", "systems")
 KEPT = ["schedule.report=[1%]", "schedule.checkpoint=[5steps]", "schedule.keep_last=99", "debug.batch_hashes=true"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return runs.run("nanecho", tmp_path_factory.mktemp("nanecho"), *KEPT, "logger.report=true")
+def config(tmp_path_factory):
+    return runs.configuration("nanecho", tmp_path_factory.mktemp("nanecho"), *KEPT)
+
+
+@pytest.fixture(scope="module")
+def run(config):
+    return runs.resumed(config)
 
 
 @pytest.fixture(scope="module")
 def reports(run):
     return {row["global_step"]: row for row in runs.rows(run / "reports.jsonl")}
-
-
-# -- the curriculum, recomputed from the experiment file -------------------------------------------------------------------------
-
-
-@functools.cache
-def phases():
-    found = yaml.safe_load((CONF / "experiment" / "nanecho.yaml").read_text())["schedule"]["phases"]
-    for phase in found.values():
-        phase["from"], phase["to"] = (int(phase[key].rstrip("%")) * STEPS // 100 for key in ("start", "end"))
-    found["adaptive_mastery"]["dimensions"] = {"dynamic": 3}
-    return found
-
-
-def parts(step):
-    """Return {phase: share} in the update at `step`."""
-    listed, shares = list(phases().items()), {}
-    for i, (name, phase) in enumerate(listed):
-        share = 1.0
-        if i and step < (over := listed[i - 1][1]["to"]):
-            share = max(0.0, (step - phase["from"]) / (over - phase["from"]))
-        if i + 1 < len(listed) and step >= (start := listed[i + 1][1]["from"]):
-            share = max(0.0, 1 - (step - start) / (phase["to"] - start))
-        if share:
-            shares[name] = share
-    return shares
-
-
-def blended(step, of):
-    """Return the mean of `of(phase)`, a number or an array, weighted by the shares of the phases."""
-    return sum(share * of(phases()[name]) for name, share in parts(step).items())
-
-
-def dimension_weights(phase, names):
-    weights = np.array([phase.get("dimensions", {}).get(name, 1) for name in names])
-    return weights / weights.sum()
-
-
-def mixture(phase, windows):
-    weights = np.array([phase["data"].get(name, 0) for name in SOURCES]) if "data" in phase else np.array(windows)
-    return weights / weights.sum()
-
-
-def learning_rate(step):
-    shape = 0.1 + 0.9 * (1 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP))) / 2
-    return 0.003 * blended(step, lambda phase: phase.get("lr", 1)) * ((step + 1) / WARMUP if step < WARMUP else shape)
 
 
 def windows_of(run):
@@ -82,24 +37,19 @@ def windows_of(run):
     return [(sources[name]["tokens"] - 1) // BLOCK for name in SOURCES]
 
 
-# -- reports ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_reported_phases_and_learning_rates_follow_the_experiment_file(run, reports):
-    names = list(compose(["experiment=nanecho"]).model.dimensions)
+def test_reported_phases_and_learning_rates_are_those_of_the_schedule(config, run, reports):
+    """`tests/schedule/test_phases.py` compares the schedule of these phases with a slow reference."""
+    plan, names = observers.plan(config), list(config.model.dimensions)
+    phases, windows, begins = plan.resolved.phases, windows_of(run), {}
     assert len(names) == 8 and [row["global_step"] for row in runs.rows(run / "reports.jsonl")] == list(range(STEPS + 1))
-    begins = {}
     for step, row in reports.items():
         at = max(0, step - 1)  # the update that was made last
-        shares = parts(at)
-        assert row["phase"] == max(reversed(shares), key=shares.get) and sum(shares.values()) == pytest.approx(1, abs=1e-12)
-        assert row["phase/description"] == phases()[row["phase"]]["description"]
-        assert row["train/lr"] == pytest.approx(learning_rate(at), rel=1e-12), step
-        assert row["phase/lr_multiplier"] == pytest.approx(blended(at, lambda phase: phase.get("lr", 1)), rel=1e-12)
-        weights = [row[f"phase/dimension/{name}"] for name in names]
-        assert weights == pytest.approx(blended(at, lambda phase: dimension_weights(phase, names)).tolist(), rel=1e-12)
-        shares = [row[f"phase/mixture/{name}"] for name in SOURCES]
-        assert shares == pytest.approx(blended(at, lambda phase: mixture(phase, windows_of(run))).tolist(), rel=1e-12)
+        assert (row["phase"], row["phase/description"]) == phases.at(at)
+        assert row["train/lr"] == pytest.approx(plan.lr.at(at), rel=1e-12), step
+        assert row["phase/lr_multiplier"] == pytest.approx(phases.lr_multiplier(at), rel=1e-12)
+        weights, mixture = phases.dimension_weights([at], names), phases.mixture([at], SOURCES, windows)
+        assert [row[f"phase/dimension/{name}"] for name in names] == pytest.approx(weights[0].tolist(), rel=1e-12)
+        assert [row[f"phase/mixture/{name}"] for name in SOURCES] == pytest.approx(mixture[0].tolist(), rel=1e-12)
         begins.setdefault(row["phase"], at)
     assert begins == {
         "basic_awareness": 0,
@@ -108,6 +58,8 @@ def test_reported_phases_and_learning_rates_follow_the_experiment_file(run, repo
         "recursive_reasoning": 26,
         "adaptive_mastery": 33,
     }
+    validated = {"val/loss", *(f"val/source/{name}/loss" for name in SOURCES), *(f"val/dimension/{name}/score" for name in names)}
+    assert {name for name in reports[STEPS] if name.startswith("val/")} == validated
 
 
 def test_reported_counts_equal_those_of_the_checkpoints(run, reports):
@@ -144,26 +96,6 @@ def test_samples_come_from_the_sources_of_their_phase(run):
     assert set(together(range(0, 6))) == {"basics"}
     assert set(together(range(8, 16))) == {"basics", "introspection"}
     assert set(together(range(20, 24))) == {"basics", "introspection", "structures"}
-
-
-def test_reports_have_the_newest_validation(run, reports):
-    names = compose(["experiment=nanecho"]).model.dimensions
-    shown = ["val/loss", *(f"val/source/{name}/loss" for name in SOURCES), *(f"val/dimension/{name}/score" for name in names)]
-    for step, row in reports.items():
-        newest = STEPS if step == STEPS else (step - 1) // 10 * 10  # what is due at a step runs behind its report, but for the last
-        if newest <= 0:
-            assert not any(name.startswith("val/") for name in row)
-            continue
-        result = json.loads((run / f"validation/step-{newest:08d}/val.json").read_text())["metrics"]
-        assert {name: row[name] for name in row if name.startswith("val/")} == {name: result[name] for name in shown}
-        assert row["validation/step"] == newest
-
-
-def test_summary_and_page_list_sources_and_dimensions(run):
-    log, page = (run / "train.log").read_text(), (run / "report.html").read_text()
-    for name in (*SOURCES, "cognitive", "neural_symbolic", "dynamic"):
-        assert f" {name}  " in log and f"{name}  " in page
-    assert "Sources" in page and "Dimensions" in page
 
 
 # -- kills -----------------------------------------------------------------------------------------------------------------------

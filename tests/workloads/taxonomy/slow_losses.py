@@ -1,6 +1,6 @@
 """Slow reference losses as in their papers: dense targets [C, C], walks from node to node, one sample and one label at a time, float64.
 
-Also random trees and labels, and `LeafScores`, a simple implementation of scores that are one distribution on the tree.
+Also random trees and labels.
 """
 
 import math
@@ -10,7 +10,9 @@ import torch
 
 from linnaeus.workloads.taxonomy import config as settings
 from linnaeus.workloads.taxonomy.config import ConditionalConfig, MarginalConfig, SoftLabelsConfig, TaxonomicSmoothingConfig
-from linnaeus.workloads.taxonomy.heads import Priors, Scores
+from linnaeus.workloads.taxonomy.heads import Priors
+from linnaeus.workloads.taxonomy.heads.layout import Layout
+from linnaeus.workloads.taxonomy.heads.marginal import MarginalScores
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy import trees
 
@@ -110,17 +112,13 @@ class SlowLinear:
         return self.log_p(b, r)[labels[r]]
 
 
-def leaf_paths(tree, null):
-    """Return the classes on the path to each leaf; with `null`, there is one more leaf under every inner taxon and one at the top."""
-    inner = set(tree.node_parent.tolist()) - {-1}
-    leaves = [n for n in range(tree.offsets[-1]) if n not in inner]
-    extra = [-1, *sorted(inner)] if null else []
-    return tree.paths[[*leaves, *extra]]
+def leaves_of(tree):
+    return [node for node in range(tree.offsets[-1]) if node not in tree.node_parent]
 
 
 class SlowLeaves:
-    def __init__(self, tree, z, null):
-        self.tree, self.z, self.null, self.paths = tree, z, null, leaf_paths(tree, null)
+    def __init__(self, tree, z):
+        self.tree, self.z, self.paths = tree, z, tree.paths[leaves_of(tree)]
 
     def mass(self, b, keep):
         z = self.z[b].double()
@@ -128,64 +126,24 @@ class SlowLeaves:
         return sum(x.exp() for x in chosen).log() + z.max() - (z - z.max()).exp().sum().log() - z.max()
 
     def log_p(self, b, r):
-        classes = [self.mass(b, lambda path, c=c: path[r] == c) for c in range(self.tree.sizes[r])]
-        return torch.stack(classes + ([self.mass(b, lambda path: path[r] < 0)] if self.null else []))
+        return torch.stack([self.mass(b, lambda path, c=c: path[r] == c) for c in range(self.tree.sizes[r])])
 
     def conditional(self, b, r, labels):
-        known = [q for q in range(r) if 0 <= labels[q] < self.tree.sizes[q]]
+        known = [q for q in range(r) if labels[q] >= 0]
         below = (lambda path: path[known[-1]] == labels[known[-1]]) if known else (lambda path: True)
-        own = -1 if labels[r] == self.tree.sizes[r] else labels[r]
-        return self.mass(b, lambda path: path[r] == own and below(path)) - self.mass(b, below)
+        return self.mass(b, lambda path: path[r] == labels[r] and below(path)) - self.mass(b, below)
 
 
-class LeafScores(Scores):
-    """A softmax over the leaves with dense tables. A conditional probability is the quotient of two sums over leaves."""
-
-    consistent = True
-
-    def __init__(self, tree, z, null):
-        self.tree, self.z, self.null = tree, z, null
-        self.paths = torch.from_numpy(leaf_paths(tree, null))
-
-    def _mass(self, keep):
-        """Return the log of the probability of the leaves `keep`, bool [B, L] or [L]."""
-        return torch.logsumexp(self.z.masked_fill(~keep, -math.inf), 1) - torch.logsumexp(self.z, 1)
-
-    def log_probs(self):
-        found = []
-        for r, size in enumerate(self.tree.sizes):
-            classes = [*range(size), *([-1] if self.null else [])]
-            found.append(torch.stack([self._mass(self.paths[:, r] == c) for c in classes], 1))
-        return tuple(found)
-
-    def label_log_probs(self, label):
-        marginal, conditional = [], []
-        inside = torch.ones(len(label), len(self.paths), dtype=torch.bool)
-        for r, size in enumerate(self.tree.sizes):
-            y = label[:, r : r + 1]
-            own = self.paths[:, r] == torch.where(y == size, -1, torch.where(y < 0, self.paths[:, r], y))
-            own = own if self.null else own | (y < 0)
-            marginal.append(torch.where(y[:, 0] < 0, 0.0, self._mass(own)))
-            conditional.append(torch.where(y[:, 0] < 0, 0.0, self._mass(own & inside) - self._mass(inside)))
-            inside = torch.where((y >= 0) & (y < size), own, inside)
-        return marginal, conditional
-
-    def path(self):
-        return self.paths[self.z.argmax(1)]
-
-    def adjusted(self, priors, strength):
-        return LeafScores(self.tree, self.z + strength * leaf_priors(self.tree, self.null, priors), self.null)
+def marginal_scores(tree, z):
+    """Return the scores of the marginal head for `z` [B, L], in the order of `leaves_of`."""
+    layout, leaves = Layout(tree, null=False), leaves_of(tree)
+    return MarginalScores(layout, z[:, [leaves.index(node) for node in layout.leaf_node.tolist()]])
 
 
-def leaf_priors(tree, null, priors):
-    """Return the log prior of each leaf, [L]: of its taxon at its rank, or of a null leaf by its finest known taxon."""
-    found = []
-    for i, path in enumerate(paths := leaf_paths(tree, null)):
-        known = [r for r, c in enumerate(path) if c >= 0]
-        node = tree.offsets[known[-1]] + path[known[-1]] if known else tree.offsets[-1]
-        taxa = len(paths) - (1 + len(set(tree.node_parent.tolist()) - {-1})) if null else len(paths)
-        found.append(priors.null[node] if i >= taxa else priors.ranks[known[-1]][path[known[-1]]])
-    return torch.stack(found)
+def leaf_priors(tree, priors):
+    """Return the log prior of each leaf, [L]: of its taxon at its rank."""
+    ranks = [(path >= 0).nonzero()[0].max() for path in tree.paths[leaves_of(tree)]]
+    return torch.stack([priors.ranks[r][path[r]] for r, path in zip(ranks, tree.paths[leaves_of(tree)], strict=True)])
 
 
 # -- the losses --

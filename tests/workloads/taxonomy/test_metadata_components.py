@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices, encode
 from linnaeus.workloads.taxonomy.observations import Metadata
 
@@ -69,11 +68,3 @@ def test_elevation_separates_heights_20_m_apart_over_the_range_on_land():
     table = np.stack([features("ELEVATION", elevation=h) for h in heights])
     apart = np.linalg.norm(table[:, None] - table[None], axis=2) + np.eye(len(table))
     assert apart.min() > 0.1 and np.abs(table).max() < 10
-
-
-@pytest.mark.parametrize(
-    "second, words", [("PLACE", "data.components: 'PLACE' is not a metadata component; choose from SPATIAL"), ("SPATIAL", "twice")]
-)
-def test_unknown_and_repeated_components_are_errors(second, words):
-    with pytest.raises(ConfigError, match=words):
-        column_slices(["SPATIAL", second])

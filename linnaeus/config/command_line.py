@@ -14,6 +14,13 @@ _SWEEP = re.compile(r"\s*\+{0,2}sweep(\.\w+)*\s*=")
 _HYDRA = re.compile(r"\s*[+~]{0,2}hydra[./](?!searchpath)")
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are `ConfigError`s, which `user_errors` prints as one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options and `overrides`. Raise `ConfigError` for an unknown option, a wrong value, an option or setting without effect,
     and a key that is given twice."""

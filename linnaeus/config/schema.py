@@ -40,30 +40,20 @@ class RunConfig:
     name: str | None = setting("run directory under <root>/<experiment>/; null: a short hash of the keys that alter the updates")
     experiment: str | None = setting("name of the experiment, a folder under `root`; null: the name of the data")
     root: str = setting("folder of all run directories")
-    resume: str = setting(
-        "auto: continue from the run directory; never: refuse if it holds a run; or the path of a checkpoint to continue from"
-    )
+    resume: str = setting("auto: continue the run in its directory; never: refuse if it holds one; or the path of a checkpoint to continue")
     allow: list[str] = setting("config keys that may change on resume although they alter the updates")
-    init_from: str | None = setting(
-        "initial weights of a new run (warm start): a run directory, a checkpoint, a safetensors or torch file; null: random initialisation"
-    )
-    init_allow: list[str] = setting(
-        "prefixes of weight names ([head.]) that may be missing or left over in `init_from`; missing ones keep their random initialisation"
-    )
+    init_from: str | None = setting("initial weights of a new run: a run directory, a checkpoint, safetensors or torch file; null: random")
+    init_allow: list[str] = setting("prefixes of weight names ([head.]) that may be missing in `init_from` (then random) or left over")
     init_skip: list[str] = setting("prefixes of weight names ([head.]) that keep their random initialisation even if `init_from` has them")
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
     global_batch_size: int = setting("samples per optimizer update, over all processes and accumulation steps", low=1)
-    micro_batch_size: int = setting(
-        "samples per forward of one process; accumulation steps = global_batch_size / (micro_batch_size x processes)", low=1
-    )
+    micro_batch_size: int = setting("samples per forward of a process; accumulation steps = global_batch_size / (this x processes)", low=1)
     length: str = setting("length of the run: `20epochs` or `5000steps`", duration="update")
     device: str = setting("auto: CUDA if available, else the CPU", choices=("auto", "cpu", "cuda"))
-    precision: str = setting(
-        "float32, float64, or autocast to bf16 / fp16 (fp16 scales the loss)", choices=("float32", "float64", "bf16", "fp16")
-    )
+    precision: str = setting("float32, float64, or autocast; fp16 also scales the loss", choices=("float32", "float64", "bf16", "fp16"))
     freeze: list[str] = setting("prefixes of weight names ([trunk., norm.]) that are not trained; these parts run in eval mode")
     max_grad_norm: float | None = setting("gradient clipping: maximum norm of the unscaled gradient; null: no clipping", above=0)
     ema_decay: float | None = setting("decay of the exponential moving average of the weights; null: no average", low=0, below=1)
@@ -72,13 +62,9 @@ class TrainerConfig:
     channels_last: bool = setting("channels_last memory format for 4-d tensors")
     deterministic: bool = setting("use deterministic kernels and reduce gradients in rank order")
     threads: int | None = setting("CPU threads per process; null: torch's default", low=1)
-    max_time: str | None = setting(
-        "save and stop with exit status 75 after this wall time since the start, such as `23h`; null: never", duration="clock"
-    )
+    max_time: str | None = setting("save and stop with exit status 75 after this wall time, such as `23h`; null: never", duration="clock")
     startup_timeout: str = setting("how long processes wait for each other until the first update is done", duration="clock")
-    timeout: str = setting(
-        "how long processes wait for each other afterwards; then the run ends and names the process that hangs", duration="clock"
-    )
+    timeout: str = setting("how long they wait later, before the run ends and names the process that hangs", duration="clock")
     limit_train_samples: int | None = setting("train on the first samples only, at most this many; null: all", low=2)
     limit_validation_samples: int | None = setting("validate on the first samples only, at most this many; null: all", low=1)
     max_skipped_in_a_row: int = setting("stop after this many consecutive updates were skipped as non-finite", low=1)
@@ -101,9 +87,7 @@ class LoggerConfig:
             *("samples", "model", "growth", "phase", "workload"),
         ),
     )
-    peak_tflops: float | None = setting(
-        "peak TFLOP/s of one device at trainer.precision, for the MFU in reports; null: the manufacturer's figure where known", above=0
-    )
+    peak_tflops: float | None = setting("a device's peak TFLOP/s at trainer.precision, for the MFU; null: the maker's, if known", above=0)
 
 
 @dataclass(frozen=True)
@@ -115,10 +99,7 @@ class DebugConfig:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    name: str = setting(
-        "launcher of a run or of each trial: one process, torchrun with several processes on this machine, or a SLURM job",
-        choices=("process", "torchrun", "slurm"),
-    )
+    name: str = setting("launcher: one process, torchrun on this machine, or a SLURM job", choices=("process", "torchrun", "slurm"))
 
 
 @dataclass(frozen=True)
@@ -147,19 +128,11 @@ class SweepConfig:
 
     method: str = setting("grid: every combination of the values; optuna: values proposed from earlier results", choices=("grid", "optuna"))
     name: str | None = setting("directory of the sweep under <run.root>/sweeps/; null: a short hash of the swept keys and values")
-    params: dict[str, str] = setting(
-        "swept keys and their values in the grammar of the command line: {optimizer.lr: '1e-3,3e-4'}; the command line takes precedence"
-    )
+    params: dict[str, str] = setting("swept keys and values, as typed: {optimizer.lr: '1e-3,3e-4'}; the command line takes precedence")
     parallel: int = setting("trials that run at once; on this machine they divide its GPUs among them", low=1)
-    metric: str | None = setting(
-        "metric that ranks the trials, a name in `final` of summary.json; null: the best value of schedule.best_monitor"
-    )
-    mode: str = setting(
-        "min: smaller is better; max: larger is better; auto: the direction that the metric states", choices=("auto", "min", "max")
-    )
-    columns: list[str] = setting(
-        "further columns of the table: names in `final` or `timings` of summary.json (val/species/top1, time/ms_per_step)"
-    )
+    metric: str | None = setting("name in `final` of summary.json that ranks the trials; null: the best of schedule.best_monitor")
+    mode: str = setting("min: smaller is better; max: larger is better; auto: as the metric states", choices=("auto", "min", "max"))
+    columns: list[str] = setting("further columns: names in `final` or `timings` of summary.json (val/species/top1, time/ms_per_step)")
     trials: int | None = setting("number of trials for optuna; null for a grid", low=1)
     seed: int | None = setting("seed of optuna's sampler; null for a grid", low=0)
 
@@ -169,9 +142,7 @@ class DataConfig:
     """The keys that `data` has in every workload."""
 
     name: str = setting("name of the data source")
-    last_batch: str = setting(
-        "keep: the last update of an epoch uses the remaining samples; drop: they are left out", choices=("keep", "drop")
-    )
+    last_batch: str = setting("keep: the last update of an epoch uses the remaining samples; drop: none does", choices=("keep", "drop"))
     validation_batch: int = setting("samples per validation batch", low=1)
     max_bad_fraction: float = setting("maximum share of unreadable samples; above it the run stops", low=0, high=1)
 

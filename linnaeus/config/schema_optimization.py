@@ -16,9 +16,7 @@ class OptimizerConfig:
     lr_reference_batch: int = setting("global batch size that `lr` was chosen for", low=1)
     weight_decay: float = setting("decoupled weight decay; norms, biases and tokens are not decayed", low=0)
     fused: bool = setting("use torch's fused kernel where there is one")
-    param_groups: list[dict[str, Any]] = setting(
-        "parameter groups [{filter: ..., lr_scale: ..., weight_decay: ...}]; a parameter belongs to the first group that matches"
-    )
+    param_groups: list[dict[str, Any]] = setting("[{filter: ..., lr_scale: ..., weight_decay: ...}]; the first group that matches applies")
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,7 @@ class ConstantConfig(SchedulerConfig):
 @dataclass(frozen=True)
 class PlateauConfig(SchedulerConfig):
     monitor: str = setting("validation metric to monitor, such as val/loss")
-    mode: str = setting(
-        "min: smaller is better; max: larger is better; auto: the direction that the metric states", choices=("auto", "min", "max")
-    )
+    mode: str = setting("min: smaller is better; max: larger is better; auto: as the metric states", choices=("auto", "min", "max"))
     factor: float = setting("factor of the learning rate on a plateau", above=0, high=1)
     patience: int = setting("validations without improvement before the learning rate is reduced", low=0)
     min_delta: float = setting("smallest change that counts as an improvement", low=0)
@@ -96,13 +92,9 @@ class PlateauConfig(SchedulerConfig):
 
 @dataclass(frozen=True)
 class WeightingConfig:
-    name: str = setting(
-        "method of weighting the losses of the tasks", choices=("fixed", "gradnorm", "uncertainty", "dwa", "famo", "surgery")
-    )
+    name: str = setting("method of weighting the tasks", choices=("fixed", "gradnorm", "uncertainty", "dwa", "famo", "surgery"))
     weights: dict[str, float] = setting("initial weight per task, 1 for a task that is not named; scaled to sum to the number of tasks")
-    conflict: Durations = setting(
-        "when the cosines between the tasks' gradients are measured at the last shared layer, for the rows of metrics", duration="update"
-    )
+    conflict: Durations = setting("when the cosines between task gradients at the last shared layer are measured", duration="update")
 
 
 @dataclass(frozen=True)
@@ -118,7 +110,7 @@ class GradNormConfig(MovingWeightsConfig):
     alpha: float = setting("strength of the restoring force towards equal training rates", low=0)
     lr: float = setting("step size of the task weights", above=0)
     place: str = setting(
-        "parameters or features where gradients are measured: the last shared layer, the input of the heads, or all shared parameters",
+        "where gradients are measured: last shared layer, input of the heads, or shared parameters",
         choices=("shared", "features", "trunk"),
     )
 
@@ -142,16 +134,12 @@ class FAMOConfig(MovingWeightsConfig):
 @dataclass(frozen=True)
 class SurgeryConfig(WeightingConfig):
     method: str = setting("method of combining conflicting gradients", choices=("pcgrad", "upgrad"))
-    place: str = setting(
-        "parameters where gradients are measured: the last shared layer, or all shared parameters", choices=("shared", "trunk")
-    )
+    place: str = setting("where gradients are measured: the last shared layer, or all shared parameters", choices=("shared", "trunk"))
 
 
 @dataclass(frozen=True)
 class GrowthConfig:
-    name: str = setting(
-        "none: all weights are connected from the start; linear: the share of connected weights grows linearly", choices=("none", "linear")
-    )
+    name: str = setting("none: all weights are connected; linear: the share of connected weights grows", choices=("none", "linear"))
 
 
 @dataclass(frozen=True)
@@ -160,11 +148,5 @@ class LinearGrowthConfig(GrowthConfig):
     end: float = setting("share that is connected at the end of the growth", above=0, high=1)
     begin: str = setting("when the growth starts", duration="update")
     until: str = setting("when the growth ends", duration="update")
-    every: Durations = setting(
-        "when weights are connected between `begin` and `until`, and always at `until`; []: never, the density stays constant",
-        duration="update",
-    )
-    by: str = setting(
-        "order of connecting: the weights with the largest gradient in that update, or a random order",
-        choices=("gradient", "random"),
-    )
+    every: Durations = setting("when weights are connected from `begin` to `until`, and always at `until`; []: never", duration="update")
+    by: str = setting("order of connecting: the largest gradient in that update first, or random", choices=("gradient", "random"))

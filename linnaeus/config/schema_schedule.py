@@ -25,29 +25,19 @@ class PhaseConfig:
     end: str = setting("end of the phase; where phases overlap, they are cross-faded", duration="update")
     description: str = setting("text shown in reports", default="")
     lr: float = setting("multiplier of the learning rate", above=0, default=1.0)
-    data: dict[str, float] = setting(
-        "weight of each source that samples are drawn from, {news: 2, prose: 1}; empty: all sources in proportion to their size",
-        low=0,
-        default={},
-    )
-    dimensions: dict[str, float] = setting(
-        "weights of dimensions of the model, scaled to sum to 1; a dimension that is not named has weight 1", low=0, default={}
-    )
+    data: dict[str, float] = setting("weight of each source, {news: 2, prose: 1}; empty: in proportion to the sizes", low=0, default={})
+    dimensions: dict[str, float] = setting("weights of the model's dimensions, scaled to sum to 1; 1 if not named", low=0, default={})
 
 
 @dataclass(frozen=True)
 class EarlyStopConfig:
     monitor: str = setting("validation metric to monitor, such as val/loss")
-    mode: str = setting(
-        "min: smaller is better; max: larger is better; auto: the direction that the metric states", choices=("auto", "min", "max")
-    )
+    mode: str = setting("min: smaller is better; max: larger is better; auto: as the metric states", choices=("auto", "min", "max"))
     patience: int | None = setting("validations without improvement before training stops; null: never", low=1)
     min_delta: float = setting("smallest change that counts as an improvement", low=0)
     metric_bound: float | None = setting("stop once the metric reaches this value; null: never")
     min_lr: float | None = setting("stop once the learning rate is below this, after warm-up; null: never", above=0)
-    max_grad_norm: float | None = setting(
-        "stop once the gradient norm (before clipping) exceeds this at a log boundary; null: never", above=0
-    )
+    max_grad_norm: float | None = setting("stop once a logged gradient norm (before clipping) exceeds this; null: never", above=0)
     max_steps: int | None = setting("stop at this global step even if the run is longer; null: never", low=1)
 
 
@@ -58,9 +48,7 @@ class ScheduleConfig:
     validate: Durations = setting("when the normal validation pass runs", duration="update")
     validate_mask_meta: Durations = setting("when validation with all metadata masked runs", duration="update")
     validate_partial_mask_meta: Durations = setting("when validation with each listed combination masked runs", duration="update")
-    partial_combinations: list[list[str]] = setting(
-        "combinations of metadata components to mask in partial passes: [[SPATIAL], [SPATIAL, TEMPORAL]]"
-    )
+    partial_combinations: list[list[str]] = setting("combinations of components that partial passes mask: [[SPATIAL], [SPATIAL, TEMPORAL]]")
     validate_at_end: bool = setting("run the scheduled passes at the last step too")
     all_combinations_at_end: bool = setting("at the end, validate with every combination of masked components")
     checkpoint: Durations = setting("when a checkpoint is written", duration="any")
@@ -68,9 +56,7 @@ class ScheduleConfig:
     keep_last: int = setting("number of newest checkpoints to keep", low=1)
     keep_best: int = setting("number of best checkpoints to keep in addition", low=0)
     best_monitor: str = setting("validation metric that selects the best checkpoint")
-    best_mode: str = setting(
-        "min: smaller is better; max: larger is better; auto: the direction that the metric states", choices=("auto", "min", "max")
-    )
+    best_mode: str = setting("min: smaller is better; max: larger is better; auto: as the metric states", choices=("auto", "min", "max"))
     meta_mask_prob: RampConfig = setting("probability that all metadata of a training sample are masked")
     partial_meta_mask_prob: RampConfig = setting("probability that one combination of a sample's metadata components is masked")
     partial_mask_whitelist: list[list[str]] = setting("combinations that partial masking draws from; empty: every proper subset")

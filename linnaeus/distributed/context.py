@@ -50,23 +50,15 @@ class DistributedContext:
 
     _instance: DistributedContext | None = None
 
-    rank: int
-    local_rank: int
-    world_size: int
-    device: Any
-    is_master: bool
-    is_distributed: bool
-    _store: Any
+    rank = local_rank = 0
+    world_size = 1
+    device: Any = None
+    is_master, is_distributed = True, False
+    _store: Any = None
 
     def __new__(cls) -> DistributedContext:
         if cls._instance is None:
-            self = super().__new__(cls)
-            self.rank = self.local_rank = 0
-            self.world_size = 1
-            self.device = None
-            self.is_master, self.is_distributed = True, False
-            self._store = None
-            cls._instance = self
+            cls._instance = super().__new__(cls)
         return cls._instance
 
     @property
@@ -74,12 +66,10 @@ class DistributedContext:
         """Return the launcher's key-value store. Requires `launched()`. Its keys have a prefix for this attempt: torchrun may restart a
         group."""
         if self._store is None:
-            import torch.distributed as dist
-
             timeout = AGENT_STORE_TIMEOUT if store_made_by_agent() else RENDEZVOUS_TIMEOUT
-            self._store, *_ = next(dist.rendezvous("env://", get_rank_safely(), get_world_size(), timeout=timeout))
+            self._store, *_ = next(_dist().rendezvous("env://", get_rank_safely(), get_world_size(), timeout=timeout))
             self._store.set_timeout(RENDEZVOUS_TIMEOUT)
-        return _with_attempt_prefix(self._store)
+        return _dist().PrefixStore(f"linnaeus/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/", self._store)
 
     def from_master(self, name: str, compute: Callable[[], Any]) -> Any:
         """Call `compute` on rank 0 only and return its value, which must be JSON, on every process. Works before the group is joined.
@@ -137,13 +127,11 @@ class DistributedContext:
         return self
 
     def _join(self, cuda: bool, timeout: timedelta) -> None:
-        import torch.distributed as dist
-
         # Import it before the group exists: its default arguments would hold the group until the interpreter exits. DDP imports it later.
         import torch.distributed.nn.functional  # noqa: F401
 
         self.store  # noqa: B018 (connects)
-        dist.init_process_group(
+        _dist().init_process_group(
             backend="cpu:gloo,cuda:nccl" if cuda else "gloo",
             store=self._store,
             rank=self.rank,
@@ -172,53 +160,41 @@ class DistributedContext:
     def all_reduce(self, tensor: Any, op: str = "sum") -> Any:
         """Reduce `tensor` over the processes, in place, and return it; `op` is sum, max or min."""
         if self.is_distributed:
-            import torch.distributed as dist
-
-            dist.all_reduce(tensor, {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op])
+            _dist().all_reduce(tensor, getattr(_dist().ReduceOp, op.upper()))
         return tensor
 
     def start_all_reduce(self, tensor: Any) -> Callable[[], Any]:
         """Start to sum `tensor` over the processes, in place. Return a function that waits for the result."""
         if not self.is_distributed:
             return lambda: None
-        import torch.distributed as dist
-
-        return dist.all_reduce(tensor, async_op=True).wait
+        return _dist().all_reduce(tensor, async_op=True).wait
 
     def all_gather(self, value: Any) -> list[Any]:
         """Return the `value` (a picklable object) of every process, in rank order."""
         if not self.is_distributed:
             return [value]
-        import torch.distributed as dist
-
         gathered: list[Any] = [None] * self.world_size
-        dist.all_gather_object(gathered, value)
+        _dist().all_gather_object(gathered, value)
         return gathered
 
     def broadcast_object(self, value: Any, source: int = 0) -> Any:
         """Return the `value` (a picklable object) of process `source` on every process."""
         if not self.is_distributed:
             return value
-        import torch.distributed as dist
-
         box = [value if self.rank == source else None]
-        dist.broadcast_object_list(box, src=source, device=None if self.device.type == "cpu" else self.device)
+        _dist().broadcast_object_list(box, src=source, device=None if self.device.type == "cpu" else self.device)
         return box[0]
 
     def broadcast(self, tensor: Any, source: int = 0) -> Any:
         """Overwrite `tensor` with the one of process `source`, in place, and return it."""
         if self.is_distributed:
-            import torch.distributed as dist
-
-            dist.broadcast(tensor, src=source)
+            _dist().broadcast(tensor, src=source)
         return tensor
 
     def barrier(self) -> None:
         """Wait until every process has called this."""
         if self.is_distributed:
-            import torch.distributed as dist
-
-            dist.barrier()
+            _dist().barrier()
 
     def shutdown(self, wait: bool = True) -> None:
         """Leave the group and reset the singleton, so that another run can start in this process.
@@ -228,19 +204,18 @@ class DistributedContext:
         Collect garbage, because reference cycles may hold threads of gloo or of the store: a thread that frees a tensor while the
         interpreter exits aborts the process."""
         if self.is_distributed:
-            import torch.distributed as dist
-
             if wait or self.device.type == "cpu":
-                dist.destroy_process_group()
+                _dist().destroy_process_group()
             else:
-                dist.distributed_c10d._abort_process_group()
+                _dist().distributed_c10d._abort_process_group()
         joined, self.is_distributed, self._store = self.is_distributed, False, None
         DistributedContext._instance = None
         if joined:
             gc.collect()
 
 
-def _with_attempt_prefix(store: Any) -> Any:
-    import torch.distributed as dist
+def _dist() -> Any:
+    """Return `torch.distributed`, imported at the first use."""
+    import torch.distributed
 
-    return dist.PrefixStore(f"linnaeus/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/", store)
+    return torch.distributed

@@ -17,38 +17,35 @@ from linnaeus.optim.optimizers import BaseOptimizer, FusedAdamW, FusedSGD, Optim
 from linnaeus.optim.param_groups import Parameter, ParamGroup, parameter_groups
 from linnaeus.optim.wrapped_optimizers import ExternalOptimizer, TorchOptimizer, timm_optimizer
 
-# Devices on which the fused kernels are tested to skip where found_inf is 1; on other devices torch.optim is used.
-FUSED_DEVICES = ("cpu", "cuda")
 # Name parts of input and output layers. Muon is defined for hidden matrices only (Jordan et al. 2024, "Muon").
 NOT_HIDDEN = re.compile(r"(^|\.)(heads?|\w*_heads?|head_\w+|classifiers?|fc|\w*embed(ding)?s?|embed_\w+)(\.|$)")
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module, device: torch.device) -> Optimizers:
-    """Return the optimizers of the trainable parameters of the bare `model`, already on `device` in their final dtype and layout.
+def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizers:
+    """Return the optimizers of the trainable parameters of the bare `model`, already in their final device, dtype and layout.
 
     Raise `ConfigError` for malformed groups, groups without effect, and Muon with a model that does not have hidden matrices."""
     groups = parameter_groups(model, config.param_groups, config.weight_decay)
-    fused = config.fused and device.type in FUSED_DEVICES
     part = registered("optimizer", config.name)
     if part is not None:
         optimizers: list[BaseOptimizer] = [ExternalOptimizer(config.name, groups, lambda torch_groups: part.build(config, torch_groups))]
     elif isinstance(config, TimmOptimizerConfig):
         optimizers = [ExternalOptimizer(config.name, groups, lambda torch_groups: timm_optimizer(config, torch_groups))]
     elif isinstance(config, MuonConfig):
-        optimizers = _muon(config, groups, getattr(model, "no_decay", ()), fused)
+        optimizers = _muon(config, groups, getattr(model, "no_decay", ()))
     elif isinstance(config, SGDConfig):
-        optimizers = [_sgd(config, groups, fused)]
+        optimizers = [_sgd(config, groups)]
     else:
         assert isinstance(config, AdamWConfig)
-        optimizers = [_adamw(config, groups, fused)]
+        optimizers = [_adamw(config, groups)]
     frozen = sum(not p.requires_grad for p in model.parameters())
     notes = [f"{frozen} parameter tensors are frozen and not optimized"] if frozen else []
     return Optimizers(config.name, optimizers, notes)
 
 
-def _adamw(config: AdamWConfig | MuonConfig, groups: Sequence[ParamGroup], fused: bool, lr_scale: float = 1.0) -> BaseOptimizer:
+def _adamw(config: AdamWConfig | MuonConfig, groups: Sequence[ParamGroup], lr_scale: float = 1.0) -> BaseOptimizer:
     betas = (config.beta1, config.beta2)
-    if fused:
+    if config.fused:
         return FusedAdamW(groups, betas, config.eps, lr_scale)
     on_device = groups[0].tensors[0].is_cuda  # on CUDA the step count must be a device tensor, so that a skip can restore it
 
@@ -64,10 +61,10 @@ def _adamw(config: AdamWConfig | MuonConfig, groups: Sequence[ParamGroup], fused
     return optimizer
 
 
-def _sgd(config: SGDConfig, groups: Sequence[ParamGroup], fused: bool) -> BaseOptimizer:
+def _sgd(config: SGDConfig, groups: Sequence[ParamGroup]) -> BaseOptimizer:
     if config.nesterov and not config.momentum:
         raise ConfigError("optimizer.nesterov=true needs momentum; set optimizer.momentum above 0 or optimizer.nesterov=false")
-    if fused:
+    if config.fused:
         return FusedSGD(groups, config.momentum, config.nesterov)
 
     def make(torch_groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -79,7 +76,7 @@ def _sgd(config: SGDConfig, groups: Sequence[ParamGroup], fused: bool) -> BaseOp
     return TorchOptimizer("sgd", groups, make, initial_state)
 
 
-def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str], fused: bool) -> list[BaseOptimizer]:
+def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str]) -> list[BaseOptimizer]:
     """Return `torch.optim.Muon` for hidden matrices and, if other parameters exist, AdamW for them at `adamw_lr_scale` times the
     learning rate. `tokens`: names of parameters that are not hidden matrices whatever their shape."""
     hidden = _subset(groups, lambda parameter: is_hidden_matrix(parameter, tokens))
@@ -91,7 +88,7 @@ def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str
         return torch.optim.Muon(torch_groups, momentum=config.momentum, nesterov=True)
 
     optimizers: list[BaseOptimizer] = [TorchOptimizer("muon", hidden, make, lambda p: {"momentum_buffer": torch.zeros_like(p)})]
-    return [*optimizers, _adamw(config, rest, fused, config.adamw_lr_scale)] if rest else optimizers
+    return [*optimizers, _adamw(config, rest, config.adamw_lr_scale)] if rest else optimizers
 
 
 def is_hidden_matrix(parameter: Parameter, tokens: Sequence[str]) -> bool:

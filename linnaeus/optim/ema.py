@@ -30,16 +30,10 @@ class EMA:
         self._averages = {name: averages[id(tensor)] for name, tensor in tensors.items()}
         floating = [tensor for tensor in sources if tensor.is_floating_point()]
         others = [tensor for tensor in sources if not tensor.is_floating_point()]
-        self._float_pairs = [
-            (
-                [tensor for tensor in floating if tensor.dtype == dtype],
-                [averages[id(tensor)] for tensor in floating if tensor.dtype == dtype],
-            )
-            for dtype in dict.fromkeys(tensor.dtype for tensor in floating)
-        ]
+        by_dtype = [[tensor for tensor in floating if tensor.dtype == dtype] for dtype in dict.fromkeys(t.dtype for t in floating)]
+        self._float_pairs = [(same, [averages[id(tensor)] for tensor in same]) for same in by_dtype]
         self._other_pair = (others, [averages[id(tensor)] for tensor in others])
         device = sources[0].device
-        self._fused = device.type in ("cpu", "cuda")
         self._applied = torch.zeros((), device=device)
         self._nine = torch.full((), 9.0, device=device)
         self._weight = torch.zeros((), device=device)
@@ -51,29 +45,21 @@ class EMA:
         # 1 - min(decay, (1 + n) / (10 + n)) = max(1 - decay, 9 / (10 + n)), negated for the kernel.
         torch.div(self._nine, self._applied + 10, out=self._weight).clamp_(min=1.0 - self.decay).neg_()
         for sources, averages in self._float_pairs:
-            self._lerp(averages, sources, found_inf)
+            torch._fused_sgd_(
+                averages,
+                sources,
+                [],
+                weight_decay=-1.0,
+                momentum=0.0,
+                lr=self._weight,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+                is_first_step=False,
+                found_inf=found_inf,
+            )
         if self._other_pair[0]:
             torch._foreach_copy_(self._other_pair[1], self._other_pair[0])
-
-    def _lerp(self, averages: list[Tensor], sources: list[Tensor], found_inf: Tensor) -> None:
-        if not self._fused:
-            differences = torch._foreach_sub(sources, averages)
-            torch._foreach_mul_(differences, self._weight * (found_inf - 1))
-            torch._foreach_add_(averages, differences)
-            return
-        torch._fused_sgd_(
-            averages,
-            sources,
-            [],
-            weight_decay=-1.0,
-            momentum=0.0,
-            lr=self._weight,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-            found_inf=found_inf,
-        )
 
     @contextlib.contextmanager
     def swapped_in(self, model: nn.Module) -> Iterator[None]:

@@ -25,9 +25,7 @@ def top_entries(scores: Tensor, count: int) -> Tensor:
 
 
 def initial_mask(shape: torch.Size, count: int, stream: int, device: torch.device) -> Tensor:
-    """Return bool [shape]: the first `count` entries of the random order."""
-    if count == 0:
-        return torch.zeros(shape, dtype=torch.bool, device=device)
+    """Return bool [shape]: the first `count` (above 0) entries of the random order."""
     return top_entries(uniforms_on(device, stream, shape.numel()), count).view(shape)
 
 

@@ -24,6 +24,7 @@ from linnaeus.config.schema_optimization import (
 )
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
+from linnaeus.schedule.early_stopping import monitored
 from linnaeus.schedule.phases import Phases
 
 Shape = Callable[[int], float]
@@ -82,13 +83,10 @@ class Plateau(LRSchedule):
 
         Raise `ConfigError` if `metrics` contains results of the monitored pass but not the metric itself."""
         config = self.config
-        if config.monitor not in metrics:
-            prefix = config.monitor.split("/")[0]
-            if any(name.startswith(f"{prefix}/") for name in metrics):
-                known = ", ".join(sorted(name for name in metrics if name.startswith(f"{prefix}/")))
-                raise ConfigError(f"lr_scheduler.monitor={config.monitor} is not a metric of this run; choose one of {known}")
+        value = monitored(metrics, config.monitor, "lr_scheduler.monitor")
+        if value is None:
             return False
-        value = metrics[config.monitor] if config.mode == "min" else -metrics[config.monitor]
+        value = value if config.mode == "min" else -value
         if not math.isnan(value) and (self.best is None or value < self.best - config.min_delta):
             self.best, self.waited = value, 0
             return False

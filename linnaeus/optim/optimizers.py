@@ -9,8 +9,8 @@ and the clipping in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -33,10 +33,7 @@ class BaseOptimizer:
         self.params = [tensor for group in groups for tensor in group.tensors]
         self.names = [name for group in groups for name in group.names]
         self.lr_scales = [lr_scale * group.lr_scale for group in groups]
-        bounds = [0]
-        for group in groups:
-            bounds.append(bounds[-1] + len(group.names))
-        self.slices = [slice(a, b) for a, b in pairwise(bounds)]
+        self.slices = _slices(len(group.names) for group in groups)
         self.state: State = {}
 
     def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
@@ -153,28 +150,20 @@ class Optimizers:
     """All optimizers of a run as one object, with one step, one learning rate, one `found_inf` and one state by parameter name.
 
     A run may have two optimizers (Muon for hidden matrices, AdamW for the rest). They share `found_inf`, so both skip an update or neither.
-    `lr`: learning rate of a group with `lr_scale` 1, set by the loop (`LRSchedule.at`). `notes`: lines to log at the start of a run.
-    """
+    `lr`: learning rate of a group with `lr_scale` 1, set by the loop before each step (`LRSchedule.at`).
+    `notes`: lines to log at the start of a run."""
 
     def __init__(self, name: str, optimizers: Sequence[BaseOptimizer], notes: Sequence[str] = ()) -> None:
         self.name, self.lr = name, 0.0
         self.optimizers = list(optimizers)
         self.params = [p for optimizer in self.optimizers for p in optimizer.params]
         self._zero = torch.zeros((), device=self.params[0].device)
-        self._slices: list[slice] = []
-        start = 0
-        for optimizer in self.optimizers:
-            self._slices.append(slice(start, start + len(optimizer.params)))
-            start += len(optimizer.params)
+        self._slices = _slices(len(optimizer.params) for optimizer in self.optimizers)
         # The kernels divide by a float32 number, which would lose digits in float64.
         narrow = all(p.dtype != torch.float64 for p in self.params)
         self._native = [optimizer.native and narrow for optimizer in self.optimizers]
         kinds = [optimizer.kind for optimizer in self.optimizers for _ in optimizer.groups]
         self.notes = [*notes, *describe_groups([group for optimizer in self.optimizers for group in optimizer.groups], kinds)]
-
-    def set_lr(self, lr: float) -> None:
-        """Set the learning rate of the next step. Each group multiplies it by its `lr_scale`."""
-        self.lr = lr
 
     def gradients(self) -> list[Tensor | None]:
         """Return the gradients in the order of `params`; None where a parameter has no gradient."""
@@ -221,6 +210,11 @@ class Optimizers:
             optimizer.check(state["state"])
         for optimizer in self.optimizers:
             optimizer.load(state["state"])
+
+
+def _slices(sizes: Iterable[int]) -> list[slice]:
+    """Return the slices of consecutive parts of these sizes."""
+    return [slice(start, end) for start, end in pairwise([0, *accumulate(sizes)])]
 
 
 def _with_gradient(lists: tuple[list[Any], ...], grads: list[Any]) -> tuple[list[Any], ...]:

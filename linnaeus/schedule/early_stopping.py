@@ -74,19 +74,16 @@ class StopConditions:
         monitor, bound = self.config.monitor, self.config.metric_bound
         if bound is None and self.config.patience is None:
             return None
-        value = results.get(monitor)
-        if value is None:
-            self._check_name(results)
-            return None
-        if bound is not None and (value <= bound if self.config.mode == "min" else value >= bound):
+        value = monitored(results, monitor, "schedule.early_stop.monitor")
+        if value is not None and bound is not None and (value <= bound if self.config.mode == "min" else value >= bound):
             return f"{monitor} {value:.6g} reached schedule.early_stop.metric_bound={bound:.6g}"
         return None
 
-    def _check_name(self, results: Mapping[str, float]) -> None:
-        """Raise `ConfigError` if the monitored pass has results. Without results the pass is not due at this step."""
-        prefix = self.config.monitor.split("/")[0] + "/"
-        found = [name for name in results if name.startswith(prefix)]
-        if found:
-            raise ConfigError(
-                f"schedule.early_stop.monitor={self.config.monitor} is not a metric of this run; choose one of {', '.join(found)}"
-            )
+
+def monitored(results: Mapping[str, float], name: str, key: str) -> float | None:
+    """Return the metric `name` in the results of a step, None if its pass did not run. Raise `ConfigError`, naming `key`, if the pass ran
+    and does not have the metric."""
+    found = [other for other in results if other.startswith(name.split("/")[0] + "/")]
+    if found and name not in results:
+        raise ConfigError(f"{key}={name} is not a metric of this run; choose one of {', '.join(found)}")
+    return results.get(name)

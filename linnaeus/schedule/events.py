@@ -63,7 +63,8 @@ class Every:
             if abs(period - round(period)) < 1e-9:
                 periods.append(round(period))
             else:
-                others.update(multiples(period, first, last))
+                steps = (first_step_at(k * period) for k in range(1, math.ceil(last / period) + 1))  # each rounded up to a whole step
+                others.update(step for step in steps if first <= step <= last)
         return cls(tuple(periods), frozenset(others), first, last, tuple(cadences), tuple(seconds))
 
     def due(self, step: int) -> bool:
@@ -86,12 +87,6 @@ class Every:
         for period in self.periods:
             candidates.update(range(period, self.last + 1, period))
         return sorted(step for step in candidates if self.first <= step)
-
-
-def multiples(period: float, first: int, last: int) -> list[int]:
-    """Return the multiples of a fractional `period`, each rounded up to a whole step, that lie in first..last."""
-    steps = (first_step_at(k * period) for k in range(1, math.ceil(last / period) + 1))
-    return [step for step in steps if first <= step <= last]
 
 
 class TimeTrigger:

@@ -54,10 +54,6 @@ class Phases:
         _check_cover(phases, total_steps)
         return cls(phases)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(phase.name for phase in self.phases)
-
     def crossfades(self) -> list[tuple[int, int]]:
         """Return (start, end) of the cross-fade into each phase but the first; equal steps: no overlap."""
         return [(new.start, old.end) for old, new in pairwise(self.phases)]

@@ -54,7 +54,7 @@ def build_training(
     frozen = freeze(model, trainer.freeze)
     check_shared_layer(config.weighting, model.shared_parameters())
     warn_of_batch_statistics(model, context, plan)
-    optimizers = build_optimizer(config.optimizer, model, context.device)
+    optimizers = build_optimizer(config.optimizer, model)
     growth = build_growth(config.growth, model, optimizers, plan.ops, config.seed)
     precision = Precision(trainer.precision, context.device)
     ema = EMA(model, trainer.ema_decay) if trainer.ema_decay is not None else None

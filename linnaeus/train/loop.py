@@ -113,7 +113,7 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
         seed_micro_batch(t, step, number)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
             forward_backward(t, batch, scales)
-    t.optimizers.set_lr(t.lr.at(step))
+    t.optimizers.lr = t.lr.at(step)
     if t.output.writer is not None and t.output.writer.copying:
         saving.wait_for_copy(t)
     t.update()

@@ -64,8 +64,8 @@ class GrowingModel:
     ) -> None:
         torch.manual_seed(0)
         self.net = Net(dtype)
-        self.optimizers: Optimizers = build_optimizer(optimizer(name, **options), self.net, torch.device("cpu"))
-        self.optimizers.set_lr(LR)
+        self.optimizers: Optimizers = build_optimizer(optimizer(name, **options), self.net)
+        self.optimizers.lr = LR
         config = LinearGrowthConfig("linear", 0.2, 1.0, "0%", "100%", ["1steps"], by)
         growth = build_growth(config, self.net, self.optimizers, StepSchedule(1200, counts), 0)  # type: ignore[arg-type]
         assert growth is not None

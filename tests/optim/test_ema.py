@@ -26,12 +26,10 @@ def train(model, step):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("decay", [0.999, 0.3])
-def test_averages_equal_the_definition(dtype, fused, decay):
+def test_averages_equal_the_definition(dtype, decay):
     model = make_model(dtype)
     ema = EMA(model, decay)
-    ema._fused = fused
     slow = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     for step, skipped in enumerate([False, True, False, False]):
         train(model, step)

@@ -28,8 +28,8 @@ class Run:
         self.model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Linear(8, 3)).to(
             self.precision.dtype
         )
-        self.optimizers = build_optimizer(config, self.model, CPU)
-        self.optimizers.set_lr(config.lr)
+        self.optimizers = build_optimizer(config, self.model)
+        self.optimizers.lr = config.lr
         self.ema = EMA(self.model, decay) if decay else None
         self.update = Update(self.optimizers, clip, self.precision.scaler, self.ema)
 

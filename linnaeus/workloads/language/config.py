@@ -36,18 +36,13 @@ class LanguageDataConfig(DataConfig):
     """The settings that `data=text` and `data=tokens` share."""
 
     block: int = setting("tokens per window: the number predicted at once and the longest context of the model", low=1)
-    order: str = setting(
-        "windows: every token once per epoch, in windows that shift each epoch; random: windows at random offsets, with replacement",
-        choices=("windows", "random"),
-    )
+    order: str = setting("windows: every token once per epoch, shifted each epoch; random: random offsets", choices=("windows", "random"))
 
 
 @dataclass(frozen=True)
 class TextConfig(LanguageDataConfig):
     path: str | None = setting("a text file or a folder of text files; null: files of Python's standard library")
-    files: list[str] | None = setting(
-        "patterns of the files to read in the folder, as ['**/*.txt', '*.md']; ** matches any depth; null: **/*.txt"
-    )
+    files: list[str] | None = setting("patterns of the files in the folder, as ['**/*.txt', '*.md']; ** is any depth; null: **/*.txt")
     sources: dict[str, list[str]] | None = setting(
         "named sources, each with the patterns of its files, as {notes: ['**/*.md']}; schedule.phases can mix them and validation reports "
         "the loss of each; a file belongs to the first source that matches; null: one unnamed source"
@@ -59,13 +54,10 @@ class TextConfig(LanguageDataConfig):
         choices=("character", "byte", "bpe", "gpt2"),
     )
     tokenizer_file: str | None = setting(
-        "tokenizer.json of a run or of the tokenizers library; for gpt2 also the folder of its vocab.json and merges.txt; null: built from "
-        "the text, for gpt2 downloaded"
+        "tokenizer.json of a run or of tokenizers; gpt2: also the folder of its two files; null: built from the text, or downloaded"
     )
     vocabulary: int | None = setting("number of tokens of a bpe tokenizer that is trained; null for the others", low=257)
-    validation_fraction: float = setting(
-        "fraction used for validation: of the documents, chosen by a hash of each; of a single text, its end", above=0, below=1
-    )
+    validation_fraction: float = setting("share for validation: documents chosen by hash, or the end of a single text", above=0, below=1)
     split_seed: int = setting("seed that selects the validation documents", low=0)
 
 
@@ -73,8 +65,7 @@ class TextConfig(LanguageDataConfig):
 class TokensConfig(LanguageDataConfig):
     path: str = setting("a folder with train.bin and val.bin (uint16, no header) and, for characters, meta.pkl")
     tokenizer_file: str | None = setting(
-        "GPT-2's tokenizer.json, or the folder of its vocab.json and merges.txt, without meta.pkl; needed for bits per byte and to "
-        "generate text; null: none"
+        "GPT-2's tokenizer.json or the folder of its two files, without meta.pkl; for bits per byte and generating; null: none"
     )
     vocabulary: int | None = setting("number of tokens, without meta.pkl and tokenizer_file; null: GPT-2's 50257", low=2)
 
@@ -86,13 +77,8 @@ class GPTConfig:
     layers: int | None = setting("number of blocks; null: that of the size", low=1)
     heads: int | None = setting("attention heads per block, which must divide the width; null: that of the size", low=1)
     width: int | None = setting("channels of the residual stream; null: that of the size", low=1)
-    positions: str = setting(
-        "position encoding: learned adds a vector per position, rotary rotates queries and keys by their position",
-        choices=("learned", "rotary"),
-    )
-    rotary_base: float | None = setting(
-        "longest wavelength of rotary positions, in tokens, divided by 2 pi; null: 10000, or none if learned", above=1
-    )
+    positions: str = setting("learned: a vector is added per position; rotary: queries and keys are rotated", choices=("learned", "rotary"))
+    rotary_base: float | None = setting("longest rotary wavelength in tokens, over 2 pi; null: 10000, or none if learned", above=1)
     bias: bool = setting("use biases in linear layers and layer norms")
     dropout: float = setting("dropout rate of embeddings, attention weights and every branch of a block", low=0, below=1)
     vocabulary_multiple: int = setting("round the rows of the embedding up to a multiple of this; 64 makes 50257 into 50304", low=1)

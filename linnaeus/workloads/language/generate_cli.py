@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError
 
@@ -26,22 +27,15 @@ SEPARATOR = "-" * 16
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print continuations of the prompts to stdout, and a line about the model and the speed to stderr. The same command prints the same
     text. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
-    options = _parse(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # otherwise a character outside the terminal's encoding loses all text
     with user_errors(2):
-        _run(options)
+        _run(_parse(arguments))
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with status 2, without the usage."""
-        self.exit(2, f"error: {message}\n")
-
-
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(
+    parser = OneLineParser(
         prog="linnaeus generate",
         description="Generate text from a trained model. Prompts are continued together, each as it would be alone.",
     )

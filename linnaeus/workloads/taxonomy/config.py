@@ -39,9 +39,7 @@ class ManifestConfig(TaxonomyDataConfig):
     root: str | None = setting("folder that the image paths are relative to; null: the folder of the manifest")
     image_column: str = setting("column with the image path")
     rank_columns: dict[str, str] = setting("column of each taxonomic rank, coarse to fine; empty: all columns named like a known rank")
-    taxonomy: str | None = setting(
-        "CSV or Parquet table of taxa (id, parent id or ancestry, rank, name), if the labels are ids; null: the labels are names"
-    )
+    taxonomy: str | None = setting("CSV or Parquet table of taxa (id, parent or ancestry, rank, name), if labels are ids; null: names")
     taxon_column: str | None = setting("column with the id in data.taxonomy of the taxon of each row, at any rank; null: none")
     latitude_column: str | None = setting("column with degrees north; null: none")
     longitude_column: str | None = setting("column with degrees east; null: none")
@@ -51,9 +49,7 @@ class ManifestConfig(TaxonomyDataConfig):
     elevation_column: str | None = setting("column with metres above the sea; null: none")
     elevation_missing: float | None = setting("elevation value that marks a missing elevation, such as 0.0 in some exports; null: none")
     split_column: str | None = setting("column with the values train and val; null: the rows are split at random")
-    weight_column: str | None = setting(
-        "column with the weight of each row in the training loss, divided by the mean weight; null: equal weights"
-    )
+    weight_column: str | None = setting("column with the weight of each row in the training loss, relative to the mean; null: equal")
     group_column: str | None = setting("column (observation, observer, site) whose equal values stay in the same split; null: none")
     validation_fraction: float = setting("share of the rows for validation, if the rows are split at random", low=0, high=1)
     split_seed: int = setting("seed of the random split", low=0)
@@ -90,23 +86,15 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class HierarchicalSoftmaxConfig(HeadConfig):
-    routing: str = setting(
-        "routing from each rank to the next: by all probabilities, by the best taxon, or by a Gumbel draw",
-        choices=("soft", "hard", "gumbel"),
-    )
+    routing: str = setting("routing by all probabilities, by the best taxon, or by a Gumbel draw", choices=("soft", "hard", "gumbel"))
     temperature: float = setting("temperature of the routing distribution; smaller is sharper", above=0)
 
 
 @dataclass(frozen=True)
 class LossConfig:
     name: str = setting("name of the loss of each taxonomic rank")
-    class_weights: str = setting(
-        "weight of a class with n training rows; none: 1; inverse: 1 / n; effective: 1 / effective number of samples",
-        choices=("none", "inverse", "effective"),
-    )
-    effective_beta: float | None = setting(
-        "beta of the effective number (1 - beta^n) / (1 - beta); null for other class weights", above=0, below=1
-    )
+    class_weights: str = setting("weight of a class of n rows: 1, 1 / n, or 1 / effective number", choices=("none", "inverse", "effective"))
+    effective_beta: float | None = setting("beta of the effective number (1 - beta^n) / (1 - beta); null for others", above=0, below=1)
     class_weight_cap: float | None = setting("largest class weight, where the mean over labels is 1; null: no limit", above=1)
     logit_adjustment: float = setting("factor of the log prior of each taxon that is added to the scores in training; 0: none", low=0)
 
@@ -118,9 +106,7 @@ class CrossEntropyConfig(LossConfig):
 
 @dataclass(frozen=True)
 class TaxonomicSmoothingConfig(LossConfig):
-    label_smoothing: float = setting(
-        "share of the target that is spread over the other classes, most of it over close relatives", low=0, high=1
-    )
+    label_smoothing: float = setting("share of the target that is spread over other classes, most over close relatives", low=0, high=1)
     beta: float = setting("decay of the spread, which is proportional to exp(-beta x edges between the classes)", low=0)
 
 

@@ -8,7 +8,6 @@ becomes a sample without labels and with weight 0, and its observation number is
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, NullPolicy, masking_notes, ramp_used
-from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
+from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
 
 
 class _BatchIndices(NamedTuple):
@@ -55,7 +54,7 @@ class TaxonomyDataset(PositionedDataset):
         self.seed, self.schedule, self.training = config.seed, schedule, training
         self.quarantined = frozenset(quarantined)
         self.components = tuple(config.data.components)
-        self.meta, self.present = encode(_select(source.metadata, self.rows), self.components)
+        self.meta, self.present = encode(source.metadata.take(self.rows), self.components)
         self.image_size = config.data.image_size
         self.pipeline = AugmentationPipelineFactory(config.augment, self.image_size).build(training)
         self.mixing, self.mix_nulls = build_mixing(config, self.ranks) if training else None, config.augment.mix_nulls
@@ -253,7 +252,3 @@ def _schedule_values(probability: Callable[[int], float], steps: np.ndarray) -> 
     """Return a probability of the schedule at each of `steps` [B], float64 [B]."""
     distinct, inverse = np.unique(steps, return_inverse=True)
     return np.array([probability(int(step)) for step in distinct], dtype=np.float64)[inverse]
-
-
-def _select(metadata: Metadata, rows: np.ndarray) -> Metadata:
-    return Metadata(**{field.name: getattr(metadata, field.name)[rows] for field in dataclasses.fields(Metadata)})

@@ -22,7 +22,7 @@ class ImageReader(Protocol):
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
         """Return RGB images uint8 [H, W, 3] of the observation numbers `samples`, int64 [B]; sizes may differ.
 
-        Raise `UndecodableImage` for a photograph that can never be read, `OSError` for one for one that may be readable later."""
+        Raise `UndecodableImage` for a photograph that can never be read, `OSError` for one that may be readable later."""
 
 
 class UndecodableImage(Exception):
@@ -43,6 +43,10 @@ class Metadata:
     day: np.ndarray  # fraction of the year in [0, 1)
     hour: np.ndarray  # hours in [0, 24)
     elevation: np.ndarray  # metres
+
+    def take(self, rows: np.ndarray) -> Metadata:
+        """Return the metadata of the given rows."""
+        return Metadata(**{name: values[rows] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)

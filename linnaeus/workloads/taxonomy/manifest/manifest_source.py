@@ -20,7 +20,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, ManifestIm
 from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, group_numbers, split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
-from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -78,7 +78,7 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, config: Ma
     if len(keep) < len(labels):
         rows.excluded["no label at the predicted ranks"] = len(labels) - len(keep)
     labels, split, paths, sizes = labels[keep], split[keep], rows.paths[keep], rows.sizes[keep]
-    metadata = Metadata(**{name: values[keep] for name, values in vars(metadata).items()})
+    metadata = metadata.take(keep)
     if weight is not None:
         weight = _relative_weights(weight[keep], split, config.weight_column, notes)
     notes += split_notes + rank_notes

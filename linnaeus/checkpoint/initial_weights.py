@@ -146,9 +146,7 @@ def _cleaned(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
     for name, value in state.items():
         plain = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
         if not isinstance(name, str) or not plain:
-            raise ConfigError(
-                f"run.init_from: {path}: {name!r} is not a plain tensor ({type(value).__name__}); save the state dict without it"
-            )
+            raise ConfigError(f"run.init_from: {path}: {name!r} is not a plain tensor ({type(value).__name__}); save it without that")
     try:
         return convert_ddp_state(state)
     except ValueError as error:

@@ -66,9 +66,7 @@ def match_weights(weights: InitialWeights, model: nn.Module, allow: Sequence[str
     _check_prefixes("run.init_allow", allow, [*everything, *weights.state])
     _check_prefixes("run.init_skip", skip, list(everything))
     skipped = [name for name in everything if matches_prefix(skip, name)]
-    own, state = (
-        {name: tensor for name, tensor in names.items() if not matches_prefix(skip, name)} for names in (everything, weights.state)
-    )
+    own, state = ({name: value for name, value in names.items() if not matches_prefix(skip, name)} for names in (everything, weights.state))
     tied = _tied_names(everything)
     _check_tied_skips(tied, skipped)
     matched = [name for name in own if name in state and not _mismatch(state[name], own[name])]

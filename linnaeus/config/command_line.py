@@ -41,9 +41,7 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         if text.lstrip().startswith("="):
             raise ConfigError(f"{text!r} is not a setting; give it as key=value")
         if _HYDRA.match(text):
-            hint = (
-                "run.root and run.name set the run directory; sweep=grid or sweep=optuna, and launch=process, torchrun or slurm start runs"
-            )
+            hint = "run.root and run.name set the run directory; sweep=grid or optuna, and launch=process, torchrun or slurm start runs"
             raise ConfigError(f"{text} has no effect here: Hydra only composes; {hint}")
         if _SWEEP.match(text) and not (parsed.multirun or parsed.help or parsed.cfg):
             raise ConfigError(f"{text} has no effect without -m; type `python main.py -m {' '.join(parsed.overrides)}`")

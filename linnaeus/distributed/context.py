@@ -114,9 +114,7 @@ class DistributedContext:
             raise ConfigError("trainer.device is cuda, but torch does not find a CUDA device; use cpu or auto")
         cuda = device != "cpu" and torch.cuda.is_available()
         if cuda and self.local_rank >= torch.cuda.device_count():
-            raise ConfigError(
-                f"local rank {self.local_rank} does not have a GPU: this node has {torch.cuda.device_count()}; start fewer processes"
-            )
+            raise ConfigError(f"local rank {self.local_rank} has no GPU: this node has {torch.cuda.device_count()}; use fewer processes")
         self.device = torch.device("cuda", self.local_rank) if cuda else torch.device("cpu")
         if cuda:
             torch.cuda.set_device(self.device)

@@ -41,9 +41,7 @@ def wrap_ddp(
         **cast(dict[str, Any], {_SYNC_BUFFERS: bool(changing_buffers)}),
     )
     if context.world_size > 2 and not deterministic and context.is_master:
-        log.warning(
-            "%d processes: a resumed run agrees to float rounding; set trainer.deterministic=true for equal bits", context.world_size
-        )
+        log.warning("%d processes: a resumed run agrees to float rounding; for equal bits set trainer.deterministic", context.world_size)
     if deterministic:
         ddp.register_comm_hook(None, mean_in_rank_order)
     return ddp, ddp.no_sync

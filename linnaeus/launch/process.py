@@ -79,9 +79,8 @@ class ProcessLauncher:
 
     def _environment(self, slot: int) -> dict[str, str]:
         gpus = visible_gpus(os.environ) if self.max_parallel > 1 else []
-        return (
-            {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(assigned_gpus(gpus, slot, self.processes or 1))} if gpus else dict(os.environ)
-        )
+        own = {"CUDA_VISIBLE_DEVICES": ",".join(assigned_gpus(gpus, slot, self.processes or 1))} if gpus else {}
+        return {**os.environ, **own}
 
 
 def children(pid: int) -> list[int]:

@@ -57,9 +57,7 @@ class SlurmLauncher:
     def __init__(self, config: SlurmConfig) -> None:
         missing = [name for name in PROGRAMS if shutil.which(name) is None]
         if missing:
-            raise ConfigError(
-                f"launch=slurm: there is no {missing[0]} on this machine; start it on a SLURM login node, or use launch=process"
-            )
+            raise ConfigError(f"launch=slurm: there is no {missing[0]} on this machine; start on a SLURM login node, or use launch=process")
         check_settings(config)
         try:
             import submitit  # noqa: F401
@@ -204,9 +202,7 @@ def check_settings(c: SlurmConfig) -> None:
     """Raise `ConfigError` for a time limit that is too short and for an `extra` option that the launcher sets."""
     seconds = Duration.parse(c.time, "launch.time").seconds
     if seconds < 60 or seconds <= c.signal_before:
-        raise ConfigError(
-            f"launch.time is {c.time}; it must be at least 1min and longer than launch.signal_before={c.signal_before} seconds"
-        )
+        raise ConfigError(f"launch.time is {c.time}; it must be at least 1min and longer than launch.signal_before={c.signal_before} s")
     for option in c.extra:
         if option.replace("_", "-") in RESERVED:
             key = RESERVED[option.replace("_", "-")]

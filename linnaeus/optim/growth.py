@@ -213,7 +213,7 @@ def build_growth(config: GrowthConfig, model: Any, optimizers: Optimizers, ops: 
         optimizer, _ = optimizers.optimizer_of(index)
         if optimizer.kind not in ("adamw", "sgd"):
             raise ConfigError(
-                f"growth={config.name}: {optimizer.kind} may change unconnected weights of {name}; use optimizer=adamw or optimizer=sgd"
+                f"growth={config.name}: {optimizer.kind} may change unconnected weights of {name}; use optimizer=adamw or sgd"
             )
     trained = sum(parameter.numel() for parameter in parameters.values() if parameter.requires_grad)
     num_unmasked = trained - sum(parameters[name].numel() for name in indices)

@@ -142,7 +142,7 @@ def _shape(config: SchedulerConfig, warmup: int, total: int, steps: Callable[[st
             raise ConfigError(f"lr_scheduler.decay={config.decay}; it must be at least 1 step, or use lr_scheduler=constant")
         if warmup + length > total:
             raise ConfigError(
-                f"lr_scheduler.decay={config.decay}: {length} steps and a warm-up of {warmup} exceed the run of {total}; shorten one"
+                f"lr_scheduler.decay={config.decay}: {length} steps and {warmup} of warm-up exceed the {total} of the run; shorten one"
             )
         return _decay(config.decay_shape, total - length, total, config.final_scale)
     if isinstance(config, StepConfig):

@@ -48,7 +48,7 @@ class BaseOptimizer:
         for name, tensors in self.state.items():
             if set(tensors) != set(saved[name]):
                 raise ConfigError(
-                    f"optimizer: the saved state of {name} has {sorted(saved[name])}, not {sorted(tensors)}; resume with the same optimizer"
+                    f"optimizer: the saved state of {name} has {sorted(saved[name])}, not {sorted(tensors)}; use the same one"
                 )
             for key, tensor in tensors.items():
                 if tensor.shape != saved[name][key].shape:

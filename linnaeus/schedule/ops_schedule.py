@@ -82,10 +82,6 @@ class OpsSchedule:
         """Return True if update `current_step` also updates the task weights, for any weighting, not only GradNorm."""
         return self.resolved.weighting.due(current_step)
 
-    def should_measure_conflict(self, current_step: int) -> bool:
-        """Return True if update `current_step` measures the gradient conflict between tasks."""
-        return self.resolved.conflict.due(current_step)
-
     def should_grow(self, current_step: int) -> bool:
         """Return True if update `current_step` connects weights."""
         return self.resolved.growth.due(current_step)
@@ -102,8 +98,7 @@ class OpsSchedule:
 
         Pass `learning_rate` and `grad_norm` when a row is logged, `results` after the validation passes of a step. Patience is not
         checked here: it has a state, in `EarlyStopping`."""
-        has_limit = self.resolved.early_stop.max_steps is not None
-        reason = self.stop_conditions.at_step(current_step) if has_limit else None
+        reason = self.stop_conditions.at_step(current_step)
         if reason is None and learning_rate is not None:
             reason = self.stop_conditions.after_log(current_step, learning_rate, 0.0 if grad_norm is None else grad_norm)
         if reason is None and results is not None:
@@ -142,16 +137,6 @@ class OpsSchedule:
         return level
 
     # ---- phases of the curriculum
-
-    def get_phase(self, current_step: int) -> tuple[str, str] | None:
-        """Return (name, description) of the phase with the largest share in the update at `current_step`; None without phases."""
-        phases = self.resolved.phases
-        return None if phases is None else phases.at(current_step)
-
-    def get_lr_multiplier(self, current_step: int) -> float:
-        """Return the factor of the phases on the learning rate; 1 without phases. `LRSchedule` includes it already."""
-        phases = self.resolved.phases
-        return 1.0 if phases is None else phases.lr_multiplier(current_step)
 
     def get_mixture(self, steps: np.ndarray, sources: Sequence[str], sizes: Sequence[int]) -> np.ndarray:
         """Return float64 [n, S]: the probability that a sample of the update at each of `steps` (int [n]) comes from each of `sources`.

@@ -197,9 +197,7 @@ def _check_cover(phases: Sequence[Phase], total_steps: int) -> None:
     """Raise `ConfigError` if a step of the run is not covered by a phase."""
     first, last = phases[0], phases[-1]
     if first.start > 0:
-        raise ConfigError(
-            f"schedule.phases.{first.name} starts at step {first.start}, and no phase covers the steps before it; set its start to 0%"
-        )
+        raise ConfigError(f"schedule.phases.{first.name} starts at step {first.start}, and no phase covers the steps before; set it to 0%")
     for old, new in pairwise(phases):
         if new.start > old.end:
             gap = f"no phase covers steps {old.end} to {new.start}, between {old.name} and {new.name}"

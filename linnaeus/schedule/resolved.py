@@ -235,9 +235,8 @@ def _lr_milestones(
         at = (Duration.parse(text, "lr_scheduler.milestones").to_steps(total, per_epoch) for text in scheduler.milestones)
         milestones += [(f"x {scheduler.factor:g}", step) for step in at]
     if isinstance(scheduler, WSDConfig):
-        milestones.append(
-            ("decay begins", max(0, total - Duration.parse(scheduler.decay, "lr_scheduler.decay").to_steps(total, per_epoch)))
-        )
+        decay = Duration.parse(scheduler.decay, "lr_scheduler.decay").to_steps(total, per_epoch)
+        milestones.append(("decay begins", max(0, total - decay)))
     milestones += phases.lr_milestones(total) if phases is not None else []
     return tuple(sorted(milestones, key=lambda milestone: milestone[1]))
 

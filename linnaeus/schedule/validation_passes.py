@@ -62,5 +62,5 @@ def check_monitor(schedule: ScheduleConfig) -> None:
     name = "validate_mask_meta" if "mask_meta" in prefix else "validate_partial_mask_meta" if "mask" in prefix else "validate"
     if not getattr(schedule, name):
         raise ConfigError(
-            f"schedule.early_stop.monitor is {stop.monitor}, which is never measured: schedule.{name} is []; set it, such as [1epochs]"
+            f"schedule.early_stop.monitor is {stop.monitor}, which is never measured: schedule.{name} is []; use, say, [1epochs]"
         )

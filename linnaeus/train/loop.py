@@ -106,7 +106,7 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
     scales = torch.tensor([t.context.world_size / (count or 1.0) for count in valid.tolist()], dtype=weights.dtype)
     # non_blocking: a blocking copy to a GPU waits for everything queued there, including the last update
     scales = scales.to(weights.device, non_blocking=True)
-    t.weighting_meter.start(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.should_measure_conflict(step + 1))
+    t.weighting_meter.start(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.resolved.conflict.due(step + 1))
     t.optimizers.zero_grad()
     t.update.start(step + 1)
     for number, (_, batch) in enumerate(window):

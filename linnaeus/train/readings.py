@@ -48,10 +48,10 @@ def metrics_row(t: Training) -> dict[str, float]:
 def curriculum_numbers(t: Training) -> dict[str, float]:
     """Return `phase/lr_multiplier`, `phase/mixture/<source>` and `phase/dimension/<name>` of the last update, at step 0 of the first
     update. Empty without phases."""
-    if t.ops.resolved.phases is None:
+    phases, step = t.ops.resolved.phases, max(0, t.progress.global_step - 1)
+    if phases is None:
         return {}
-    step = max(0, t.progress.global_step - 1)
-    rows = {"phase/lr_multiplier": t.ops.get_lr_multiplier(step)}
+    rows = {"phase/lr_multiplier": phases.lr_multiplier(step)}
     sources, dimensions = t.workload.sources, t.workload.dimensions
     if sources:
         mixture = t.ops.get_mixture(np.array([step]), sources, t.workload.source_sizes)[0]
@@ -194,10 +194,10 @@ def _warn_of_unused_peak(t: Training) -> None:
 
 def _more_rows(t: Training) -> dict[str, Any]:
     """Return the report rows of the curriculum, the workload and growth."""
-    phase = t.ops.get_phase(max(0, t.progress.global_step - 1))
-    rows: dict[str, Any] = {}
-    if phase is not None:
-        rows |= {"phase": phase[0], "phase/description": phase[1]} | curriculum_numbers(t)
+    phases, rows = t.ops.resolved.phases, dict[str, Any]()
+    if phases is not None:
+        name, description = phases.at(max(0, t.progress.global_step - 1))
+        rows |= {"phase": name, "phase/description": description} | curriculum_numbers(t)
     rows |= t.workload.report_rows(t.model, t.progress.global_step)
     return rows | (t.growth.row() if t.growth is not None else {})
 

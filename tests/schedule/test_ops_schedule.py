@@ -46,7 +46,7 @@ def test_the_summary_lists_the_steps_at_which_events_are_due(seed: int) -> None:
         "validate_partial_mask_meta": lambda step: len(ops.partial_validations_due(step)) > 0,
         "checkpoint": ops.should_save_checkpoint,
         "weighting": ops.should_update_gradnorm,
-        "conflict": ops.should_measure_conflict,
+        "conflict": ops.resolved.conflict.due,
         "report": ops.should_report,
         "log": ops.should_log_metrics,
     }

@@ -166,12 +166,13 @@ def test_negative_control_an_overlap_differs_from_adjacent_phases() -> None:
 def test_ops_schedule_with_and_without_phases() -> None:
     ops = OpsSchedule(resolve(1000, 100, phases=FIVE))
     ops = pickle.loads(pickle.dumps(ops))
-    assert ops.get_phase(450) == ("hypergraph_patterns", "") and ops.get_lr_multiplier(160) == pytest.approx(1.16)
+    phases = ops.resolved.phases
+    assert phases is not None and phases.at(450) == ("hypergraph_patterns", "") and phases.lr_multiplier(160) == pytest.approx(1.16)
     assert ops.get_dimension_weights(np.array([300]), DIMENSIONS)[0, 0] == pytest.approx(2 / 11)
     assert ops.get_mixture(np.array([300, 450]), ("a", "b"), (30, 10)).tolist() == [[0.75, 0.25]] * 2, "no phase sets data"
     for phases in ({}, None):
         plain = OpsSchedule(resolve(1000, 100, phases=phases))
-        assert plain.resolved.phases is None and plain.get_phase(5) is None and plain.get_lr_multiplier(5) == 1.0
+        assert plain.resolved.phases is None
         assert plain.get_mixture(np.array([3, 4]), ("a", "b"), (30, 10)).tolist() == [[0.75, 0.25]] * 2
         assert plain.get_dimension_weights(np.array([3]), DIMENSIONS).tolist() == [[0.125] * 8]
         assert plain.get_dimension_weights(np.array([3]), ()).shape == (1, 0)

@@ -70,7 +70,7 @@ def _check_settings(config: TextConfig, path: Path) -> None:
             raise ConfigError(f"{key} has no effect if data.path={config.path} is a file; remove it or set data.path to the folder")
     if not path.is_file() and not path.is_dir():
         raise ConfigError(
-            f"data.path: {config.path} does not exist; use a text file, a folder of text files, or null for Python's standard library"
+            f"data.path: {config.path} does not exist; use a text file, a folder of them, or null for Python's standard library"
         )
     if config.sources == {}:
         raise ConfigError("data.sources is {}; name a source and its patterns, as in {notes: ['**/*.md']}, or use null for one text")

@@ -238,10 +238,8 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     if the texts have too few pairs to merge."""
     library = tokenizers_library()
     bpe = _byte_level(library.Tokenizer(library.models.BPE()))
-    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[END], initial_alphabet=sorted(alphabet), show_progress=False
-    )
+    letters = sorted(library.pre_tokenizers.ByteLevel.alphabet())
+    trainer = library.trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=[END], initial_alphabet=letters, show_progress=False)
     bpe.train_from_iterator((piece for text in texts for piece in _pieces(text, PIECE_SIZE)), trainer)
     found = BPETokenizer(bpe.to_str(), "bpe")
     if found.size < vocabulary:

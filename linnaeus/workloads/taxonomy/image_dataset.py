@@ -233,9 +233,7 @@ def build_mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:
     if not ramp_used(config.schedule.mixup_prob):
         return None
     if config.augment.mixup_alpha == 0 and config.augment.cutmix_alpha == 0:
-        raise ConfigError(
-            "schedule.mixup_prob is above 0, but augment.mixup_alpha and augment.cutmix_alpha are both 0; set one of them above 0"
-        )
+        raise ConfigError("schedule.mixup_prob is above 0, but augment.mixup_alpha and augment.cutmix_alpha are 0; set one of them above 0")
     if not config.schedule.mixup_group_level:
         raise ConfigError("schedule.mixup_prob is above 0, but schedule.mixup_group_level is empty; set it to [{from: 0%, level: RANK}]")
     for entry in config.schedule.mixup_group_level:

@@ -206,12 +206,10 @@ def _rotary_base(config: GPTConfig, head_width: int) -> float | None:
     """Return the rotary base; None for learned positions. Raise `ConfigError` for a base without effect, and for heads of odd width."""
     if config.positions == "learned":
         if config.rotary_base is not None:
-            raise ConfigError(
-                f"model.rotary_base={config.rotary_base:g} has no effect with model.positions=learned; use null, or positions=rotary"
-            )
+            raise ConfigError(f"model.rotary_base={config.rotary_base:g} has no effect with model.positions=learned; use null or rotary")
         return None
     if head_width % 2:
         raise ConfigError(
-            f"model.positions=rotary needs an even number of channels per head, not {head_width}; change model.heads or model.width"
+            f"model.positions=rotary needs an even number of channels per head, not {head_width}; change model.heads or width"
         )
     return ROTARY_BASE if config.rotary_base is None else config.rotary_base

@@ -115,9 +115,7 @@ def _write_caption(pen: ImageDraw.ImageDraw, world: World, s: int, x: int, y: in
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = OneLineParser(
-        prog="python -m linnaeus.workloads.taxonomy.biota", description="Export the embedded world of drawn organisms, or describe it."
-    )
+    parser = OneLineParser(prog="linnaeus biota", description="Export the embedded world of drawn organisms, or describe it.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="export | sheet | ceilings")
     options = {  # name -> least value, default, meaning
         "train": (2, 10000, "individuals for training"),

@@ -195,5 +195,5 @@ def check_loss_config(config: LossConfig, nulls: bool) -> None:
         raise ConfigError(f"loss.class_weight_cap={cap} has no effect with loss.class_weights=none; set it to null, or choose inverse")
     if nulls and isinstance(config, MarginalConfig):
         raise ConfigError(
-            "loss=marginal treats a missing label as an unnamed taxon, so a null class would never be learnt; set head.nulls=ignore"
+            "loss=marginal treats a missing label as an unnamed taxon, so no null class would be learnt; set head.nulls=ignore"
         )

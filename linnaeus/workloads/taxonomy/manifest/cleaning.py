@@ -136,9 +136,7 @@ def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndar
     weights = _numbers(table, name, "weight", tally)
     if (weights < 0).any():
         row = int(np.argmax(weights < 0))
-        raise ConfigError(
-            f"data.weight_column: {name!r} of {tally.names[row]} is {weights[row]:g}; a weight must be at least 0, or empty for 1"
-        )
+        raise ConfigError(f"data.weight_column: {name!r} of {tally.names[row]} is {weights[row]:g}; it must be at least 0, or empty for 1")
     return weights
 
 

@@ -77,7 +77,7 @@ def choose_ranks(config: TaxonomyDataConfig, ranks: Sequence[str], sizes: Sequen
             raise ConfigError(f"data.ranks: {rank!r} is not a taxonomic rank of the data; use {', '.join(ranks)}")
         if classes[rank] <= 1:
             raise ConfigError(
-                f"data.ranks: {rank!r} has {classes[rank]} class(es) in the training rows; a rank must have at least 2; leave it out"
+                f"data.ranks: {rank!r} has {classes[rank]} class(es) in the training rows; it must have at least 2; leave it out"
             )
     in_order = [rank for rank in ranks if rank in config.ranks]
     if not config.ranks or config.ranks != in_order:
@@ -93,9 +93,7 @@ def _check_combinations(config: ManifestConfig) -> None:
     if config.elevation_missing is not None and config.elevation_column is None:
         raise ConfigError("data.elevation_missing has no effect without data.elevation_column; set it too")
     if (config.taxonomy is None) != (config.taxon_column is None):
-        raise ConfigError(
-            "data.taxonomy and data.taxon_column must be set together: a table of taxa, and the column of the manifest with their ids"
-        )
+        raise ConfigError("data.taxonomy and data.taxon_column must be set together: a table of taxa, and the column with their ids")
     if config.taxonomy is not None and config.rank_columns:
         raise ConfigError("data.rank_columns and data.taxonomy both define the labels; set only one of them")
 

@@ -131,9 +131,7 @@ def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config
         in_use = in_use & ~rows
     keep = np.flatnonzero(in_use)
     if not len(keep):
-        raise ConfigError(
-            f"data.path: no row of {config.path!r} can be used: {excluded}; choose a manifest with readable photographs and labels"
-        )
+        raise ConfigError(f"data.path: no row of {config.path!r} can be used: {excluded}; use one with readable photographs and labels")
     split = split[keep] if split is not None else None
     return _Rows(table.take(keep), paths[keep], sizes[keep], split, excluded, unreadable, notes)
 
@@ -185,7 +183,7 @@ def _stratified_split(
                 notes.append(f"no finer taxon has two groups to divide, so the split is stratified by {tree.ranks[rank]}")
             return split
     raise ConfigError(
-        f"data.validation_fraction: {config.validation_fraction:g} of {len(names)} groups leaves no validation rows; set a larger fraction"
+        f"data.validation_fraction: {config.validation_fraction:g} of {len(names)} groups leaves no validation rows; use more"
     )
 
 
@@ -207,7 +205,7 @@ def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndar
             count = int(np.isin(labels[:, r], only).sum())
             shown = ", ".join(tree.names[r][c] for c in only[:3])
             notes.append(
-                f"{rank}: {len(only)} taxa occur only in validation; {count} labels there become null ({shown}{', ...' * (len(only) > 3)})"
+                f"{rank}: {len(only)} taxa are only in validation; {count} labels become null ({shown}{', ...' * (len(only) > 3)})"
             )
     tree, renumber = tree.restrict(seen)
     columns = [np.append(renumber[r], -1)[labels[:, r]] for r in range(labels.shape[1])]

@@ -95,9 +95,8 @@ class MetadataEncoder(nn.Module):
         super().__init__()
         self.slices = column_slices(components)
         sizes = [columns.stop - columns.start for columns in self.slices]
-        self.encoders = nn.ModuleList(
-            nn.Sequential(nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, width), nn.LayerNorm(width)) for size in sizes
-        )
+        layers = lambda size: (nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, width), nn.LayerNorm(width))
+        self.encoders = nn.ModuleList(nn.Sequential(*layers(size)) for size in sizes)
         self.missing = nn.Parameter(torch.empty(len(sizes), width))
 
     def init_weights(self) -> None:

@@ -144,7 +144,7 @@ def test_one_line_and_nothing_written(typed, start, folder, tmp_path):
 
 BUILDING = {  # mistakes that are found when the parts of a run are built
     "head.nulls=predict": "there is nothing to learn; set head.nulls=ignore",
-    "head=marginal loss=marginal head.nulls=predict": "a null class would never be learnt",
+    "head=marginal loss=marginal head.nulls=predict": "no null class would be learnt",
     "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[]": "schedule.mixup_group_level is empty",
     "optimizer.param_groups=[{filter:{name:nope},lr_scale:0}]": "matches no parameter",
     "trainer.freeze=[nose]": "no weight begins with nose",

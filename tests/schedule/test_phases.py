@@ -245,7 +245,7 @@ INVALID = {
     "{a:{start:0%,end:50%},b:{start:50%,end:50%}}": "schedule.phases.b.end=50% (step 50) does not come after",
     "{b:{start:50%,end:100%},a:{start:0%,end:60%}}": "schedule.phases.a starts at step 0, before b (step 50); sort",
     "{a:{start:0%,end:100%},b:{start:30%,end:80%}}": "schedule.phases.b ends at step 80, before a (step 100)",
-    "{a:{start:5%,end:100%}}": "schedule.phases.a starts at step 5, and no phase covers the steps before it",
+    "{a:{start:5%,end:100%}}": "schedule.phases.a starts at step 5, and no phase covers the steps before",
     "{a:{start:0%,end:90%}}": "schedule.phases.a ends at step 90, and no phase covers the rest of the run of 100 steps",
     "{a:{start:0%,end:15min}}": "schedule.phases.a.end is 15min; a time cannot be converted to steps",
     "{a:{start:0,end:100%}}": "schedule.phases.a.start is 0; it needs a unit",

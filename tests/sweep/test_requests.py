@@ -67,7 +67,7 @@ REFUSED = {
     "optimizer.lr=interval(1,0)": "the lower end must be first",
     "logger.console=plain,quiet": "differ in nothing that alters the updates; leave one out, or set run.name",
     "hydra/sweeper=optuna seed=0,1": "hydra/sweeper=optuna has no effect here: Hydra only composes",
-    "hydra.launcher.n_jobs=2 seed=0,1": "sweep=grid or sweep=optuna, and launch=process, torchrun or slurm start runs",
+    "hydra.launcher.n_jobs=2 seed=0,1": "sweep=grid or optuna, and launch=process, torchrun or slurm start runs",
     "sweep.parallel=1,2": "has one value for a whole sweep",
     "run.root=a,b": "has one value for a whole sweep",
     "sweep.parallel=0": "must be at least 1",

@@ -69,7 +69,7 @@ def test_the_sheet_shows_every_species(tmp_path, capsys):
         (["export", "{full}"], "not empty"),
         (["export", "{file}"], "is.txt"),
         (["export", "x", "--train", "0"], "at least 2"),
-        (["export", "x", "--train", "many"], "whole number"),
+        (["export", "x", "--train", "many"], "invalid int value"),
         (["export", "x", "--size", "4"], "at least 8"),
         (["sheet", "x.jpg"], ".png"),
         (["sheet", "{full}/none/x.png"], "x.png"),

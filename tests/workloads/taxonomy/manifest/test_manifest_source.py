@@ -85,7 +85,7 @@ def test_taxa_that_occur_only_in_validation_become_null(build_rows):
     table[0] |= {"species": "new", "genus": "alsonew"}
     source = build_rows(table, split_column="split")
     assert source.labels[0].tolist() == [0, -1, -1] and source.tree.sizes == (2, 4, 4)
-    assert noted(source, "species: 1 taxa occur only in validation; 1 labels there become null (new)")
+    assert noted(source, "species: 1 taxa are only in validation; 1 labels become null (new)")
     assert np.flatnonzero(source.split == VALIDATION).tolist() == list(range(0, 40, 5))
 
 
@@ -212,5 +212,5 @@ def test_impossible_weights_are_an_error(build_rows):
     with pytest.raises(ConfigError, match="every training row has weight 0 in 'w'"):
         build_rows(table, weight_column="w")
     table[20] |= {"w": "-2"}
-    with pytest.raises(ConfigError, match=r"data\.weight_column: 'w' of 20\.png is -2; a weight must be at least 0"):
+    with pytest.raises(ConfigError, match=r"data\.weight_column: 'w' of 20\.png is -2; it must be at least 0"):
         build_rows(table, weight_column="w")

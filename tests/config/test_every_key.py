@@ -370,19 +370,22 @@ def folder(tmp_path_factory):
     return str(found)
 
 
-_baselines: dict[tuple[str, str], Any] = {}  # shared by the keys that are observed alike
+_baselines: dict[Any, Any] = {}  # shared by the keys that are observed alike
+
+
+def changes(case: Case, folder: str, *always: str) -> bool:
+    """Return True if the change of a case changes what is observed, on top of its base and `always`. FOLDER stands for `folder`."""
+    torch.set_num_threads(1)
+    base, change = ([word.replace("FOLDER", folder) for word in text.split()] for text in (case.base, case.change))
+    which = (case.base, str(case.observe), always)
+    if which not in _baselines:
+        _baselines[which] = case.observe(see.composed(*always, *base))
+    return case.observe(see.composed(*always, *base, *change)) != _baselines[which]
 
 
 @pytest.mark.parametrize("key", sorted(TABLE, key=lambda key: (TABLE[key].base, TABLE[key].observe.__qualname__, key)))
 def test_a_key_changes_what_is_observed(key, folder):
-    torch.set_num_threads(1)
-    case = TABLE[key]
-    base = [text.replace("FOLDER", folder) for text in case.base.split()]
-    change = [text.replace("FOLDER", folder) for text in case.change.split()]
-    which = (case.base, str(case.observe))
-    if which not in _baselines:
-        _baselines[which] = case.observe(see.composed(*base))
-    assert case.observe(see.composed(*base, *change)) != _baselines[which]
+    assert changes(TABLE[key], folder)
 
 
 def test_the_observers_see_no_change_where_there_is_none(folder):

@@ -27,17 +27,6 @@ def test_of_equal_scores_the_lowest_indices_are_selected(count):
     assert top_entries(scores, count).tolist() == reference_selection(scores.tolist(), [False] * 120, count)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
-def test_the_largest_gradients_of_unconnected_entries_are_selected(dtype, memory):
-    shape, stream = torch.Size((4, 3, 5, 2)), order_stream(0, "x")
-    gradient = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=dtype).round(decimals=1).to(memory_format=memory)
-    connected = initial_mask(shape, 30, stream, CPU)
-    chosen = select_new(connected, 40, stream, gradient)
-    assert chosen.reshape(-1).tolist() == reference_selection(gradient.abs().reshape(-1).tolist(), connected.reshape(-1).tolist(), 40)
-    assert chosen.tolist() != select_new(connected, 40, stream, None).tolist()
-
-
 def test_random_masks_are_nested_and_independent_of_the_cadence():
     shape, stream = torch.Size((10, 9)), order_stream(3, "blocks.0.up")
     whole = initial_mask(shape, 50, stream, CPU)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -225,22 +224,6 @@ def test_wandb_not_installed(tmp_path: Path, warnings: list[str], monkeypatch: p
     logger = started(tmp_path)
     log_rows(logger, 1)
     assert not logger.active and len(warnings) == 1
-
-
-def test_offline_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the real wandb: the folders of two launches have the same id."""
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    for start in (1, 2):
-        logger = started(tmp_path)
-        if not logger.active:
-            pytest.skip("wandb cannot start here")
-        log_rows(logger, start)
-        logger.close()
-    folders = [p.name for p in (tmp_path / "wandb").iterdir() if p.name.startswith("offline-run-")]
-    # the second of two launches within a second has a suffix
-    assert len(folders) == 2 and all(re.fullmatch(r"offline-run-\d+_\d+-ab12cd34(-1)?", name) for name in folders)
 
 
 def test_tensorboard_has_the_rows_and_purges_those_that_are_logged_again(tmp_path: Path) -> None:

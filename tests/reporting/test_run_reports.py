@@ -107,11 +107,6 @@ def test_a_workload_and_a_model_add_to_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert "phase late: as it goes" in text and "root/length 5" in text and "11 of 1,410 parameters active" in text and "MFU" in text
 
 
-def test_peak_tflops_without_effect_is_logged(tmp_path: Path) -> None:
-    run = runs.run("vectors", tmp_path, "trainer.length=3steps", "logger.peak_tflops=1")
-    assert "logger.peak_tflops has no effect" in (run / "train.log").read_text()
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_language_workload_counts_its_tokens(tmp_path: Path, killed: bool) -> None:
     """Two epochs of 85 windows of 8 tokens. The text ends within the last window, whose padding is not counted."""

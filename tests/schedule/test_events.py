@@ -7,7 +7,7 @@ import pytest
 
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
-from linnaeus.schedule.events import Every, Ramp, TimeTrigger
+from linnaeus.schedule.events import Every, Ramp
 
 
 def exact_steps(amount: str, unit: str, total: int, per_epoch: int) -> set[int]:
@@ -44,21 +44,6 @@ def test_steps_due_and_the_exact_reference_agree(seed: int) -> None:
 def test_clock_cadences_are_separate_from_steps() -> None:
     every = Every.resolve(["10%", "15min"], "schedule.checkpoint", 10, 5, 10, by_clock=True)
     assert every.seconds == (900.0,) and every.steps() == list(range(1, 11)) and every.cadences == ("10%", "15min")
-
-
-def test_time_trigger_is_due_once_per_interval() -> None:
-    now = [100.0]
-    trigger = TimeTrigger(10, lambda: now[0])
-    assert not trigger.due()
-    now[0] = 110.0
-    assert trigger.due() and not trigger.due()
-    now[0] = 155.0  # late: due once, and the next interval starts now
-    assert trigger.due() and not trigger.due()
-    now[0] = 164.9
-    assert not trigger.due()
-    trigger.restart()
-    now[0] = 170.0
-    assert not trigger.due()
 
 
 # -- ramps ---------------------------------------------------------------------------------------------------------------------

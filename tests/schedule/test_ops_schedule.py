@@ -107,12 +107,3 @@ def test_checkpoints_and_reports_by_the_clock() -> None:
     # another rank saves when rank 0 does, which restarts its own interval
     assert not other.should_save_checkpoint(9) and other.should_save_checkpoint(10, by_clock=True)
     assert not other.checkpoint_due_by_clock()
-
-
-def test_should_stop_early_checks_every_limit() -> None:
-    ops = OpsSchedule(resolve(early_stop={"max_steps": 50, "min_lr": 0.1, "max_grad_norm": 5.0, "metric_bound": 1.0}))
-    assert ops.should_stop_early(49) is None and "max_steps" in ops.should_stop_early(50)
-    assert "min_lr" in ops.should_stop_early(5, learning_rate=0.01, grad_norm=1.0)
-    assert "max_grad_norm" in ops.should_stop_early(5, learning_rate=1.0, grad_norm=6.0)
-    assert "metric_bound" in ops.should_stop_early(5, results={"val/loss": 0.5})
-    assert ops.should_stop_early(5, learning_rate=1.0, grad_norm=1.0, results={"val/loss": 2.0}) is None

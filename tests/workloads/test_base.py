@@ -94,12 +94,6 @@ def test_other_classes_are_refused() -> None:
         check_members(object(), Workload)
 
 
-@pytest.mark.parametrize("base, member", [(Workload, "build_model"), (Model, "shared_parameters")])
-def test_an_abstract_member_must_be_defined(base: type, member: str) -> None:
-    with pytest.raises(TypeError, match=f"abstract method.*{member}"):
-        extended(base)
-
-
 def test_build_workload_checks_the_members(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = runs.configuration("vectors", tmp_path)
     module = ModuleType("misspelt")

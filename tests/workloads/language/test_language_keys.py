@@ -10,7 +10,7 @@ import torch
 from linnaeus.workloads import build_workload
 from tests.config import observers as see
 from tests.config.observers import Case, validation_batches
-from tests.config.test_every_key import keys
+from tests.config.test_every_key import changes, keys
 
 
 def data(config: Any) -> Any:
@@ -34,6 +34,7 @@ def model(config: Any) -> Any:
 
 ONE, MANY, TOKENS = "data.path=FOLDER/one.txt", "data.path=FOLDER/many", "data=tokens data.path=FOLDER/tokens"
 REFUSED = see.refusal(data)
+SMALL = ["data.block=8", "data.validation_batch=2"]
 TABLE = {
     "data.name": Case(TOKENS, data, ONE),
     "data.last_batch": Case("data.last_batch=drop", see.plan_text, ONE),
@@ -95,25 +96,11 @@ def folder(tmp_path_factory):
     return str(root)
 
 
-_baselines: dict[tuple[str, str], Any] = {}
-
-
 @pytest.mark.parametrize("key", sorted(TABLE, key=lambda key: (TABLE[key].base, key)))
 def test_a_key_has_an_effect(key, folder):
-    torch.set_num_threads(1)
-    case = TABLE[key]
-    if "bpe" in case.base:
+    if "bpe" in TABLE[key].base:
         pytest.importorskip("tokenizers")
-    always = ["workload=language", "model.size=gpt_nano", "data.block=8", f"run.root={folder}", "data.validation_batch=2"]
-
-    def answer(*texts: str) -> Any:
-        chosen = [text.replace("FOLDER", folder) for text in " ".join(texts).split()]
-        return case.observe(see.composed(*always, *chosen))
-
-    which = (case.base, str(case.observe))
-    if which not in _baselines:
-        _baselines[which] = answer(case.base)
-    assert answer(case.base, case.change) != _baselines[which]
+    assert changes(TABLE[key], folder, "workload=language", "model.size=gpt_nano", f"run.root={folder}", *SMALL)
 
 
 def test_negative_control_the_observers_are_deterministic(folder):

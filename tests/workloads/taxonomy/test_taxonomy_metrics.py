@@ -168,17 +168,6 @@ def test_float32_scores_match_the_reference(head):
     assert run(*given) == pytest.approx(expected(*given), rel=1e-4, abs=1e-6, nan_ok=True)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_hd1_is_error_times_severity(head):
-    for seed in range(6):
-        for kind in KINDS:
-            tree, scores, batch = case(head, kind, seed=seed, ranks=3 + seed % 3)
-            found, top1 = run(tree, scores, batch), f"{tree.ranks[-1]}/top1"
-            assert found["hd1"] == pytest.approx((1 - found[top1]) * found["severity"], rel=1e-12)
-            assert found["crm_hd1"] == pytest.approx((1 - found["crm_top1"]) * found["crm_severity"], rel=1e-12)
-            assert found["hd1"] != pytest.approx((1 - found["crm_top1"]) * found["severity"]) or found["crm_top1"] == found[top1]
-
-
 @pytest.mark.parametrize("head", ["linear", "marginal"])
 def test_counts_do_not_depend_on_batches_and_processes(head):
     tree, scores, batch = case(head, "both", seed=2)

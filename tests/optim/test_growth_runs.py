@@ -198,7 +198,6 @@ def test_two_processes_grow_like_one(results, name):
         ("vectors", ["growth.start=0.5", "growth.end=0.2"], "growth.end=0.2 is less than growth.start=0.5; connections are never removed"),
         ("vectors", ["growth.begin=50%", "growth.until=10%"], "growth.until=10% (step 2) comes before growth.begin=50% (step 6)"),
         ("vectors", ["growth.begin=0%", "growth.until=0%"], "growth.until=0% is step 0, before the first update"),
-        ("vectors", ["growth.every=[]"], "growth.every is [], so no weight would ever be connected"),
         ("vectors", ["growth.every=[5min]"], "growth.every is 5min; a time cannot be converted to steps"),
         ("vectors", ["growth.start=0.0001"], "growth.start=0.0001 connects none of the 192 weights of trunk.0.weight"),
         ("vectors", ["optimizer=muon"], "muon may change unconnected weights of trunk.0.weight"),

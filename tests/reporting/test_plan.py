@@ -6,7 +6,7 @@ import pytest
 from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.plan import abbreviate, schedule_summary
+from linnaeus.reporting.plan import schedule_summary
 from linnaeus.reporting.schedule_chart import LEFT, RIGHT, WIDTH, schedule_picture
 from linnaeus.schedule import resolve_all_schedule_params
 from tests.schedule.configs import make_config, resolve
@@ -64,11 +64,6 @@ def test_settings_without_effect_are_left_out() -> None:
     for name in ("mixup_prob", "null_mask_prob"):
         with pytest.raises(ConfigError, match=rf"schedule\.{name} has no effect on this data"):
             resolve(100, 10, 1, (), **{name: RampConfig(0.5, 0.5, "0%", "100%")}, components=())
-
-
-def test_long_lists_are_abbreviated() -> None:
-    assert abbreviate(range(1, 8)) == "1, 2, 3, 4, 5, 6, 7"
-    assert abbreviate(range(1, 9)) == "1, 2, 3, 4, 5, ... 8"
 
 
 @pytest.mark.parametrize("total, per_epoch", [(1, 1), (2, 5), (105, 10), (100_000, 37)])

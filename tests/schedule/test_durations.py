@@ -41,11 +41,6 @@ def test_an_invalid_duration_raises_one_line_that_names_the_key(text: object) ->
     assert "\n" not in str(error.value) and str(error.value).startswith("schedule.log is ") and repr(text) in str(error.value)
 
 
-def test_minutes_cannot_be_converted_to_steps() -> None:
-    with pytest.raises(ConfigError, match=r"lr_scheduler\.warmup is 15min; a time cannot be converted to steps"):
-        Duration.parse("15min", "lr_scheduler.warmup").to_steps(100, 10)
-
-
 def test_a_float_just_above_a_whole_step_is_that_step() -> None:
     for total in (3, 7, 10, 30, 97, 1000, 10**6):
         for step in range(1, min(total, 1000) + 1):

@@ -3,25 +3,22 @@
 import dataclasses
 import hashlib
 import pickle
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.data.order import epoch_order
 from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.components import column_slices
-from linnaeus.workloads.taxonomy.config import AugmentConfig
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights, mixing_groups
 from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
+from tests.workloads.taxonomy.augment.test_augmentation import STANDARD
 
-CONF = Path(__file__).resolve().parents[3] / "conf/augment/standard.yaml"
 COMPONENTS = ["SPATIAL", "TEMPORAL", "ELEVATION"]
 GENUS = [{"from": "0%", "level": "genus"}]
 N, SIZE = 96, 16
@@ -70,14 +67,12 @@ def make_source(broken=(), nulls=True):
 
 
 def make_config(mixup_prob=1.0, levels=GENUS, seed=7, sampling="natural", sampling_rank=None, **augment):
-    values = yaml.safe_load(CONF.read_text()) | {"erasing": 0.3, "vertical_flip": 0.2} | augment
-
     ramp = lambda p: RampConfig(p, p, "0%", "100%")
     return SimpleNamespace(
         seed=seed,
         head=SimpleNamespace(nulls="ignore"),
         data=SimpleNamespace(components=COMPONENTS, image_size=SIZE, sampling=sampling, sampling_rank=sampling_rank),
-        augment=AugmentConfig(**values),
+        augment=dataclasses.replace(STANDARD, **{"erasing": 0.3, "vertical_flip": 0.2} | augment),
         schedule=SimpleNamespace(
             meta_mask_prob=ramp(0.5),
             partial_meta_mask_prob=ramp(0.5),

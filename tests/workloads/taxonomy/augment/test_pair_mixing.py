@@ -2,18 +2,14 @@
 
 import dataclasses
 import hashlib
-from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
-from linnaeus.workloads.taxonomy.config import AugmentConfig
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD, BatchPreparation, masking_counts, mix_images, partner_rows
+from tests.workloads.taxonomy.augment.test_augmentation import STANDARD
 
-CONF = Path(__file__).resolve().parents[4] / "conf/augment/standard.yaml"
-STANDARD = AugmentConfig(**yaml.safe_load(CONF.read_text()))
 SIZE = 20
 SLICES = (slice(0, 2), slice(2, 3), slice(3, 6))
 NAMES = ("SPATIAL", "TEMPORAL", "ELEVATION")

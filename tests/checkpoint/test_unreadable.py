@@ -23,7 +23,8 @@ from tests import runs
 from tests.checkpoint.conftest import fail_for
 from tests.checkpoint.test_resume import Ranks, damage
 
-ATTEMPTS = 1 + len(files.RETRY_DELAYS)
+RETRY_DELAYS = files.RETRY_DELAYS  # a fixture sets them to 0
+ATTEMPTS = 1 + len(RETRY_DELAYS)
 CODES = [errno.ESTALE, errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOMEM]
 
 
@@ -179,13 +180,7 @@ def test_an_absent_file_is_not_retried() -> None:
 
     with pytest.raises(FileNotFoundError):
         with_retries(read)
-    assert len(calls) == 1 and 1.0 <= sum(retry_delays()) <= 15.0
-
-
-def retry_delays() -> tuple[float, ...]:
-    """Return `files.RETRY_DELAYS` from the source, because a fixture sets them to 0."""
-    line = next(line for line in Path(files.__file__).read_text().splitlines() if line.startswith("RETRY_DELAYS = "))
-    return tuple(float(text) for text in line.partition("(")[2].partition(")")[0].split(","))
+    assert len(calls) == 1 and 1.0 <= sum(RETRY_DELAYS) <= 15.0
 
 
 def test_retention_deletes_nothing_while_the_disk_fails(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

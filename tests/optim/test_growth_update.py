@@ -111,9 +111,6 @@ def random_signs(seed: int, size: float = 1.0) -> Tensor:
     return size * (torch.randint(0, 2, (30, 40), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1)
 
 
-# -- updates ----------------------------------------------------------------------------------------------------------------------
-
-
 OPTIMIZERS = ("adamw", "adamw_unfused", "sgd", "sgd_nesterov", "sgd_plain", "sgd_unfused")
 COUNTS = {0: 240, 4: 300, 9: 700, 12: 1200}
 

@@ -1,7 +1,6 @@
 """Token files in nanoGPT's layout."""
 
 import dataclasses
-import os
 import pickle
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.token_files import check_token_files, load_plain_pickle, open_token_files
+from tests.checkpoint.test_format import Hostile
 from tests.workloads.language.test_token_store import decoded
 
 
@@ -45,16 +45,8 @@ def test_without_meta_pkl_the_tokens_are_gpt2s(tmp_path):
         check_token_files(dataclasses.replace(config, vocabulary=300))
 
 
-class Evil:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
-
-
 def test_a_pickle_with_code_is_refused_and_not_executed(tmp_path):
-    config = write_tokens(tmp_path, [0, 1], [1, 1], {"itos": Evil(str(tmp_path / "evil"))})
+    config = write_tokens(tmp_path, [0, 1], [1, 1], {"itos": Hostile(tmp_path / "evil")})
     with pytest.raises(ConfigError, match=r"meta.pkl is refused: it contains (posix|os).mkdir, which is not a plain value"):
         check_token_files(config)
     assert not (tmp_path / "evil").exists()

@@ -9,6 +9,7 @@ from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.timm_backbone import _rescaling
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
+from tests.workloads.taxonomy.test_mformer import total
 
 FAMILIES = {  # smallest model of each family that reads 32 pixels -> whether it has batch statistics
     "resnet10t": True,  # batch-norm convolutions
@@ -18,10 +19,6 @@ FAMILIES = {  # smallest model of each family that reads 32 pixels -> whether it
     "mobilevit_xxs": True,  # hybrid
     "vit_pwee_patch16_reg1_gap_256": False,  # with a register token
 }
-
-
-def total(outputs):
-    return sum(z.logsumexp(1).sum() for z in outputs["scores"].logits)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -61,6 +61,7 @@ MODEL = [
 ]
 METRIC = [
     ("def compute", "def compue", "mylab.metric.Top3 does not define compute, which .*MetricPart requires; is compue a misspelling of it?"),
+    ("(self, view)", "(self, scores, label)", r"Top3.count takes the arguments \(scores, label\); it must take \(view\)"),
     ('"top3": hits', '"species/top1": hits', "mylab.metric.Top3.compute has the name 'species/top1', which another metric has"),
     ('{"mylab_top3": torch', '{"top1": torch', "mylab.metric.Top3.counts has the name 'top1', which another metric has; choose another"),
     ("torch.int64", "torch.float32", r"counts\['mylab_top3'\] is float32; it must be int64"),
@@ -81,6 +82,7 @@ WORKLOAD = [
     ("def build_workload(config)", "def build_workload()", r"mylab.lines.build_workload takes the arguments \(\); it must take \(config\)"),
     ("def build_workload", "def build", r"workload.name: mylab.lines does not define build_workload\(config\)"),
     (".repeat(len(self.tasks))", ".view(1)", rf"{CURVES}.valid_counts returns the shape \[1\]; it must be \[2\], one value for each of"),
+    ("(self, device)", "(self, training, device)", r"metrics takes the arguments \(training, device\); it must take \(device\)"),
     (".sum(0)", ".sum().view(1)", rf"{CURVES}.loss_sums returns the shape \[1\]; it must be \[2\]"),
     *(
         (

@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 
 def check_members(instance: T, base: type, pending: Sequence[str] = ()) -> T:
-    """Return `instance`. Raise `ConfigError` if it does not extend the abstract class `base`, lacks a member that `base` requires, or has a
-    public member that resembles an optional one of `base`, which the program would not find. A `Protocol` need not be extended.
+    """Return `instance`. Raise `ConfigError` if it does not extend the abstract class `base`, lacks a member that `base` requires, has a
+    method with other arguments than `base`, or a public member that resembles an optional one of `base`, which the program would not find.
+    A `Protocol` need not be extended.
 
     Required: annotated members of `base` without a value, and the methods of a protocol. `pending`: members that are set later."""
     cls, is_protocol = type(instance), getattr(base, "_is_protocol", False)
@@ -32,6 +33,10 @@ def check_members(instance: T, base: type, pending: Sequence[str] = ()) -> T:
             similar = difflib.get_close_matches(name, own, 1, 0.7)
             hint = f"; is {similar[0]} a misspelling of it?" if similar else ""
             raise ConfigError(f"{class_name(cls)} does not define {name}, which {class_name(base)} requires{hint}")
+    for name in public if base.__module__.startswith("linnaeus.") else []:
+        if inspect.isfunction(vars(base)[name]) and inspect.isroutine(getattr(instance, name)):
+            expected = list(inspect.signature(vars(base)[name]).parameters)[1:]
+            check_arguments(getattr(instance, name), expected, f"{class_name(cls)}.{name}")
     if is_protocol or not base.__module__.startswith("linnaeus."):  # own names of a network may resemble those of nn.Module
         return instance
     members = {name for c in base.__mro__ for name in (*vars(c), *inspect.get_annotations(c))}

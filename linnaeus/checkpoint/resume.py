@@ -87,7 +87,7 @@ def find_resume_point(
         return _on_all_ranks(lambda: _from_path(Path(choice), own, read_only or own is None), is_master, broadcast_object)
     point = auto_resume_helper(own, is_master=is_master, broadcast_object=broadcast_object)
     if is_master and not read_only:
-        _delete_note(own)
+        (own / NOTE).unlink(missing_ok=True)  # naming the checkpoint again later is a new rollback
     return point
 
 
@@ -126,7 +126,8 @@ def _roll_back(path: Path, read_only: bool) -> ResumePoint:
         return since
     named = _load_named(path)
     if not read_only:
-        _write_note(path, named.step, found)
+        left = [_manifest_hash(other) for step, other in found if step > named.step]
+        write_atomic(path.parent / NOTE, to_json({"to": path.name, "step": named.step, "left": left}))
     return ResumePoint(named.checkpoint, since.skipped + named.skipped)
 
 
@@ -201,17 +202,6 @@ def _written_since_rollback(to: Path, found: list[tuple[int, Path]]) -> list[tup
     if note.get("to") != to.name or not {"step", "left"} <= note.keys():
         return []
     return [(step, path) for step, path in found if step > note["step"] and _manifest_hash(path) not in note["left"]]
-
-
-def _write_note(to: Path, step: int, found: list[tuple[int, Path]]) -> None:
-    """Record a rollback to the checkpoint `to` of a step. It abandons the checkpoints of `found` that are newer."""
-    left = [_manifest_hash(path) for other, path in found if other > step]
-    write_atomic(to.parent / NOTE, to_json({"to": to.name, "step": step, "left": left}))
-
-
-def _delete_note(directory: Path) -> None:
-    """Delete the note. After a start without a named checkpoint, naming it again is a new rollback."""
-    (directory / NOTE).unlink(missing_ok=True)
 
 
 def _manifest_hash(path: Path) -> str:

@@ -34,17 +34,13 @@ def convert_ddp_state(state: Mapping[str, Value]) -> dict[str, Value]:
     """
     converted: dict[str, Value] = {}
     for name, value in state.items():
-        plain = _strip(name)
+        plain = name
+        while plain.startswith(WRAPPERS):
+            plain = plain.partition(".")[2]
         if plain in converted:
             raise ValueError(f"two entries of the state dict are both {plain!r} without wrapper prefixes (one of them is {name!r})")
         converted[plain] = value
     return converted
-
-
-def _strip(name: str) -> str:
-    while name.startswith(WRAPPERS):
-        name = name.split(".", 1)[1]
-    return name
 
 
 def tensor_identity(tensor: Tensor) -> tuple[object, ...]:

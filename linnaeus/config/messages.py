@@ -49,10 +49,8 @@ def user_errors(status: int) -> Iterator[None]:
 
 def _raised_in_hydra(error: ValueError) -> bool:
     """Return True for a ValueError raised inside Hydra, which raises some of its errors as plain ValueErrors."""
-    where = error.__traceback__
-    while where is not None and where.tb_next is not None:
-        where = where.tb_next
-    return where is not None and where.tb_frame.f_globals.get("__name__", "").startswith("hydra.")
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith("hydra.")
 
 
 def _class_mistake(error: TypeError) -> str | None:

@@ -22,9 +22,6 @@ REFRESH = 0.1  # seconds between two updates of the live display
 class _LineFormatter(logging.Formatter):
     """Formats records as `12:03:01 text`, from level WARNING on as `12:03:01 WARNING text`."""
 
-    def __init__(self, clock: str) -> None:
-        super().__init__(datefmt=clock)
-
     def format(self, record: logging.LogRecord) -> str:
         level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
         text = f"{self.formatTime(record, self.datefmt)} {level}{record.getMessage()}"
@@ -86,11 +83,11 @@ def setup_logging(is_master: bool = True, style: str = "auto") -> logging.Logger
     LOGGER.propagate = False
     console: logging.Handler = _StdoutHandler() if is_master else logging.StreamHandler()
     console.setLevel((logging.WARNING if style == "quiet" else logging.INFO) if is_master else logging.ERROR)
-    console.setFormatter(_LineFormatter("%H:%M:%S"))
+    console.setFormatter(_LineFormatter(datefmt="%H:%M:%S"))
     LOGGER.addHandler(console)
     if is_master:
         file = _LogFileHandler()
-        file.setFormatter(_LineFormatter("%Y-%m-%d %H:%M:%S"))
+        file.setFormatter(_LineFormatter(datefmt="%Y-%m-%d %H:%M:%S"))
         LOGGER.addHandler(file)
     return LOGGER
 

@@ -78,7 +78,8 @@ def write_report(run_dir: Path | str, title: str | None = None, sections: Sequen
     run_dir = Path(run_dir)
     path = run_dir / "report.html"
     title = title or " / ".join(run_dir.resolve().parts[-2:])
-    own = _kept_sections(path) if sections is None else "".join(_section(name, body) for name, body in sections)
+    kept = _text(path).partition(FIRST)[2].partition(LAST)[0]
+    own = kept if sections is None else "".join(_section(name, body) for name, body in sections)
     metrics, timings = read_rows(run_dir / "metrics.jsonl"), read_rows(run_dir / "timings.jsonl")
     summary, record = _json(run_dir / "summary.json"), _json(run_dir / "run.json")
     final = summary.get("final") or {}
@@ -94,11 +95,6 @@ def write_report(run_dir: Path | str, title: str | None = None, sections: Sequen
     ]
     write_atomic(path, page(title, "\n".join(part for part in parts if part)))
     return path
-
-
-def _kept_sections(path: Path) -> str:
-    _, _, rest = _text(path).partition(FIRST)
-    return rest.partition(LAST)[0]
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class RowWriter:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.rows = count_rows(self.path)
+        self.rows = whole_lines(self.path)[0]
         self._descriptor: int | None = None
         self._pending = b""  # rows not yet written; the first one may be partly written
         self._unsynced_name = False  # True for a new file whose directory entry is not flushed yet
@@ -88,14 +88,14 @@ class RowWriter:
         return None
 
     def _open(self) -> int:
-        self._cut(_whole_lines(self.path)[1])  # removes an incomplete line of a killed process
+        self._cut(whole_lines(self.path)[1])  # removes an incomplete line of a killed process
         self._unsynced_name = not self.path.exists()
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def truncate(self, rows: int) -> int:
         """Keep the first `rows` rows. Return the number of rows removed; it is negative if the file has fewer than `rows`."""
         self.close()
-        kept, end = _whole_lines(self.path, rows)
+        kept, end = whole_lines(self.path, rows)
         removed = self.rows - rows
         self._cut(end)
         self.rows = kept
@@ -145,8 +145,8 @@ class RowWriter:
             os.truncate(self.path, end)
 
 
-def _whole_lines(path: Path, limit: int | None = None) -> tuple[int, int]:
-    """Return the number of complete lines, at most `limit`, and the offset of their end."""
+def whole_lines(path: Path, limit: int | None = None) -> tuple[int, int]:
+    """Return the number of complete lines, at most `limit`, and the offset of their end; zeros if the file does not exist."""
     lines = end = 0
     if path.exists():
         with open(path, "rb") as file:
@@ -155,11 +155,6 @@ def _whole_lines(path: Path, limit: int | None = None) -> tuple[int, int]:
                     break
                 lines, end = lines + 1, end + len(line)
     return lines, end
-
-
-def count_rows(path: Path) -> int:
-    """Return the number of complete lines of a file, 0 if it does not exist."""
-    return _whole_lines(path)[0]
 
 
 def read_rows(path: Path | str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from typing import Any
 
 from linnaeus.files import read_json, write_atomic
 from linnaeus.reporting.console import LOGGER
-from linnaeus.reporting.rows import count_rows
+from linnaeus.reporting.rows import whole_lines
 
 START_TIMEOUT = 100.0  # seconds; W&B itself stops trying to reach its server after 90 s and then names the reason
 SEND_TIMEOUT = 60.0  # a row takes milliseconds; only the rows behind a blocked one wait for it
@@ -202,7 +202,7 @@ class SentRows:
         self._path.parent.mkdir(exist_ok=True)
         rows = read_json(self._path) if self._path.exists() else {}
         if rows is None:  # damaged; a row is written to its file before it is sent, so the files have at least the rows that were sent
-            rows = {name: count_rows(run / f"{name}.jsonl") for name in ("metrics", "timings")}
+            rows = {name: whole_lines(run / f"{name}.jsonl")[0] for name in ("metrics", "timings")}
         self._rows: dict[str, int] = rows
 
     def record(self, stream: str, position: int) -> int | None:

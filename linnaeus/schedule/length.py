@@ -15,11 +15,10 @@ from linnaeus.errors import ConfigError
 
 @dataclass(frozen=True)
 class TrainingLength:
-    """`epochs` includes the last epoch even if `total_steps` cuts it short."""
+    """The number of updates of an epoch and of the run."""
 
     steps_per_epoch: int
     total_steps: int
-    epochs: int
 
 
 def training_length(config: Config, dataset_size: int) -> TrainingLength:
@@ -32,7 +31,7 @@ def training_length(config: Config, dataset_size: int) -> TrainingLength:
     total = duration.to_steps(0, per_epoch)
     if total < 1:
         raise ConfigError(f"trainer.length is {text}; it must be at least 1 step")
-    return TrainingLength(per_epoch, total, -(-total // per_epoch))
+    return TrainingLength(per_epoch, total)
 
 
 def training_samples(config: Config, dataset_size: int) -> int:

@@ -78,11 +78,6 @@ class ResolvedSchedule:
     phases: Phases | None  # of the curriculum
     early_stop: EarlyStopConfig
 
-    @property
-    def epochs(self) -> int:
-        """Number of epochs, including a last one that `total_steps` cuts short."""
-        return -(-self.total_steps // self.steps_per_epoch)
-
     def events(self) -> dict[str, Every]:
         """Return every event, by its name in the plan."""
         masking = {"validate_mask_meta": self.validate_mask_meta, PARTIAL: self.validate_partial_mask_meta} if self.can_mask else {}

@@ -8,15 +8,15 @@ from tests.schedule.configs import make_config
 @pytest.mark.parametrize(
     "size, length, last_batch, expected",
     [
-        (80, "10epochs", "keep", (10, 100, 10)),
-        (81, "10epochs", "keep", (11, 110, 10)),
-        (87, "10epochs", "drop", (10, 100, 10)),
-        (80, "25steps", "keep", (10, 25, 3)),
-        (80, "1.5epochs", "keep", (10, 15, 2)),
-        (3, "1epoch", "keep", (1, 1, 1)),
+        (80, "10epochs", "keep", (10, 100)),
+        (81, "10epochs", "keep", (11, 110)),
+        (87, "10epochs", "drop", (10, 100)),
+        (80, "25steps", "keep", (10, 25)),
+        (80, "1.5epochs", "keep", (10, 15)),
+        (3, "1epoch", "keep", (1, 1)),
     ],
 )
-def test_training_length(size: int, length: str, last_batch: str, expected: tuple[int, int, int]) -> None:
+def test_training_length(size: int, length: str, last_batch: str, expected: tuple[int, int]) -> None:
     assert training_length(make_config({"length": length}, last_batch=last_batch), size) == TrainingLength(*expected)
     with pytest.raises(ConfigError, match="no training samples"):
         training_length(make_config({"length": length}, last_batch=last_batch), 0)

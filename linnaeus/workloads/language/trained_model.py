@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from linnaeus.checkpoint.initial_weights import read_initial_weights
 from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 from linnaeus.config.load import typed_config
-from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.repeat import read_saved
 from linnaeus.rundir.saved_config import fill_defaults
@@ -42,7 +41,10 @@ def load_trained_model(path: str) -> TrainedModel:
     Raise `ConfigError` for another path, a run of another workload or without a tokenizer, and a checkpoint that is damaged or does not
     fit the run."""
     run = find_run(Path(path))
-    config = _read_run_config(run)
+    tree = read_saved(run / CONFIG)
+    if tree["workload"].get("name") != "language":
+        raise ConfigError(f"RUN: {run} is a run of workload={tree['workload'].get('name')}; it must be a run of workload=language")
+    config = typed_config(fill_defaults(tree)[0])
     if not (run / TOKENIZER).is_file():
         raise ConfigError(f"RUN: {run} has no {TOKENIZER}: its data did not define the tokens, so it cannot generate text")
     tokenizer = _read(run / TOKENIZER, tokenizer_from)
@@ -67,13 +69,6 @@ def find_run(path: Path) -> Path:
     if run is None:
         raise ConfigError(f"RUN: {path} is not a run: it has no {CONFIG}; use the directory of a run, or one of its checkpoints")
     return run
-
-
-def _read_run_config(run: Path) -> Config:
-    tree = read_saved(run / CONFIG)
-    if tree["workload"].get("name") != "language":
-        raise ConfigError(f"RUN: {run} is a run of workload={tree['workload'].get('name')}; it must be a run of workload=language")
-    return typed_config(fill_defaults(tree)[0])
 
 
 def _read(file: Path, convert: Callable[[Any], T]) -> T:

@@ -232,13 +232,15 @@ class TaxonomyTree:
 
 def number_names(rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Return the sorted names of each column of `rows` (names [N, R], "" for null), and the rows as codes into them, int64 [N, R]."""
-    names, codes = [], np.full(rows.shape, -1, dtype=np.int64)
-    for r in range(rows.shape[1]):
-        values, inverse = np.unique(rows[:, r].astype(str), return_inverse=True)
-        empty = int(len(values) > 0 and values[0] == "")  # "" sorts first
-        names.append(values[empty:])
-        codes[:, r] = inverse - empty
-    return names, codes
+    columns = [number_column(rows[:, r].astype(str)) for r in range(rows.shape[1])]
+    return [names for names, _ in columns], np.stack([codes for _, codes in columns], 1)
+
+
+def number_column(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted names among `values` (texts [N], "" for null), and the values as codes into them, int64 [N], -1 for null."""
+    names, inverse = np.unique(values, return_inverse=True)
+    empty = int(len(names) > 0 and names[0] == "")  # "" sorts first
+    return names[empty:], inverse - empty
 
 
 def distinct_lineages(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.tree import distinct_lineages, fill_holes
+from linnaeus.workloads.taxonomy.tree import distinct_lineages, fill_holes, number_column
 
 _NULLS = "- -- ? . na n/a #n/a nan null none nil nat <na> missing undefined unknown unidentified undetermined unassigned indet indet."
 NULLS = {*_NULLS.split(), "", "not identified", "not determined", "incertae sedis", r"\n"}  # MySQL exports write \N
@@ -77,10 +77,9 @@ def read_codes(table: Table, ranks: dict[str, str], notes: list[str]) -> tuple[l
     A missing name between two known ranks is filled in from other rows of the same taxon."""
     names, codes = [], np.full((len(table), len(ranks)), -1, dtype=np.int64)
     for r, column in enumerate(table.columns[c] for c in ranks.values()):
-        values, number = np.unique(np.array([clean_name(v) for v in column.values], dtype=str), return_inverse=True)
-        empty = int(len(values) > 0 and values[0] == "")
-        names.append(values[empty:])
-        codes[:, r] = (number - empty)[column.codes]
+        own, number = number_column(np.array([clean_name(v) for v in column.values], dtype=str))
+        names.append(own)
+        codes[:, r] = number[column.codes]
     unnamed = zip(ranks, (codes < 0).sum(axis=0), strict=True)
     notes += [f"{rank}: {n} of {len(table)} rows do not have a name" for rank, n in unnamed if n]
     notes += [note for rank, values in zip(ranks, names, strict=True) for note in _case_notes(rank, values)]

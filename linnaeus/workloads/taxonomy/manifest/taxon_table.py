@@ -80,8 +80,9 @@ class _TaxaBuilder:
     def __init__(self, columns: dict[str, Column], path: Path, notes: list[str]) -> None:
         self.columns, self.notes = columns, notes
         self.conflicts: list[Conflict] = []
-        self.number: dict[str, int] = {}
-        self.row_taxon = self._number_ids(columns["id"])
+        self.number: dict[str, int] = {}  # id -> taxon number
+        of_value = [NONE if is_null(v) else self.number.setdefault(v, len(self.number)) for v in columns["id"].values]
+        self.row_taxon = np.array(of_value, dtype=np.int64)[columns["id"].codes]  # NONE for a null id
         if not self.number:
             raise ConfigError(f"data.taxonomy: {str(path)!r} does not contain any id; choose a table whose id column has values")
         self.ids = list(self.number)
@@ -91,12 +92,6 @@ class _TaxaBuilder:
         self.rows = with_id[np.unique(self.row_taxon[with_id], return_index=True)[1]]  # the first row of each taxon
         self.names = self._read_names()
         self.absent: dict[str, int] = {}  # referenced id that is not in the table -> i
-
-    def _number_ids(self, column: Column) -> np.ndarray:
-        """Return int64 [rows]: the taxon number of each row, NONE for a null id."""
-        number = self.number
-        of_value = [NONE if is_null(v) else number.setdefault(v, len(number)) for v in column.values]
-        return np.array(of_value, dtype=np.int64)[column.codes]
 
     def build(self) -> Taxa:
         """Return the taxa, with cycles cut and synonyms replaced, and all conflicts and notes."""

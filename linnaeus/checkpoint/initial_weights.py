@@ -1,11 +1,8 @@
 """Read the weights of `run.init_from=PATH` for a warm start: a new run with the weights alone. `resume.py` continues a run.
 
 PATH is a checkpoint directory, a run directory (its newest checkpoint that verifies), a safetensors file, a directory of published
-weights (`config.json` and `model.safetensors`), or a torch file with a state dict, either bare or under `model_state_dict`, `model` or
-`state_dict`. Wrapper prefixes (`module.`, `_orig_mod.`) are removed.
-
-Weights under a name of `run.init_skip` are not loaded. Of the others, every weight of the model must be in the file with its shape, and
-none may be left over, except under the names of `run.init_allow`. Everything is checked before the model or a file is changed.
+weights (`config.json` and `model.safetensors`), or a torch file with a state dict, bare or under one of `STATE_DICT_KEYS`. Wrapper prefixes
+(`module.`, `_orig_mod.`) are removed. `weight_matching.py` checks everything before the model is changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Find the checkpoint that a run resumes from: the newest one that verifies.
+"""Find the checkpoint that a run resumes from: the newest one that verifies, that is, its hashes match and every file was loaded.
 
-Rank 0 searches and all ranks load its choice. Damaged checkpoints and those of a newer format are skipped, newest to oldest, each with
-its reason. A checkpoint verifies if its hashes match and every file was loaded, so that a defect is found before training starts. One that
+Rank 0 searches and all ranks load its choice. Damaged checkpoints and those of a newer format are skipped, each with its reason. One that
 cannot be read at present is not damaged: the read is retried, then the run is refused (`files.read_or_refuse`).
 """
 

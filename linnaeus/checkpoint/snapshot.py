@@ -1,11 +1,11 @@
 """`HostSnapshot`: a copy of a run's state in host memory, in buffers that are reused.
 
-The first copy writes to fresh memory, whose pages the system provides at a fraction of the speed of a copy. Later copies of the same
-layout reuse these pages. For CUDA they are pinned, so that copies are asynchronous and one synchronisation ends them all. Forked child
-processes do not inherit the memory: if a loader worker shared its pages, the next copy would have to duplicate each of them.
+The first copy writes to fresh pages, which the system provides at a fraction of the speed of a copy; later copies of the same layout reuse
+them. For CUDA they are pinned, so that copies are asynchronous and one synchronisation ends them all. Forked child processes do not inherit
+the memory: if a loader worker shared its pages, the next copy would have to duplicate each of them.
 
-The state of an optimizer changes only in its step, not in forward and backward, so a thread may copy it meanwhile (`deferred`). This saves
-two thirds of the waiting time with AdamW on a CPU. From a GPU everything is copied at once (1.2 GB in 0.03 s from an H100).
+An optimizer's state changes only in its step, so a thread may copy it meanwhile (`deferred`), which saves two thirds of the waiting time
+with AdamW on a CPU. From a GPU everything is copied at once (1.2 GB in 0.03 s from an H100).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`DistributedContext`: rank, device and collectives of this process.
 
-The context is a singleton. Without a launcher there is one process and every collective returns its argument. Under torchrun the
-process joins a group with nccl for CUDA tensors and gloo for host tensors: counts and flags are reduced without the device.
-The launcher's key-value store is available before the group: rank 0 broadcasts the configuration over it, and the watchdog
-(`watchdog.py`) exchanges statuses over it.
+Without a launcher there is one process and every collective returns its argument. Under torchrun the process joins a group with nccl for
+CUDA tensors and gloo for host tensors: counts and flags are reduced without the device. The launcher's key-value store is available before
+the group: rank 0 broadcasts the configuration over it, and the watchdog exchanges statuses over it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Growth of connections: weight matrices start sparse and become denser while the model trains.
 
-A weight that is not connected is exactly 0 in the parameter itself, so the forward pass needs no mask and costs the same, and backward
-computes the gradient of every weight, connected or not. At the start of an update, before the gradient norm, clipping and the optimizer,
-the gradients of the weights that are not connected are set to 0. A weight of 0 without gradient and moments stays 0 under AdamW, SGD,
-weight decay and the moving average. So the only cost between two growths is one multiplication of the gradients per update.
+A weight that is not connected is exactly 0 in the parameter itself, so the forward pass needs no mask, and backward computes the gradient
+of every weight. At the start of an update the gradients of unconnected weights are set to 0. A weight of 0 without gradient and moments
+stays 0 under AdamW, SGD, weight decay and the moving average, so the only cost between two growths is one multiplication of the gradients.
 
 After update s, round(density(s) x N) entries of a matrix of N are connected: a function of the step, computed on the host. The device
 selects the entries, equally on every rank: those with the largest all-reduced gradient in that update (the criterion of RigL: Evci et

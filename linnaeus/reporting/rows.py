@@ -1,11 +1,9 @@
 """Rows as lines of JSON: metrics.jsonl, reports.jsonl and timings.jsonl. Two runs can be compared with `cmp metrics.jsonl`.
 
 A row starts with `global_step`; its other keys are in alphabetical order. Floats are in Python's shortest exact form, NaN (an undefined
-metric) is null, infinities are 1e999, which every JSON reader parses as infinity.
-
-A row is written at once, so a killed process loses none. `sync` flushes the rows to the disk before a checkpoint that counts them is
-committed. While the disk refuses writes (full, read-only, missing), rows wait in memory, up to `MAX_PENDING_BYTES`, and every further row
-and every `sync` tries again. Resuming cuts the file back to the rows that the checkpoint counted; the run writes the same rows again.
+metric) is null, infinities are 1e999, which every JSON reader parses as infinity. A row is written at once, so a killed process loses none;
+`sync` flushes the rows to the disk. While the disk refuses writes, rows wait in memory, up to `MAX_PENDING_BYTES`, and every further row
+and `sync` tries again. Resuming cuts the file back to the rows that the checkpoint counted; the run writes the same rows again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Weights & Biases, on rank 0 only, offline without an account. An error or a hang of W&B neither fails the run nor blocks it.
 
-W&B is a separate process that can die or hang (stopped, waiting for a disk), and its library then waits without a limit. So one thread
-makes all calls of W&B. It reads rows from a queue; other threads wait for it for a limited time, after which the process is killed.
+W&B is a separate process that can die or hang, and its library then waits without a limit. So one thread makes all calls of W&B, with rows
+from a queue; other threads wait for it for a limited time, after which the process is killed.
 
-A run directory has one W&B run, whose id is saved at the first launch. No row is sent twice: `SentRows` records the rows that were sent.
-A checkpoint does not count rows that are still queued; a row lost in the queue is sent again by the resumed run. Offline, every launch
-writes a folder of its own with the same id; `wandb sync` merges them.
+A run directory has one W&B run. No row is sent twice: `SentRows` records the rows that were sent. A checkpoint does not count queued rows;
+a row lost in the queue is sent again by the resumed run. Offline, every launch writes a folder with the same id; `wandb sync` merges them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`OpsSchedule`: the events that are due at a step, and the probabilities and phases in effect at a step.
 
-Every result is a function of the step and the resolved schedule, so all process ranks agree and a resume changes nothing. Checkpoints
-and reports may also be due by the clock. Two conventions: `should_...` take the number of an update (`global_step` after it, from 1);
-`get_...` take `global_step` before the update that uses the value (from 0).
+Every result is a function of the step and the resolved schedule, so all process ranks agree; checkpoints and reports may also be due by the
+clock. `should_...` take the number of an update (`global_step` after it, from 1), `get_...` take `global_step` before the update (from 0).
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
 """Generate text: continue a batch of prompts of any lengths, one token at a time, with a key/value cache.
 
-    prompts -> read at once, keys and values cached -> one token at a time: logits -> temperature, top-k, top-p -> draw -> read it
+**Rows.** The tokens of a row have positions 0, 1, ... Shorter prompts are padded on the right, where causal attention does not read, and
+new tokens overwrite the padding. So a prompt is continued as it would be alone. (Logits in a batch and alone agree to rounding.)
 
-**Rows.** The tokens of a row have positions 0, 1, ... whatever the lengths of the other rows. Shorter prompts are padded on the right,
-where causal attention does not read, and each new token overwrites the padding. No row reads another row's tokens, so a prompt is
-continued as it would be alone. (Its logits in a batch and alone agree to rounding: matrix products of another shape add in another order.)
+**Draws.** The n-th new token of a prompt is drawn with a function of (seed, the prompt, its number among equal prompts, n), so prompts may
+be batched in any way. No generator with a state is used.
 
-**Draws.** The n-th new token of a prompt is drawn with one number, a function of (seed, the prompt, its number among equal prompts in the
-batch, n). Generators with state are not used, so nothing global changes and prompts may be batched in any way.
-
-**Beyond the block.** A model has `block` positions. A full row drops its oldest `slide` tokens, and the rest is read again from position
-0. `window_start` gives the first token that is read, as a function of the sequence's length alone. With `slide=1` every token has a
-full block of context and costs reading a block; a larger slide costs less and leaves at least `block - slide + 1` tokens of context.
+**Beyond the block.** A row of `block` tokens drops its oldest `slide` tokens, and the rest is read again from position 0: `window_start`
+is a function of the row's length alone. With `slide=1` every token has a full block of context and costs reading a block; a larger slide
+costs less and leaves at least `block - slide + 1` tokens of context.
 
 **Sampling.** Probabilities are float64 and in the order of the vocabulary, so rounding errors of the logits move the bounds between tokens
 no more than those errors themselves.

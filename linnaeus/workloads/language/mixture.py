@@ -1,13 +1,11 @@
 """Select the window of each position of an epoch when phases of the schedule mix named sources.
 
-A position draws its source with a uniform number, keyed by (seed, epoch, position), from the mixture at the update that uses the position.
-The k-th draw of a source in the run takes the k-th window of a sequence of keyed permutations of its windows, one permutation per pass
-(seed, source, pass). So a window repeats only after all windows of its source were used, over however many epochs. An epoch whose
-mixture is proportional to the numbers of windows is not drawn: it has every window once, in the epoch's usual order. It does not advance
-the passes.
+A position draws its source with a uniform number, keyed by (seed, epoch, position), from the mixture at its update. The k-th draw of a
+source in the run takes the k-th window of a sequence of keyed permutations of its windows, one per pass (seed, source, pass): a window
+repeats only after all windows of its source were used. An epoch whose mixture is proportional to the numbers of windows is not drawn: it
+has every window once, in the usual order, and does not advance the passes.
 
-A whole epoch is computed at once, as a pure function of seed, epoch and schedule. It does not depend on processes, workers or
-accumulation, and a resumed run computes the same. The draws of earlier epochs are recounted wherever they are needed.
+An epoch is a pure function of seed, epoch and schedule; the draws of earlier epochs are recounted where they are needed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Adapt the weights of `run.init_from` to a language model: check the tokens, and convert the layout of GPT-2 and nanoGPT.
 
-A run's dataset.json has the identity of its tokens. Weights of a run with other tokens are refused, because an id would mean another
-token.
-
-GPT-2's published weights (`config.json` and `model.safetensors` of the Hugging Face hub: gpt2, gpt2-medium, gpt2-large, gpt2-xl) have
-other names, transposed matrices and a stored causal mask. nanoGPT's ckpt.pt has GPT-2's names and the matrices of `model/gpt.py`. If
-settings of the model (`model.layers`, `model.bias`, ...) differ from those of the weights, one error lists all that must be set. If the
-weights have more positions than `data.block`, the first ones are used.
+Weights of a run with other tokens (`identity` in its dataset.json) are refused, because an id would mean another token. GPT-2's published
+weights (`config.json` and `model.safetensors` of the Hugging Face hub: gpt2, gpt2-medium, gpt2-large, gpt2-xl) have other names, transposed
+matrices and a stored causal mask. nanoGPT's ckpt.pt has GPT-2's names and the matrices of `model/gpt.py`. One error lists all settings of
+the model (`model.layers`, ...) that differ from those of the weights. If the weights have more positions than `data.block`, the first ones
+are used.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Datasets of text windows. A loader worker makes a batch from positions alone (see `data/samples.py`).
 
-A sample is a window of `block` input tokens and `block` target tokens, the inputs shifted by one. Targets beyond the end of the text are
-`IGNORED`.
+A sample has `block` input tokens, and as targets the same tokens shifted by one. Targets beyond the end of the text are `IGNORED`.
 
-Training with `order=windows` reads the text once per epoch. Window n starts at n x block + shift, where the shift is below `block` and a
-function of (seed, epoch). The tokens before the first window, and the rest that does not fill a window, are left out; they differ from
-epoch to epoch. With `order=random` a window starts at a random offset, a function of (seed, epoch, position), as in nanoGPT: an epoch is
-as long, and about 37 % of the text do not occur in it.
+With `order=windows` training reads the text once per epoch. Window n starts at n x block + shift; the shift, below `block`, is a function
+of (seed, epoch). The tokens before the first window and after the last one are left out; they differ from epoch to epoch. With
+`order=random` a window starts at an offset drawn from (seed, epoch, position), as in nanoGPT: about 37 % of the text do not occur in an
+epoch of the same length.
 
-Named sources are separate texts. A window never crosses from one into another, and windows are numbered over all sources. An epoch has
-every window once, unless phases of the schedule mix the sources in another proportion: then `mixture.py` selects the window of a
-position, and the shift is a function of (seed, pass through the source) instead of (seed, epoch), so that within a pass no token is
-predicted twice. With `order=random` that window determines the source, and the offset in it is drawn.
+Named sources are separate texts, whose windows are numbered together. An epoch has every window once, unless phases of the schedule mix
+the sources in another proportion: then `mixture.py` selects the window of a position. The shift is then a function of (seed, pass through
+the source), so that no token is predicted twice in a pass; with `order=random` the window determines only the source.
 
 Validation reads each text from its first token: each token but the first is a target exactly once, for any block.
 """

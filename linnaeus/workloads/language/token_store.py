@@ -1,9 +1,8 @@
 """Token stores: a tokenized text on disk, written once and memory-mapped by every process that trains on it.
 
 A store is a folder with `train.bin` and `val.bin` (little-endian uint16, uint32 for vocabularies above 65,536, no header: nanoGPT's
-layout) and `store.json` (tokenizer and its identity, hashes of the text files and of the arrays, versions, settings of the split). Its
-name is a hash of every input that determines the content, so another text or tokenizer gives another store. The folder is committed whole
-or not at all. A store whose content does not match is refused.
+layout) and `store.json` (tokenizer, hashes of the text files and of the arrays, versions, settings of the split). Its name is a hash of
+all inputs. It is committed whole or not at all, and refused if its content does not match.
 
 Several documents are split by document, and an end marker follows each. A single document is split by position, and its end validates.
 Each named source is split in this way by itself, and is contiguous in both arrays; store.json has its number of tokens.

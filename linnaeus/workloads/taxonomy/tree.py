@@ -1,8 +1,7 @@
-"""The tree of taxa as flat integer arrays.
+"""The tree of taxa as flat integer arrays. Every operation is a gather or a segment reduction, linear in the number of taxa.
 
-A taxon is identified by its lineage, since names repeat. `TaxonomyTree.from_lineages` builds the tree from rows of names. Every operation
-is a gather or a segment reduction, linear in the number of taxa. The classes of a rank are numbered in the order of their sorted lineages,
-so the descendants of a taxon at a finer rank have consecutive numbers. *Nodes* number the taxa of all ranks, coarse ranks first:
+A taxon is identified by its lineage, since names repeat. The classes of a rank are numbered in the order of their sorted lineages, so the
+descendants of a taxon at a finer rank have consecutive numbers. *Nodes* number the taxa of all ranks, coarse ranks first:
 node = offsets[rank] + class.
 
 A hole in a lineage is an unknown rank, such as the class of a fish. Its lineage id has an empty name there: `Chordata||Perciformes`. The

@@ -1,15 +1,15 @@
 """The best possible accuracy on biota, computed from the exact distributions and the form of each individual.
 
-p(species | form, metadata) follows from Bayes' rule. The prior is the frequency of the species, the same in training and validation.
-Species with another form have probability 0. A component that is missing or masked is left out of the likelihood: components are
-independent given the species, and a component is missing independently of the species. The posterior of a coarser rank is the sum
-over its species. There are two decision rules, each optimal for its own measure (Menon et al. 2013 for the second):
+p(species | form, metadata) follows from Bayes' rule; species with another form have probability 0. The prior is the frequency of the
+species. A missing or masked component is left out of the likelihood: components are independent given the species, and missing
+independently of it. The posterior of a coarser rank is the sum over its species. There are two decision rules, each optimal for its own
+measure (Menon et al. 2013 for the second):
 
     top1   predict the class of the largest posterior
     macro  predict the class of the largest posterior / prior, which maximises the mean recall of the classes
 
-The results are expectations: an individual counts for class c with weight p(c | its form and metadata). A ceiling therefore belongs to
-the forms and metadata of the configured validation individuals, averaged over the labels they could have.
+The results are expectations over the labels that the configured validation individuals could have: an individual counts for class c with
+weight p(c | its form and metadata).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from omegaconf import OmegaConf
 
 from linnaeus import files as file_operations
@@ -27,7 +28,7 @@ from linnaeus.checkpoint import loading, save_checkpoint
 from linnaeus.config.schema import Config, DataConfig
 from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
-from linnaeus.rundir import NON_UPDATE_KEYS, RunDirectory, config_difference, dump_yaml, load_yaml, run_path, update_hash
+from linnaeus.rundir import NON_UPDATE_KEYS, RunDirectory, config_difference, dump_yaml, run_path, update_hash
 from linnaeus.rundir.lock import RunLock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,7 +79,7 @@ def test_the_constructor_writes_nothing_and_start_writes_all_files() -> None:
     assert run.path == path and run.launch == 1
     record = json.loads((path / "run.json").read_text())
     assert record["data_fingerprint"] == "f00d" and record["run_id"] == run.run_id and record["packages"]["torch"]
-    assert load_yaml((path / "config.yaml").read_text()) == config()
+    assert yaml.safe_load((path / "config.yaml").read_text()) == config()
     launch = json.loads((path / "launches/1/launch.json").read_text())
     assert launch["overrides"] == ["optimizer.lr=1e-5"] and launch["pid"] == os.getpid() and "commit" in launch
     run.release()
@@ -91,8 +92,8 @@ def test_a_second_start_uses_the_same_directory_and_keeps_its_history() -> None:
     assert second.path == first.path and second.run_id == first.run_id
     assert (second.launch, second.is_new) == (2, False)
     assert second.changes == ['schedule.log: ["50steps"] -> ["9steps"]', "trainer.num_workers: 1 -> 4"]
-    assert load_yaml((first.path / "launches/1/config.yaml").read_text()) == config()
-    assert load_yaml((first.path / "config.yaml").read_text()) == again
+    assert yaml.safe_load((first.path / "launches/1/config.yaml").read_text()) == config()
+    assert yaml.safe_load((first.path / "config.yaml").read_text()) == again
 
 
 @pytest.mark.parametrize("key", ["seed", "optimizer__lr", "trainer__length", "schedule__partial"])
@@ -369,9 +370,9 @@ def test_pyyaml_and_hydra_read_the_same_values_from_config_yaml() -> None:
         "rest": {"none": None, "yes": True, "n": 3, "empty": {}, "list": []},
     }
     text = dump_yaml(tree)
-    assert load_yaml(text) == tree
+    assert yaml.safe_load(text) == tree
     assert OmegaConf.to_container(OmegaConf.create(text)) == tree
-    with_tuple = load_yaml(dump_yaml({"pair": (1, (2,))}))
+    with_tuple = yaml.safe_load(dump_yaml({"pair": (1, (2,))}))
     assert with_tuple == {"pair": [1, [2]]}
 
 

@@ -52,8 +52,7 @@ def save_checkpoint(
     `training_state` consists of dicts, lists, tuples, numbers, strings and tensors; `state` of JSON values with string keys. Retention
     ranks checkpoints by `state["score"]`. With `parents=False` the parent of `directory` must exist: a run directory that was deleted is
     not created again. Raise `TypeError` for a value that is not plain. On `OSError` nothing is committed, an older checkpoint of the step
-    still exists, and the temporary files are deleted if the disk allows it.
-    """
+    still exists, and the temporary files are deleted if the disk allows it."""
     import torch
 
     directory = Path(directory)
@@ -84,8 +83,7 @@ def save_checkpoint(
 def write_manifest(directory: Path, step: int, score: float | None, known: Mapping[str, FileEntry] | None = None) -> None:
     """Write the manifest: size and hash of every file of `directory`, and a hash of the manifest itself.
 
-    Files with an entry in `known` are not read again. Nothing is flushed to the disk.
-    """
+    Files with an entry in `known` are not read again. Nothing is flushed to the disk."""
     entries = dict(known or {})
     for file in sorted(directory.iterdir()):
         if file.name != MANIFEST and file.name not in entries:

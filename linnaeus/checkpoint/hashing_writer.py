@@ -26,8 +26,7 @@ class HashingWriter:
     """A new file, written by `torch.save` or with bytes. `entry` is valid after it is closed.
 
     The first `OSError` is stored and raised at the end of the `with` block, and later writes are ignored: torch's zip writer calls
-    `write` from C++, where an exception is not safe. Nothing is flushed to the disk; `commit_directory` does that.
-    """
+    `write` from C++, where an exception is not safe. Nothing is flushed to the disk; `commit_directory` does that."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

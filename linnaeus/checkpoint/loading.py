@@ -57,8 +57,7 @@ def load_checkpoint(path: Path | str, *, verified: bool = False) -> LoadedCheckp
     """Verify and memory-map a checkpoint.
 
     With `verified=True`, after another process has checked the hashes, check only the sizes. Raise `CheckpointDamaged` if a file is
-    missing, altered or not plain data, `CheckpointNewer` for a newer format, and `OSError` if the disk cannot be read at present.
-    """
+    missing, altered or not plain data, `CheckpointNewer` for a newer format, and `OSError` if the disk cannot be read at present."""
     path = Path(path)
     manifest = check_sizes(path) if verified else verify(path)
     averages = _read_weights(path, EMA) if EMA in manifest["files"] else None
@@ -69,8 +68,7 @@ def load_checkpoint(path: Path | str, *, verified: bool = False) -> LoadedCheckp
 def verify(path: Path | str) -> dict[str, Any]:
     """Return the manifest after checking the size and hash of every file. Raise the errors of `load_checkpoint`.
 
-    Four threads hash in parallel: hashing is most of the time of a resume.
-    """
+    Four threads hash in parallel: hashing is most of the time of a resume."""
     path = Path(path)
     manifest = check_sizes(path)
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
@@ -145,8 +143,7 @@ def _reading(path: Path, name: str, kind: str = "a file") -> Iterator[None]:
     """Convert the exceptions of a block that reads the file `name` of the checkpoint `path`.
 
     Raise `CheckpointDamaged` if the file is missing or its content is not of this kind, and `OSError` that names the file if the system
-    cannot read it at present: loaders raise several types of exceptions in each case.
-    """
+    cannot read it at present: loaders raise several types of exceptions in each case."""
     try:
         yield
     except Exception as error:
@@ -182,8 +179,7 @@ def _read_weights(path: Path, name: str) -> dict[str, Tensor]:
 def _read_training(path: Path) -> dict[str, Any]:
     """Memory-map training_state.pt, so that each tensor is read once, when it is copied.
 
-    `weights_only=True` is passed explicitly: an environment variable can change torch's default, but not an argument.
-    """
+    `weights_only=True` is passed explicitly: an environment variable can change torch's default, but not an argument."""
     import torch
 
     with _reading(path, TRAINING, "plain data"):

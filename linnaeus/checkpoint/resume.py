@@ -40,8 +40,7 @@ class ResumePoint:
 def list_checkpoints(directory: Path | str) -> list[tuple[int, Path]]:
     """Return (step, path) of every committed checkpoint, oldest first; `step-N.replaced` comes before `step-N`.
 
-    Raise `OSError` if the disk cannot be read at present.
-    """
+    Raise `OSError` if the disk cannot be read at present."""
     directory = Path(directory)
     entries = directory.iterdir() if is_directory(directory) else ()
     found = [(int(match[1]), not match[2], path) for path in entries if (match := _STEP.fullmatch(path.name)) and is_directory(path)]
@@ -58,8 +57,7 @@ def auto_resume_helper(directory: Path | str, *, is_master: bool = True, broadca
 
     Every process rank calls this; `broadcast_object(value)` returns the value of rank 0 on all ranks. Raise `ConfigError` if none verifies
     and one is of a newer format, because such a run must not start again at step 0. Raise `Unreadable` if the disk cannot be read at
-    present; a rank other than 0 may raise it alone.
-    """
+    present; a rank other than 0 may raise it alone."""
     return _on_all_ranks(lambda: _newest_valid(list_checkpoints(directory)), is_master, broadcast_object)
 
 
@@ -77,8 +75,7 @@ def find_resume_point(
     `checkpoints/`): that checkpoint, the first time. Once the run has written newer checkpoints itself, the same command resumes from
     those, even if the named checkpoint was deleted meanwhile. A checkpoint of the run itself is a rollback (see the rollback note below).
 
-    With `read_only=True`, or a `directory` of "" (not decided yet), write nothing.
-    """
+    With `read_only=True`, or a `directory` of "" (not decided yet), write nothing."""
     if choice == "never":
         return ResumePoint(None)
     own = Path(directory) if str(directory) else None
@@ -93,8 +90,7 @@ def find_resume_point(
 def contains_checkpoint(path: Path, own: Path | None = None) -> bool:
     """Return True if `run.resume=path` names something to resume from; nothing is loaded. `own`: the checkpoints of this run, if known.
 
-    Raise `OSError` if the disk cannot be read at present.
-    """
+    Raise `OSError` if the disk cannot be read at present."""
     if exists(path / MANIFEST) or (is_directory(path) and _STEP.fullmatch(path.name)):
         return True
     if checkpoints_under(path):
@@ -195,8 +191,7 @@ NOTE = "went-back.json"
 def _written_since_rollback(to: Path, found: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
     """Return the checkpoints of `found` that were written after a rollback to the checkpoint `to`. Return [] if there is no such note.
 
-    Raise `OSError` if the note cannot be read at present: without it the run would be rolled back again.
-    """
+    Raise `OSError` if the note cannot be read at present: without it the run would be rolled back again."""
     note: dict[str, Any] = read_json(to.parent / NOTE) or {}
     if note.get("to") != to.name or not {"step", "left"} <= note.keys():
         return []

@@ -23,8 +23,7 @@ ASIDE = ".aside"
 def choose_kept(scores: Mapping[int, float | None], keep_last: int, keep_best: int, best_mode: str = "max") -> set[int]:
     """Return the steps to keep. `scores`: the score of each intact checkpoint by step, None if it was not validated.
 
-    Of equal scores the newer one is better. A score of NaN is not ranked.
-    """
+    Of equal scores the newer one is better. A score of NaN is not ranked."""
     sign = 1 if best_mode == "max" else -1
     ranked = [(sign * score, step) for step, score in scores.items() if score is not None and not math.isnan(score)]
     return set(sorted(scores)[-keep_last:]) | {step for _, step in sorted(ranked, reverse=True)[:keep_best]}
@@ -53,8 +52,7 @@ def prune(directory: Path, committed: int, keep_last: int, keep_best: int, best_
     """Delete the checkpoints that are not kept, after step `committed` is on the disk. Return the names of the deleted ones.
 
     Checkpoints that are not intact (sizes differ) do not count as kept ones. One that cannot be deleted is logged and retried the next
-    time. Raise `OSError` and delete nothing if the disk cannot be read, `CheckpointDamaged` if step `committed` is not intact.
-    """
+    time. Raise `OSError` and delete nothing if the disk cannot be read, `CheckpointDamaged` if step `committed` is not intact."""
     assert keep_last >= 1, "the newest checkpoint is always kept"
     found = [(step, path) for step, path in list_checkpoints(directory) if step <= committed]
     scores = {step: manifest["score"] for step, path in found if (manifest := intact_manifest(path)) is not None}

@@ -48,8 +48,7 @@ class HostSnapshot:
 
         Two names of one tensor become two names of one copy; dense strides are kept. `deferred` is a dict, list or tuple inside `value`:
         large CPU tensors that occur only in it are copied by `finish`, and their memory must not change before that. Raise `MemoryError` or
-        `OSError` if there is no memory.
-        """
+        `OSError` if there is no memory."""
         import torch
         from torch.utils import _pytree as pytree
 
@@ -70,8 +69,7 @@ class HostSnapshot:
     def finish(self) -> None:
         """Copy what `copy` has deferred, or wait for the thread that copies it.
 
-        Only one thread copies: a pool must not be started while the interpreter exits, and training uses the other cores.
-        """
+        Only one thread copies: a pool must not be started while the interpreter exits, and training uses the other cores."""
         import numpy as np
 
         with self._finishing:

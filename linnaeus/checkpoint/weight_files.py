@@ -30,8 +30,7 @@ def convert_ddp_state(state: Mapping[str, Value]) -> dict[str, Value]:
     """Return the state dict of a wrapped model under the names of the model itself.
 
     Remove all leading wrapper prefixes (`module._orig_mod.head` -> `head`), but none in the middle of a name. A model must therefore not
-    have a top-level submodule called `module`. Raise `ValueError` if two names become equal.
-    """
+    have a top-level submodule called `module`. Raise `ValueError` if two names become equal."""
     converted: dict[str, Value] = {}
     for name, value in state.items():
         plain = name
@@ -70,8 +69,7 @@ def write_weights(path: Path, state: Mapping[str, Tensor]) -> FileEntry:
 
     The safetensors format: 8 bytes with the length of the header, a JSON header padded to a multiple of 8 bytes, then the values. Types
     of 8 bytes are first, so that every value is aligned. The library is not used because it makes a second copy of the model in memory
-    and does not raise `OSError`. Raise `TypeError` for a dtype that the format does not support.
-    """
+    and does not raise `OSError`. Raise `TypeError` for a dtype that the format does not support."""
     kept, aliases = split_tied(convert_ddp_state(state))
     order = sorted(kept, key=lambda name: (-kept[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "aliases": json.dumps(aliases, sort_keys=True)}}

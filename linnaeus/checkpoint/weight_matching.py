@@ -60,8 +60,7 @@ def match_weights(weights: InitialWeights, model: nn.Module, allow: Sequence[str
     """Compare `weights` with the unwrapped `model`, without the names under `skip`. Change neither.
 
     Raise `ConfigError` for a weight that is missing, unexpected or mismatched and not under a name of `allow`, for an entry of `allow`
-    or `skip` that matches no weight, and for weights that are not finite.
-    """
+    or `skip` that matches no weight, and for weights that are not finite."""
     everything = model.state_dict()
     _check_prefixes("run.init_allow", allow, [*everything, *weights.state])
     _check_prefixes("run.init_skip", skip, list(everything))

@@ -21,6 +21,7 @@ from linnaeus.checkpoint.loading import CheckpointDamaged, check_sizes, intact_m
 from linnaeus.checkpoint.resume import list_checkpoints
 from linnaeus.checkpoint.retention import clean_directory, prune
 from linnaeus.checkpoint.snapshot import HostSnapshot
+from linnaeus.errors import system_reason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,8 +48,7 @@ class CheckpointWriter:
 
     `failure`: one line if the newest save could not be written, else None. `committed`: step of the newest checkpoint that this process
     has committed, -1 before the first. `copying`: True from a save with deferred state until `wait_until_copied`. The constructor cleans
-    `directory` after a crash: acquire the run's lock before, and find the resume point afterwards.
-    """
+    `directory` after a crash: acquire the run's lock before, and find the resume point afterwards."""
 
     def __init__(self, directory: Path | str, keep_last: int, keep_best: int, best_mode: str = "max") -> None:
         self.directory = Path(directory)
@@ -77,8 +77,7 @@ class CheckpointWriter:
 
         On return everything may change except `deferred`, a dict inside `training_state`: call `wait_until_copied` before its tensors
         change. The thread calls `before_write` first; if that raises `OSError`, the checkpoint is not written. Wait first for a checkpoint
-        that is still being written. Raise `TypeError` for a value that is not plain.
-        """
+        that is still being written. Raise `TypeError` for a value that is not plain."""
         start = time.monotonic()
         self.wait()
         if time.monotonic() - start > SLOW_WAIT:
@@ -140,11 +139,11 @@ class CheckpointWriter:
             log.error("step %d is saved, but older checkpoints could not be checked for deletion (%s)", step, error)
 
     def _fail(self, step: int, error: OSError | CheckpointDamaged) -> None:
-        self.failure = f"step {step}: {_describe(error)}"
+        self.failure = f"step {step}: {system_reason(error)}"
         remedy = REMEDIES.get(getattr(error, "errno", 0) or 0, "check the disk")
         log.error(
             "the checkpoint of step %d could NOT be written: %s. %s; training continues and the next save tries again: %s",
-            *(step, _describe(error), self._newest_intact(), remedy),
+            *(step, system_reason(error), self._newest_intact(), remedy),
         )
 
     def _newest_intact(self) -> str:
@@ -156,9 +155,3 @@ class CheckpointWriter:
         except OSError:
             pass
         return "There is NO checkpoint to resume from"
-
-
-def _describe(error: OSError | CheckpointDamaged) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
-    return str(error)

@@ -45,8 +45,7 @@ class Watchdog:
 
     The loop sets these: activity, what this process does; step, its `global_step`; heartbeats, a count that grows while it makes
     progress; long_timeout, True while `trainer.startup_timeout` applies: the first update compiles, allocates and fills caches, and at the
-    end rank 0 alone writes the report. The collectives always have the longer limit.
-    """
+    end rank 0 alone writes the report. The collectives always have the longer limit."""
 
     def __init__(self, context: DistributedContext, timeout: float, startup_timeout: float) -> None:
         """`timeout` and `startup_timeout` are in seconds."""

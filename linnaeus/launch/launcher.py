@@ -24,8 +24,7 @@ class Job:
     """One run: `python main.py [--config-dir config_dir] overrides...`, or `python -m linnaeus ...` of an installed package.
 
     `overrides` are settings as on a command line, without those of `launch` and `sweep`. `directory` is the run directory that they
-    lead to. stdout and stderr are appended to `log`, whose folder exists; with `log=None` they go to the console.
-    """
+    lead to. stdout and stderr are appended to `log`, whose folder exists; with `log=None` they go to the console."""
 
     overrides: list[str]
     directory: Path

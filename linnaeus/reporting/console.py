@@ -74,8 +74,7 @@ class _LogFileHandler(logging.Handler):
 def setup_logging(is_master: bool = True, style: str = "auto") -> logging.Logger:
     """Replace the handlers of the logger `linnaeus` and return it: stdout and train.log on rank 0, errors to stderr on other ranks.
 
-    `style` is `logger.console`; `quiet` prints warnings only and still writes every line to train.log, once `attach_log_file` is called.
-    """
+    `style` is `logger.console`; `quiet` prints warnings only and still writes every line to train.log, once `attach_log_file` is called."""
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)
         handler.close()
@@ -102,8 +101,7 @@ def attach_log_file(path: Path | str) -> None:
 class ProgressDisplay:
     """The live bar of a run, on a terminal with `style` auto or rich, while the block of `with` runs.
 
-    `update` may be called at every step: it takes 0.2 us where nothing is drawn, and reads a clock between refreshes otherwise.
-    """
+    `update` may be called at every step: it takes 0.2 us where nothing is drawn, and reads a clock between refreshes otherwise."""
 
     def __init__(self, total_steps: int, style: str = "auto", is_master: bool = True) -> None:
         self.total_steps = total_steps

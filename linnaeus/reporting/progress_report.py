@@ -28,8 +28,7 @@ class ReportData:
     `validation`: the newest result of each pass (`val/loss`); `validated` is the step of the last pass, -1 before the first one.
     `more`: rows of the curriculum, of growth and of the workload.
     `clocks`: the `time/...` (means and sums of this launch; wall_seconds of all launches), `recent/...` (over the last reports) and
-    `memory/...` that are available.
-    """
+    `memory/...` that are available."""
 
     step: int
     total_steps: int

@@ -2,6 +2,6 @@
 
 from linnaeus.rundir.directory import RunDirectory
 from linnaeus.rundir.identity import NON_UPDATE_KEYS, Difference, config_difference, run_path, update_hash
-from linnaeus.rundir.saved_config import dump_yaml, load_yaml
+from linnaeus.rundir.saved_config import dump_yaml
 
-__all__ = ["NON_UPDATE_KEYS", "Difference", "RunDirectory", "config_difference", "dump_yaml", "load_yaml", "run_path", "update_hash"]
+__all__ = ["NON_UPDATE_KEYS", "Difference", "RunDirectory", "config_difference", "dump_yaml", "run_path", "update_hash"]

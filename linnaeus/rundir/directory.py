@@ -43,8 +43,7 @@ class RunDirectory:
     its run.json (both empty in a new directory); `notes`, further lines for the log.
 
     `config_dir` is a directory of configuration groups in addition to `conf/`. It contains defaults of keys that an earlier version did not
-    save.
-    """
+    save."""
 
     def __init__(
         self,

@@ -26,8 +26,7 @@ def missing_files(path: Path, config: Mapping[str, Any]) -> list[str]:
     """Return the names of the missing files of a finished run: the checkpoint of its last step, validation results, the report.
 
     All of them are made from a checkpoint, so return [] if every checkpoint was deleted. Raise `ConfigError` if the disk cannot be read at
-    present.
-    """
+    present."""
     summary, checkpoints = read_summary(path), path / "checkpoints"
     if not list_checkpoints(checkpoints):
         return []

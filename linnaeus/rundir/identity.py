@@ -57,8 +57,7 @@ class Difference(NamedTuple):
     def refused(self, allowed: Iterable[str]) -> tuple[list[str], list[str]]:
         """Return (lines, names for `run.allow`) of the altering keys that are not in `allowed`.
 
-        If another choice of a group changes the keys of the group, only the group is named.
-        """
+        If another choice of a group changes the keys of the group, only the group is named."""
         keys = [key for key in self.altering if not covers(allowed, key)]
         groups = [key.removesuffix(".name") for key in keys if key.count(".") == 1 and key.endswith(".name")]
         single = [key for key in keys if not covers(groups, key)]

@@ -20,7 +20,7 @@ from linnaeus.config.precedence import as_hydra_takes, empty_given_whole, is_ent
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.rundir.identity import config_difference, run_path
-from linnaeus.rundir.saved_config import fill_defaults, load_yaml
+from linnaeus.rundir.saved_config import fill_defaults
 
 log = logging.getLogger("linnaeus")
 
@@ -64,7 +64,7 @@ def read_saved(file: Path) -> Tree:
     import yaml
 
     try:
-        tree = load_yaml(file.read_text())
+        tree = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"run.from: {file} cannot be read ({one_line(error)}); use the config.yaml of a run") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("run"), dict) or not isinstance(tree.get("workload"), dict):
@@ -90,8 +90,7 @@ def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str 
     """Return the configuration of `run.from=given` with further overrides, as plain mappings.
 
     Raise `ConfigError` for a file that cannot be used, for an override that is not a single known key, and if the new run directory is
-    that of the repeated run.
-    """
+    that of the repeated run."""
     file = find_saved(given)
     tree, names = fill_defaults(read_saved(file), config_dir)
     try:

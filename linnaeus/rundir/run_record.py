@@ -78,8 +78,7 @@ def read_record(run: Path) -> tuple[dict[str, Any], str]:
     """Return (run.json of a run directory, a message for the log or "").
 
     If run.json is damaged or missing, return the newest launches/<n>/launch.json, which contains the same values; {} if that is missing
-    too. Raise `ConfigError` if run.json is damaged and there is no launch.json.
-    """
+    too. Raise `ConfigError` if run.json is damaged and there is no launch.json."""
     file = run / RECORD
     record = read_json(file)
     if record is not None:

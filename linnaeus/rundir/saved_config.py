@@ -38,19 +38,12 @@ def dump_yaml(config: Mapping[str, Any]) -> str:
     return yaml.dump(plain(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=140)
 
 
-def load_yaml(text: str) -> Any:
-    """Return the values in a YAML text."""
-    import yaml
-
-    return yaml.safe_load(text)
-
-
 def read_config(file: Path) -> Tree:
     """Return the configuration in config.yaml of a run directory. Raise `ConfigError` if it is damaged."""
     import yaml
 
     try:
-        content = load_yaml(file.read_bytes().decode())
+        content = yaml.safe_load(file.read_bytes().decode())
     except (UnicodeDecodeError, yaml.YAMLError):
         content = None
     if not isinstance(content, dict) or not isinstance(content.get("run"), dict):
@@ -75,8 +68,7 @@ def _looks_numeric(value: str) -> bool:
 def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None) -> tuple[Tree, list[str]]:
     """Return a copy of a saved configuration with defaults for the keys that it lacks, and the names of these keys.
 
-    A key stays missing if its default is unknown: its group is in a directory that is not given, or its workload no longer exists.
-    """
+    A key stays missing if its default is unknown: its group is in a directory that is not given, or its workload no longer exists."""
     from linnaeus.config.load import variants_of
 
     found = copy.deepcopy(dict(tree))
@@ -161,5 +153,7 @@ def _defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tre
 
 def _group_name(file: Path) -> str:
     """Return the `name` in the file of a group."""
-    content = load_yaml(file.read_text())
+    import yaml
+
+    content = yaml.safe_load(file.read_text())
     return content.get("name", file.stem) if isinstance(content, dict) else file.stem

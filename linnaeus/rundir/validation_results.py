@@ -65,8 +65,7 @@ class ValidationResults:
     def discard_after(self, step: int) -> None:
         """Delete the results after `step`, the checkpoint that the run resumes from: their updates are repeated.
 
-        One that cannot be deleted is logged and stays. It is used only if the repeated updates give the same weights.
-        """
+        One that cannot be deleted is logged and stays. It is used only if the repeated updates give the same weights."""
         remove_stale(self.directory)  # temporary files of a killed process
         for folder in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
             match = _STEP.fullmatch(folder.name)

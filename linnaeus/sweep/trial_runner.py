@@ -16,7 +16,8 @@ from types import FrameType
 from typing import NamedTuple
 
 from linnaeus.config.schema import SweepConfig
-from linnaeus.errors import ConfigError
+from linnaeus.distributed.signals import SAME_REQUEST, STOP_SIGNALS
+from linnaeus.errors import ConfigError, system_reason
 from linnaeus.launch import Handle, Job, Launcher
 from linnaeus.launch.launcher import POLL_SECONDS
 from linnaeus.sweep.trial import Trial, short_value
@@ -24,9 +25,6 @@ from linnaeus.sweep.trial_results import FAILED, INTERRUPTED, RUNNING, WAITING, 
 from linnaeus.sweep.trial_source import TrialSource
 
 log = logging.getLogger("linnaeus")
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-SAME_REQUEST = 2.0  # seconds: one request may arrive as several signals
 
 
 class StopRequests:
@@ -113,7 +111,7 @@ class TrialRunner:
         except OSError as error:
             self.is_recorded = False
             if was_recorded:
-                log.warning("%s cannot be written: %s; trying again, the trials continue", self.directory, _reason(error))
+                log.warning("%s cannot be written: %s; trying again, the trials continue", self.directory, system_reason(error))
 
     def _start_next(self) -> bool:
         """Start the next trial, or read its result if it has ended before. Return False if none can start now."""
@@ -136,7 +134,7 @@ class TrialRunner:
         except ConfigError as error:
             self._stop(error)
         except OSError as error:
-            self._stop(ConfigError(f"the next trial cannot be read: {_reason(error)}"))
+            self._stop(ConfigError(f"the next trial cannot be read: {system_reason(error)}"))
         return False
 
     def _start(self, trial: Trial) -> None:
@@ -146,7 +144,7 @@ class TrialRunner:
             start = path.stat().st_size
             handle = self.launcher.start(Job(trial.overrides, trial.directory, trial.config_dir, path))
         except OSError as error:
-            result = TrialResult(FAILED, error=f"cannot start: {_reason(error)}")
+            result = TrialResult(FAILED, error=f"cannot start: {system_reason(error)}")
             self._log(trial, f"failed: {result.error}")
         else:
             self._running.append(RunningTrial(trial, handle, time.monotonic(), path, start))
@@ -167,7 +165,7 @@ class TrialRunner:
                 self._stop(error)
                 result = TrialResult(FAILED, error=str(error))
             except OSError as error:  # the next start may be able to read it
-                result = TrialResult(FAILED, error=f"its results cannot be read: {_reason(error)}")
+                result = TrialResult(FAILED, error=f"its results cannot be read: {system_reason(error)}")
             self.source.results[trial.number] = result
             details = f": {result.error}; {running.log}" if result.error else ""
             if result.status == INTERRUPTED and result.step is not None:
@@ -186,9 +184,3 @@ class TrialRunner:
         """Stop the sweep like a stop request; `run` raises the first error at the end."""
         self._error = self._error or error
         self._requests.count = max(self._requests.count, 1)
-
-
-def _reason(error: OSError) -> str:
-    """Return the text of a system error, with its file."""
-    file = f" ({error.filename})" if error.filename else ""
-    return f"{error.strerror or error}{file}"

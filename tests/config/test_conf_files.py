@@ -9,7 +9,7 @@ import yaml
 from linnaeus.config import CONF, Config, compose, typed_config
 from linnaeus.config.help import describe
 from linnaeus.config.schema import DebugConfig
-from linnaeus.rundir import dump_yaml, load_yaml
+from linnaeus.rundir import dump_yaml
 from linnaeus.workloads.language.config import SCHEMAS as LANGUAGE
 from tests.config.yaml_comments import commented, files
 
@@ -68,7 +68,7 @@ def test_the_program_comes_first_and_the_experiment_last():
 )
 def test_the_saved_configuration_is_the_same_one_again(overrides):
     config = compose([*overrides, "optimizer.param_groups=[{filter:{name:'re:.*bias'},lr_scale:1e-3}]", "weighting.weights={species:2}"])
-    again = typed_config(load_yaml(dump_yaml(dataclasses.asdict(config))))
+    again = typed_config(yaml.safe_load(dump_yaml(dataclasses.asdict(config))))
     assert again == config
     assert list(describe(again)) == list(describe(config)), "types too: 1.0 is not 1"
 

@@ -11,7 +11,7 @@ import yaml
 from linnaeus.config.help import help_text
 from linnaeus.config.load import compose_tree
 from linnaeus.errors import ConfigError
-from linnaeus.rundir import RunDirectory, dump_yaml, load_yaml, run_path
+from linnaeus.rundir import RunDirectory, dump_yaml, run_path
 from linnaeus.rundir.repeat import run_config as compose
 from linnaeus.rundir.repeat import split_from
 from linnaeus.rundir.saved_config import fill_defaults
@@ -51,7 +51,7 @@ def test_a_repeated_run_has_the_same_bits(named: str, original: Path) -> None:
     assert again.parent == original.parent and again != original
     assert (again / "metrics.jsonl").read_bytes() == (original / "metrics.jsonl").read_bytes()
     assert runs.differences(again, original) == []
-    assert load_yaml((again / "config.yaml").read_text())["trainer"]["num_workers"] == 2
+    assert yaml.safe_load((again / "config.yaml").read_text())["trainer"]["num_workers"] == 2
 
 
 def test_another_seed_is_another_run(original: Path) -> None:

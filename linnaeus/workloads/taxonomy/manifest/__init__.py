@@ -10,8 +10,7 @@ manifest_source                all of it as one `Source`
 quarantine                     the record of photographs that cannot be decoded
 """
 
-from linnaeus.workloads.taxonomy.manifest.image_files import ManifestImages
 from linnaeus.workloads.taxonomy.manifest.manifest_source import build_source
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 
-__all__ = ["ManifestImages", "Quarantine", "build_source"]
+__all__ = ["Quarantine", "build_source"]

@@ -16,6 +16,8 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from linnaeus.errors import one_line
+
 if TYPE_CHECKING:
     from PIL.Image import Image, Transpose
 
@@ -75,9 +77,8 @@ def _decoding_errors() -> Iterator[None]:
     try:
         yield
     except _DECODER_ERRORS as error:
-        reason = (str(error).splitlines() or [""])[0][:200] or type(error).__name__
         unknown = type(error).__name__ == "UnidentifiedImageError"
-        raise NotAnImage("not an image that Pillow reads" if unknown else reason) from error
+        raise NotAnImage("not an image that Pillow reads" if unknown else one_line(error)) from error
 
 
 def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, one_line
 from linnaeus.workloads.taxonomy.config import TimmConfig
 from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
@@ -106,7 +106,7 @@ def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
         raise ConfigError(f"model.drop_path={config.drop_path}: {config.backbone} does not have stochastic depth; set it to 0") from error
     except (OSError, RuntimeError, AssertionError) as error:
         reason = "the pretrained weights cannot be loaded; set model.pretrained=false" if config.pretrained else "timm cannot build it"
-        raise ConfigError(f"model.backbone: {config.backbone}: {reason} ({_first_line(error)})") from error
+        raise ConfigError(f"model.backbone: {config.backbone}: {reason} ({one_line(error)})") from error
 
 
 def _check_forward(backbone: nn.Module, name: str, image_size: int) -> None:
@@ -119,10 +119,6 @@ def _check_forward(backbone: nn.Module, name: str, image_size: int) -> None:
     except NotImplementedError:  # an operation without a meta kernel: nothing can be checked
         return
     except (RuntimeError, AssertionError, ValueError) as error:
-        raise ConfigError(f"model.backbone: {name} cannot read images of data.image_size={image_size} ({_first_line(error)})") from error
+        raise ConfigError(f"model.backbone: {name} cannot read images of data.image_size={image_size} ({one_line(error)})") from error
     for parameter, tried in zip(backbone.parameters(), twin.parameters(), strict=True):
         parameter.requires_grad_(tried.grad is not None)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

@@ -4,8 +4,6 @@ Rank 0 searches and all ranks load its choice. Damaged checkpoints and those of 
 cannot be read at present is not damaged: the read is retried, then the run is refused (`files.read_or_refuse`).
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

@@ -5,8 +5,6 @@ abandoned by a rollback) are renamed to `step-N.aside`, so that no resume finds 
 checkpoint of the same or a later step.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping

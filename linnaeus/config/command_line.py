@@ -1,7 +1,5 @@
 """The command line of `python main.py`, checked before it reaches Hydra, which silently takes the last of two overrides of one key."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Checks of the classes and functions that a package outside the program defines. Each mistake is one line that names class and member."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import functools

@@ -1,7 +1,5 @@
 """Errors as one line on stderr, with the exit status: of this program, Hydra, OmegaConf and the YAML reader."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import difflib

@@ -4,8 +4,6 @@ Each workload states the direction of its own metrics in `DIRECTIONS` of its `co
 plugin states it when it registers a metric. An unknown metric is an error: a guess would keep the worst checkpoint.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Fields have no defaults: the values are in `conf/`. A workload brings the classe
 `head`, `loss`, `augment`, `validation`); every class of `data` extends `DataConfig`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

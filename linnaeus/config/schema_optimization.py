@@ -1,7 +1,5 @@
 """The configuration classes of the groups `optimizer`, `lr_scheduler`, `weighting` and `growth`. See `schema`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

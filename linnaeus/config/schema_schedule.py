@@ -1,7 +1,5 @@
 """The classes of `schedule`: what happens when. See `schema`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from linnaeus.config.setting import Durations, setting

@@ -1,7 +1,5 @@
 """One configuration for all ranks: rank 0 composes it, the others receive it, and every rank checks its hash."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

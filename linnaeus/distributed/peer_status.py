@@ -4,8 +4,6 @@ Every process writes its status once a second: identity, activity, `global_step`
 statuses of all ranks, the others read rank 0's.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Operating-system processes: identity, liveness, running time, and ending with the parent."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

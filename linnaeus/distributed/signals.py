@@ -4,8 +4,6 @@ A signal handler only records the request. At the next step end all ranks agree 
 status 75. Before training there is nothing to save, and the process exits at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -4,8 +4,6 @@ In training the flags are part of the message with the label counts, which every
 run different numbers of batches, each round of batches has its own reduction. It is read one round later, so no rank waits for it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

@@ -11,8 +11,6 @@ The other thread detects a store that does not answer. Time in which this proces
 in which the launcher, which holds the store, is suspended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Launchers start runs: one process each, one torchrun each, or one SLURM job each (group `launch`)."""
 
-from __future__ import annotations
-
 from linnaeus.config.schema import LaunchConfig, SlurmConfig, TorchrunConfig
 from linnaeus.launch.launcher import Handle, Job, Launcher
 from linnaeus.launch.process import ProcessLauncher

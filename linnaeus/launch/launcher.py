@@ -3,8 +3,6 @@
 `linnaeus.sweep` decides which runs start and when. A launcher has no state about sweeps, and its jobs do not affect each other.
 """
 
-from __future__ import annotations
-
 import signal
 from dataclasses import dataclass
 from pathlib import Path

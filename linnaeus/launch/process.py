@@ -4,8 +4,6 @@ Each run has its own session, so Ctrl-C in the terminal reaches only the parent,
 machine get separate GPUs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

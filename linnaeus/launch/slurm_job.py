@@ -10,8 +10,6 @@
 Every start runs `main.py` in the same run directory, which resumes from its newest checkpoint. A requeued job keeps its number.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

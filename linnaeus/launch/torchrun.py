@@ -4,8 +4,6 @@ torchrun itself returns 1 and prints a page of text for every end but 0. The par
 and a mistake in the command (2) from a failure, and the last line of the log should be the run's own.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Sequence

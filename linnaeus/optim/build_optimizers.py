@@ -1,7 +1,5 @@
 """Build the optimizers of a configuration: AdamW, SGD, or Muon for hidden matrices with AdamW for all other parameters."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace

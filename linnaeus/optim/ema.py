@@ -5,8 +5,6 @@ counted on the device because a skipped update is detected there. One fused kern
 learning rate -w moves the average e to e + w (p - e), and skips if `found_inf` is 1, in one pass without a copy.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any

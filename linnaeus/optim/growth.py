@@ -9,8 +9,6 @@ selects the entries, equally on every rank: those with the largest all-reduced g
 al. 2020, "Rigging the Lottery"), or the next ones in a random order of the matrix. A newly connected weight starts at 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Selection of the entries of a matrix to connect, and masks packed as bits. All on the device, without waiting for it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

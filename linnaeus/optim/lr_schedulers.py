@@ -5,8 +5,6 @@ at step W and reaches its end one step after the last update, so the last update
 multiply all of it, including the warm-up. Only `plateau` has a state: its accumulated factor, the best result and its patience.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping

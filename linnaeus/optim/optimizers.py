@@ -7,8 +7,6 @@ device; if it is 1 they do not change parameters or moments. They divide the gra
 and the clipping in one pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any

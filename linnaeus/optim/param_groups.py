@@ -8,8 +8,6 @@ decay: parameters with fewer than two dimensions or named in `model.no_decay`. T
 set a weight decay.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

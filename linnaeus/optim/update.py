@@ -7,8 +7,6 @@ A non-finite gradient is detected, and the update skipped, on the device; the ho
 DDP's all-reduce the gradient and its norm are equal on all ranks, so all ranks skip the same updates.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any

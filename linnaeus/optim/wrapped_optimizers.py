@@ -6,8 +6,6 @@ resume. The host reads `found_inf`, because a state of unknown structure cannot 
 sync per update.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

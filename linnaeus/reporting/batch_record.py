@@ -5,8 +5,6 @@ Two runs on the same data have the same rows: the hash covers order, augmentatio
 process. Hashing reads every byte of a batch on the host, which is slow.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

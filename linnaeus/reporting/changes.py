@@ -5,8 +5,6 @@ table is printed at that start and saved as launches/<n>/moved.txt. It compares 
 configuration.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

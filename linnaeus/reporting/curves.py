@@ -4,8 +4,6 @@ A chart carries its points in the attribute `data-series`, from which the script
 scripts it is a plain picture.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -7,8 +7,6 @@ Reports are printed at 0 %, at the interval `--every` (a value of `schedule.repo
 for 100 iterations or more. Time is simulated: 0.1 s per iteration, a slower first one, and a validation every 25 %.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

@@ -1,7 +1,5 @@
 """Text for people: durations, rates, memory, values, and the lines of a progress report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -3,8 +3,6 @@
 Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; the tables use nothing else of the workload.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from html import escape

@@ -1,7 +1,5 @@
 """The style sheet of report.html, the script that shows the values under the pointer, and the document around both. It makes no request."""
 
-from __future__ import annotations
-
 from html import escape
 
 # The browser enforces this policy: the page loads nothing from anywhere, whatever a section of a workload contains.

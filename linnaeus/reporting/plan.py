@@ -1,7 +1,5 @@
 """The plan of a run: its schedule as text, printed by `plan=true` and at every start, and saved as schedule.txt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from linnaeus.durations import first_step_at

@@ -6,8 +6,6 @@ their rows are in timings.jsonl. A value that is not available has no part. To a
 `SECTIONS` and to the choices of `logger.report_sections`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

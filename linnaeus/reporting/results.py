@@ -6,8 +6,6 @@ writes the page again, also for a run that was interrupted or is in progress. A 
 The page makes no request, so it can be sent by mail.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

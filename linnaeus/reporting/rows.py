@@ -6,8 +6,6 @@ metric) is null, infinities are 1e999, which every JSON reader parses as infinit
 and `sync` tries again. Resuming cuts the file back to the rows that the checkpoint counted; the run writes the same rows again.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -8,8 +8,6 @@ The report of a step precedes its validation passes, except the last one of the 
 report is pending, like the passes. The checkpoint saved before the passes contains its training metrics, which cannot be measured again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

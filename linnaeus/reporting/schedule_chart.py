@@ -4,8 +4,6 @@ From the top: epochs, learning rate, phases of a curriculum, probabilities, a ro
 Dotted lines mark 25, 50 and 75 % of the run, a red one the step at which `early_stop.max_steps` ends it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """TensorBoard event files: the same rows under the same names, numbers only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

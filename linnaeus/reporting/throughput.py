@@ -8,8 +8,6 @@ sheets often include structured sparsity, which doubles them. Without a figure (
 is reported unless `logger.peak_tflops` is set. A power limit below the maker's gives a lower MFU.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections import deque

@@ -7,8 +7,6 @@ A run directory has one W&B run. No row is sent twice: `SentRows` records the ro
 a row lost in the queue is sent again by the resumed run. Offline, every launch writes a folder with the same id; `wandb sync` merges them.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import json

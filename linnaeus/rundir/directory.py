@@ -10,8 +10,6 @@ it when training starts, so that a mistake or `plan=true` creates no files. Only
 result or the error.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Read summary.json, and list the files that a finished run has lost and that can be made again from its checkpoints."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@
 `run`: if they are set, they are part of the hash.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

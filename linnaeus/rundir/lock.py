@@ -6,8 +6,6 @@ an owner on this machine is alive. An owner on another machine or in another con
 seconds while it is alive; after three missed touches the lock is taken over.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -4,8 +4,6 @@ The saved file is complete and resolved, so it is not composed; further override
 `from`, so the key is not in the schema; `config.schema.FROM_MEANING` is its text in `--help`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import re

@@ -1,7 +1,5 @@
 """run.json: the commit, package versions and host of a run. No package is imported to read its version."""
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

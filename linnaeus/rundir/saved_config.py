@@ -4,8 +4,6 @@ A key that a later version adds must not make a saved run a different one. A mis
 of configuration groups.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import typing

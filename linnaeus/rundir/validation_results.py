@@ -5,8 +5,6 @@ thread with the next result, by the checkpoint writer's thread before it commits
 because its pass can be run again. Files with other names are ignored.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

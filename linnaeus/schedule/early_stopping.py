@@ -3,8 +3,6 @@
 Their inputs are equal on every process rank, so all ranks stop at the same step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ It depends on the number of samples and the global batch size only, not on proce
 from it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from linnaeus.config.schema import Config

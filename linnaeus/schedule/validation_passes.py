@@ -5,8 +5,6 @@ The index of a partial pass is the position of its combination in this order: fi
 `validate_mask_meta`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 

@@ -8,8 +8,6 @@ Optuna's storages are not used. They do not contain the sampler's random state. 
 an append, and after a kill during an append the next start waits 30 s for the lock (optuna 5.0).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

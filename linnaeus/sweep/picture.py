@@ -3,8 +3,6 @@
 A point per trial, the best one in another colour, and a bar at the mean of trials that share a value.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean

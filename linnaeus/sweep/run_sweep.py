@@ -1,7 +1,5 @@
 """A sweep from its command line to its table, and a single run that is started by a launcher."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -8,8 +8,6 @@ sweep.svg     the metric over each parameter
 trial-NN.log  stdout and stderr of a trial
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

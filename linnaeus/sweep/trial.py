@@ -1,7 +1,5 @@
 """One trial: a run of a sweep, composed and checked before anything starts."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

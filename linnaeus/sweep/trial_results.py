@@ -1,7 +1,5 @@
 """The result of a trial: its status, and the metric that trials are compared by, read from the summary of the run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

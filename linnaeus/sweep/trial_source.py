@@ -1,7 +1,5 @@
 """The trials of a sweep in their order: `Grid` composes all of them in advance; `optuna_study.py` has the other source."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

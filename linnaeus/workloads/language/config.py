@@ -1,7 +1,5 @@
 """The data and model settings of the language workload."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from linnaeus.config.schema import DataConfig

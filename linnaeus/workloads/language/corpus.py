@@ -5,8 +5,6 @@ no source, or up to `data.max_bad_fraction` in another encoding) are counted in 
 encoding is named with the offset of the error.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterator

@@ -14,8 +14,6 @@ costs less and leaves at least `block - slide + 1` tokens of context.
 no more than those errors themselves.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ With named sources, validation adds `source/NAME/loss`, the loss of that source'
 computed without it (every D-th window).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -8,8 +8,6 @@ has every window once, in the usual order, and does not advance the passes.
 An epoch is a pure function of seed, epoch and schedule; the draws of earlier epochs are recounted where they are needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ the model (`model.layers`, ...) that differ from those of the weights. If the we
 are used.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -5,8 +5,6 @@ that is read, or the default suffix (.txt, in the library .py), are left out and
 too.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sysconfig

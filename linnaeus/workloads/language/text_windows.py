@@ -14,8 +14,6 @@ the source), so that no token is predicted twice in a pass; with `order=random` 
 Validation reads each text from its first token: each token but the first is a target exactly once, for any block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The .bin files are little-endian uint16 without a header. A pickle can run any p
 that accepts containers, strings and numbers only. Without `meta.pkl` the ids are those of `data.tokenizer_file`, or else GPT-2's.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

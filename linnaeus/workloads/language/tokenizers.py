@@ -5,8 +5,6 @@ token that follows a document, has 0 bytes. `identity` is a hash of everything t
 tokens and runs, to check that tokens and a model belong together. BPE uses the `tokenizers` library.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

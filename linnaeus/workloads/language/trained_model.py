@@ -4,8 +4,6 @@ The run's config.yaml gives the architecture, tokenizer.json the tokens, dimensi
 any). The newest checkpoint that verifies gives the weights: the averaged ones if the run validated those.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The language workload: predict the next token of a text. It implements `workloads.base.Workload` with one task, `tokens`."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """The tables at the end of a run: accuracy per validation pass and taxonomic rank, beside its ceiling if known, then metrics of whole
 predictions (paths, distances in the tree, calibration) per pass."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -8,8 +8,6 @@ replace it by a learned token.
     ELEVATION  kilometres, their signed logarithm, sine and cosine at three scales                              (8 columns)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The configuration groups of the taxonomy workload: data, model, head, loss, augment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from linnaeus.config.schema import DataConfig

@@ -6,8 +6,6 @@ class_counts.csv     rank, class, name, lineage id, training rows, validation ro
 taxonomy.json        the tree, in the format of `TaxonomyTree.from_dict`
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -6,8 +6,6 @@ position). The draws are made here; `preparation.py` applies mixing and masking 
 becomes a sample without labels and with weight 0, and its observation number is returned in the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 

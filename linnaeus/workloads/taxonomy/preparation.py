@@ -4,8 +4,6 @@ All random draws are made on the host (`image_dataset.py`). These are elementwis
 are copied to each device once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

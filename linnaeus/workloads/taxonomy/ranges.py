@@ -9,8 +9,6 @@ exp(x - m) sum_k g_k exp(m - lse_k), with m the smallest of these lse_k. This ta
 0, so even a very improbable label has a correct gradient. If all ranges are short, their elements are gathered one by one instead.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, cast

@@ -4,8 +4,6 @@ Tensors are [n, B], nodes first and samples last: rows are then added and gather
 a few groups of each sample are needed, `ranges.py` is many times cheaper.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, cast

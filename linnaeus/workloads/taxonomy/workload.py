@@ -1,7 +1,5 @@
 """`TaxonomyWorkload`: from photographs and metadata to a class per taxonomic rank; the tasks are the ranks."""
 
-from __future__ import annotations
-
 import html
 import importlib
 import logging

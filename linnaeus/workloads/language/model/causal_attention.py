@@ -8,8 +8,6 @@ Rotary positions (Su et al. 2021, "RoFormer") rotate queries and keys by angles 
 depends on their distance only. A head of width D has D / 2 planes; plane i rotates by base^(-2i / D) per token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

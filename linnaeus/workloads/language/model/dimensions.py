@@ -10,8 +10,6 @@ A batch without weights, in validation and generation, uses the weights of the r
 with its weight set to 0 and the other weights unchanged, minus the loss with all weights.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

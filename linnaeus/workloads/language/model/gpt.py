@@ -7,8 +7,6 @@ Architecture and initialisation are GPT-2's (Radford et al. 2019): N(0, 0.02), a
 that write to the residual stream. `model.dimensions` adds the adapters of `dimensions.py`, in all blocks but the lowest quarter.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

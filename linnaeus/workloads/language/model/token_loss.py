@@ -6,8 +6,6 @@ The loss here keeps the 2-byte logits and one number per row (the log of the sum
 float32: 4 bytes per logit. A compiler fuses the plain expression to the same effect, so compiled models use torch's loss.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

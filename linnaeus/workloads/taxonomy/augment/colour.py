@@ -4,8 +4,6 @@ Given the mean grey of the image, all four are affine in (R, G, B). They are com
 clipped once at the end. The arithmetic is elementwise, because the rounding of a matrix product may depend on the batch size.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 GREY = np.array([0.299, 0.587, 0.114])  # luma of ITU-R BT.601

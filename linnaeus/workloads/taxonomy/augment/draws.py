@@ -4,8 +4,6 @@ Each operation has its own stream, so that switching one on or off does not chan
 policy use these functions too, which is why they are not in `pipeline`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linnaeus import randomness

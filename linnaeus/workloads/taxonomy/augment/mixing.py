@@ -5,8 +5,6 @@ blended everywhere (mixup, Zhang et al. 2017) or inside a box (cutmix, Yun et al
 Metadata are never interpolated: each component comes whole from one of the two. Draws are keyed by (seed, epoch, slot).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -8,8 +8,6 @@ The policies are RandAugment and TrivialAugment of torchvision. torchvision draw
 are seeded before each picture. It is imported only if a policy is configured (1.4 s), in the parent process, which forked workers share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -9,8 +9,6 @@ val). A field is empty where the label is null or the component missing. A repea
 version of Pillow, the same bytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import datetime

@@ -3,8 +3,6 @@
 The noise is cropped from one tile per world at a random position per individual. A crop costs a copy, not a computation.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

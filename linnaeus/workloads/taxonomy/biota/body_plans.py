@@ -3,8 +3,6 @@
 u runs along the body (head at +1), v across it; both are float32 [B, H, W] in body units. `p[i]` is the i-th proportion, [B, 1, 1].
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

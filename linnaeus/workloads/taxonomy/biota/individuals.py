@@ -15,8 +15,6 @@ or elevation, by `SEPARATION` standard deviations from one to the next, and in n
 SPATIAL (latitude, longitude, uncertainty), TEMPORAL (day, hour) and ELEVATION are missing completely at random.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

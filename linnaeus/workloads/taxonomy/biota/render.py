@@ -3,8 +3,6 @@
 Pose, scale, position, tilt, bend, light, background and small individual differences are nuisance variables, independent of the species.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linnaeus.randomness import SYNTHETIC, key, uniforms

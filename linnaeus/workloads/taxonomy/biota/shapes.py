@@ -4,8 +4,6 @@ Coordinates are float32 [B, H, W], parameters float32 [B, 1, 1]. Distances are f
 outline one pixel wide.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 Array = np.ndarray

@@ -8,8 +8,6 @@ Names are invented and Latin-like, with the endings that the codes of zoological
 `build_world(number)` is a pure function of the number, takes a few milliseconds, and is cached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Heads: from one feature vector per taxonomic rank to `Scores` of all taxa. `build_head` builds the configured one."""
 
-from __future__ import annotations
-
 from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig

@@ -7,8 +7,6 @@ null node last. A *position* is the index of a node in its level. The layout is 
 are not learnt; then level r is rank r and the position of a node is its class.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 

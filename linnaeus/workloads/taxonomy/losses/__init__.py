@@ -14,8 +14,6 @@ A missing label (-1) adds nothing to loss and denominator, nor does a placeholde
 never smoothed, and the smoothed target of another label gives it no share.
 """
 
-from __future__ import annotations
-
 from linnaeus.workloads.taxonomy.losses.label_counts import LabelCounts, class_weights
 from linnaeus.workloads.taxonomy.losses.taxonomy_loss import TaxonomyLoss, rank_loss_sums, valid_counts, weighted_hierarchical_loss
 

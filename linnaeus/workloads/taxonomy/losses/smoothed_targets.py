@@ -12,8 +12,6 @@ With w_k the target of each class of shell k, and S_k the sum of log p over rang
 which costs one pass over log p, and tables of ranges and coefficients [C_r, r + 2] that are computed once.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor, nn

@@ -4,8 +4,6 @@ The weight of a label is sample weight x share of a mixed sample x class weight.
 for every label but the finest. The loss of a rank is the sum of weight x loss over its labels; its denominator is the sum of the weights.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

@@ -4,8 +4,6 @@ Dates and times are ISO 8601, and what occurs in practice: partial dates, interv
 Nothing is dropped silently: a `Tally` keeps the number of rows and the first row of each reason.
 """
 
-from __future__ import annotations
-
 import calendar
 import datetime
 import math

@@ -1,7 +1,5 @@
 """Find the columns of a manifest, and choose the taxonomic ranks at which names or a table of taxa are read."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ shared memory once they are decoded. An error of the file system may be temporar
 the run saves and stops. Bytes that are not an image raise `UndecodableImage`, and the photograph is quarantined.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -3,8 +3,6 @@
 Rows that are left out are counted by reason in `Source.excluded`. Impossible cells become null and are counted in the notes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ and the dataset does not read these photographs again. Each report appends its l
 is ignored; the photograph is found and reported again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 An id may be of any rank. The id of a genus gives labels at the genus and all coarser ranks, and a null label at the species.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,8 +5,6 @@ group, and orders the groups of a stratum by a hash of their names. Rows that ar
 the rows has no effect. Every taxon keeps at least one group in training.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -5,8 +5,6 @@ and their ancestors. Conflicts leave the parent links a forest: cycles are cut, 
 skipped if its rank is not coarser than that of its descendant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

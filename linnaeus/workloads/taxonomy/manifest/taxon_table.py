@@ -12,8 +12,6 @@ Case and prefixes (`dwc:`, `col:`) of the header are ignored. Ids are texts: 007
 `Conflict`s; some of them are errors if labels use their taxa.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The bounds of the class buckets are those of Liu et al. (CVPR 2019, "Large-scale
 papers since: more than 100, 20 to 100, and fewer than 20 training labels; a class without any belongs to the last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

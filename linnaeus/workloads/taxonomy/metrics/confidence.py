@@ -10,8 +10,6 @@ threshold varies, the mean coverage runs over all of 0..1, so the area under the
 risk over coverages. Probabilities are those of the finest rank summed up the tree (`batch_view.py`), for samples labelled at that rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -13,8 +13,6 @@ sample is a group. Draws are hashes of (resample, draw), so two runs on the same
 to 25 us per sample; all sums are integers below 2^53.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`TaxonomyMetrics`: all metrics of a validation pass, computed by parts that share one `BatchView` of each batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 

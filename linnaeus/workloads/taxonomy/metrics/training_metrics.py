@@ -6,8 +6,6 @@ Counts are integers. A fraction in [0, 1] is counted in units of 2^-32, so sums 
 sample is rounded by less than 1.2e-10.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

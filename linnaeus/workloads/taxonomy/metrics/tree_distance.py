@@ -20,8 +20,6 @@ A prediction finer than the label loses precision, because the label does not co
 tree with a single leaf) are left out, since their recall is not defined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ Node T, one after the last taxon, is the virtual root above all roots: it is the
 operation waits for the device. Heights are counted in ranks, as if holes were filled, so all taxa of the finest rank have height 0.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The networks of the taxonomy workload: a trunk (`mformer`, or any timm model) and a head. `build_classifier` builds one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ All taxonomic ranks share the trunk and the norm. The norm's scale and bias are 
 gradients there. The trunk is a separate module, so that `model.trunk.compile()` compiles everything up to that layer and nothing after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 

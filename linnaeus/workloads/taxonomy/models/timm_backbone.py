@@ -5,8 +5,6 @@ one where it is missing), and adds an MLP over feature and vectors as a residual
 only when such a model is configured.
 """
 
-from __future__ import annotations
-
 import copy
 import difflib
 from collections.abc import Sequence

@@ -152,7 +152,7 @@ def _load_named(path: Path) -> ResumePoint:
         return point
     if point.skipped:
         raise ConfigError(f"run.resume: no checkpoint under {path} verifies; the newest: {point.skipped[0][1]}")
-    raise ConfigError(f"run.resume: {path} is not a checkpoint and contains none; use auto, never, or the path of a step-... directory")
+    raise ConfigError(f"run.resume: {path} is not a checkpoint and contains no checkpoint; use auto, never, or a step-... directory")
 
 
 def _on_all_ranks(find: Callable[[], ResumePoint], is_master: bool, broadcast_object: Broadcast | None) -> ResumePoint:

@@ -180,10 +180,13 @@ def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _copies_as_bytes(host: Tensor, source: Tensor) -> bool:
-    """Return True if the memory is copied instead of the values: for a large tensor on the CPU with equal strides and without lazy
-    conjugation or negation."""
-    same_bytes = host.stride() == source.stride() and not source.is_conj() and not source.is_neg()
-    return source.is_cpu and host.nbytes >= LARGE and same_bytes
+    """Return True if the memory is copied instead of the values: large tensors on the CPU."""
+    return source.is_cpu and host.nbytes >= LARGE and _same_memory_layout(host, source)
+
+
+def _same_memory_layout(host: Tensor, source: Tensor) -> bool:
+    """Return True if a copy of the bytes is a copy of the values: equal strides, no lazy conjugation or negation."""
+    return host.stride() == source.stride() and not source.is_conj() and not source.is_neg()
 
 
 def _pieces(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -21,8 +21,14 @@ SMOOTHING = 0.98  # of the smoothed loss, per update
 class MetricsTracker:
     """Sums of training metrics since the last log row, and the best and last validation results."""
 
-    def __init__(self, tasks: tuple[str, ...], training_metrics: TrainingMetrics, device: torch.device) -> None:
+    def __init__(
+        self, tasks: tuple[str, ...], training_metrics: TrainingMetrics, device: torch.device, weights: Tensor | None = None
+    ) -> None:
+        """`weights` [T]: task weights that change during the run. The tracker then sums the weighted losses with the weights of each
+        backward; None: the weights are constant."""
         self.tasks, self.training = tasks, training_metrics
+        self.weights = None if weights is None else weights.clone()  # of the last backward
+        self.weighted_sums = None if weights is None else torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.loss_sums = torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.valid = torch.zeros(len(tasks), dtype=torch.float64)  # summed over all processes
         self.updates = 0
@@ -32,9 +38,13 @@ class MetricsTracker:
         self.final: dict[str, float] = {}  # the last result of every metric
         self.best: dict[str, dict[str, float]] = {}
 
-    def add_micro_batch(self, loss_sums: Tensor, outputs: Any, batch: dict[str, Tensor]) -> None:
-        """Add one micro-batch. `loss_sums` [T] are those of the workload. Does not synchronise with the device."""
+    def add_micro_batch(self, loss_sums: Tensor, outputs: Any, batch: dict[str, Tensor], weights: Tensor) -> None:
+        """Add one micro-batch. `loss_sums` [T] are those of the workload, `weights` [T] those of its backward. Does not synchronise with
+        the device."""
         self.loss_sums += loss_sums.detach()
+        if self.weights is not None and self.weighted_sums is not None:
+            self.weights.copy_(weights)
+            self.weighted_sums += loss_sums.detach() * weights
         self.training.count(outputs, batch)
 
     def add_update(self, valid: Tensor) -> None:
@@ -43,23 +53,29 @@ class MetricsTracker:
         self.updates += 1
 
     def training_row(
-        self, all_reduce: Callable[[Tensor], Tensor], objective: Callable[[Tensor, Tensor], Tensor], peek: bool = False
+        self, all_reduce: Callable[[Tensor], Tensor], total_loss: Callable[[Tensor, Tensor, Tensor], Tensor], weights: Tensor, peek: bool
     ) -> dict[str, float]:
-        """Return the means since the last row over all processes. Clear the sums, except with `peek`.
+        """Return the means since the last row over all processes, and the weights of the last update. Clear the sums, except with `peek`.
 
-        `objective(sums, denominators)`, both [T], returns the weighted loss. This synchronises with the device: call it for log rows only.
+        `total_loss(sums, weights, denominators)`, all [T], returns the weighted loss; `weights` are the constant ones. This synchronises
+        with the device: call it for log rows only.
         """
         totals = all_reduce(self.loss_sums.clone()).cpu()
+        last = (weights if self.weights is None else self.weights).to("cpu", torch.float64)
+        if self.weighted_sums is None:
+            objective = total_loss(totals, last, self.valid)
+        else:
+            objective = total_loss(all_reduce(self.weighted_sums.clone()).cpu(), torch.ones_like(last), self.valid)
         counts = {name: all_reduce(count.clone()) for name, count in self.training.counts.items()}
         results = self.training.compute(totals, self.valid, {k: v.cpu() for k, v in counts.items()})
         row = {f"train/{name}": value for name, value in results.items()}
-        row["train/weighted_loss"] = objective(totals, self.valid).item()
+        row["train/weighted_loss"] = objective.item()
         smoothed, weight = self._smooth(row["train/loss"])
         row["train/smoothed_loss"] = smoothed / weight if weight else math.nan
         if not peek:
             self.smoothed, self.smoothed_weight = smoothed, weight
             self._clear()
-        return row
+        return row | {f"train/{task}/weight": weight for task, weight in zip(self.tasks, last.tolist(), strict=True)}
 
     def _smooth(self, loss: float) -> tuple[float, float]:
         """Return the exponential average of the loss over updates, which starts at 0, and the weight to divide it by for that reason."""
@@ -69,11 +85,10 @@ class MetricsTracker:
         return keep * self.smoothed + (1 - keep) * loss, keep * self.smoothed_weight + (1 - keep)
 
     def _clear(self) -> None:
-        self.loss_sums.zero_()
         self.valid.zero_()
+        for total in self._rank_sums().values():
+            total.zero_()
         self.updates = 0
-        for count in self.training.counts.values():
-            count.zero_()
 
     def update_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
         """Record the complete results of a step, once. Return True if `monitor` is better than or equal to the best so far.
@@ -113,7 +128,7 @@ class MetricsTracker:
 
     def rank_state_dict(self) -> dict[str, Tensor]:
         """Return the sums of this process since the last row, copied to the host."""
-        return {"loss_sums": self.loss_sums.cpu(), **{f"count/{k}": v.cpu() for k, v in self.training.counts.items()}}
+        return {name: total.cpu() for name, total in self._rank_sums().items()}
 
     def load_rank_state_dict(self, states: list[dict[str, Tensor]], rank: int, world_size: int) -> None:
         """Load the sums of this rank from `states`, one per saved rank. At another world size rank 0 loads their sum, the others 0."""
@@ -121,10 +136,15 @@ class MetricsTracker:
             own = [states[rank]]
         else:
             own = states if rank == 0 else []
-        for name, target in {"loss_sums": self.loss_sums, **{f"count/{k}": v for k, v in self.training.counts.items()}}.items():
+        for name, target in self._rank_sums().items():
             target.zero_()
             for state in own:
                 target += state[name].to(target.device)
+
+    def _rank_sums(self) -> dict[str, Tensor]:
+        """Return the sums of this process by the names in a checkpoint, not copied."""
+        sums = {"loss_sums": self.loss_sums} | ({} if self.weighted_sums is None else {"weighted_sums": self.weighted_sums})
+        return sums | {f"count/{name}": count for name, count in self.training.counts.items()}
 
     def dump_metrics_state(self) -> dict[str, Any]:
         """Return the whole state as plain numbers, for `debug.dump_metrics=true`."""
@@ -133,6 +153,7 @@ class MetricsTracker:
             "since_last_row": {
                 "updates": self.updates,
                 "loss_sums": self.loss_sums.tolist(),
+                "weighted_sums": None if self.weighted_sums is None else self.weighted_sums.tolist(),
                 "valid": self.valid.tolist(),
                 "counts": {k: v.tolist() for k, v in self.training.counts.items()},
             },
@@ -156,9 +177,7 @@ class StepMetricsLogger:
     def row(
         self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, peek: bool = False, **more: float
     ) -> dict[str, float]:
-        """Return the log row. `more` is added under its own names. See `MetricsTracker.training_row` for `peek`."""
-        weights = task_weights.to("cpu", torch.float64)
-        row = self.tracker.training_row(self.all_reduce, lambda sums, counts: self.total_loss(sums, weights, counts), peek)
+        """Return the log row. `more` is added under its own names. See `MetricsTracker.training_row` for `task_weights` and `peek`."""
+        row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek)
         row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": int(skipped_updates)}
-        row |= {f"train/{task}/weight": w for task, w in zip(self.tracker.tasks, weights.tolist())}
         return row | more

@@ -36,7 +36,15 @@ from linnaeus.train.freezing import batch_statistics, changing_buffers, check_sh
 from linnaeus.train.planning import Plan
 from linnaeus.train.profiling import StepProfiler
 from linnaeus.train.state import Training
-from linnaeus.weighting import GradientConflict, TaskGradients, TaskWeighting, WeightingMeter, build_weighting, weighting_notes
+from linnaeus.weighting import (
+    FixedWeighting,
+    GradientConflict,
+    TaskGradients,
+    TaskWeighting,
+    WeightingMeter,
+    build_weighting,
+    weighting_notes,
+)
 from linnaeus.workloads.base import Model, Workload, check_no_decay
 
 log = logging.getLogger("linnaeus")
@@ -68,7 +76,8 @@ def build_training(
     runner, no_sync = wrap_ddp(model, context, changing_buffers(model), trainer.deterministic)
     sampler = build_sampler(config, context, workload, plan)
     loader = build_train_loader(config, context, workload, sampler)
-    tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device)
+    moving = None if isinstance(weighting, FixedWeighting) else weighting.weights
+    tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device, moving)
     stop = stop or StopRequest(trainer.max_time)
     watchdog = build_watchdog(config, context)
     return Training(

@@ -137,7 +137,7 @@ def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> N
     sums = checked_per_task(t, "loss_sums", t.workload.loss_sums(outputs, batch))
     t.weighting_meter.measure(sums, outputs, t.precision.loss_scale)
     t.precision.backward(sums, t.weighting.weights * scales)
-    t.tracker.add_micro_batch(sums, outputs, batch)
+    t.tracker.add_micro_batch(sums, outputs, batch, t.weighting.weights)
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from linnaeus.optim.update import Precision
 from linnaeus.train import build, loop
 from tests import runs
 from tests.laws.test_factorisation import distance, gradients, losses, parameters
@@ -151,3 +152,38 @@ def test_the_second_forward_changes_no_buffer_and_has_the_same_dropout(tmp_path)
         trained(tmp_path / "still", *famo, "weighting.warmup=0steps", "optimizer.lr=1e-30", "optimizer.weight_decay=0")
     for before, after in seen[1:]:
         torch.testing.assert_close(before, after, rtol=1e-6, atol=0)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in WEIGHTINGS if name not in ("features", "trunk")])
+def test_a_row_has_the_weights_that_were_differentiated(tmp_path, monkeypatch, name):
+    """Rows of three updates: the weights of the third, and the mean of the weighted losses of all three, each with its own weights."""
+    seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []  # per update: loss sums, weights, valid labels, float64 [T]
+    backward, update_on_window = Precision.backward, loop.update_on_window
+    valid_now = torch.zeros(())
+
+    def recorded(self, losses, factors=None):
+        seen.append((losses.detach().double(), factors.double() * valid_now, valid_now))
+        backward(self, losses, factors)
+
+    def with_valid(t, window, valid):
+        nonlocal valid_now
+        valid_now = valid.clone()
+        update_on_window(t, window, valid)
+
+    monkeypatch.setattr(Precision, "backward", recorded)
+    monkeypatch.setattr(loop, "update_on_window", with_valid)
+    cadence = [] if name == "surgery" else ["weighting.every=[1steps]"]
+    more = ["schedule.log=[3steps]", "trainer.length=6steps", "trainer.micro_batch_size=32", *cadence]
+    run = runs.run("vectors", tmp_path, *LENGTH, *WEIGHTINGS[name], *more)
+    rows = [row for row in runs.rows(run / "metrics.jsonl") if "train/weighted_loss" in row]
+    tasks = [key.split("/")[1] for key in rows[0] if key.endswith("/weight")]
+    assert len(rows) == 2 and len(seen) == 6
+    for number, row in enumerate(rows):
+        losses, weights, valid = (torch.stack(column) for column in zip(*seen[3 * number : 3 * number + 3], strict=True))
+        shown = torch.tensor([row[f"train/{task}/weight"] for task in tasks], dtype=torch.float64)
+        torch.testing.assert_close(shown, weights[-1], rtol=1e-6, atol=0)
+        assert row["train/weighted_loss"] == pytest.approx(((losses * weights).sum(0) / valid.sum(0)).sum().item(), rel=1e-6)
+    assert len({row[f"train/{tasks[0]}/weight"] for row in rows}) == 2

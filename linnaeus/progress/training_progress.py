@@ -63,8 +63,9 @@ class TrainingProgress:
 
     # ---- counting
 
-    def start_training_epoch(self, epoch: int) -> None:
-        """Start or continue `epoch` (0-based) at `global_step`."""
+    def start_training_epoch(self, epoch: int | None = None) -> None:
+        """Start or continue `epoch` (0-based; by default that of the next update) at `global_step`."""
+        epoch = self.next_epoch if epoch is None else epoch
         assert not self.pending_validations, f"step {self.validation_step} has pending validations: {self.pending_validations}"
         assert not self.steps_per_epoch or self.global_step <= (epoch + 1) * self.steps_per_epoch, (
             f"epoch {epoch} is over at step {self.global_step} with {self.steps_per_epoch} steps per epoch"
@@ -108,6 +109,16 @@ class TrainingProgress:
         return max(0, self.global_step - self.current_epoch * self.steps_per_epoch)
 
     @property
+    def epoch(self) -> int:
+        """Return the number of the current epoch, from 1, for a person to read."""
+        return self.current_epoch + 1
+
+    @property
+    def total_epochs(self) -> int:
+        """Return the number of epochs of the run, including a last one that is cut short; 0 while unknown."""
+        return -(-self.expected_total_steps // self.steps_per_epoch) if self.steps_per_epoch else self._epochs
+
+    @property
     def next_epoch(self) -> int:
         """Return the epoch of the next update."""
         return self.global_step // self.steps_per_epoch if self.steps_per_epoch else self.current_epoch
@@ -119,10 +130,10 @@ class TrainingProgress:
         return min(1.0, self.current_epoch / self._epochs) if self._epochs else 0.0
 
     def is_fraction_point(self, fraction: float) -> bool:
-        """Return True exactly at the step that crosses `fraction` of the run. A function of `global_step` alone: any number of callers get
-        the same answer, also after a resume."""
+        """Return True exactly at the step that crosses `fraction` of the run; False while its length is unknown. A function of
+        `global_step` alone: any number of callers get the same answer, also after a resume."""
         exact, step = fraction * self.expected_total_steps, self.global_step
-        return step - 1 <= exact <= step + 1 and step > 0 and step == max(1, first_step_at(exact))
+        return exact > 0 and step - 1 <= exact <= step + 1 and step == max(1, first_step_at(exact))
 
     # ---- pending validation passes
 
@@ -131,29 +142,31 @@ class TrainingProgress:
         """Return the indices of the pending partial passes."""
         return [i for stage, i in self.pending_validations if stage is TrainingStage.VALIDATION_PARTIAL_MASK_META and i is not None]
 
-    def schedule_validation(self, stage: TrainingStage, partial_index: int | None = None) -> None:
+    def schedule_validation(self, validation_type: TrainingStage, partial_index: int | None = None) -> None:
         """Add a pending pass at this step. A pass that is pending or completed at this step is not added again."""
-        key = _pass_key(stage, partial_index)
+        key = _pass_key(validation_type, partial_index)
         if self.validation_step != self.global_step:
             assert not self.pending_validations, f"step {self.validation_step} has pending validations: {self.pending_validations}"
             self.validation_step, self.completed_validations = self.global_step, []
         if key not in self.pending_validations and key not in self.completed_validations:
             self.pending_validations.append(key)
 
-    def start_validation(self, stage: TrainingStage, partial_index: int | None = None) -> None:
+    def start_validation(self, validation_type: TrainingStage, partial_index: int | None = None) -> None:
         """Set `current_stage` to that of a pending pass."""
-        key = _pass_key(stage, partial_index)
+        key = _pass_key(validation_type, partial_index)
         assert key in self.pending_validations, f"{key} is not pending; call schedule_validation first"
         self.current_stage = key[0]
 
-    def complete_validation(self, stage: TrainingStage, partial_index: int | None = None) -> None:
-        """Move a pass from pending to completed. Has no effect on a completed pass: its result may have been written before a kill."""
-        key = _pass_key(stage, partial_index)
+    def complete_validation(self, validation_type: TrainingStage, partial_index: int | None = None) -> None:
+        """Move a pass from pending to completed; return to training once no pass is pending. Has no effect on a completed pass: its
+        result may have been written before a kill."""
+        key = _pass_key(validation_type, partial_index)
         assert key in self.pending_validations or key in self.completed_validations, f"{key} was not scheduled at this step"
         if key in self.pending_validations:
             self.pending_validations.remove(key)
             self.completed_validations.append(key)
-        self.current_stage = TrainingStage.TRAINING
+        if not self.pending_validations:
+            self.current_stage = TrainingStage.TRAINING
 
     def has_pending_validations(self) -> bool:
         """Return True if a pass of this step has to run."""

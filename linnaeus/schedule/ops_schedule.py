@@ -1,14 +1,15 @@
 """`OpsSchedule`: the events that are due at a step, and the probabilities and phases in effect at a step.
 
-Every result is a function of the step and the resolved schedule, so all process ranks agree; checkpoints and reports may also be due by the
-clock. `should_...` take the number of an update (`global_step` after it, from 1), `get_...` take `global_step` before the update (from 0).
+Every result is a function of the step and the resolved schedule, so all process ranks agree and a resume changes nothing. Checkpoints
+and reports may also be due by the clock. Two conventions: `should_...` take the number of an update (`global_step` after it, from 1);
+`get_...` take `global_step` before the update that uses the value (from 0). `should_validate...` also accept a `TrainingProgress`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from linnaeus.schedule.early_stopping import StopConditions
 from linnaeus.schedule.events import TimeTrigger
@@ -17,6 +18,12 @@ from linnaeus.schedule.validation_passes import PARTIAL
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+class Counter(Protocol):
+    """A `TrainingProgress`."""
+
+    global_step: int
 
 
 class OpsSchedule:
@@ -40,14 +47,14 @@ class OpsSchedule:
         by_clock = [trigger.due() for trigger in self._report_clocks]
         return self.resolved.report.due(current_step) or True in by_clock
 
-    def should_validate(self, current_step: int) -> bool:
-        return self.resolved.validate.due(current_step)
+    def should_validate(self, current_step: int | Counter) -> bool:
+        return self.resolved.validate.due(_step(current_step))
 
-    def should_validate_mask_meta(self, current_step: int) -> bool:
-        return self.resolved.validate_mask_meta.due(current_step)
+    def should_validate_mask_meta(self, current_step: int | Counter) -> bool:
+        return self.resolved.validate_mask_meta.due(_step(current_step))
 
-    def should_validate_partial_mask_meta(self, current_step: int) -> bool:
-        return self.resolved.validate_partial_mask_meta.due(current_step)
+    def should_validate_partial_mask_meta(self, current_step: int | Counter) -> bool:
+        return self.resolved.validate_partial_mask_meta.due(_step(current_step))
 
     def partial_validations_due(self, current_step: int) -> range:
         """Return the indices into `resolved.combinations` of the partial passes that are due: the listed ones; at the last step all of
@@ -160,3 +167,7 @@ class OpsSchedule:
 
             return np.full((len(steps), len(dimensions)), 1.0 / max(1, len(dimensions)))
         return phases.dimension_weights(steps, dimensions)
+
+
+def _step(current: int | Counter) -> int:
+    return current if isinstance(current, int) else current.global_step

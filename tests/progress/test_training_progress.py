@@ -39,6 +39,23 @@ def test_progress_fraction_and_its_fallbacks() -> None:
     assert TrainingProgress().get_progress_fraction() == 0.0
 
 
+def test_a_run_of_unknown_length_has_no_fraction_points() -> None:
+    progress = TrainingProgress(config("4epochs"))
+    for _ in range(3):
+        progress.update_step(1, False)
+        assert not any(progress.is_fraction_point(fraction) for fraction in (0.0, 0.25, 0.5, 1.0))
+
+
+def test_epochs_as_a_person_counts_them() -> None:
+    progress = progress_of(25, 10)
+    assert (progress.epoch, progress.total_epochs, TrainingProgress(config("4epochs")).total_epochs) == (1, 3, 4)
+    for epoch in (1, 2, 3):
+        progress.start_epoch()  # the epoch of the next update
+        assert progress.epoch == epoch
+        for _ in range(10):
+            progress.update_step(1, False)
+
+
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 9, 10, 99, 100, 1000])
 @pytest.mark.parametrize("fraction", [0.01, 0.07, 0.1, 0.25, 1 / 3, 0.5, 2 / 3, 0.75, 0.9, 1.0])
 def test_a_fraction_point_is_the_one_step_that_crosses_it(total: int, fraction: float) -> None:
@@ -93,7 +110,7 @@ def test_pending_validations_survive_a_kill_at_any_point() -> None:
         progress.start_validation(stage, index)
         assert progress.current_stage is stage
         progress.complete_validation(stage, index)
-        assert progress.current_stage is TrainingStage.TRAINING
+        assert progress.current_stage is (stage if progress.has_pending_validations() else TrainingStage.TRAINING)
         done.append((stage, index))
         assert progress.partial_validation_indices == [index for _, index in passes[len(done) :] if index is not None]
     assert done == progress.completed_validations == passes
@@ -159,3 +176,15 @@ def test_any_split_into_windows_counts_the_same_updates() -> None:
                 assert progress.update_step(1, m + 1 < n) == (m + 1 == n)
         assert progress.global_step == 10 and progress.step == sum(windows)
         assert progress.samples_seen == sum(windows) * progress.world_size
+
+
+def test_the_stage_returns_to_training_once_no_pass_is_pending() -> None:
+    progress = progress_of(20)
+    for stage in (NORMAL, MASK):
+        progress.schedule_validation(validation_type=stage)
+    progress.start_validation(validation_type=NORMAL)
+    progress.complete_validation(validation_type=NORMAL)
+    assert progress.current_stage is NORMAL and progress.has_pending_validations()
+    progress.start_validation(MASK)
+    progress.complete_validation(MASK)
+    assert progress.current_stage is TrainingStage.TRAINING

@@ -1,5 +1,6 @@
 import pickle
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,8 +41,9 @@ def test_the_summary_lists_the_steps_at_which_events_are_due(seed: int) -> None:
     components = draw.choice([COMPONENTS, COMPONENTS, ()])
     resolved = resolve_all_schedule_params(config, length.total_steps, length.steps_per_epoch, components)
     ops = OpsSchedule(resolved)
+    at = lambda step: SimpleNamespace(global_step=step)  # a `TrainingProgress`
     checks = {
-        "validate": ops.should_validate,
+        "validate": lambda step: ops.should_validate(step) and ops.should_validate(at(step)),
         "validate_mask_meta": ops.should_validate_mask_meta,
         "validate_partial_mask_meta": lambda step: len(ops.partial_validations_due(step)) > 0,
         "checkpoint": ops.should_save_checkpoint,

@@ -65,7 +65,7 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
 
     # -- model, optimizer, loop state; everything that can be refused is refused here --------------------------------------
     training = train.build_training(config, context, workload, plan, directory.path, stop)
-    train.check_named_checkpoint(training, directory)
+    train.check_checkpoint(training, directory)
     weights = train.find_initial_weights(training, directory)
     record = train.run_record(context, workload, weights)
     log.info(plan.text)

@@ -5,7 +5,7 @@ from linnaeus.train.finish import close, final_validations, finish, record_failu
 from linnaeus.train.loop import train_one_epoch
 from linnaeus.train.outputs import open_outputs
 from linnaeus.train.planning import resolve_schedule
-from linnaeus.train.restore import check_named_checkpoint, find_initial_weights, finish_pending_validations, restore
+from linnaeus.train.restore import check_checkpoint, find_initial_weights, finish_pending_validations, restore
 from linnaeus.train.start import apply_process_settings, find_run_directory, join_group, run_record
 from linnaeus.train.state import INTERRUPTED
 from linnaeus.train.validation import validate_one_pass, validate_with_partial_mask
@@ -14,7 +14,7 @@ __all__ = [
     "INTERRUPTED",
     "apply_process_settings",
     "build_training",
-    "check_named_checkpoint",
+    "check_checkpoint",
     "close",
     "final_validations",
     "find_initial_weights",

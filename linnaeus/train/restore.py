@@ -64,13 +64,8 @@ def find_point(t: Training) -> ResumePoint:
 
 
 def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
-    """Load a checkpoint into every part."""
-    check_compatible(t, found)
-    t.model.load_state_dict(found.model_state)
-    for name, part in t.stateful().items():
-        part.load_state_dict(found.training_state[name])
-    if t.ema is not None:
-        t.ema.load_averaged(found.ema_state)
+    """Load a checkpoint into every part and continue from it."""
+    load_parts(t, found)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
     t.run.stop(saved_stop_reason(t, found.state) or t.ops.should_stop_early(t.progress.global_step))
     t.first_step, t.first_sample, t.first_unit = t.progress.global_step, t.progress.samples_seen, t.progress.units_seen
@@ -82,6 +77,16 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
             t.context.world_size,
             found.state["world_size"],
         )
+
+
+def load_parts(t: Training, found: LoadedCheckpoint) -> None:
+    """Load the state of all parts that is equal on all ranks. Raise `ConfigError` if a part does not fit the checkpoint."""
+    check_compatible(t, found)
+    t.model.load_state_dict(found.model_state)
+    for name, part in t.stateful().items():
+        part.load_state_dict(found.training_state[name])
+    if t.ema is not None:
+        t.ema.load_averaged(found.ema_state)
 
 
 def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
@@ -116,14 +121,14 @@ def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:
     return state["stop_reason"] if same and state["stop_reason"] != INTERRUPTED else None
 
 
-def check_named_checkpoint(t: Training, directory: RunDirectory) -> None:
-    """Raise `ConfigError` if the checkpoint of `run.resume=PATH` does not fit. Call it before anything is written."""
-    choice = t.config.run.resume
-    if choice not in ("auto", "never"):
+def check_checkpoint(t: Training, directory: RunDirectory) -> None:
+    """Raise `ConfigError` if the checkpoint from which the run would continue does not fit: that of `run.resume=PATH`, and the newest one
+    if the configuration was changed (`run.allow`). Call it before anything is written."""
+    if t.config.run.resume not in ("auto", "never") or directory.altered:
         ranks: dict[str, Any] = {"is_master": t.context.is_master, "broadcast_object": t.context.broadcast_object}
-        found = find_resume_point(choice, directory.checkpoints, read_only=True, **ranks).checkpoint
+        found = find_resume_point(t.config.run.resume, directory.checkpoints, read_only=True, **ranks).checkpoint
         if found is not None:
-            check_compatible(t, found)
+            load_parts(t, found)
 
 
 def finish_pending_validations(t: Training) -> None:

@@ -12,7 +12,7 @@ import torch
 from linnaeus import train
 from linnaeus.checkpoint import list_checkpoints
 from linnaeus.errors import ConfigError
-from tests import runs
+from tests import runs, watching
 
 
 def log_of(run: Path) -> str:
@@ -35,6 +35,32 @@ def test_a_longer_run_prints_what_moves(tmp_path: Path) -> None:
     assert changes[1:] == ["schedule.keep_last: 2 -> 3", 'trainer.length: "2epochs" -> "4epochs"']
     assert (run / "metrics.jsonl").read_text().startswith(rows[: rows.index('"global_step": 3')])
     assert not (run / "launches" / "1" / "moved.txt").exists()
+
+
+REFUSED = {
+    "weighting=uncertainty run.allow=[weighting]": "saved state is of another weighting",
+    "optimizer=sgd run.allow=[optimizer]": "the saved state is of adamw",
+    "model.hidden=16 run.allow=[model]": "is of another model",
+    "trainer.ema_decay=0.9 run.allow=[trainer,schedule]": "does not contain a state of ema",
+    "lr_scheduler=plateau run.allow=[lr_scheduler]": "the saved state is of another schedule",
+}
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+
+
+def test_a_refused_change_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    command = ["trainer.length=2epochs", "weighting=gradnorm", "schedule.validate=[1epochs]"]
+    config = runs.configuration("vectors", tmp_path, *command)
+    with watching.stopped_at(3):
+        assert runs.start(config) == 75
+    before = contents(runs.run_path(config))
+    for change, message in REFUSED.items():
+        with pytest.raises(ConfigError, match=message):
+            runs.start(runs.configuration("vectors", tmp_path, *command, *change.split()))
+        assert contents(runs.run_path(config)) == before, change
+    assert runs.start(config) == 0
 
 
 # -- weights alone -------------------------------------------------------------------------------------------------------------

@@ -164,7 +164,8 @@ class Outputs:
         """Record a failure from a thread of the watchdog, which ends the process next. Makes no collective call."""
         if self.context.is_master:
             with log_write_errors(self.directory.path / "summary.json"):  # before the log: the console may block
-                self.mark("failed", max(global_step, self.saved_step, 0), error=reason)
+                step = max(global_step, self.saved_step) if self.resumed else None
+                self.mark("failed", step, error=reason)
             log.error(reason)
 
     def mark(self, status: str, global_step: int | None = None, **values: Any) -> None:

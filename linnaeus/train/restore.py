@@ -68,6 +68,7 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
     load_parts(t, found)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
     t.run.stop(saved_stop_reason(t, found.state) or t.ops.should_stop_early(t.progress.global_step))
+    t.watchdog.step = t.progress.global_step
     t.first_step, t.first_sample, t.first_unit = t.progress.global_step, t.progress.samples_seen, t.progress.units_seen
     resume_outputs(t, found)
     log.info("continuing at step %d of %d from %s", t.progress.global_step, t.progress.expected_total_steps, found.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,32 @@ def test_a_refused_change_leaves_the_run_as_it_was(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             runs.start(runs.configuration("vectors", tmp_path, *command, *change.split()))
         assert contents(runs.run_path(config)) == before, change
+    assert runs.start(config) == 0
+
+
+def fail_by_exception(t: Any) -> None:
+    raise RuntimeError("the start fails")
+
+
+def fail_by_watchdog(t: Any) -> None:
+    t.output.fail("the start fails", t.watchdog.step)  # then the watchdog ends the process
+    raise runs.Killed
+
+
+@pytest.mark.parametrize("fail", [fail_by_exception, fail_by_watchdog])
+@pytest.mark.parametrize("place", ["load_checkpoint_into", "log_changes"])
+def test_a_failed_start_keeps_the_step_in_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: Any, place: str) -> None:
+    config = runs.configuration("vectors", tmp_path)
+    with watching.stopped_at(3):
+        assert runs.start(config) == 75
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["linnaeus.train.restore"], place, lambda t, *more: fail(t))
+        if fail is fail_by_watchdog:
+            patch.setattr(train, "record_failure", lambda *_: None)
+        with pytest.raises((RuntimeError, runs.Killed)):
+            runs.start(config)
+    summary = json.loads((runs.run_path(config) / "summary.json").read_text())
+    assert (summary["status"], summary["global_step"]) == ("failed", 3) and "the start fails" in summary["error"]
     assert runs.start(config) == 0
 
 

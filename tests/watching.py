@@ -188,14 +188,14 @@ def last_rank_signalled_in_validation(folder: Path) -> AbstractContextManager[No
 
 
 @contextlib.contextmanager
-def unread_by_last_rank(folder: Path, training: bool = True) -> Iterator[None]:
-    """Make the data unreadable for the last process in the sixth update, or in validation."""
+def unread_by_last_rank(folder: Path, training: bool = True, step: int = 5) -> Iterator[None]:
+    """Make the data unreadable for the last process in the update after `step`, or in validation."""
     from tests.vectors.workload import Vectors
 
     original = Vectors.__getitems__
 
     def fail(self: Any, indices: Any) -> Any:
-        late = indices[0].global_step == 5 if training else indices[0].position >= 4
+        late = indices[0].global_step == step if training else indices[0].position >= 4
         if self.training == training and late and on_last_rank():
             raise OSError("the file server is away")
         return original(self, indices)

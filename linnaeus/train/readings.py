@@ -125,7 +125,7 @@ def start_reports(t: Training) -> None:
     reports.planned = _planned_steps(t)
     _warn_of_unused_peak(t)
     reports.throughput.restart(reading(t))
-    if t.progress.global_step == 0 and t.config.schedule.report:
+    if t.progress.global_step == 0 and reports.rows == 0 and t.config.schedule.report:  # a checkpoint of step 0 counts the report
         with reports.timed():
             reports.report(report_data(t, {"train/lr": t.lr.at(0)}, memory_now(t.device)), keep=True)
 

@@ -65,11 +65,11 @@ def test_two_processes_stop_in_a_pass_or_for_data_that_one_of_them_cannot_read(t
             assert "the data cannot be read by process rank 1: the file server is away" in text
 
 
-@pytest.mark.parametrize("training, step", [(True, 5), (False, 4)])
+@pytest.mark.parametrize("training, step", [(True, 0), (True, 5), (False, 4)])
 def test_data_that_cannot_be_read(whole, tmp_path, training, step):
     """The run is saved and stopped. Started again it reads them."""
     config = runs.configuration("vectors", tmp_path, *VALIDATING)
-    runs.interrupted(config, watching.unread_by_last_rank(tmp_path, training))
+    runs.interrupted(config, watching.unread_by_last_rank(tmp_path, training, step))
     assert runs.newest(runs.run_path(config)).step == step
     assert "file server is away" in runs.summary(runs.run_path(config))["interrupted_by"]
     assert runs.differences(whole["vectors"], runs.resumed(config)) == []

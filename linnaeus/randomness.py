@@ -121,8 +121,17 @@ class Draw:
 
     def beta(self, a: float, b: float) -> float:
         """Return a Beta(a, b) number."""
+        start = self._state
         x, y = self.gamma(a), self.gamma(b)
-        return x / (x + y)
+        if x + y > 0:
+            return x / (x + y)
+        self._state = start  # both are below 1e-308, which is frequent for a, b < 0.01: compare their logarithms
+        difference = self._log_gamma(b) - self._log_gamma(a)
+        return 1.0 / (1.0 + math.exp(difference)) if difference < 700 else 0.0
+
+    def _log_gamma(self, shape: float) -> float:
+        """Return the logarithm of the number that `gamma` would return for `shape` < 1, without underflow."""
+        return math.log(self.gamma(shape + 1.0)) + math.log(1.0 - self.uniform()) / shape
 
 
 def seed_globals(stream: int) -> None:

@@ -44,3 +44,12 @@ def test_draw_moments():
     betas = np.array([draw.beta(0.4, 0.4) for _ in range(5_000)])
     assert abs(normals.mean()) < 0.03 and abs(normals.std() - 1) < 0.03
     assert abs(betas.mean() - 0.5) < 0.03 and betas.var() == pytest.approx(1 / (4 * 1.8), rel=0.1)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-4, 1e-3, 9e-3])
+def test_beta_with_a_small_alpha_is_almost_0_or_1(alpha):
+    """Both Gamma numbers underflow then. Beta(a, a) has the mean 1/2, and P(1e-3 < x < 1 - 1e-3) is a log(999) + O(a^2)."""
+    draw = Draw(12)
+    betas = np.array([draw.beta(alpha, alpha) for _ in range(4_000)])
+    assert ((betas >= 0) & (betas <= 1)).all() and abs(betas.mean() - 0.5) < 0.04
+    assert ((betas < 1e-3) | (betas > 1 - 1e-3)).mean() == pytest.approx(1 - alpha * np.log(999), abs=0.02)

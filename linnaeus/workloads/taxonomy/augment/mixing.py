@@ -2,7 +2,8 @@
 
 A pair (slot) is positions 2k and 2k + 1, adjacent in a batch. Each sample keeps `share` of itself and takes the rest from its partner:
 blended everywhere (mixup, Zhang et al. 2017) or inside a box (cutmix, Yun et al. 2019), where the share is the exact kept area in pixels.
-Metadata are never interpolated: each component comes whole from one of the two. Draws are keyed by (seed, epoch, slot).
+Metadata are never interpolated: each component comes whole from the sample itself with probability `share`, otherwise from its partner; if
+only one of them has it, from that one. Draws are keyed by (seed, epoch, slot).
 """
 
 from dataclasses import dataclass
@@ -59,8 +60,8 @@ class PairMixing:
         out.mixed[pair] = True
         for half in range(2):
             own, other = present[i + half], present[i + 1 - half]
-            coins = np.array([draw.uniform() < 0.5 for _ in own], dtype=bool)
-            out.pick[i + half] = other & (~own | coins)
+            taken = np.array([draw.uniform() >= out.share[i + half] for _ in own], dtype=bool)
+            out.pick[i + half] = other & (~own | taken)
 
     def _box(self, draw: Draw) -> tuple[int, int, int, int]:
         """Return (top, left, bottom, right): a square of random area around a random centre, clipped at the border, at least 1 pixel."""

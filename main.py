@@ -51,6 +51,7 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
     from linnaeus.reporting import setup_logging
 
     # -- processes, console, data ------------------------------------------------------------------------------------------
+    cores = train.CoreUse()
     context = train.join_group(config)
     log = setup_logging(is_master=context.is_master, style=config.logger.console)
     train.apply_process_settings(config)
@@ -65,6 +66,7 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
 
     # -- model, optimizer, loop state; everything that can be refused is refused here --------------------------------------
     training = train.build_training(config, context, workload, plan, directory.path, stop)
+    cores.warn_if_busy(context)
     train.check_checkpoint(training, directory)
     weights = train.find_initial_weights(training, directory)
     record = train.run_record(context, workload, weights)

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 import socket
 import sys
@@ -72,6 +73,19 @@ def process_state(pid: int) -> str | None:
     """Return the state letter of a process on Linux (R, S, D, T, Z, ...); None if it does not exist or on other systems."""
     fields = _stat_fields(pid)
     return fields[0] if fields else None
+
+
+def core_seconds() -> tuple[float, float] | None:
+    """Return the CPU seconds spent on the cores of this process since boot, by all processes and by this one with its ended children.
+    None on systems other than Linux."""
+    try:
+        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines() if re.match(r"cpu\d", line)]
+    except OSError:
+        return None
+    cores = os.sched_getaffinity(0)
+    # user, nice, system, idle, iowait, irq, softirq, steal
+    ticks = sum(int(f[n]) for f in lines if int(f[0][3:]) in cores for n in (1, 2, 3, 6, 7, 8))
+    return ticks / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4])
 
 
 class RunningClock:

@@ -6,12 +6,13 @@ from linnaeus.train.loop import train_one_epoch
 from linnaeus.train.outputs import open_outputs
 from linnaeus.train.planning import resolve_schedule
 from linnaeus.train.restore import check_checkpoint, find_initial_weights, finish_pending_validations, restore
-from linnaeus.train.start import apply_process_settings, find_run_directory, join_group, run_record
+from linnaeus.train.start import CoreUse, apply_process_settings, find_run_directory, join_group, run_record
 from linnaeus.train.state import INTERRUPTED
 from linnaeus.train.validation import validate_one_pass, validate_with_partial_mask
 
 __all__ = [
     "INTERRUPTED",
+    "CoreUse",
     "apply_process_settings",
     "build_training",
     "check_checkpoint",

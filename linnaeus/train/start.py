@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import sys
+import time
 from typing import Any
 
 import torch
@@ -12,9 +14,14 @@ import torch
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
+from linnaeus.distributed.processes import core_seconds
 from linnaeus.durations import Duration
 from linnaeus.rundir import RunDirectory
 from linnaeus.workloads.base import Workload
+
+log = logging.getLogger("linnaeus")
+
+BUSY = 0.5  # cores used by other processes
 
 
 def join_group(config: Config) -> DistributedContext:
@@ -30,6 +37,30 @@ def apply_process_settings(config: Config) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
+
+
+class CoreUse:
+    """The use of the CPU cores from the construction of this object on."""
+
+    def __init__(self) -> None:
+        self._time, self._start = time.monotonic(), core_seconds()
+
+    def warn_if_busy(self, context: DistributedContext) -> None:
+        """Log a warning if other processes use the cores that torch's threads of this run need.
+
+        The threads of an operation wait for each other: with two busy neighbours on two cores a run takes six times as long."""
+        now, seconds = core_seconds(), time.monotonic() - self._time
+        if context.device.type != "cpu" or now is None or self._start is None or not seconds:
+            return
+        own_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        total, own = (after - before for after, before in zip(now, self._start, strict=True))
+        cores, used = len(os.sched_getaffinity(0)), (total - own_processes * own) / seconds
+        threads, free = torch.get_num_threads(), max(1, round((cores - used) / own_processes))
+        if used >= BUSY and threads > free:
+            log.warning(
+                "other processes use %.1f of the %d cores, and %d threads wait for each other: try trainer.threads=%d, or wait for them",
+                used, cores, threads, free,
+            )  # fmt: skip
 
 
 def find_run_directory(config: Config, context: DistributedContext, config_dir: str | None = None) -> RunDirectory:

@@ -1,0 +1,47 @@
+"""The warning of busy cores."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from linnaeus.distributed.processes import core_seconds
+from linnaeus.train import start
+
+CPU = SimpleNamespace(device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "others, own, threads, processes, expected",
+    [
+        (20.0, 10.0, 4, 1, "try trainer.threads=2"),  # two of four cores are free
+        (39.0, 1.0, 2, 1, "try trainer.threads=1"),
+        (20.0, 10.0, 2, 1, None),  # the threads fit
+        (2.0, 10.0, 4, 1, None),  # a fifth of a core
+        (20.0, 10.0, 2, 2, "try trainer.threads=1"),  # another process of this run needs the other free core
+    ],
+)
+def test_busy_cores_are_named_with_a_number_of_threads(monkeypatch, caplog, others, own, threads, processes, expected):
+    readings = iter([(100.0, 5.0), (100.0 + others + processes * own, 5.0 + own)])
+    times = iter([0.0, 10.0])
+    monkeypatch.setattr(start, "core_seconds", lambda: next(readings))
+    monkeypatch.setattr(start.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    with caplog.at_level("WARNING", logger="linnaeus"):
+        start.CoreUse().warn_if_busy(CPU)
+    assert (expected in caplog.text) if expected else not caplog.text
+
+
+def test_core_seconds_contain_this_process():
+    before = core_seconds()
+    if before is None:
+        pytest.skip("needs /proc/stat of Linux")
+    while core_seconds()[1] - before[1] < 0.2:
+        sum(range(10_000))
+    total, own = (after - old for after, old in zip(core_seconds(), before, strict=True))
+    assert own >= 0.2 and total >= 0.5 * own

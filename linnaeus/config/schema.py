@@ -48,7 +48,9 @@ class RunConfig:
 @dataclass(frozen=True)
 class TrainerConfig:
     global_batch_size: int = setting("samples per optimizer update, over all processes and accumulation steps", low=1)
-    micro_batch_size: int = setting("samples per forward of a process; accumulation steps = global_batch_size / (this x processes)", low=1)
+    micro_batch_size: int | None = setting(
+        "samples per forward of one process; accumulation steps = global_batch_size / (micro_batch_size x processes); null: 1 step", low=1
+    )
     length: str = setting("length of the run: `20epochs` or `5000steps`", duration="update")
     device: str = setting("auto: CUDA if available, else the CPU", choices=("auto", "cpu", "cuda"))
     precision: str = setting("float32, float64, or autocast; fp16 also scales the loss", choices=("float32", "float64", "bf16", "fp16"))
@@ -99,10 +101,19 @@ class DebugConfig:
 class LaunchConfig:
     name: str = setting("launcher: one process, torchrun on this machine, or a SLURM job", choices=("process", "torchrun", "slurm"))
 
+    @property
+    def world_size(self) -> int:
+        """Return the number of processes of a run."""
+        return 1
+
 
 @dataclass(frozen=True)
 class TorchrunConfig(LaunchConfig):
     processes: int = setting("processes of a run; each gets its own GPU if there are enough", low=1)
+
+    @property
+    def world_size(self) -> int:
+        return self.processes
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,11 @@ class SlurmConfig(LaunchConfig):
     signal_before: int = setting("seconds before the time limit at which SLURM signals the run to save and stop", low=10)
     max_requeues: int = setting("maximum number of requeues at the time limit; preemptions do not count", low=0)
     poll: float = setting("seconds between two queries of the job states", above=0)
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.processes
+
     extra: dict[str, Any] = setting("further sbatch options without dashes: {account: birds, qos: low, exclusive: true}")
 
 
@@ -141,7 +157,9 @@ class DataConfig:
 
     name: str = setting("name of the data source")
     last_batch: str = setting("keep: the last update of an epoch uses the remaining samples; drop: none does", choices=("keep", "drop"))
-    validation_batch: int = setting("samples per validation batch", low=1)
+    validation_batch: int | None = setting(
+        "samples per validation batch; null: the micro-batch size, or if null the global batch size", low=1
+    )
     max_bad_fraction: float = setting("maximum share of unreadable samples; above it the run stops", low=0, high=1)
 
 

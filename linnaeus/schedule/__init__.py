@@ -1,9 +1,9 @@
 """Schedule of a run: durations converted to steps once, and the events, ramps and phases they define. Does not import torch."""
 
 from linnaeus.schedule.early_stopping import EarlyStopping
-from linnaeus.schedule.length import TrainingLength, accumulation_steps, training_length
+from linnaeus.schedule.length import TrainingLength, accumulation_steps, micro_batch_size, training_length
 from linnaeus.schedule.ops_schedule import OpsSchedule
 from linnaeus.schedule.resolved import ResolvedSchedule, resolve_all_schedule_params
 
 __all__ = ["EarlyStopping", "OpsSchedule", "ResolvedSchedule", "TrainingLength"]
-__all__ += ["accumulation_steps", "resolve_all_schedule_params", "training_length"]
+__all__ += ["accumulation_steps", "micro_batch_size", "resolve_all_schedule_params", "training_length"]

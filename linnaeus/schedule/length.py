@@ -55,16 +55,29 @@ def steps_per_epoch(config: Config, dataset_size: int) -> int:
     return dataset_size // batch
 
 
+def micro_batch_size(config: Config, world_size: int) -> int:
+    """Return `trainer.micro_batch_size`; if it is null, the share of one process rank in the global batch."""
+    return config.trainer.micro_batch_size or config.trainer.global_batch_size // world_size
+
+
+def validation_batch_size(config: Config) -> int:
+    """Return `data.validation_batch`; if it is null, the micro-batch size, or the global batch size. It does not depend on the number of
+    processes, so the results do not either."""
+    return config.data.validation_batch or config.trainer.micro_batch_size or config.trainer.global_batch_size
+
+
 def accumulation_steps(config: Config, world_size: int) -> int:
     """Return the micro-batches per update on one process rank.
 
     Raise `ConfigError`, with the nearest valid values, if the global batch does not divide into whole micro-batches."""
     batch, micro = config.trainer.global_batch_size, config.trainer.micro_batch_size
-    unit = micro * world_size
+    unit = world_size if micro is None else micro * world_size
     if batch % unit == 0:
-        return batch // unit
+        return 1 if micro is None else batch // unit
     below, above = batch // unit * unit, -(-batch // unit) * unit
     nearest = f"{below} or {above}" if below else f"{above}"
+    if micro is None:
+        raise ConfigError(f"trainer.global_batch_size={batch} cannot be divided among {world_size} processes; use {nearest}")
     fits = f", or trainer.micro_batch_size={_fitting_micro_batch(batch, micro, world_size)}" if batch % world_size == 0 else ""
     raise ConfigError(
         f"trainer.global_batch_size={batch} is not a multiple of trainer.micro_batch_size x processes = {micro} x {world_size} = {unit};"

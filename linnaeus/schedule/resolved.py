@@ -51,7 +51,7 @@ class ResolvedSchedule:
     steps_per_epoch: int
     last_step: int
     global_batch_size: int
-    micro_batch_size: int
+    micro_batch_size: int | None  # None: the share of one process in the global batch
     log: Every
     report: Every
     validate: Every

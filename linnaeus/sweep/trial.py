@@ -12,6 +12,7 @@ from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import RunDirectory, run_path
 from linnaeus.rundir.repeat import run_config
+from linnaeus.schedule import accumulation_steps
 from linnaeus.sweep.request import Request
 
 
@@ -56,6 +57,7 @@ def make_trial(request: Request, number: int, values: Mapping[str, str], *, chec
     overrides = [*request.fixed, *(p.override(values[p.key]) for p in request.parameters)]
     try:
         config = run_config(overrides, request.config_dir)
+        accumulation_steps(config, request.launch.world_size)  # refused here, before a process is started
         more = []
         if config.launch.name != "process":  # the experiment's file selects a launcher, which only the parent uses
             surplus = keys_left_out([*overrides, "launch=process"], request.config_dir)

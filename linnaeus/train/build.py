@@ -31,7 +31,7 @@ from linnaeus.optim.update import Precision, Update
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.progress.stages import validation_passes
 from linnaeus.schedule import EarlyStopping
-from linnaeus.schedule.length import training_samples
+from linnaeus.schedule.length import micro_batch_size, training_samples
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
 from linnaeus.train.planning import Plan
 from linnaeus.train.profiling import StepProfiler
@@ -200,7 +200,7 @@ def build_sampler(config: Config, context: DistributedContext, workload: Workloa
         size,
         config.seed,
         config.trainer.global_batch_size,
-        config.trainer.micro_batch_size,
+        micro_batch_size(config, context.world_size),
         plan.length.steps_per_epoch,
         plan.length.total_steps,
         context.rank,

@@ -26,6 +26,7 @@ from linnaeus.schedule import (
     ResolvedSchedule,
     TrainingLength,
     accumulation_steps,
+    micro_batch_size,
     resolve_all_schedule_params,
     training_length,
 )
@@ -60,8 +61,9 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
     """Turn every duration into steps. Raise `ConfigError` if the global batch cannot be split or an entry of the schedule cannot be met."""
     length = training_length(config, workload.train_size)
     accumulation = accumulation_steps(config, context.world_size)
-    if workload.pairs_samples and config.trainer.micro_batch_size % 2:
-        raise ConfigError(f"trainer.micro_batch_size={config.trainer.micro_batch_size} would split mixed pairs; it must be even")
+    micro = micro_batch_size(config, context.world_size)
+    if workload.pairs_samples and micro % 2:
+        raise ConfigError(f"trainer.micro_batch_size={micro} would split mixed pairs; it must be even")
     sizes = (length.total_steps, length.steps_per_epoch)
     resolved = resolve_all_schedule_params(config, *sizes, workload.components, len(workload.tasks), workload.schedule_probabilities)
     if resolved.phases is not None:

@@ -17,6 +17,7 @@ from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.sampler import validation_batches
 from linnaeus.errors import ConfigError
 from linnaeus.progress import TrainingStage, ValidationPass
+from linnaeus.schedule.length import validation_batch_size
 from linnaeus.schedule.validation_passes import PARTIAL
 from linnaeus.train import readings, saving
 from linnaeus.train.freezing import set_training
@@ -95,7 +96,7 @@ def validate_with_partial_mask(t: Training, pass_: ValidationPass) -> dict[str, 
 def validate_one_pass(t: Training, pass_: ValidationPass) -> dict[str, float] | None:
     """Return the metrics of the whole validation set in one pass; None if it was interrupted. Names are prefixed with the key of the
     pass (`val/...`, or `val_ema/...` for averaged weights)."""
-    batch = t.config.data.validation_batch
+    batch = validation_batch_size(t.config)
     own_batches = validation_batches(validation_size(t), batch, t.context.rank, t.context.world_size)
     if t.validation_loader is None:
         t.validation_loader = build_loaders(
@@ -123,7 +124,7 @@ def validation_size(t: Training) -> int:
 def _run_batches(t: Training, own_batches: list[Any], masked: tuple[str, ...]) -> dict[str, float] | None:
     """Run this rank's batches and reduce the sums over the ranks. Return the metrics; None if the pass was interrupted."""
     metrics = t.workload.metrics(t.device)
-    batch_size = t.config.data.validation_batch
+    batch_size = validation_batch_size(t.config)
     number_of_batches = -(-validation_size(t) // batch_size)
     slots = torch.zeros(number_of_batches, metrics.width, dtype=torch.float64, device=t.device)
     batches = zip(own_batches, DevicePrefetcher(t.validation_loader, t.device))

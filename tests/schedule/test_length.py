@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.schedule.length import TrainingLength, accumulation_steps, training_length
+from linnaeus.schedule.length import TrainingLength, accumulation_steps, micro_batch_size, training_length, validation_batch_size
 from tests.schedule.configs import make_config
 
 
@@ -22,9 +24,23 @@ def test_training_length(size: int, length: str, last_batch: str, expected: tupl
         training_length(make_config({"length": length}, last_batch=last_batch), 0)
 
 
-@pytest.mark.parametrize("batch, micro, world, steps", [(64, 64, 1, 1), (64, 8, 2, 4), (12, 2, 3, 2)])
-def test_accumulation_steps(batch: int, micro: int, world: int, steps: int) -> None:
+@pytest.mark.parametrize("batch, micro, world, steps", [(64, 64, 1, 1), (64, 8, 2, 4), (12, 2, 3, 2), (12, None, 1, 1), (12, None, 4, 1)])
+def test_accumulation_steps(batch: int, micro: int | None, world: int, steps: int) -> None:
     assert accumulation_steps(make_config({"global_batch_size": batch, "micro_batch_size": micro}), world) == steps
+
+
+def test_without_a_micro_batch_size_the_global_batch_is_divided_among_processes() -> None:
+    config = make_config({"global_batch_size": 32, "micro_batch_size": None})
+    assert [micro_batch_size(config, world) for world in (1, 2, 4)] == [32, 16, 8]
+    with pytest.raises(ConfigError, match="global_batch_size=32 cannot be divided among 3 processes; use 30 or 33"):
+        accumulation_steps(config, 3)
+
+
+@pytest.mark.parametrize("validation, micro, expected", [(10, 8, 10), (None, 8, 8), (None, None, 32)])
+def test_validation_batches_follow_the_micro_batch(validation: int | None, micro: int | None, expected: int) -> None:
+    config = make_config({"global_batch_size": 32, "micro_batch_size": micro})
+    config = replace(config, data=replace(config.data, validation_batch=validation))
+    assert validation_batch_size(config) == expected
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_a_pattern_matches_the_groups_of_a_config_dir_too():
 
 
 REFUSED = {
+    "seed=0,1 launch=torchrun launch.processes=3": "trial 1 (seed=0): trainer.global_batch_size=32 cannot be divided among 3 processes",
     "optimizer.lr=1e-3,2e-3,3e-3,4e-3,-1": "trial 5 (optimizer.lr=-1): optimizer.lr is -1.0; it must be more than 0",
     "optimizer.lrr=1,2": "trial 1 (optimizer.lrr=1): unknown key optimizer.lrr; did you mean optimizer.lr?",
     "optimizer=adamw,adamv": "trial 2 (optimizer=adamv): there is no optimizer=adamv; did you mean adamw?",
@@ -101,10 +102,10 @@ def test_parameters_of_a_file_and_the_command_line_are_combined():
 
 def test_the_launcher_of_an_experiment_is_used_by_the_parent_alone(tmp_path):
     (tmp_path / "experiment").mkdir()
-    text = "# @package _global_\ndefaults:\n  - override /launch: torchrun\nlaunch: {processes: 3}\nrun: {name: mine}\n"
+    text = "# @package _global_\ndefaults:\n  - override /launch: torchrun\nlaunch: {processes: 4}\nrun: {name: mine}\n"
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
     parsed_request = request("--config-dir", str(tmp_path), "experiment=mine", "seed=0,1")
-    assert (parsed_request.launch.name, parsed_request.launch.processes) == ("torchrun", 3)
+    assert (parsed_request.launch.name, parsed_request.launch.processes) == ("torchrun", 4)
     found = Grid(parsed_request).trials
     assert found[1].overrides == ["experiment=mine", "seed=1", "launch=process", "~launch.processes", "run.name=mine-2"]
     assert found[1].config.launch.name == "process" and found[1].directory.name == "mine-2"

@@ -115,7 +115,9 @@ class SoftLabelsConfig(LossConfig):
 
 @dataclass(frozen=True)
 class ConditionalConfig(LossConfig):
-    alpha: float = setting("decay of the weight of a rank, exp(-alpha x height above the finest rank); 0: equal weights", low=0)
+    alpha: float = setting(
+        "decay of the weight of a rank, exp(-alpha x ranks above it): finer decisions count less; below 0: they count more"
+    )
 
 
 @dataclass(frozen=True)

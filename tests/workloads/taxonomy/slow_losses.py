@@ -176,11 +176,13 @@ def slow_sums(config, tree, train_labels, scores, batch, nulls, power=1):
                     target[: tree.sizes[r]] = targets[r][y]
                 loss = -(target * log_p).sum()
                 if isinstance(config, ConditionalConfig):
-                    loss = -math.exp(-config.alpha * (len(tree.sizes) - 1 - r)) * scores.conditional(b, r, labels)
+                    loss = -math.exp(-config.alpha * r) * scores.conditional(b, r, labels)
                 one = torch.zeros(len(tree.sizes), dtype=torch.float64)
                 one[r] = 1.0
                 sums = sums + one * weight * weights[r][y] ** power * loss
                 denominators = denominators + one * weight * weights[r][y]
+    if isinstance(config, MarginalConfig):
+        denominators[:] = denominators.sum()
     return sums, denominators
 
 

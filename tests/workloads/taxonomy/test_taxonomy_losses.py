@@ -128,6 +128,41 @@ def test_micro_batches_add_up_to_the_global_batch(name):
     assert abs(sum(total(*cut, own=True) for cut in cuts) / 3 - total(0, 24, False)) > 1e-3
 
 
+def test_the_marginal_loss_is_the_mean_likelihood_of_the_finest_labels():
+    """Every labelled sample counts once: 94 named to the finest rank and 6 to a coarser one, which have 6 % of the loss."""
+    tree, labels = TREES[0]
+    whole = labels[labels[:, -1] >= 0]
+    label = torch.from_numpy(np.resize(whole, (100, whole.shape[1])).copy())
+    finest = len(tree.ranks) - 1
+    label[:6, finest] = -1
+    raw = raw_scores(tree, "leaves", 100, False)
+    scores = scores_of(tree, "leaves", raw, False)
+    loss = loss_of(slow.loss_config("marginal"), tree, label.numpy(), False, torch.float64)
+    batch = {"label": label, "weight": torch.ones(100)}
+    total = weighted_hierarchical_loss(loss.sums({"scores": scores}, batch), torch.ones(finest + 1), loss.valid_counts(batch))
+    known = [int((row >= 0).nonzero()[-1]) for row in label]
+    log_p = torch.stack(scores.label_log_probs(label)[0], 1)
+    assert total.item() == pytest.approx(-log_p[torch.arange(100), known].mean().item(), rel=1e-12)
+    assert loss.valid_counts(batch).tolist() == [100.0] * (finest + 1)
+
+
+@pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.5, 2.0])
+def test_hxe_weighs_a_decision_by_its_distance_from_the_root(alpha):
+    """Finer decisions count less with a positive alpha, as in the code of the authors (Bertinetto et al. 2020)."""
+    tree, labels = TREES[0]
+    batch = slow.random_batch(tree, labels, 0, 8, False, False)
+    raw = raw_scores(tree, "linear", 8, False)
+    sums = [
+        loss_of(slow.loss_config("conditional", alpha=a), tree, labels, False, torch.float64).sums(
+            {"scores": scores_of(tree, "linear", raw, False)}, batch
+        )
+        for a in (0.0, alpha)
+    ]
+    ratios = (sums[1] / sums[0])[sums[0] != 0]
+    expected = torch.exp(-alpha * torch.arange(len(sums[0]), dtype=torch.float64))[sums[0] != 0]
+    torch.testing.assert_close(ratios, expected, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("kind", ["linear", "leaves"])
 @pytest.mark.parametrize("name", slow.LOSSES)
 def test_very_improbable_labels_have_exact_gradients(name, kind):

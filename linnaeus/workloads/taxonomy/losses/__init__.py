@@ -5,7 +5,7 @@ A label y of rank r adds, with p the head's probabilities, which losses read thr
     cross_entropy         -log p(y); `label_smoothing` of the target is spread evenly over the classes of the rank
     taxonomic_smoothing   -sum_c t(c) log p(c): t is 1 - a on y, and a over the others in proportion to exp(-beta x edges from y to c)
     soft_labels           the same with t(c) in proportion to exp(-beta x height of the lowest common ancestor / the greatest height)
-    conditional           -exp(-alpha x height of the rank) log p(y | its nearest known ancestor)
+    conditional           -exp(-alpha x ranks above it) log p(y | its nearest known ancestor)
     marginal              -log p(y), for the finest label of a sample only
 
 Each of them may have class weights, which multiply the loss of a label and its count in the denominator, and logit adjustment. A

@@ -1,7 +1,8 @@
 """The training loss of a run: `TaxonomyLoss`, the weights of labels, and the plain cross-entropy of validation.
 
 The weight of a label is sample weight x share of a mixed sample x class weight. It is 0 for a missing label, and under the marginal loss
-for every label but the finest. The loss of a rank is the sum of weight x loss over its labels; its denominator is the sum of the weights.
+for every label but the finest. The loss of a rank is the sum of weight x loss over its labels; its denominator is the sum of the weights,
+for the marginal loss over all ranks.
 """
 
 import copy
@@ -39,8 +40,11 @@ class TaxonomyLoss:
         self._by_device: dict[torch.device, _LossTables] = {}
 
     def valid_counts(self, batch: Batch) -> Tensor:
-        """Return the denominators of the loss: the sum of label weights per rank in a host batch, float64 [R]."""
-        return torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
+        """Return the denominators of the loss: the sum of label weights per rank in a host batch, float64 [R].
+
+        The marginal loss has one denominator, the sum over all ranks: its sum over ranks is the mean over samples of -log p(finest)."""
+        found = torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
+        return found.sum().repeat(len(found)) if self._host.finest_only else found
 
     def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
         """Return the sum of each rank's loss over the labels of a prepared batch, [R].
@@ -106,7 +110,7 @@ class _LossTables(Tables):
     weights: Tensor  # float64 [sum of C_r + 2]
     start: Tensor  # int64 [R]: row of class 0 of each rank
     missing: Tensor  # int64 [R]: row of a missing label, counted from `start`
-    factors: Tensor  # [R]: exp(-alpha x height of the rank) for the conditional loss, otherwise 1
+    factors: Tensor  # [R]: exp(-alpha x ranks above it) for the conditional loss, otherwise 1
     null_prior: Tensor
 
     def __init__(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> None:
@@ -119,7 +123,7 @@ class _LossTables(Tables):
         rows = np.array(tree.sizes) + 2
         alpha = config.alpha if isinstance(config, ConditionalConfig) else 0.0
         self.register(weights=self._label_weights(config, tree, counts, nulls), start=np.cumsum(rows) - rows, missing=rows - 1)
-        self.register(factors=np.exp(-alpha * np.arange(self.ranks)[::-1]))
+        self.register(factors=np.exp(-alpha * np.arange(self.ranks)))
         if config.logit_adjustment > 0:
             priors = counts.priors(torch.float64)
             self.register(null_prior=priors.null.numpy(), **{f"prior{r}": prior.numpy() for r, prior in enumerate(priors.ranks)})

@@ -56,7 +56,7 @@ class Duration:
 
     @property
     def seconds(self) -> float:
-        """Return the duration in seconds. The unit must be a unit of time."""
+        """Return the duration in seconds. Raise `AssertionError` if the unit is not a unit of time."""
         assert self.is_time, f"{self} is not in seconds, minutes or hours"
         return self.amount * _SECONDS[self.unit]
 

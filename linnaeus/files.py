@@ -91,7 +91,7 @@ def remove_directory(path: Path) -> None:
 
 
 def remove_or_warn(path: Path) -> bool:
-    """Call `remove_directory`. If the disk refuses, log a warning and return False."""
+    """Call `remove_directory` and return True. On `OSError` log a warning and return False."""
     try:
         remove_directory(path)
     except OSError as error:
@@ -175,7 +175,7 @@ def exists(path: Path, kind: Callable[[int], bool] = lambda mode: True) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """Return True if `path` is a directory. Raise `OSError` if the disk fails."""
+    """Return True if `path` is a directory. Raise `OSError` if it exists but cannot be read, for example on a disk error."""
     return exists(path, stat.S_ISDIR)
 
 

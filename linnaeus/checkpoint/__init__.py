@@ -1,4 +1,7 @@
-"""Checkpoints: written atomically, verified before use, deleted by rule, readable by other programs. torch is imported lazily."""
+"""Checkpoints: write them atomically, verify them before use, and delete old ones (`keep_last`, `keep_best`: see `retention.py`).
+
+Other programs can read the weights (safetensors). The modules import torch at the first use.
+"""
 
 from linnaeus.checkpoint.format import save_checkpoint
 from linnaeus.checkpoint.loading import CheckpointDamaged, LoadedCheckpoint, load_checkpoint, verify

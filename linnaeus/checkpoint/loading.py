@@ -30,7 +30,9 @@ HASHING_THREADS = 4
 
 
 class CheckpointDamaged(ValueError):
-    """A file of a checkpoint is missing or was altered. `reason` names the file and the defect."""
+    """A checkpoint cannot be used: a file is missing, altered or of the wrong type, or the manifest is of another directory.
+
+    `reason`: the defect, with the file name if one file is concerned. The subclass `CheckpointNewer` means an intact newer format."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

@@ -1,4 +1,7 @@
-"""The command line of `python main.py`, checked before it reaches Hydra, which silently takes the last of two overrides of one key."""
+"""Parse the command line of `python main.py`, and refuse mistakes before Hydra composes the configuration.
+
+Refused: unknown options, options and settings without effect, and a key that is given twice (Hydra would use the last value).
+"""
 
 import argparse
 import re

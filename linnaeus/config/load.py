@@ -54,7 +54,9 @@ def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = 
 
 
 def keys_left_out(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
-    """Return the keys of the experiment file that do not apply to the groups chosen by `overrides`."""
+    """Return the keys, such as `launch.partition`, that are set for another option of a group than the one in `overrides`.
+
+    Keys that `overrides` set themselves are not returned."""
     return left_out(*_composed(overrides, config_dir), overrides)
 
 

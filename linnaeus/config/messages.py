@@ -52,7 +52,9 @@ def _raised_in_hydra(error: ValueError) -> bool:
 
 
 def _class_mistake(error: TypeError) -> str | None:
-    """Return the line for a class of a plugin that Python itself refuses, with file and line of the statement; None for other errors."""
+    """Return the error line for a `TypeError` caused by the class of a plugin, with file and line number; None for another error.
+
+    Two causes: a dataclass that is not frozen but inherits from a frozen one, and an instance of a class with missing abstract methods."""
     where = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.endswith("dataclasses.py")][-1]
     position, text = f"{where.filename}:{where.lineno}", str(error)
     if "cannot inherit non-frozen dataclass from a frozen one" in text:

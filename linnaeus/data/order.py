@@ -40,12 +40,16 @@ def _pair_samples(shuffled: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray,
 
 
 def _pair_distinct(samples: np.ndarray, groups: np.ndarray, *stream: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs [P, 2] and the remaining samples [S] of `samples`, which may repeat. Pair only different samples, as many as possible.
+    """Return pairs [P, 2] of two different samples of one group, as many as possible, and the remaining samples [S].
 
-    The copies of a sample are adjacent. A group of T samples is cut after its first max(T / 2, the most copies of one sample), and element
-    i of the first part is paired with element i of the second part. Only the sample at the cut may be in both parts: it is last in the
-    first part and first in the second part, so it is not paired with itself. Samples are in keyed order, those of the second part in
-    another keyed order.
+    samples: int64 [N], with copies. groups: int64 [size], the group of each sample; samples of group -1 are not paired.
+    stream: key of the random permutations.
+
+    The T elements of a group are in random order, with the copies of a sample adjacent. Let c be the larger of ceil(T / 2) and the
+    largest number of copies of one sample. Elements c to T - 1 are permuted, except copies of the sample at index c.
+    Then element i is paired with element c + i, for i < T - c. Elements T - c to c - 1 remain.
+    Only the sample at index c can be on both sides of c. Its copies end the first part and begin the second.
+    There are at most c of them, so it is never paired with itself.
     """
     copies = np.bincount(samples, minlength=len(groups))
     present = np.flatnonzero((copies > 0) & (groups >= 0))

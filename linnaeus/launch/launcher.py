@@ -21,8 +21,9 @@ POLL_SECONDS = 0.1  # between two polls of all running jobs
 class Job:
     """One run: `python main.py [--config-dir config_dir] overrides...`, or `python -m linnaeus ...` of an installed package.
 
-    `overrides` are settings as on a command line, without those of `launch` and `sweep`. `directory` is the run directory that they
-    lead to. stdout and stderr are appended to `log`, whose folder exists; with `log=None` they go to the console."""
+    overrides: settings as on a command line. Those of `sweep` and `launch` are removed; `launch=process` and `~launch.<key>` may be added.
+    directory: the run directory of these settings. log: the file to which stdout and stderr are appended, in an existing folder;
+    None: the console for processes, slurm/job.log in the run directory for SLURM."""
 
     overrides: list[str]
     directory: Path

@@ -151,8 +151,10 @@ class SlurmHandle:
         return None if time.monotonic() - self._left_queue_at < SETTLE_SECONDS else self._status_without_end_file()
 
     def stop(self) -> None:
-        """Request that the run saves and ends, without a time limit, and is not requeued; cancel a pending job. The second call cancels the
-        job: the run has KillWait seconds (a setting of the cluster) to save."""
+        """Request the end of the job. A pending job is cancelled. A running one saves, ends and is not requeued.
+
+        Only the time limit of the job bounds the save. The second call cancels the job. SLURM then kills it after `KillWait` seconds (a
+        setting of the cluster)."""
         if self._stop_requested:
             _scancel(self.number)
         else:

@@ -43,7 +43,10 @@ class Metrics(ABC):
 
 
 class TrainingMetrics:
-    """Accumulators of the training steps between two log rows: `loss`, and with several tasks `<task>/loss`. A subclass may add others."""
+    """Integer counts of the training steps between two log rows, and the results of a row.
+
+    The base class counts nothing. Its results are `loss` and, with several tasks, `<task>/loss`. A subclass may add counts and results.
+    `MetricsTracker` sums the losses and sets everything to 0 after a row."""
 
     tasks: tuple[str, ...]
     counts: dict[str, Tensor]  # int64, on the device

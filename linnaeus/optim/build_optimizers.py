@@ -1,4 +1,7 @@
-"""Build the optimizers of a configuration: AdamW, SGD, or Muon for hidden matrices with AdamW for all other parameters."""
+"""Build the optimizers of a configuration: AdamW, SGD, Muon, a timm optimizer or a registered plugin.
+
+Muon updates hidden matrices only. AdamW updates all other parameters of such a model.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -75,8 +78,10 @@ def _sgd(config: SGDConfig, groups: Sequence[ParamGroup]) -> BaseOptimizer:
 
 
 def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str]) -> list[BaseOptimizer]:
-    """Return `torch.optim.Muon` for hidden matrices and, if other parameters exist, AdamW for them at `adamw_lr_scale` times the
-    learning rate. `tokens`: names of parameters that are not hidden matrices whatever their shape."""
+    """Return `torch.optim.Muon` for hidden matrices and, if other parameters exist, AdamW for them.
+
+    AdamW uses `adamw_lr_scale` times the learning rate. `tokens`: full names of parameters that Muon must not update
+    (`model.no_decay`). Raise `ConfigError` if no parameter is a hidden matrix."""
     hidden = _subset(groups, lambda parameter: is_hidden_matrix(parameter, tokens))
     rest = _subset(groups, lambda parameter: not is_hidden_matrix(parameter, tokens))
     if not hidden:

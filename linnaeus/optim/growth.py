@@ -192,10 +192,11 @@ def seed_second_moments(
 
 
 def build_growth(config: GrowthConfig, model: Any, optimizers: Optimizers, ops: OpsSchedule, seed: int) -> Growth | None:
-    """Return the growth of the parameters named by `model.maskable_parameters()`, except frozen ones; None for `growth=none`.
+    """Return the growth of the parameters named by `model.maskable_parameters()`, without frozen ones; None for `growth=none`.
 
-    Sets unconnected weights of the model to 0, so call it before anything copies them. Raise `ConfigError` if the model does not name any
-    trainable parameter to mask, and if an optimizer other than AdamW and SGD has one."""
+    It sets unconnected weights of the model to 0. Call it before the weights are copied.
+    Raise `ConfigError` if no parameter can be masked, if an optimizer other than AdamW or SGD updates one, or if a matrix starts
+    without a connected weight."""
     if not isinstance(config, LinearGrowthConfig):
         return None
     names = list(model.maskable_parameters())

@@ -28,9 +28,10 @@ def initial_mask(shape: torch.Size, count: int, stream: int, device: torch.devic
 
 
 def select_new(connected: Tensor, count: int, stream: int, gradient: Tensor | None) -> Tensor:
-    """Return a bool tensor in the shape of `connected`: `count` unconnected entries, those with the largest absolute `gradient`.
+    """Return bool in the shape of `connected`: the `count` unconnected entries with the largest absolute `gradient`.
 
-    If `gradient` is None or has a non-finite entry, select the next entries of the random order. Always selects `count` entries."""
+    If `gradient` is None or has a non-finite entry, choose the `count` unconnected entries with the largest uniform random numbers,
+    which are a function of `stream`. `count` must be above 0 and at most the number of unconnected entries."""
     order = uniforms_on(connected.device, stream, connected.numel())
     scores = order
     if gradient is not None:

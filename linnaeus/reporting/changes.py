@@ -95,7 +95,10 @@ def _length(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _remaining(every: Every, step: int) -> str:
-    """Return number and steps of the events after `step`: `4: 20, 30 ... 50`, the first two and the last."""
+    """Return the number and the steps of the events after `step`, such as `5: 20, 30 ... 60`.
+
+    Up to four steps are listed; of more the first two and the last. Cadences in wall time follow, such as `every 15min`.
+    Return `none` if there are no events."""
     steps = [s for s in every.steps() if s > step]
     parts = [f"every {cadence}" for cadence in clock_cadences(every)]
     if steps:

@@ -19,8 +19,8 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rate(per_second: float) -> str:
-    """Return a throughput in three digits: `0.52`, `87.3`, `1.24k`."""
-    factor, suffix = next(((f, s) for f, s in ((1e6, "M"), (1e3, "k")) if per_second >= f), (1, ""))
+    """Return a throughput with at most three significant digits: `0.52`, `87.3`, `1.24k`, `2M`; `?` if it is not finite."""
+    factor, suffix = next(((f, s) for f, s in ((1e6, "M"), (1e3, "k")) if per_second >= 0.9995 * f), (1, ""))
     return f"{per_second / factor:.3g}{suffix}" if math.isfinite(per_second) else "?"
 
 

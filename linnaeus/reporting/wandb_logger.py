@@ -1,10 +1,12 @@
-"""Weights & Biases, on rank 0 only, offline without an account. An error or a hang of W&B neither fails the run nor blocks it.
+"""Log to Weights & Biases on rank 0; offline without an account. Its errors do not fail the run; a hang blocks it for a limited time.
 
-W&B is a separate process that can die or hang, and its library then waits without a limit. So one thread makes all calls of W&B, with rows
-from a queue; other threads wait for it for a limited time, after which the process is killed.
+The W&B process can die or hang, and its library then waits without a limit. One thread makes all calls of W&B and reads rows from a queue.
+Other threads wait for it with a timeout. A process that does not answer is killed.
 
-A run directory has one W&B run. No row is sent twice: `SentRows` records the rows that were sent. A checkpoint does not count queued rows;
-a row lost in the queue is sent again by the resumed run. Offline, every launch writes a folder with the same id; `wandb sync` merges them.
+A run directory has one W&B run. `SentRows` records each row before it is sent, so no row is sent twice. A checkpoint waits up to
+`WAIT_TIMEOUT` seconds for the queue to be sent. A resumed run sends the rows after its checkpoint that were not sent before.
+Rows before the checkpoint that were not sent, after a timeout or a kill, are missing in W&B. They are in metrics.jsonl.
+Offline, each launch writes one folder with the same run id; `wandb sync` merges them.
 """
 
 import atexit
@@ -184,7 +186,9 @@ def _tear_down() -> None:
 
 
 def _kill_children_of(thread: threading.Thread) -> None:
-    """Kill the processes that `thread` has started, on Linux. Those of W&B hold no data that metrics.jsonl does not have."""
+    """Kill the child processes of `thread` with SIGKILL. Only Linux is supported; on other systems nothing is killed.
+
+    No row is lost: each row is written to metrics.jsonl or timings.jsonl before it is sent to W&B."""
     with contextlib.suppress(OSError):
         for pid in Path(f"/proc/self/task/{thread.native_id}/children").read_text().split():
             os.kill(int(pid), signal.SIGKILL)

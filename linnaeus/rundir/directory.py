@@ -104,7 +104,9 @@ class RunDirectory:
         return f"{self.path} is finished; for another run choose another run.name, for a longer one trainer.length with a new name"
 
     def start_messages(self) -> list[str]:
-        """Return lines for the log: files to make again, changes of the configuration, notes. Call it on rank 0 after `start`."""
+        """Return lines for the log: missing files of a finished run, changes of the configuration since the last start, and `notes`.
+
+        Call it on rank 0 after `start`."""
         lost = []
         if self._ended and self.missing:
             lost = [f"{self.path} was finished, but lacks {', '.join(self.missing)}: only these files are made again"]
@@ -218,7 +220,9 @@ class RunDirectory:
 
 
 def _repeated_record(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return run.json of the run that `run.from` repeats, {} if there is none or it is damaged."""
+    """Return the content of run.json of the run that `run.from` names. If it is damaged or missing, use its newest launch.json.
+
+    Return {} without `run.from`, and if neither file can be used."""
     given, _ = split_from(overrides)
     try:
         return read_record(find_saved(given).parent)[0] if given is not None else {}

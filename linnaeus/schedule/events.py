@@ -19,10 +19,10 @@ from linnaeus.errors import ConfigError
 
 @dataclass(frozen=True)
 class Every:
-    """The steps in first..last that are a multiple of one of `periods` or an element of `others`.
+    """The steps in `first`..`last` that are multiples of one of `periods` or elements of `others`.
 
-    Whole periods are not expanded: a row of metrics at each of a million steps takes no memory. Fractional periods (33 % of 10 steps)
-    are expanded into `others`; they have few steps."""
+    Multiples of whole periods are computed, not stored. Multiples of fractional periods (33 % of 10 steps) are rounded up and stored in
+    `others`."""
 
     periods: tuple[int, ...] = ()
     others: frozenset[int] = frozenset()

@@ -135,7 +135,9 @@ class OpsSchedule:
         return 1.0 if self.resolved.density is None else self.resolved.density.at(current_step)
 
     def get_mixup_group_level(self, epoch: int) -> str | None:
-        """Return the taxonomic rank whose samples are paired in a (0-based) epoch; None before the first entry: no pairs."""
+        """Return the taxonomic rank for mixing in `epoch` (0-based). Two samples are paired only if their group at this rank is the same.
+
+        Return None before the first entry of `schedule.mixup_group_level` takes effect; then no samples are paired."""
         level = None
         for first_epoch, name in self.resolved.mixup_group_levels:
             if first_epoch <= epoch:

@@ -144,7 +144,9 @@ class Phases:
     # ---- names
 
     def check_names(self, sources: Sequence[str], dimensions: Sequence[str]) -> None:
-        """Raise `ConfigError` for a name that is not in the data (`sources`) or the model (`dimensions`), and if all weights are 0."""
+        """Raise `ConfigError` if a phase names a source that is not in `sources` or a dimension that is not in `dimensions`.
+
+        Raise `ConfigError` also if the `data` or the `dimensions` of one phase give weight 0 to every name."""
         for phase in self.phases:
             for kind, weights, known in (("data", phase.data, sources), ("dimensions", phase.dimensions, dimensions)):
                 _check_weights(f"schedule.phases.{phase.name}.{kind}", kind, weights, known)

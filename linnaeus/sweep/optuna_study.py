@@ -77,7 +77,9 @@ class OptunaStudy(TrialSource):
         return self.trials[-1]
 
     def saved_failure(self, trial: Trial) -> TrialResult | None:
-        """Return a failure that a later proposal depends on."""
+        """Return the saved failed result of `trial` if sweep.json has a later trial that was proposed from it, otherwise None.
+
+        Such a trial is not run again: another result would change the later proposals."""
         saved = self._saved_row(trial.number)
         if saved.get("status") == FAILED and any(row["after"] >= trial.number for row in self._saved):
             return TrialResult(FAILED, seconds=saved["seconds"], error=saved["error"])

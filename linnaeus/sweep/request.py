@@ -72,7 +72,7 @@ def is_within(key: str, groups: Iterable[str]) -> bool:
 
 
 def check_settings(sweep: SweepConfig) -> None:
-    """Raise `ConfigError` for settings of a sweep that have no effect or lack another setting."""
+    """Raise `ConfigError` for a setting without effect, an invalid `sweep.name`, and a null `trials` or `seed` with method optuna."""
     if sweep.metric is None and sweep.mode != "auto":
         raise ConfigError(f"sweep.mode={sweep.mode} has no effect without sweep.metric; set that, or schedule.best_mode instead")
     if sweep.name is not None and (not sweep.name or sweep.name.startswith(".") or "/" in sweep.name):

@@ -18,8 +18,9 @@ from linnaeus.sweep.request import Request
 
 @dataclass(frozen=True)
 class Trial:
-    """`number`: from 1; `values`: parameter key -> value as typed; `overrides`: all settings of the command; `config`: the composed
-    configuration; `directory`: the run directory."""
+    """`number`: from 1 in a sweep; 0 for a single run. `values`: parameter key -> value, as text in Hydra's grammar. `overrides`: all
+    overrides of the trial's command line. `config_dir`: a directory of config groups besides conf/. `config`: the composed configuration.
+    `directory`: the run directory."""
 
     number: int
     values: dict[str, str]

@@ -1,5 +1,7 @@
-"""Build the parts of a run in the order in which they depend on each other. What can be refused is refused here, before a file is
-written."""
+"""Build the parts of a run, each after the parts that it depends on.
+
+`ConfigError`s of these parts are raised here, before the run directory is written.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,7 @@ def build_weighting_meter(
 
 
 def log_notes(plan: Plan, *groups: Iterable[str]) -> None:
-    """Log the notes of the parts that the printed schedule does not contain."""
+    """Log each note in `groups` that the text of the plan does not contain."""
     for line in itertools.chain(*groups):
         if line not in plan.text:
             log.info(line)
@@ -220,7 +222,7 @@ def build_train_loader(config: Config, context: DistributedContext, workload: Wo
 
 
 def build_progress(config: Config, context: DistributedContext, plan: Plan) -> TrainingProgress:
-    """Return the counter of the run with its exact length."""
+    """Return the progress counters of the run, with the number of updates in the run and in an epoch from `plan`."""
     progress = TrainingProgress(config, context.world_size, plan.accumulation)
     progress.set_length(plan.length.total_steps, plan.length.steps_per_epoch)
     return progress

@@ -169,7 +169,9 @@ class Outputs:
             log.error(reason)
 
     def mark(self, status: str, global_step: int | None = None, **values: Any) -> None:
-        """Change the status in summary.json and keep its other values, for a run that ends before it has restored its state."""
+        """Write `status` and `values` to summary.json. Keep its other entries, except `error` and `interrupted_by`.
+
+        Keep the step if `global_step` is None. For a run that ends before its state is restored, and for a failure in the watchdog."""
         previous = read_summary(self.directory.path)
         kept = {name: value for name, value in previous.items() if name not in ("status", "global_step", "error", "interrupted_by")}
         step = previous.get("global_step", 0) if global_step is None else global_step

@@ -118,7 +118,9 @@ def _peak_host_mib() -> float:
 
 
 def start_reports(t: Training) -> None:
-    """Set the planned steps of the reports, and report 0 % of a new run. Call it once the run is restored."""
+    """Prepare the progress reports after the run is restored: set the steps of its validation passes and checkpoints, for the time left.
+
+    Restart the measurement of throughput. Report 0 % for a new run with `schedule.report`. Do nothing without a report file."""
     reports = t.output.reports
     if reports.file is None:
         return

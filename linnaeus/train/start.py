@@ -40,7 +40,7 @@ def apply_process_settings(config: Config) -> None:
 
 
 class CoreUse:
-    """The use of the CPU cores from the construction of this object on."""
+    """Measure the CPU seconds spent on the cores of this process since construction, by all processes and by this process. Linux only."""
 
     def __init__(self) -> None:
         self._time, self._start = time.monotonic(), core_seconds()

@@ -69,7 +69,7 @@ class RunState:
 
     @property
     def record(self) -> dict[str, str | None]:
-        """The entries `stop_reason` and `interrupted_by` of summary.json; state.json contains the first."""
+        """Return the entries `stop_reason` and `interrupted_by` of summary.json. state.json contains only `stop_reason`."""
         return {
             "stop_reason": INTERRUPTED if self.interrupted else self.reason,
             "interrupted_by": self.reason if self.interrupted else None,

@@ -8,15 +8,16 @@ the logits against the improvement delta_t = log L_t(before) - log L_t(after):
 
 A task that improves less than the others gets a larger weight. Differences from the paper:
 
-- The weights act from the next update. The paper's weights use the losses of the samples they weigh; with several micro-batches or ranks
-  these are not known before the first backward. Here the weights are z / L(after): the losses at the parameters from which the next
-  update starts, on the samples of this one.
-- They sum to the number of tasks; in the paper to 1.
-- Losses are means over the whole global batch. The second forward pass uses the dropout of the first and does not change batch statistics.
-- If `every` is above one step, logits move and losses are measured at those updates only; the second forward costs about a third of a
-  step.
-- A task without a valid label in an update keeps its weight, logit and moments; the others are balanced among themselves.
-- The configured weights multiply z / L.
+- The weights are used from the next update on. The paper computes the weights of an update from its own losses; with several micro-batches
+  or ranks these are not known before the first backward. Here the weight of task t is proportional to z_t / L_t(after). L_t(after) is the
+  loss on the samples of the current update, with the parameters after that update.
+- The weights sum to the number of tasks; in the paper to 1.
+- Losses are means over the whole global batch. The second forward pass uses the dropout masks of the first and does not change batch
+  statistics. It costs about a third of a step.
+- If `every` is longer than one step, losses are measured and logits are changed only once per interval.
+- A task without a valid label in an update, or with a loss that is not positive and finite, keeps its weight, logit and moments. The other
+  weights are scaled so that the sum of all weights does not change.
+- The configured weights are additional factors: z_t / L_t(after) is multiplied by them before the scaling to the sum.
 """
 
 from __future__ import annotations

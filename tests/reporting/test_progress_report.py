@@ -114,7 +114,7 @@ FORMATS: dict[Callable[[Any], str], dict[float | str, str]] = {
         0: "0s", 59.4: "59s", 59.6: "1m00s", 185: "3m05s", 3599.7: "1h00m", 7620: "2h07m", 86399.6: "1d00h", 273600: "3d04h",
         math.nan: "?", math.inf: "?", -1: "?",
     },
-    formatting.format_rate: {0.5234: "0.523", 87.34: "87.3", 1240: "1.24k", 2.5e6: "2.5M", math.inf: "?"},
+    formatting.format_rate: {0.5234: "0.523", 87.34: "87.3", 999.6: "1k", 1240: "1.24k", 2.5e6: "2.5M", math.inf: "?"},
     formatting.format_memory: {812.4: "812 MiB", 1024: "1.0 GiB", 142_336: "139.0 GiB"},
     formatting.format_value: {1234567: "1,234,567", 0.123456: "0.1235", "as it is": "as it is", math.nan: "nan"},
     formatting.format_tick: {0.5: "0.5", 1200: "1200", 25000: "25k", 3e6: "3M", -2e9: "-2G"},

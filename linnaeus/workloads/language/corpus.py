@@ -138,8 +138,9 @@ def _check_bad(bad: list[str], files: int, config: TextConfig) -> None:
 
 
 def _check_not_empty(found: FoundFiles, remaining: set[int], config: TextConfig, bad: int) -> None:
-    """Raise `ConfigError` if no text remains, or none of a source. `remaining`: source numbers with text; `bad`: files in another
-    encoding."""
+    """Raise `ConfigError` if no file contains text, or if no file of one source does.
+
+    remaining: the numbers of the sources with text. bad: the number of files that could not be decoded."""
     if not remaining:
         reason = f"are empty, except {bad} that are not in data.encoding" if bad else "are empty"
         raise ConfigError(f"data.path: {printable(found.folder)} does not contain text: all {len(found.paths)} files {reason}")

@@ -51,7 +51,8 @@ class Sampling:
 
 
 def window_start(length: int, block: int, slide: int) -> int:
-    """Return the first token that is read of a sequence of `length` tokens: 0 up to a full block, then in steps of `slide`."""
+    """Return the index of the first token of the window, for a sequence of `length` tokens: max(0, length - block), rounded up to a
+    multiple of `slide`."""
     return -(-max(length - block, 0) // slide) * slide
 
 

@@ -71,7 +71,10 @@ def check_tokens(path: Path, tokens: str) -> list[str]:
 
 
 def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, tokens: str | None) -> InitialWeights:
-    """Return weights in GPT-2's layout with the names of `model`, and others unchanged. `tokens` None: the embedding is skipped."""
+    """Convert weights in GPT-2's layout to the names and layout of `model`. Return other weights unchanged.
+
+    tokens: identity of this run's tokens; None if `run.init_skip` skips the embedding, whose rows are then not checked.
+    Positions after the first `model.block` are cut off. Raise `ConfigError` for other tokens or other settings of the model."""
     path = str(config.run.init_from)
     state = {name.removeprefix("transformer."): tensor for name, tensor in weights.state.items()}
     embedding, first = state.get("wte.weight"), state.get("h.0.attn.c_attn.weight")
@@ -93,8 +96,9 @@ def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, tokens: s
 
 
 def _read_published_config(path: Path) -> dict[str, Any]:
-    """Return the config.json of published weights; {} if it does not exist. Raise `ConfigError` for a function that `model=gpt` cannot
-    compute."""
+    """Return config.json of published weights, {} if it does not exist.
+
+    Raise `ConfigError` if it cannot be read, and for an activation function or another value that `model=gpt` does not support."""
     file = (path if path.is_dir() else path.parent) / PUBLISHED
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

@@ -70,7 +70,9 @@ class TextWindows(PositionedDataset):
         return np.searchsorted(self.first_windows, window, side="right") - 1
 
     def epoch_shifts(self, epoch: int) -> np.ndarray:
-        """Return the offset of the first window of each source in an epoch, int64 [S]; 0 for a text that does not fill a window."""
+        """Return the offset in tokens of the first window of each source in an epoch, int64 [S].
+
+        Offsets are relative to the start of the source. The offset is 0 for a source of at most `block` + 1 tokens."""
         return (np.uint64(randomness.key(self.seed, randomness.AUGMENT, epoch, SHIFT)) % self.shift_counts).astype(np.int64)
 
     def pass_shifts(self, source: np.ndarray, pass_number: np.ndarray) -> np.ndarray:

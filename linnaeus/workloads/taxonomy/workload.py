@@ -100,7 +100,9 @@ class TaxonomyWorkload(Workload):
         return self.loss.valid_counts(batch)
 
     def check_batch(self, batch: Batch) -> None:
-        """Log the photographs of a host batch that could not be decoded."""
+        """Record the undecodable photographs of a host batch in the quarantine, and log each new one.
+
+        Raise `ConfigError` if more than `data.max_bad_fraction` of all photographs are unreadable."""
         if (batch["bad"] >= 0).any():
             for line in self.quarantine.report(batch["bad"]):
                 log.warning(line)

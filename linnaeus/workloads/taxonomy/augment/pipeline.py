@@ -56,7 +56,7 @@ class ValidationPipeline:
 
 
 class TrainingPipeline:
-    """Applies the configured operations, in the order of the first line of the module."""
+    """The training pipeline: crop and resize, flips, policy, colour, erasing, in this order. Disabled operations are skipped."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         self.config, self.image_size = config, image_size

@@ -71,7 +71,9 @@ def paint_background(world: int, kind: str, x: Array, y: Array, draws: Array) ->
 
 
 def paint_blade(canvas: Array, kind: str, x: Array, y: Array, draws: Array) -> None:
-    """Paint a curved strip on float32 [3, B, H, W] `canvas` in place, lit on one side, in a ground colour. `draws` are uniform [B, 4]."""
+    """Paint a curved strip, brighter on one side, on `canvas` in place, in one of the colours `GROUNDS[kind]`.
+
+    canvas: float32 [3, B, H, W], RGB. x, y: image coordinates in [-1, 1], broadcast to [B, H, W]. draws: uniform in [0, 1), [B, 4]."""
     grounds = np.array(GROUNDS[kind], np.float32)
     q = draws[:, :, None, None]
     angle = np.pi * q[:, 0]

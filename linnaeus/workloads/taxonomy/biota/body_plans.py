@@ -38,7 +38,10 @@ class BodyPlan:
 
 
 def _beetle(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """Return the figure of a beetle. p: elytra half-length and half-width, pronotum length and width, head, leg, antenna, mandible."""
+    """Return the figure of a beetle.
+
+    p: half-length and half-width of the elytra, half-length and half-width of the pronotum, radius of the head, reach of the
+    legs beyond the elytra, length of antennae (x 0.6) and mandibles; all in body units. pixel: size of a pixel in body units."""
     length, width, pro, prow, head, leg, antenna, mandible = p
     w = np.abs(v)
     centre = -0.22

@@ -97,9 +97,11 @@ class Layout(Tables):
         return self.get_buffer(f"{name}{number}")
 
     def nodes(self, label: Tensor) -> Tensor:
-        """Return the node of each label, int64 [B, R], for labels [B, R] of one path: a null node for a null label, -1 for a missing one.
+        """Return the node of each label, int64 [B, R]. `label`: int64 [B, R], one row per sample, one column per rank.
 
-        A null label below a taxon without children, or with a known label at a finer rank, counts as missing."""
+        -1 means a missing label, and the number of classes means null. The node of a missing label is -1.
+        The node of a null label is the null node of the finest known taxon. It is -1 if that taxon has no children, if a label at a
+        finer rank is known, and in a layout without null nodes."""
         real = (label >= 0) & (label < self.sizes)
         nodes = torch.where(real, label + self.offsets, -1)
         if not self.null:

@@ -5,13 +5,13 @@ A label y of rank r adds, with p the head's probabilities, which losses read thr
     cross_entropy         -log p(y); `label_smoothing` of the target is spread evenly over the classes of the rank
     taxonomic_smoothing   -sum_c t(c) log p(c): t is 1 - a on y, and a over the others in proportion to exp(-beta x edges from y to c)
     soft_labels           the same with t(c) in proportion to exp(-beta x height of the lowest common ancestor / the greatest height)
-    conditional           -exp(-alpha x ranks above it) log p(y | its nearest known ancestor)
-    marginal              -log p(y), for the finest label of a sample only
+    conditional           -w log p(y | its nearest known ancestor), with w = exp(-alpha x number of ranks coarser than r)
+    marginal              -log p(y), for the finest known label of a sample only; one denominator, the sum over all ranks
 
-Each of them may have class weights, which multiply the loss of a label and its count in the denominator, and logit adjustment. A
-mixed sample has two labels per rank, `label` with weight `share` and `label2` with weight 1 - `share`, so no target is a [B, C] matrix.
-A missing label (-1) adds nothing to loss and denominator, nor does a placeholder (a sample of weight 0). The null class (`head.nulls`) is
-never smoothed, and the smoothed target of another label gives it no share.
+All losses support class weights and logit adjustment. A class weight multiplies the loss of a label, and the weight of that label in the
+denominator. A mixed sample has two labels per rank: `label` with weight `share`, `label2` with weight 1 - `share`. No [B, C] target
+matrix is built. A missing label (-1) and a placeholder (a sample of weight 0) add 0 to loss and denominator. The target of a null label
+(`head.nulls`) is not smoothed. The smoothed target of any other label is 0 at the null class.
 """
 
 from linnaeus.workloads.taxonomy.losses.label_counts import LabelCounts, class_weights

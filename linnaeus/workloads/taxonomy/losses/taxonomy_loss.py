@@ -141,7 +141,9 @@ class _LossTables(Tables):
         return Priors(tuple(self.get_buffer(f"prior{r}") for r in range(self.ranks)), self.null_prior)
 
     def labels(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
-        """Return pairs of labels int64 [B, R] and their weights [B, R] in the type of the table: one pair, or two for a mixed batch."""
+        """Return one pair (labels int64 [B, R], weights [B, R]), or two pairs for a mixed batch.
+
+        A weight is class weight x sample weight x share of the label. Its dtype is that of `self.weights`."""
         pairs = _labels_and_shares(batch, self.weights.dtype)
         return [(label, self._class_weight(label) * share.unsqueeze(1)) for label, share in pairs]
 

@@ -164,7 +164,10 @@ class _TaxaBuilder:
         return -2 - self.absent.setdefault(identifier, len(self.absent))
 
     def _parents_from_ancestry(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parent stated in each row, int64 [rows], and the nearest ancestor of each taxon in the table, int64 [T] or NONE."""
+        """Return the stated parent of each row, int64 [rows], and the parent of each taxon, int64 [T]. Add conflicting ancestries.
+
+        A stated parent is the last id of the ancestry: a taxon number, NONE if it is empty, -2 - i for the i-th id not in the table.
+        The parent of a taxon is its nearest ancestor that is in the table; NONE if no ancestor is."""
         column = self.columns["ancestry"]
         paths = [[] if is_null(v) else [p for p in v.replace("\\", "/").split("/") if p] for v in column.values]
         stated = np.array([self._reference(path[-1]) if path else NONE for path in paths], dtype=np.int64)

@@ -26,7 +26,7 @@ from linnaeus.config.load import compose
 from linnaeus.data.samples import Batch
 from linnaeus.workloads.taxonomy.heads import Head, build_head
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
-from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TrainingMetrics
+from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BATCH, WIDTH = 64, 384
@@ -51,7 +51,7 @@ class Step:
 
     head: Head
     loss: TaxonomyLoss
-    training_metrics: TrainingMetrics
+    training_metrics: TaxonomyTrainingMetrics
     features: Tensor  # [B, R, D]
     batch: Batch
     sums: Tensor  # float64 [R]
@@ -152,7 +152,9 @@ class Bench:
 
     def step(self, head: Head, loss: str, mixed: bool = False) -> Step:
         sums = torch.zeros(len(self.tree.ranks), dtype=torch.float64)
-        return Step(head, self.loss(loss), TrainingMetrics(self.tree, torch.device("cpu")), self.features, self.batches[mixed], sums)
+        return Step(
+            head, self.loss(loss), TaxonomyTrainingMetrics(self.tree, torch.device("cpu")), self.features, self.batches[mixed], sums
+        )
 
     def validation(self, head: Head) -> ValidationStep:
         metrics = TaxonomyMetrics(self.tree, torch.device("cpu"), [rank[:-1] for rank in self.counts.ranks], None, BATCH)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.metrics.streaming import Metrics, TrainingMetrics
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.base import Model, Workload
 
@@ -60,7 +60,7 @@ class Network(Model):
 
 
 class LossAndTop1(Metrics):
-    """The training metrics of this workload."""
+    """Loss and accuracy of a validation pass."""
 
     width = 2
 
@@ -75,6 +75,21 @@ class LossAndTop1(Metrics):
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         loss, top1 = (torch.stack([sums[0], counts["right"][0].to(sums)]) / sums[1]).tolist()
+        return {"loss": loss, "class/loss": loss, "class/top1": top1}
+
+
+class TrainingTop1(TrainingMetrics):
+    """Loss and accuracy between two log rows."""
+
+    def __init__(self, tasks: Sequence[str], device: torch.device) -> None:
+        super().__init__(tasks)
+        self.counts = {"right": torch.zeros(1, dtype=torch.int64, device=device)}
+
+    def count(self, outputs: Tensor, batch: Batch) -> None:
+        self.counts["right"] += right_answers(outputs, batch)
+
+    def compute(self, loss_sums: Tensor, valid: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        loss, top1 = float(loss_sums[0] / valid[0]), float(counts["right"][0] / valid[0])
         return {"loss": loss, "class/loss": loss, "class/top1": top1}
 
 
@@ -106,8 +121,11 @@ class ClassificationWorkload(Workload):
     def loss_sums(self, outputs: Tensor, batch: Batch) -> Tensor:
         return summed_loss(outputs, batch).reshape(1)
 
-    def metrics(self, training: bool, device: torch.device) -> LossAndTop1:
+    def metrics(self, device: torch.device) -> LossAndTop1:
         return LossAndTop1(device)
+
+    def training_metrics(self, device: torch.device) -> TrainingMetrics:
+        return TrainingTop1(self.tasks, device)
 
 
 def build_workload(config: Any) -> ClassificationWorkload:

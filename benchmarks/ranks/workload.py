@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from benchmarks.classification.workload import ClassificationWorkload, StandingTensors
 from linnaeus.data.samples import Batch
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.metrics.streaming import Metrics, TrainingMetrics
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.base import Model
 
@@ -88,8 +88,11 @@ class RanksWorkload(ClassificationWorkload):
     def loss_sums(self, outputs: Outputs, batch: Batch) -> Tensor:
         return torch.stack(task_sums(outputs, batch))
 
-    def metrics(self, training: bool, device: torch.device) -> Any:
+    def metrics(self, device: torch.device) -> Any:
         return TaskLosses(self.tasks)
+
+    def training_metrics(self, device: torch.device) -> TrainingMetrics:
+        return TrainingMetrics(self.tasks)
 
 
 def task_sums(outputs: Outputs, batch: Batch) -> list[Tensor]:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from linnaeus.errors import one_line
 from linnaeus.files import read_json, write_atomic
 from linnaeus.reporting.console import LOGGER
 from linnaeus.reporting.rows import whole_lines
@@ -80,7 +79,7 @@ class WandbLogger:
                 self._set("_responded")
                 run.finish(exit_code=self._exit_code or 0)
         except Exception as error:  # when its process fails, W&B raises exceptions of many types
-            self._disable(one_line(error))
+            self._disable(next(iter(str(error).splitlines()), type(error).__name__))
         _tear_down()
 
     def _next(self) -> tuple[str, int, dict[str, Any]] | None:

@@ -104,7 +104,8 @@ class OpsSchedule:
 
         Pass `learning_rate` and `grad_norm` when a row is logged, `results` after the validation passes of a step. Patience is not
         checked here: it has a state, in `EarlyStopping`."""
-        reason = self.stop_conditions.at_step(current_step)
+        has_limit = self.resolved.early_stop.max_steps is not None
+        reason = self.stop_conditions.at_step(current_step) if has_limit else None
         if reason is None and learning_rate is not None:
             reason = self.stop_conditions.after_log(current_step, learning_rate, 0.0 if grad_norm is None else grad_norm)
         if reason is None and results is not None:

@@ -294,7 +294,7 @@ def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_files(cluster, job)
     ("settings", "line"),
     [
         ("launch.time=30s", "launch.time is 30s; it must be at least 1min"),
-        ("launch.time=2min launch.signal_before=120", "longer than launch.signal_before=120 seconds"),
+        ("launch.time=2min launch.signal_before=120", "longer than launch.signal_before=120 s"),
         ("launch.time=4", "launch.time is 4; it needs a unit: 4s, 4min or 4h"),
         ("launch.time=2epochs", "launch.time is 2epochs; it must be a wall time"),
         ("launch.extra={time: 3}", "launch.extra.time: set launch.time instead"),

@@ -67,7 +67,7 @@ class TaxonomyTree:
         tree = cls(tuple(ranks), tuple(own), tuple(anchor), keys=tuple(key) if keys else ())
         return tree, classes[row_lineage]
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Return the number of classes per rank."""
         return tuple(len(n) for n in self.names)

@@ -136,7 +136,7 @@ def test_the_marginal_loss_is_the_mean_likelihood_of_the_finest_labels():
     finest = len(tree.ranks) - 1
     label[:6, finest] = -1
     raw = raw_scores(tree, "leaves", 100, False)
-    scores = scores_of(tree, "leaves", raw, False)
+    scores = scores_of(tree, "leaves", raw)
     loss = loss_of(slow.loss_config("marginal"), tree, label.numpy(), False, torch.float64)
     batch = {"label": label, "weight": torch.ones(100)}
     total = weighted_hierarchical_loss(loss.sums({"scores": scores}, batch), torch.ones(finest + 1), loss.valid_counts(batch))
@@ -154,7 +154,7 @@ def test_hxe_weighs_a_decision_by_its_distance_from_the_root(alpha):
     raw = raw_scores(tree, "linear", 8, False)
     sums = [
         loss_of(slow.loss_config("conditional", alpha=a), tree, labels, False, torch.float64).sums(
-            {"scores": scores_of(tree, "linear", raw, False)}, batch
+            {"scores": scores_of(tree, "linear", raw)}, batch
         )
         for a in (0.0, alpha)
     ]

@@ -62,7 +62,9 @@ class TextConfig(LanguageDataConfig):
 @dataclass(frozen=True)
 class TokensConfig(LanguageDataConfig):
     path: str = setting("a folder with train.bin and val.bin (uint16, no header) and, for characters, meta.pkl")
-    tokenizer_file: str | None = setting("GPT-2's tokenizer.json or the folder of its two files, without meta.pkl; null: none")
+    tokenizer_file: str | None = setting(
+        "GPT-2's tokenizer.json or its folder, for bits per byte and to generate text, without meta.pkl; null: none"
+    )
     vocabulary: int | None = setting("number of tokens, without meta.pkl and tokenizer_file; null: GPT-2's 50257", low=2)
 
 

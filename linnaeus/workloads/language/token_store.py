@@ -10,7 +10,9 @@ Each named source is split in this way by itself, and is contiguous in both arra
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import TEMPORARY, commit_directory, delete, file_digest, text_digest, write_atomic
+from linnaeus.files import TEMPORARY, delete, file_digest, sync_file, text_digest, write_atomic
 from linnaeus.workloads.language.corpus import Corpus, counted, held_out
 from linnaeus.workloads.language.tokenizers import (
     ByteTokenizer,
@@ -183,11 +185,22 @@ def _build(final: Path, corpus: Corpus, inputs: dict[str, Any]) -> None:
     temporary.mkdir()
     try:
         _fill(temporary, corpus, tokenizer, inputs)
-        if not final.exists():
-            commit_directory(temporary, final)
+        _commit(temporary, final)
     finally:
         if temporary.exists():
             delete(temporary)
+
+
+def _commit(temporary: Path, final: Path) -> None:
+    """Rename a finished store to its name. Runs that start at the same time write the same store: the first one keeps the name."""
+    for path in (*sorted(temporary.iterdir()), temporary):
+        sync_file(path)
+    try:
+        os.rename(temporary, final)
+    except OSError:
+        if not final.exists():
+            raise
+    sync_file(final.parent)
 
 
 def _fill(folder: Path, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, Any]) -> None:
@@ -268,5 +281,6 @@ def open_store(store: Path, notes: Sequence[str] = (), left_out: dict[str, list[
 def _remove_stale(folder: Path) -> None:
     """Delete unfinished stores of processes that were killed."""
     for path in folder.glob(f"{TEMPORARY}*"):
-        if time.time() - max((file.stat().st_mtime for file in path.iterdir()), default=path.stat().st_mtime) > STALE_AFTER:
-            delete(path)
+        with contextlib.suppress(FileNotFoundError):  # another run has just renamed or deleted it
+            if time.time() - max((file.stat().st_mtime for file in path.iterdir()), default=path.stat().st_mtime) > STALE_AFTER:
+                delete(path)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import multiprocessing
 import os
 import pickle
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
+from linnaeus.files import TEMPORARY
 from linnaeus.workloads.language import token_store
 from linnaeus.workloads.language.corpus import held_out, scan_texts
 from linnaeus.workloads.language.token_store import open_store, text_store
@@ -263,7 +265,7 @@ def test_an_unfinished_store_is_not_used_and_later_deleted(folder, tmp_path, mon
             made(config, root)
     assert list(root.iterdir()) == []
     with monkeypatch.context() as patch:
-        patch.setattr(token_store, "commit_directory", is_refused)
+        patch.setattr(token_store, "_commit", is_refused)
         patch.setattr(token_store, "delete", lambda path: None)  # killed
         with pytest.raises(ConfigError):
             made(config, root)
@@ -324,3 +326,37 @@ def test_settings_and_tokenizers_that_do_not_fit_are_refused(folder, tmp_path, m
     (tmp_path / "open.json").write_text(json.dumps(CharacterTokenizer("document 0123456789", False).to_dict()))
     with pytest.raises(ConfigError, match=message):
         made(text(folder, **changes), tmp_path / "stores")
+
+
+def test_runs_that_begin_at_once_share_a_store(folder, tmp_path):
+    """Twelve processes write the same new store. One name stays, no temporary folder, and each process opens it."""
+    corpus, stores = scan_texts(text(folder)), tmp_path / "stores"
+    context = multiprocessing.get_context("fork")
+    for attempt in range(3):
+        start = context.Barrier(12)
+        processes = [context.Process(target=_write_store, args=(start, corpus, stores / str(attempt))) for _ in range(12)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+        assert [process.exitcode for process in processes] == [0] * 12
+        assert len(list((stores / str(attempt)).iterdir())) == 1
+
+
+def _write_store(start, corpus, folder):
+    start.wait(30)
+    open_store(folder / text_store(corpus, folder))
+
+
+def test_a_store_that_another_run_finishes_or_deletes_meanwhile_is_no_error(folder, tmp_path, monkeypatch):
+    corpus, fill = scan_texts(text(folder)), token_store._fill
+
+    def overtaken(temporary, *more):
+        monkeypatch.setattr(token_store, "_fill", fill)
+        text_store(corpus, tmp_path / "stores")  # the other run
+        fill(temporary, *more)
+
+    monkeypatch.setattr(token_store, "_fill", overtaken)
+    open_store(tmp_path / "stores" / text_store(corpus, tmp_path / "stores"))
+    (tmp_path / "stores" / f"{TEMPORARY}gone").symlink_to(tmp_path / "nowhere")  # listed, but not there when it is read
+    open_store(tmp_path / "stores" / text_store(scan_texts(text(folder, tokenizer="byte")), tmp_path / "stores"))

@@ -143,7 +143,7 @@ def _schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[st
     """Return the dataclass of a key's value, None for a plain value."""
     if key in variants:
         name = tree.get("name") if isinstance(tree, dict) else None
-        if name not in variants[key]:
+        if not isinstance(name, str) or name not in variants[key]:
             hint = "a package of your own can add one (plugins, docs/extending.md)"
             raise ConfigError(f"{key}.name is {name!r}; it must be one of {', '.join(sorted(variants[key]))}; {hint}")
         return variants[key][name]

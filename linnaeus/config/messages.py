@@ -1,6 +1,7 @@
 """Errors as one line on stderr, with the exit status: of this program, Hydra, OmegaConf and the YAML reader."""
 
 import contextlib
+import io
 import dataclasses
 import difflib
 import hashlib
@@ -25,6 +26,9 @@ def user_errors(status: int) -> Iterator[None]:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a console that cannot encode the name of a taxon
     try:
         yield
         return

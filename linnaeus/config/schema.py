@@ -61,7 +61,7 @@ class TrainerConfig:
     compile: bool = setting("compile the model with torch.compile")
     channels_last: bool = setting("channels_last memory format for 4-d tensors")
     deterministic: bool = setting("use deterministic kernels and reduce gradients in rank order")
-    threads: int | None = setting("CPU threads per process; null: torch's default", low=1)
+    threads: int | None = setting("CPU threads per process; null: torch's default", low=1, high=1024)
     max_time: str | None = setting("save and stop with exit status 75 after this wall time, such as `23h`; null: never", duration="clock")
     startup_timeout: str = setting("how long processes wait for each other until the first update is done", duration="clock")
     timeout: str = setting("how long they wait later, before the run ends and names the process that hangs", duration="clock")

@@ -1,5 +1,6 @@
 """A mistake in the command is one line that names it, with exit status 2, and no file is left behind."""
 
+import io
 import subprocess
 import sys
 from datetime import timedelta
@@ -72,6 +73,9 @@ REFUSED = {
     "schedule.meta_mask_prob.begin=50% schedule.meta_mask_prob.until=10%": "comes before schedule.meta_mask_prob.begin",
     "lr_scheduler=wsd lr_scheduler.decay=99%": "shorten one",
     "lr_scheduler=step lr_scheduler.milestones=[]": "lr_scheduler.milestones is []",
+    "trainer.threads=100000": "trainer.threads is 100000; it must be at most 1024",
+    "data.image_size=100000": "data.image_size is 100000; it must be at most 8192",
+    "loss.name=[null]": "loss.name is [None]; it must be one of",
     # batches
     "trainer.global_batch_size=0": "it must be at least 1",
     "trainer.global_batch_size=10": "use trainer.global_batch_size=8 or 12, or trainer.micro_batch_size=2",
@@ -200,6 +204,14 @@ def test_a_mistake_in_the_code_keeps_its_traceback(start, monkeypatch):
 
 def run(*command: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def test_a_console_that_cannot_encode_a_name_prints_its_escapes(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    with messages.user_errors(2):
+        print("Scorzonera \u017eerná")
+    assert written.getvalue() == b"Scorzonera \\u017eern\\xe1\n"
 
 
 def test_the_program_itself(tmp_path):

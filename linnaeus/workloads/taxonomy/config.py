@@ -16,7 +16,7 @@ DIRECTIONS = {
 class TaxonomyDataConfig(DataConfig):
     ranks: list[str] | None = setting("taxonomic ranks to predict, coarse to fine; null: every rank with more than one class")
     components: list[str] = setting("metadata components that the model reads: SPATIAL, TEMPORAL, ELEVATION")
-    image_size: int = setting("side of the square input image, in pixels", low=8)
+    image_size: int = setting("side of the square input image, in pixels", low=8, high=8192)
     sampling: str = setting(
         "draws of a class with n samples in an epoch of unchanged length, proportional to n, to the root of n, or equal for all classes",
         choices=("natural", "square_root", "class_balanced"),

@@ -1,10 +1,10 @@
 """Errors as one line on stderr, with the exit status: of this program, Hydra, OmegaConf and the YAML reader."""
 
 import contextlib
-import io
 import dataclasses
 import difflib
 import hashlib
+import io
 import re
 import sys
 import time

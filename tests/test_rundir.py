@@ -85,6 +85,16 @@ def test_the_constructor_writes_nothing_and_start_writes_all_files() -> None:
     run.release()
 
 
+def test_a_start_deletes_the_temporary_files_of_a_killed_one() -> None:
+    first = started(config())
+    left = [first.path / ".tmp-config.yaml-1-2", first.path / "launches" / "1" / ".tmp-launch.json-1-2"]
+    for path in left:
+        path.write_text("half")
+    first.release()
+    started(config()).release()
+    assert not any(path.exists() for path in left)
+
+
 def test_a_second_start_uses_the_same_directory_and_keeps_its_history() -> None:
     first = started(config())
     again = config(trainer__num_workers=4, schedule__log=["9steps"])

@@ -175,7 +175,8 @@ class RunDirectory:
         self._lock = RunLock(self.path / "lock")
         self._lock.acquire()
         self._inspect()  # again: before the lock another process may have changed it
-        remove_stale(self.path)
+        for folder in (self.path, *(self.path / "launches").glob("*")):
+            remove_stale(folder)
         self._check_fingerprint(self.record, record)
         if (self.path / SUMMARY).exists():  # before config.yaml is replaced: with an allowed change the run is not finished
             write_atomic(self.path / SUMMARY, to_json({**read_summary(self.path), "status": "running"}))

@@ -52,7 +52,7 @@ def run_charts(metrics: Rows, timings: Rows, final: Mapping[str, Any]) -> list[s
     charts = [
         line_chart("Loss", loss, last=last, smoothed=True),
         line_chart("Top-1 accuracy", by_task("top1", normal), share, last, note="validation"),
-        line_chart("Macro accuracy", by_task("macro", normal), share, last, note="validation, mean over classes"),
+        line_chart("Macro accuracy", by_task("macro_top1", normal), share, last, note="validation, mean over classes"),
         line_chart(f"Top-1 accuracy of {finest} by pass", by_pass if len(by_pass) > 1 else {}, share, last),
         line_chart("Loss by task", by_task("loss"), last=last, smoothed=True, note="training"),
         line_chart("Learning rate", rates, last=last),
@@ -128,14 +128,14 @@ def line_chart(
     for number, (name, found) in enumerate(lines.items()):
         colour = f"s{number % CLASSES}"
         dots = found if len(found) <= MAX_DOTS else []
+        measured = thin(found)  # shown under the pointer, whether the line is smoothed or not
         if smoothed and not dots:
-            chart.curve(thin(found), BLUE, f"{colour} faint")
+            chart.curve(measured, BLUE, f"{colour} faint")
             found = smooth(found)
-        found = thin(found)
-        chart.curve(found, BLUE, colour)
+        chart.curve(thin(found), BLUE, colour)
         for point in dots:
             chart.dot(*point, BLUE, colour)
-        data.append({"name": name, "c": number % CLASSES, "p": [[x, round(chart.x(x), 1), show(y)] for x, y in found]})
+        data.append({"name": name, "c": number % CLASSES, "p": [[x, round(chart.x(x), 1), show(y)] for x, y in measured]})
     keys = (f'<span class="key"><i class="b{line["c"]}"></i>{escape(str(line["name"]))}</span>' for line in data)
     legend = "".join(keys) if len(data) > 1 else ""
     aside = f'<span class="note">{escape(note)}</span>' if note else ""

@@ -19,6 +19,8 @@ FINAL = {
     "val/order/top1": 0.9731,
     "val/species/top1": 0.6437,
     "val/species/top5": 0.9,
+    "val/order/macro_top1": 0.95,
+    "val/species/macro_top1": 0.6,
     "val/loss": 1.2345,
     "val/inconsistent_paths": 0.05,
     "val_mask_meta/order/top1": 0.9,
@@ -72,6 +74,9 @@ def test_the_page_contains_the_data(run: Path) -> None:
     assert set(charts) >= {"Loss", "Top-1 accuracy", "Top-1 accuracy of species by pass", "Task weights", "Learning rate", "Throughput"}
     validation = next(s for s in charts["Loss"] if s["name"] == "validation")
     assert [point[0] for point in validation["p"]] == [50, 100, 150] and validation["p"][0][2] == "1.2345"
+    training = next(s for s in charts["Loss"] if s["name"] == "training")  # a smoothed line, with the measured values
+    assert all(text == f"{3.0 / step:g}" for step, _, text in training["p"]) and len(training["p"]) > 60
+    assert [s["name"] for s in charts["Macro accuracy"]] == ["order", "species"]
     assert [s["name"] for s in charts["Top-1 accuracy"]] == ["order", "species"]  # coarse to fine, in the order of the summary
     assert charts["Throughput"][0]["p"][-1][0] == 150
 

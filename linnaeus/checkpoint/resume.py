@@ -187,7 +187,7 @@ NOTE = "went-back.json"
 
 
 def _written_since_rollback(to: Path, found: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
-    """Return the checkpoints of `found` that were written after a rollback to the checkpoint `to`. Return [] if there is no such note.
+    """Return the checkpoints of `found` that were written after a rollback to the checkpoint `to`. Return [] if the note does not exist.
 
     Raise `OSError` if the note cannot be read at present: without it the run would be rolled back again."""
     note: dict[str, Any] = read_json(to.parent / NOTE) or {}

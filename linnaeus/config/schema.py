@@ -157,9 +157,7 @@ class DataConfig:
 
     name: str = setting("name of the data source")
     last_batch: str = setting("keep: the last update of an epoch uses the remaining samples; drop: none does", choices=("keep", "drop"))
-    validation_batch: int | None = setting(
-        "samples per validation batch; null: the micro-batch size, or if null the global batch size", low=1
-    )
+    validation_batch: int | None = setting("samples per validation batch; null: the micro-batch size, or if null at most 64", low=1)
     max_bad_fraction: float = setting("maximum share of unreadable samples; above it the run stops", low=0, high=1)
 
 

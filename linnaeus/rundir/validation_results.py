@@ -33,7 +33,7 @@ class ValidationResults:
         return self.directory / step_name(step) / f"{key}.json"
 
     def read(self, step: int, key: str, weights: str) -> dict[str, float] | None:
-        """Return the metrics of a pass on the weights with the hash `weights`. Return None if there is no such result, or it is damaged."""
+        """Return the metrics of a pass on the weights with the hash `weights`. Return None if the result does not exist or is damaged."""
         path = self.path(step, key)
         try:
             result = json.loads(path.read_bytes())

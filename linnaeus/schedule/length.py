@@ -61,9 +61,9 @@ def micro_batch_size(config: Config, world_size: int) -> int:
 
 
 def validation_batch_size(config: Config) -> int:
-    """Return `data.validation_batch`; if it is null, the micro-batch size, or the global batch size. It does not depend on the number of
-    processes, so the results do not either."""
-    return config.data.validation_batch or config.trainer.micro_batch_size or config.trainer.global_batch_size
+    """Return `data.validation_batch`; if it is null, the micro-batch size; if that is null too, the global batch size, at most 64. It does
+    not depend on the number of processes, so the results do not either."""
+    return config.data.validation_batch or config.trainer.micro_batch_size or min(64, config.trainer.global_batch_size)
 
 
 def accumulation_steps(config: Config, world_size: int) -> int:

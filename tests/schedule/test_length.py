@@ -41,6 +41,8 @@ def test_validation_batches_follow_the_micro_batch(validation: int | None, micro
     config = make_config({"global_batch_size": 32, "micro_batch_size": micro})
     config = replace(config, data=replace(config.data, validation_batch=validation))
     assert validation_batch_size(config) == expected
+    large = replace(config, trainer=replace(config.trainer, global_batch_size=480))
+    assert validation_batch_size(large) == (expected if validation or micro else 64)  # 480 are the share of several processes
 
 
 @pytest.mark.parametrize(

@@ -104,4 +104,4 @@ class RankSync:
 
 
 def _flag_names(flags: Sequence[float]) -> frozenset[str]:
-    return frozenset(name for name, flag in zip(FLAGS, flags, strict=True) if flag)
+    return frozenset(name for name, flag in zip(FLAGS, flags, strict=True) if flag) if any(flags) else frozenset()

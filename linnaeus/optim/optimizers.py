@@ -178,9 +178,8 @@ class Optimizers:
         for p in self.params:
             p.grad = None
 
-    @torch.no_grad()
     def step(self, found_inf: Tensor | None = None, divisor: Tensor | None = None, grads: list[Tensor | None] | None = None) -> None:
-        """Make one update with the gradients divided by `divisor`, or skip it if `found_inf` is 1.
+        """Make one update with the gradients divided by `divisor`, or skip it if `found_inf` is 1. Call it under `torch.no_grad()`.
 
         A skipped update leaves parameters, moments and step counts unchanged to the bit. `found_inf` and `divisor` are float tensors []
         on the device; nothing waits for the device. The division is in place: afterwards `p.grad` is the divided gradient, except after

@@ -103,9 +103,7 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
     batch, on the host."""
     step = t.progress.global_step
     weights = t.weighting.weights
-    scales = torch.tensor([t.context.world_size / (count or 1.0) for count in valid.tolist()], dtype=weights.dtype)
-    # non_blocking: a blocking copy to a GPU waits for everything queued there, including the last update
-    scales = scales.to(weights.device, non_blocking=True)
+    scales = loss_scales(t.context.world_size, tuple(valid.tolist()), weights.dtype, weights.device)
     t.weighting_meter.start(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.resolved.conflict.due(step + 1))
     t.optimizers.zero_grad()
     t.update.start(step + 1)
@@ -121,6 +119,14 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
     t.tracker.add_update(valid)
     samples = t.sampler.samples_in(step)
     t.progress.update_window(samples, len(window), count_units(t, samples, valid))
+
+
+@functools.lru_cache(maxsize=1)  # most updates of a run have the same counts
+def loss_scales(world_size: int, counts: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return W / N_t for each task, [T] on the device, 1 for N_t where a task has no label. Do not change it in place."""
+    scales = torch.tensor([world_size / (count or 1.0) for count in counts], dtype=dtype)
+    # non_blocking: a blocking copy to a GPU waits for everything queued there, including the last update
+    return scales.to(device, non_blocking=True)
 
 
 def seed_micro_batch(t: Training, step: int, number: int) -> None:

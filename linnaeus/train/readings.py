@@ -151,7 +151,7 @@ def report_progress(t: Training) -> None:
 def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> ReportData:
     """Return the data of a report at this step."""
     more, units = _more_rows(t), t.workload.units
-    trained = sum(p.numel() for p in t.model.parameters() if p.requires_grad)
+    parameters, trained = t.parameter_counts
     return ReportData(
         step=t.progress.global_step,
         total_steps=t.progress.expected_total_steps,
@@ -161,7 +161,7 @@ def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> R
         samples=t.progress.samples_seen,
         units=(units[0], t.progress.units_seen) if units is not None else None,
         batch=(t.sampler.micro_batch_size, t.sampler.accumulation, t.context.world_size),
-        parameters=sum(p.numel() for p in t.model.parameters()),
+        parameters=parameters,
         active_parameters=more.pop("growth/active_parameters", None) or t.model.active_parameters() or trained,
         validated=t.tracker.last_step,
         validation=_validation(t),

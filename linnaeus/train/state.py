@@ -7,6 +7,7 @@ on a particular workload (law 8): data, model and losses are reached through `wo
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -152,6 +153,12 @@ class Training:
     def pin_memory(self) -> bool:
         """True if loaders pin memory: `trainer.pin_memory` on a CUDA device."""
         return self.config.trainer.pin_memory and self.device.type == "cuda"
+
+    @functools.cached_property
+    def parameter_counts(self) -> tuple[int, int]:
+        """Number of parameters of the model, in total and trained."""
+        sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
+        return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
     def unfinished(self) -> bool:
         """Return True if the run is neither interrupted nor stopped and has steps left."""

@@ -63,6 +63,7 @@ def torch_reference(name, model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["adamw", "sgd", "sgd_plain"])
+@torch.no_grad()
 def test_fused_optimizers_equal_torch_to_the_bit(name, dtype):
     own, other = make_model(dtype), make_model(dtype)
     optimizers, reference = built(CONFIGS[name], own), torch_reference(name, other)
@@ -77,6 +78,7 @@ def test_fused_optimizers_equal_torch_to_the_bit(name, dtype):
     assert unequal(own.state_dict(), other.state_dict()) == []
 
 
+@torch.no_grad()
 def test_unfused_adamw_agrees_and_has_the_same_state_format():
     a, b = make_model(), make_model()
     first, second = built(CONFIGS["adamw"], a), built(CONFIGS["adamw_unfused"], b)
@@ -90,6 +92,7 @@ def test_unfused_adamw_agrees_and_has_the_same_state_format():
     assert unequal(second.state_dict()["state"], first.state_dict()["state"]) == []
 
 
+@torch.no_grad()
 def test_muon_optimizes_hidden_matrices_only_and_equals_torch():
     own, other = make_model(), make_model()
     head = nn.Sequential()
@@ -110,6 +113,7 @@ def test_muon_optimizes_hidden_matrices_only_and_equals_torch():
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
+@torch.no_grad()
 def test_found_inf_changes_no_bit(name, value):
     model = make_model()
     optimizers = built(CONFIGS[name], model)
@@ -124,6 +128,7 @@ def test_found_inf_changes_no_bit(name, value):
 
 
 @pytest.mark.parametrize("name", ["adamw_unfused", "sgd_unfused", "muon"])
+@torch.no_grad()
 def test_selection_on_the_device_equals_the_direct_check(name):
     """Run on the CPU the selection that CUDA uses for optimizers that do not support `found_inf`."""
     model, twin = make_model(), make_model()
@@ -144,6 +149,7 @@ def test_selection_on_the_device_equals_the_direct_check(name):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@torch.no_grad()
 def test_divisor_divides_gradients(name):
     results = []
     for divisor in (1.0, 8.0):
@@ -157,6 +163,7 @@ def test_divisor_divides_gradients(name):
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "adamw_unfused"])
+@torch.no_grad()
 def test_parameters_without_gradient_do_not_change_or_count_steps(name):
     model = make_model()
     optimizers = built(CONFIGS[name], model)
@@ -197,6 +204,7 @@ def test_learning_rate_scales_with_the_global_batch(scaling, expected):
     assert [schedule.at(step) for step in (1, 9)] == pytest.approx([expected / 2, expected])
 
 
+@torch.no_grad()
 def test_groups_reach_the_kernels():
     config = replace(CONFIGS["sgd_plain"], param_groups=[{"filter": {"name": "0.*"}, "lr_scale": 0.0}])
     model = make_model()

@@ -1,12 +1,14 @@
 """Read text files, cut them into documents and select the validation documents, before anything is tokenized.
 
-`scan_texts` reads every file once and keeps its hash and those of its documents. Files that are not read (empty, matching
+`scan_texts` reads every file once and keeps its hash and those of its documents, not the text. Files that are not read (empty, matching
 no source, or up to `data.max_bad_fraction` in another encoding) are counted in notes and listed in dataset.json; a file in another
 encoding is named with the offset of the error.
 """
 
+import codecs
 import hashlib
 import sys
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from linnaeus import randomness
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.text_files import MODULE_BYTES, FoundFiles, find_files, printable
+from linnaeus.workloads.language.text_pieces import ReadingProgress, read_pieces, split_documents
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Corpus:
 
     files: tuple[TextFile, ...]
     digests: np.ndarray  # uint64 [D]: hash of each document's text
+    lengths: np.ndarray  # int64 [D]: characters of each document
     document_sources: np.ndarray  # int64 [D]: source number of each document; 0 without named sources
     config: TextConfig
     notes: tuple[str, ...]
@@ -46,14 +50,23 @@ class Corpus:
         """Return the names of the sources; () without named sources."""
         return tuple(self.config.sources or ())
 
-    def documents(self) -> Iterator[tuple[str, str]]:
-        """Yield (file name, text) of each document. Raise `ConfigError` if a file has changed since the scan."""
+    def documents(self, activity: str) -> Iterator[tuple[str, Iterator[str]]]:
+        """Yield (file name, pieces of the text) of each document; the pieces must be read before the next document. Log the progress under
+        the name `activity`. Raise `ConfigError` if a file has changed since the scan."""
+        progress = ReadingProgress(activity, sum(file.bytes for file in self.files))
         for file in self.files:
-            content = _read(file.path)
-            if hashlib.sha256(content).hexdigest() != file.sha256:
-                raise ConfigError(f"data.path: {file.path} changed while it was being read; start again when nothing writes to it")
-            for text in split_documents(content.decode(self.config.encoding), self.config.separator):
-                yield file.name, text
+            for pieces in split_documents(self._pieces(file, progress), self.config.separator):
+                yield file.name, pieces
+
+    def _pieces(self, file: TextFile, progress: ReadingProgress) -> Iterator[str]:
+        digest = hashlib.sha256()
+        changed = ConfigError(f"data.path: {file.path} changed while it was being read; start again when nothing writes to it")
+        try:
+            yield from read_pieces(file.path, self.config.encoding, digest, progress)
+        except UnicodeError:
+            raise changed from None
+        if digest.hexdigest() != file.sha256:
+            raise changed
 
 
 def scan_texts(config: TextConfig) -> Corpus:
@@ -63,34 +76,62 @@ def scan_texts(config: TextConfig) -> Corpus:
     if config.separator == "":
         raise ConfigError("data.separator is empty; set the text between two documents, or null if each file is one document")
     found = find_files(config)
-    files, digests, document_sources, bad, characters = [], [], [], [], 0
+    scan, files, bad = Scan(config, found), [], []
     left_out: dict[str, list[str]] = {"no source": found.left_out, "empty": [], "encoding": []}
     for path, source in zip(found.paths, found.sources, strict=True):
-        content = _read(path)
         try:
-            texts = split_documents(content.decode(config.encoding), config.separator)
-            # Encoding can fail: some codecs decode to characters that UTF-8 cannot encode.
-            hashes = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
+            file = scan.read(path, source)
         except UnicodeError as error:
             left_out["encoding"].append(found.name(path))
             where = f"at byte {error.start} ({error.reason})" if isinstance(error, UnicodeDecodeError) else f"({error})"
             bad.append(f"{printable(path)} is not {config.encoding} {where}")
             continue
-        if not texts:
+        if file is None:
             left_out["empty"].append(found.name(path))
             continue
-        files.append(TextFile(found.name(path), path, len(content), hashlib.sha256(content).hexdigest(), source))
-        digests += hashes
-        characters += sum(map(len, texts))
-        document_sources += [source] * len(texts)
+        files.append(file)
     _check_bad(bad, len(found.paths), config)
     _check_not_empty(found, {file.source for file in files}, config, len(bad))
-    arrays = np.array(digests, dtype=np.uint64), np.array(document_sources, dtype=np.int64)
-    _check_split(*arrays, config)
-    notes = [f"text: {_origin(config)}: {counted(len(files), 'file')}, {counted(len(digests), 'document')}, {characters:,} characters"]
-    notes += found.notes + [f"left out: {line}" for line in bad] + _left_out_notes(left_out)
+    digests, lengths, sources = scan.documents()
+    _check_split(digests, sources, config)
+    numbers = f"{counted(len(files), 'file')}, {counted(len(digests), 'document')}, {int(lengths.sum()):,} characters"
+    notes = [f"text: {_origin(config)}: {numbers}", *found.notes]
+    notes += [f"left out: {line}" for line in bad] + _left_out_notes(left_out)
     reasons = {reason: names for reason, names in left_out.items() if names}
-    return Corpus(tuple(files), *arrays, config, tuple(notes), reasons)
+    return Corpus(tuple(files), digests, lengths, sources, config, tuple(notes), reasons)
+
+
+class Scan:
+    """The documents of the files read so far: 24 bytes for each, because there may be millions."""
+
+    def __init__(self, config: TextConfig, found: FoundFiles) -> None:
+        self.config, self.found = config, found
+        self._arrays = self._digests, self._lengths, self._sources = array("Q"), array("q"), array("q")
+        self._progress = ReadingProgress("reading the text", sum(map(_size, found.paths)))
+
+    def read(self, path: Path, source: int) -> TextFile | None:
+        """Add the documents of a file and return the file; None: it is empty. Raise `UnicodeError` for another encoding; then nothing is
+        added."""
+        digest, before, read = hashlib.sha256(), len(self._digests), self._progress.read
+        try:
+            for pieces in split_documents(read_pieces(path, self.config.encoding, digest, self._progress), self.config.separator):
+                text_hash, length = hashlib.blake2b(digest_size=8), 0
+                for piece in pieces:
+                    text_hash.update(piece.encode())  # it can fail: some codecs decode to characters that UTF-8 cannot encode
+                    length += len(piece)
+                for values, value in zip(self._arrays, (int.from_bytes(text_hash.digest(), "little"), length, source), strict=True):
+                    values.append(value)
+        except UnicodeError:
+            for values in self._arrays:
+                del values[before:]
+            raise
+        if len(self._digests) == before:
+            return None
+        return TextFile(self.found.name(path), path, self._progress.read - read, digest.hexdigest(), source)
+
+    def documents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return hashes uint64 [D], numbers of characters int64 [D] and sources int64 [D]."""
+        return np.array(self._digests, np.uint64), np.array(self._lengths, np.int64), np.array(self._sources, np.int64)
 
 
 def held_out(corpus: Corpus) -> np.ndarray:
@@ -109,12 +150,6 @@ def held_out(corpus: Corpus) -> np.ndarray:
     return chosen
 
 
-def split_documents(text: str, separator: str | None) -> list[str]:
-    """Return the documents of a file's text, without those that are only white space."""
-    texts = [text] if separator is None else text.split(separator)
-    return [text for text in texts if text.strip()]
-
-
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, such as "1 file" or "2,000 files"."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
@@ -123,6 +158,7 @@ def counted(number: int, noun: str) -> str:
 def _check_encoding(encoding: str) -> None:
     try:
         b" ".decode(encoding)
+        codecs.getincrementaldecoder(encoding)
     except LookupError:
         raise ConfigError(f"data.encoding={encoding} is not a codec of Python; use for example utf-8, utf-16 or latin-1") from None
     except UnicodeError:
@@ -165,9 +201,9 @@ def _check_split(digests: np.ndarray, document_sources: np.ndarray, config: Text
         raise ConfigError(f"data.split_seed={config.split_seed} has no effect: {single} is split by position, its end validates; remove it")
 
 
-def _read(path: Path) -> bytes:
+def _size(path: Path) -> int:
     try:
-        return path.read_bytes()
+        return path.stat().st_size
     except OSError as error:
         raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
 

@@ -15,32 +15,21 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.files import TEMPORARY, delete, file_digest, sync_file, text_digest, write_atomic
-from linnaeus.workloads.language.corpus import Corpus, counted, held_out
-from linnaeus.workloads.language.tokenizers import (
-    ByteTokenizer,
-    CharacterTokenizer,
-    Tokenizer,
-    fetch_gpt2,
-    identity,
-    load_tokenizer,
-    tokenizer_from,
-    tokenizers_library,
-    train_bpe,
-)
+from linnaeus.workloads.language.corpus import Corpus, counted
+from linnaeus.workloads.language.tokenization import COUNTS, SPLITS, make_tokenizer, write_splits
+from linnaeus.workloads.language.tokenizers import Tokenizer, identity, load_tokenizer, tokenizer_from, tokenizers_library
 
 VERSION = 2
-SPLITS = {"train": "train.bin", "validation": "val.bin"}
 FACTS = "store.json"
-COUNTS = ("documents", "characters", "bytes", "tokens")
 STALE_AFTER = 24 * 3600.0  # seconds without a change after which an unfinished store is deleted
 
 
@@ -92,16 +81,6 @@ def _sizes(train: int, validation: int) -> str:
     return f"{train:,} training tokens, {validation:,} validation tokens"
 
 
-class Part(NamedTuple):
-    """A piece of text for one of the two arrays: a document, or the beginning or end of one."""
-
-    split: str
-    source: int
-    file: str
-    text: str
-    end_marker: bool  # an end marker follows
-
-
 def text_store(corpus: Corpus, folder: Path) -> str:
     """Return the name of the store of `corpus` in `folder`, after writing it if it does not exist. Call it on one process only."""
     inputs = _inputs(corpus)
@@ -144,41 +123,9 @@ def _inputs(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def _parts(corpus: Corpus) -> Iterator[Part]:
-    """Yield each document; a document that is the only one of its source comes in two parts."""
-    several = len(corpus.digests) > 1
-    alone = np.bincount(corpus.document_sources)[corpus.document_sources] == 1
-    facts = zip(corpus.documents(), corpus.document_sources.tolist(), alone.tolist(), held_out(corpus).tolist(), strict=True)
-    for (file, text), source, single, validates in facts:
-        if not single:
-            yield Part("validation" if validates else "train", source, file, text, True)
-            continue
-        cut = int(len(text) * (1 - corpus.config.validation_fraction))
-        yield Part("train", source, file, text[:cut], False)
-        yield Part("validation", source, file, text[cut:], several)
-
-
-def _make_tokenizer(corpus: Corpus) -> Tokenizer:
-    """Return the tokenizer. A BPE is trained on the training text only; the alphabet of `character` is that of the whole text."""
-    config, several = corpus.config, len(corpus.digests) > 1
-    if config.tokenizer_file is not None:
-        return load_tokenizer(config.tokenizer_file, config.tokenizer, "data.tokenizer_file")
-    if config.tokenizer == "character":
-        alphabet: set[str] = set()
-        for _, text in corpus.documents():
-            alphabet.update(text)
-        return CharacterTokenizer("".join(sorted(alphabet)), with_end=several)
-    if config.tokenizer == "byte":
-        return ByteTokenizer(with_end=several)
-    if config.tokenizer == "gpt2":
-        return fetch_gpt2()
-    assert config.vocabulary is not None
-    return train_bpe((part.text for part in _parts(corpus) if part.split == "train"), config.vocabulary)
-
-
 def _build(final: Path, corpus: Corpus, inputs: dict[str, Any]) -> None:
     """Write the store under a temporary name and rename it, unless another run has finished the same store first."""
-    tokenizer = _make_tokenizer(corpus)
+    tokenizer = make_tokenizer(corpus)
     if len(corpus.digests) > 1 and tokenizer.end is None:
         raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} has no end marker for the {len(corpus.digests)} documents")
     temporary = final.with_name(f"{TEMPORARY}{final.name}-{secrets.token_hex(4)}")
@@ -206,7 +153,7 @@ def _commit(temporary: Path, final: Path) -> None:
 def _fill(folder: Path, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, Any]) -> None:
     """Write the files of a store. Raise `ConfigError` for a source with fewer than two tokens in one of the splits."""
     dtype = "<u2" if tokenizer.size <= 1 << 16 else "<u4"
-    counts = _write_splits(folder, corpus, tokenizer, dtype)
+    counts = write_splits(folder, corpus, tokenizer, dtype)
     for split, purpose in zip(SPLITS, ("training", "validation"), strict=True):
         for name, tokens in zip(corpus.sources, counts[split][:, COUNTS.index("tokens")].tolist()):
             if tokens < 2:
@@ -220,30 +167,6 @@ def _fill(folder: Path, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, 
         "splits": {split: _split_facts(counts[split], corpus.sources, file_digest(folder / file)) for split, file in SPLITS.items()},
     }
     write_atomic(folder / FACTS, json.dumps(content, ensure_ascii=False) + "\n")
-
-
-def _write_splits(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> dict[str, np.ndarray]:
-    """Write both arrays. Return the numbers of `COUNTS` written, int64 [sources, COUNTS] for each split. Raise `ConfigError` if the tokens
-    of a part do not stand for all of its bytes."""
-    counts = {split: np.zeros((max(1, len(corpus.sources)), len(COUNTS)), np.int64) for split in SPLITS}
-    lengths = tokenizer.byte_lengths()
-    with open(folder / SPLITS["train"], "wb") as train, open(folder / SPLITS["validation"], "wb") as validation:
-        files = {"train": train, "validation": validation}
-        for part in _parts(corpus):
-            try:
-                ids = tokenizer.encode(part.text)
-            except ConfigError as error:
-                raise ConfigError(f"data.tokenizer_file: in {part.file}, {error}") from None
-            size = len(part.text.encode())
-            if int(lengths[ids].sum()) != size:
-                changed = f"{part.file} has {size} bytes, its tokens have {int(lengths[ids].sum())}"
-                raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} does not preserve the text: {changed}")
-            if part.end_marker:
-                assert tokenizer.end is not None
-                ids = np.append(ids, tokenizer.end)
-            files[part.split].write(ids.astype(dtype).tobytes())
-            counts[part.split][part.source] += (1, len(part.text), size, len(ids))
-    return counts
 
 
 def _split_facts(counts: np.ndarray, sources: Sequence[str], digest: str) -> dict[str, Any]:

@@ -8,28 +8,37 @@ tokens and runs, to check that tokens and a model belong together. BPE uses the 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.language.text_pieces import recut
 
 END = "<|endoftext|>"  # the end marker of GPT-2 and of every BPE trained here
-PIECE_SIZE = 1 << 22  # characters per piece of a long text
-CUT = re.compile(r"(?<=\S)\n(?=\S)")  # a byte-level BPE never merges across such a line break
+PIECE_SIZE = 1 << 16  # characters that a BPE encodes at once; one core encodes a piece
+ANYWHERE = re.compile("")
+NOWHERE = re.compile(r"(?!)")
+AFTER_LINE = re.compile(r"(?<=\S)\n(?=\S)")  # the common pre-tokenizers of a byte-level BPE never merge across such a line break
+BEFORE_WORD = re.compile(r"(?<=\S)\n(?=\S)|(?<=\S)(?= \S)")  # GPT-2's pre-tokenizer never merges across these
 
 
 class Tokenizer(Protocol):
-    """A tokenizer with ids 0 to `size` - 1. `end` is the id of the end marker; None: no end marker."""
+    """A tokenizer with ids 0 to `size` - 1. `end` is the id of the end marker; None: no end marker. A text that is cut where `boundary`
+    matches has the same ids in pieces as whole."""
 
     kind: str
     size: int
     end: int | None
+    boundary: re.Pattern[str]
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of a text, int64 [N]. Raise `ConfigError` for a character without an id."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of each text, as `encode` does. BPE uses all cores."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. End markers are dropped; bytes that are not UTF-8 become U+FFFD."""
@@ -51,7 +60,7 @@ def identity(tokenizer: Tokenizer) -> str:
 class CharacterTokenizer:
     """One token per character. Ids follow the order of the alphabet."""
 
-    kind = "character"
+    kind, boundary = "character", ANYWHERE
 
     def __init__(self, alphabet: str, with_end: bool) -> None:
         self.alphabet = alphabet
@@ -66,9 +75,11 @@ class CharacterTokenizer:
         ids = self._ids[np.minimum(codes, len(self._ids) - 1)]
         unknown = np.flatnonzero((ids < 0) | (codes >= len(self._ids)))
         if len(unknown):
-            index = unknown[0]
-            raise ConfigError(f"the character {text[index]!r} at character {index} is not one of the tokenizer's {self.size} tokens")
+            raise ConfigError(f"the character {text[unknown[0]]!r} is not one of the tokenizer's {self.size} tokens")
         return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(self.alphabet[i] for i in ids if i != self.end)
@@ -84,7 +95,7 @@ class CharacterTokenizer:
 class ByteTokenizer:
     """One token per UTF-8 byte."""
 
-    kind = "byte"
+    kind, boundary = "byte", ANYWHERE
 
     def __init__(self, with_end: bool) -> None:
         self.end = 256 if with_end else None
@@ -92,6 +103,9 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i for i in ids if i != self.end).decode(errors="replace")
@@ -113,6 +127,7 @@ class BPETokenizer:
         self._bpe = tokenizers_library().Tokenizer.from_str(content)
         self._json = json.loads(self._bpe.to_str())
         _check_byte_level(self._json)
+        self.boundary = _boundary(self._json)
         self._bpe.encode_special_tokens = True
         self._bpe.no_truncation()
         self._bpe.no_padding()
@@ -120,9 +135,10 @@ class BPETokenizer:
         self.end = cast("int | None", self._bpe.token_to_id(END))
 
     def encode(self, text: str) -> np.ndarray:
-        pieces = list(_pieces(text, PIECE_SIZE))
-        encoded = self._bpe.encode_batch_fast(pieces, add_special_tokens=False)
-        return np.concatenate([np.zeros(0, np.int64), *(np.array(piece.ids, dtype=np.int64) for piece in encoded)])
+        return np.concatenate([np.zeros(0, np.int64), *self.encode_batch(list(recut([text], self.boundary, PIECE_SIZE)))])
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.array(encoded.ids, np.int64) for encoded in self._bpe.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._bpe.decode([int(i) for i in ids if i != self.end], skip_special_tokens=False)
@@ -161,15 +177,15 @@ def _check_byte_level(content: dict[str, Any]) -> None:
         raise ValueError("it has a normalizer, which changes the text")
 
 
-def _pieces(text: str, size: int) -> Iterator[str]:
-    """Yield pieces of about `size` characters that a byte-level BPE encodes as it encodes the whole text: it is cut after line breaks
-    between two characters that are not white space."""
-    start = 0
-    while len(text) - start > size and (cut := CUT.search(text, start + size)) is not None:
-        yield text[start : cut.end()]
-        start = cut.end()
-    if start < len(text):
-        yield text[start:]
+def _boundary(content: dict[str, Any]) -> re.Pattern[str]:
+    """Return where a text may be cut for the BPE in the JSON of a tokenizer."""
+    added = [token for token in content["added_tokens"] if not token["special"]]  # a special token in a text is encoded as text
+    if any(token["lstrip"] or token["rstrip"] or re.search(r"\s", token["content"]) for token in added):
+        return NOWHERE
+    pre_tokenizer = content["pre_tokenizer"]
+    if pre_tokenizer["type"] != "ByteLevel":
+        return AFTER_LINE
+    return BEFORE_WORD if pre_tokenizer.get("use_regex", True) else NOWHERE
 
 
 def tokenizer_from(content: dict[str, Any]) -> Tokenizer:
@@ -232,13 +248,13 @@ def fetch_gpt2() -> Tokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """Return a byte-level BPE of `vocabulary` tokens, end marker included, trained on `texts`. It can encode any text. Raise `ConfigError`
-    if the texts have too few pairs to merge."""
+    """Return a byte-level BPE of `vocabulary` tokens, end marker included, trained on `texts`. It can encode any text. The library holds
+    256 texts at a time: cut long ones at `BEFORE_WORD`. Raise `ConfigError` if the texts have too few pairs to merge."""
     library = tokenizers_library()
     bpe = _byte_level(library.Tokenizer(library.models.BPE()))
     letters = sorted(library.pre_tokenizers.ByteLevel.alphabet())
     trainer = library.trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=[END], initial_alphabet=letters, show_progress=False)
-    bpe.train_from_iterator((piece for text in texts for piece in _pieces(text, PIECE_SIZE)), trainer)
+    bpe.train_from_iterator(texts, trainer)
     found = BPETokenizer(bpe.to_str(), "bpe")
     if found.size < vocabulary:
         raise ConfigError(f"data.vocabulary={vocabulary}: the text has pairs for {found.size} tokens only; use {found.size} or fewer")

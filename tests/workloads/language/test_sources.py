@@ -7,7 +7,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.corpus import held_out, scan_texts
-from tests.workloads.language.test_token_store import made, text
+from tests.workloads.language.test_token_store import documents, made, text
 
 SOURCES = {"notes": ["*.md"], "numbers": ["**/*.txt"], "all": ["**/*"]}
 
@@ -59,7 +59,7 @@ def test_all_files_left_out_are_listed(folder, tmp_path):
     assert scan_texts(text(folder, files=["**/*.txt"])).left_out == {}
     few = scan_texts(sourced(folder, {"b": ["b/*.txt", "0.txt", "2.txt", "4.txt"], "notes": ["n*.md"]}))
     assert few.notes[1] == "left out: 5 files without a source: 6.txt, 8.txt, b/n9.md, bad.md, blank.md"
-    assert few.notes[0].endswith(f"10 files, 10 documents, {sum(len(t) for _, t in few.documents()):,} characters")
+    assert few.notes[0].endswith(f"10 files, 10 documents, {sum(len(t) for _, t in documents(few)):,} characters")
 
 
 def test_patterns_that_match_nothing_are_noted(folder):
@@ -132,13 +132,13 @@ def test_each_source_is_split_by_itself_and_contiguous(folder, tmp_path):
     found, corpus = made(config, tmp_path / "stores"), scan_texts(config)
     chosen = held_out(corpus)
     assert found.tokenizer.end == len(found.tokenizer.alphabet)
-    documents = [content for _, content in corpus.documents()]
+    contents = [content for _, content in documents(corpus)]
     for array, side in ((found.train, False), (found.validation, True)):
         notes, numbers, alone = parts_of(array, found.tokenizer)
         for content, source in ((notes, 0), (numbers, 1)):
-            own = [text for text, owner, out in zip(documents, corpus.document_sources, chosen) if owner == source and out == side]
+            own = [text for text, owner, out in zip(contents, corpus.document_sources, chosen) if owner == source and out == side]
             assert own and content == "".join(text + "|" for text in own)
-        assert alone == (documents[-1][32:] + "|" if side else documents[-1][:32]), "a source of one text is split by position"
+        assert alone == (contents[-1][32:] + "|" if side else contents[-1][:32]), "a source of one text is split by position"
         assert sum(array.source_sizes) == array.size == len(array.tokens)
     counted = found.facts["splits"]["train"]
     assert list(counted["sources"]) == list(SOURCES)

@@ -9,6 +9,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import tokenizers
+from linnaeus.workloads.language.text_pieces import recut
 from linnaeus.workloads.language.tokenizers import (
     END,
     BPETokenizer,
@@ -51,7 +52,7 @@ def test_every_tokenizer_restores_the_text_and_counts_its_bytes(bpe):
     assert len(bpe.encode(TEXT)) < len(TEXT), "pairs are merged"
 
 
-@pytest.mark.parametrize("text, name", [("abé", "'é' at character 2"), ("~", "'~' at character 0"), ("a🦋", "at character 1")])
+@pytest.mark.parametrize("text, name", [("abé", "'é'"), ("~", "'~'"), ("a🦋", "'🦋'")])
 def test_a_character_without_a_token_is_named(text, name):
     with pytest.raises(ConfigError, match=name):
         CharacterTokenizer("ab|\u2014", False).encode(text)
@@ -78,7 +79,7 @@ def test_a_bpe_has_the_given_size_and_encodes_anything(bpe):
 
 
 def test_a_text_in_pieces_is_encoded_like_the_whole_text(bpe, monkeypatch):
-    words = ["to", "be", " ", "  ", "\n", "\n\n", " \n", "\n ", "that", ",", "\t", "\r\n"]
+    words = ["to", "be", " ", "  ", "\n", "\n\n", " \n", "\n ", "that", ",", "\t", "\r\n", "'s", "'", " 5", "7", "é", "日"]
     drawn = random.Random(0)
     cut = 0
     for _ in range(200):
@@ -87,10 +88,24 @@ def test_a_text_in_pieces_is_encoded_like_the_whole_text(bpe, monkeypatch):
         whole = bpe.encode(text).tolist()
         monkeypatch.setattr(tokenizers, "PIECE_SIZE", 7)
         assert bpe.encode(text).tolist() == whole
-        pieces = list(tokenizers._pieces(text, 7))
+        pieces = list(recut([text], bpe.boundary, 7))
         assert "".join(pieces) == text
         cut += len(pieces) - 1
     assert cut > 200, "texts are cut"
+
+
+@pytest.mark.parametrize(
+    "change, boundary",
+    [
+        ({}, tokenizers.BEFORE_WORD),
+        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}}, tokenizers.NOWHERE),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}]}}, tokenizers.AFTER_LINE),
+        ({"added_tokens": [{"content": "to be", "special": False, "lstrip": False, "rstrip": False}]}, tokenizers.NOWHERE),
+        ({"added_tokens": [{"content": "to be", "special": True, "lstrip": False, "rstrip": False}]}, tokenizers.BEFORE_WORD),
+    ],
+)
+def test_a_text_is_cut_only_where_the_pre_tokenizer_cuts(bpe, change, boundary):
+    assert tokenizers._boundary(bpe._json | change) is boundary
 
 
 def test_negative_control_a_cut_at_any_line_break_changes_the_tokens(bpe):

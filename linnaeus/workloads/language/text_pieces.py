@@ -1,0 +1,131 @@
+"""Read, split and cut a text of any length in constant memory: every function reads and yields pieces of it.
+
+The pieces of a text, joined, are the text. Where they are cut has no effect on documents, halves and tokens."""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import re
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from linnaeus.errors import ConfigError
+from linnaeus.reporting.formatting import format_duration
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+log = logging.getLogger("linnaeus")
+
+CHUNK = 1 << 20  # bytes read at once
+INTERVAL = 10.0  # seconds between two lines of progress
+
+
+class ReadingProgress:
+    """Logs the share of `total` bytes that were read, at most every `INTERVAL` seconds. `activity`: what they are read for."""
+
+    def __init__(self, activity: str, total: int) -> None:
+        self.activity, self.total, self.read = activity, total, 0
+        self._start = self._logged = time.monotonic()
+
+    def add(self, size: int) -> None:
+        """Count `size` more bytes."""
+        self.read += size
+        now = time.monotonic()
+        if now - self._logged >= INTERVAL and 0 < self.read < self.total:
+            self._logged = now
+            left = (now - self._start) * (self.total / self.read - 1)
+            share = 100 * self.read / self.total
+            log.info("%s: %.0f %% of %.0f MB, about %s left", self.activity, share, self.total / 1e6, format_duration(left))
+
+
+def read_pieces(path: Path, encoding: str, digest: _Hash, progress: ReadingProgress) -> Iterator[str]:
+    """Yield the text of a file, and update `digest` with its bytes. Raise `UnicodeError` for another encoding, where the `start` of a
+    `UnicodeDecodeError` is the offset in the file, and `ConfigError` if the file cannot be read."""
+    decoder, position = codecs.getincrementaldecoder(encoding)(), 0
+    for chunk in _chunks(path):
+        digest.update(chunk)
+        try:
+            waiting = len(decoder.getstate()[0])  # bytes of a character whose end is in this chunk
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            error.start += position - waiting
+            raise
+        yield text
+        position += len(chunk)
+        progress.add(len(chunk))
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, and an empty chunk at its end."""
+    try:
+        with open(path, "rb") as file:
+            while True:
+                chunk = file.read(CHUNK)
+                yield chunk
+                if not chunk:
+                    return
+    except OSError as error:
+        raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
+
+
+def split_documents(pieces: Iterable[str], separator: str | None) -> Iterator[Iterator[str]]:
+    """Yield the pieces of each document, without documents that are only white space. The pieces of a document must be read before the
+    next document. `separator`: the text between two documents; None: there is one document."""
+    numbered = ((0, piece) for piece in pieces) if separator is None else _split(pieces, separator)
+    for _, document in groupby(numbered, itemgetter(0)):
+        texts, held = map(itemgetter(1), document), []
+        for text in texts:
+            held.append(text)
+            if text.strip():
+                yield chain(held, texts)
+                break
+
+
+def _split(pieces: Iterable[str], separator: str) -> Iterator[tuple[int, str]]:
+    """Yield (number of the document, text) as `"".join(pieces).split(separator)` has them. The end of a piece may be the beginning of a
+    separator, so it waits for the next one."""
+    number, rest = 0, ""
+    for piece in pieces:
+        *ended, rest = (rest + piece).split(separator)
+        for text in ended:
+            yield number, text
+            number += 1
+        end = max(0, len(rest) - len(separator) + 1)
+        yield number, rest[:end]
+        rest = rest[end:]
+    yield number, rest
+
+
+def halves(pieces: Iterable[str], length: int) -> Iterator[tuple[bool, Iterator[str]]]:
+    """Yield (False, pieces of the first `length` characters) and (True, pieces of the others), each only if it is not empty."""
+
+    def sides() -> Iterator[tuple[bool, str]]:
+        left = length
+        for piece in pieces:
+            for side, text in ((False, piece[:left]), (True, piece[left:])):
+                if text:
+                    yield side, text
+            left = max(0, left - len(piece))
+
+    for side, texts in groupby(sides(), itemgetter(0)):
+        yield side, map(itemgetter(1), texts)
+
+
+def recut(pieces: Iterable[str], boundary: re.Pattern[str], size: int) -> Iterator[str]:
+    """Yield the text in pieces of `size` characters or a little more, which end where `boundary` matches. It may look one character
+    beyond the first character after its match."""
+    text, searched = "", 0
+    for piece in pieces:
+        text, start = text + piece, 0
+        while len(text) - start > size and (match := boundary.search(text, max(start + size, searched))) is not None:
+            yield text[start : match.end()]
+            start = searched = match.end()
+        text, searched = text[start:], max(0, len(text) - start - 1)
+    if text:
+        yield text

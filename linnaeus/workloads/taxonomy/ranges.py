@@ -36,6 +36,13 @@ def range_logsumexp(x: Tensor, first: Tensor, last: Tensor, longest: int | None 
     return cast(Tensor, _RangeLogSumExp.apply(x, first, last))
 
 
+def log_softmax(x: Tensor) -> Tensor:
+    """Return the log-softmax of x [B, C] over its classes.
+
+    `F.log_softmax` adds a million terms in a few float32 sums on a CPU, with a relative error of 1e-5; `logsumexp` adds them in a tree."""
+    return x - x.logsumexp(1, keepdim=True)
+
+
 def argmax(x: Tensor) -> Tensor:
     """Return the index of the first largest element of each row of x [B, C], int64 [B]. On a CPU the search by blocks takes a quarter
     of the time of `Tensor.argmax`."""

@@ -2,6 +2,9 @@
 
 Tensors are [n, B], nodes first and samples last: rows are then added and gathered whole, in half the time of the same on [B, n]. If only
 a few groups of each sample are needed, `ranges.py` is many times cheaper.
+
+Sums over the members of a group are accumulated in float64, in the order of the rows. In float32 the sum over a genus of 180,000 species
+has a relative error of up to 3e-4, since every addition to a large sum is rounded.
 """
 
 import math
@@ -41,10 +44,18 @@ def sibling_log_softmax_range_sums(x: Tensor, parent: Tensor | None, group: Tens
 
 def _logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
     largest = x.new_full((groups, x.shape[1]), -math.inf).scatter_reduce_(0, group.unsqueeze(1).expand_as(x), x, "amax")
-    total = torch.zeros_like(largest)
+    total = torch.zeros_like(largest, dtype=torch.float64)
     for rows in row_chunks(x):
-        total.index_add_(0, group[rows], (x[rows] - largest.index_select(0, group[rows])).exp_())
-    return total.log_().add_(largest)
+        total.index_add_(0, group[rows], (x[rows] - largest.index_select(0, group[rows])).exp_().double())
+    return total.to(x.dtype).log_().add_(largest)
+
+
+def _group_sums(x: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Return the sums [G, B] of x [n, B] over the rows of each group."""
+    total = x.new_zeros(groups, x.shape[1], dtype=torch.float64)
+    for rows in row_chunks(x):
+        total.index_add_(0, group[rows], x[rows].double())
+    return total.to(x.dtype)
 
 
 def row_chunks(x: Tensor, multiple: int = 1) -> Iterator[slice]:
@@ -92,7 +103,7 @@ class _SiblingLogSoftmax(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, group, normaliser = ctx.saved_tensors
         g = grads[0].contiguous()
-        total = g.new_zeros(ctx.groups, g.shape[1]).index_add_(0, group, g)
+        total = _group_sums(g, group, ctx.groups)
         grad = torch.empty_like(x)
         for rows in row_chunks(x):
             share = (x[rows] - normaliser.index_select(0, group[rows])).exp_()

@@ -68,12 +68,15 @@ def node_probabilities(name, tree, head, scores):
     return found, nulls
 
 
+@pytest.mark.parametrize("missing", [0.0, 0.5])
 @pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TREES)
 @torch.no_grad()
-def test_probabilities_match_a_walk_down_the_tree(name, kind, null):
+def test_probabilities_match_a_walk_down_the_tree(name, kind, null, missing):
+    """`missing`: share of labels that are left out at any rank, so that a species is known whose genus is not given."""
     tree, label, head, features = make(name, kind, null)
+    label = torch.where(torch.rand(label.shape, generator=torch.Generator().manual_seed(1)) < missing, -1, label)
     scores = head(features)
     nodes, nulls = node_probabilities(name, tree, head, scores)
     marginal, conditional = (torch.stack(part, 1) for part in scores.label_log_probs(label))
@@ -182,6 +185,41 @@ def test_a_parent_probability_is_the_sum_of_its_children_to_a_relative_1e_5(name
         total, own = found[:, children].logsumexp(1), found[:, parent] if parent >= 0 else torch.zeros(ROWS)
         above_0 = own > math.log(torch.finfo(torch.float32).tiny)  # the others are 0 in float32
         assert ((total - own)[above_0].abs() < 1e-5).all() and (total[~above_0] < -80).all()
+
+
+@pytest.fixture(scope="module")
+def large_genus():
+    """A tree of 200,000 species, 180,000 of them in one genus."""
+    genus = np.concatenate([np.zeros(180_000, int), np.repeat(np.arange(1, 2001), 10)])
+    names = [np.array([f"{rank}{i:06d}" for i in range(size)]) for rank, size in (("g", 2001), ("s", 200_000))]
+    return TaxonomyTree.from_codes(("genus", "species"), names, np.stack([genus, np.arange(200_000)], 1))[0]
+
+
+@pytest.mark.parametrize("name", ["linear", "conditional", "marginal", "soft"])
+@torch.no_grad()
+def test_probabilities_in_a_genus_of_180_000_species_are_exact_to_a_relative_1e_5(name, large_genus):
+    """Reference: the same raw scores in float64, from float32 and from bf16 features and weights."""
+    head, rows = build(name, large_genus, dtype=torch.float32), torch.tensor([[0, 7], [0, 179_999], [5, 180_040]])
+    features = torch.randn(3, 2, WIDTH)
+    for low_precision in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
+            scores = head(features)
+        exact = type(scores)(getattr(scores, "layout", large_genus), _double(scores.logits))
+        for found, expected in zip((*scores.log_probs(), *scores.label_log_probs(rows)[0]), _log_probs(exact, rows), strict=True):
+            assert (found.double() - expected).expm1().abs().max() < 1e-5
+        genus = large_genus.ancestors(1, np.arange(200_000), 0)
+        if name != "linear":
+            species = scores.log_probs()[1].double().exp()
+            total = species.new_zeros(3, 2001).index_add_(1, torch.from_numpy(genus), species)
+            assert (total / scores.log_probs()[0].double().exp() - 1).abs().max() < 1e-5
+
+
+def _double(logits):
+    return logits.double() if isinstance(logits, torch.Tensor) else [z.double() for z in logits]
+
+
+def _log_probs(scores, rows):
+    return *scores.log_probs(), *scores.label_log_probs(rows)[0]
 
 
 def test_negative_control_a_linear_head_contradicts_the_tree():

@@ -48,17 +48,27 @@ class SiblingScores(Scores):
 
     def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         nodes = self.layout.nodes(label)
-        conditional = self._conditional_log_probs(nodes)
-        marginal, above = [], torch.zeros((), device=label.device)
-        for node, own in zip(nodes.unbind(1), conditional, strict=True):
-            marginal.append(torch.where(node >= 0, above + own, 0.0))
-            above = above + (torch.where(node < self.layout.taxa, own, 0.0) if self.layout.null else own)  # null nodes have no children
+        given, complete = nodes >= 0, self._with_ancestors(nodes)
+        marginal, conditional = [], []
+        above = since = torch.zeros((), device=label.device)  # sums over all coarser ranks, and over those since the last label
+        for node, known, own in zip(complete.unbind(1), given.unbind(1), self._conditional_log_probs(complete), strict=True):
+            marginal.append(torch.where(known, above + own, 0.0))
+            conditional.append(torch.where(known, since + own, 0.0))
+            own = torch.where(node < self.layout.taxa, own, 0.0) if self.layout.null else own  # null nodes have no children
+            above, since = above + own, torch.where(known, 0.0, since + own)
         if self.layout.null:
             before = nodes.cummax(1).values[:, :-1]
             repeated = (nodes[:, 1:] >= self.layout.taxa) & (nodes[:, 1:] == before)  # implied by a null label above
             finer = [own.masked_fill(again, 0.0) for own, again in zip(conditional[1:], repeated.unbind(1), strict=True)]
             conditional = [conditional[0], *finer]
         return marginal, conditional
+
+    def _with_ancestors(self, nodes: Tensor) -> Tensor:
+        """Return the nodes int64 [B, R] with the ancestors of the finest taxon filled in, where the label of a coarser rank is missing."""
+        layout = self.layout
+        finest = torch.where(nodes < layout.taxa, nodes, -1).amax(1)  # finer taxa have larger numbers
+        path = layout.path[finest]
+        return torch.maximum(nodes, torch.where(path >= 0, path + layout.offsets, -1))
 
     def _conditional_log_probs(self, nodes: Tensor) -> list[Tensor]:
         """Return log p(node | parent), per rank [B], of nodes int64 [B, R]; 0 for node -1."""

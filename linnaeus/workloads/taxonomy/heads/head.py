@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
+from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 INIT_STD = 0.02  # standard deviation of the classifiers' weights: the first loss is within a percent of log C
@@ -41,8 +40,8 @@ class Scores(ABC):
     def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return `log p(y_r)` and `log p(y_r | nearest known coarser label)`, each as a list of float [B] per rank.
 
-        `label`: int64 [B, R], whose labels lie on one path. Missing labels give exactly 0 with gradient 0. The results are not stacked:
-        where ranks have separate scores, the gradient of one rank then does not run through those of the others."""
+        `label`: int64 [B, R], whose labels lie on one path. Missing labels, also above a known one, give exactly 0. The results are not
+        stacked: where ranks have separate scores, the gradient of one rank then does not run through those of the others."""
 
     @abstractmethod
     def log_probs(self) -> tuple[Tensor, ...]:
@@ -103,7 +102,7 @@ class LinearScores(Scores):
 
     def log_probs(self) -> tuple[Tensor, ...]:
         if self._log_probs is None:
-            self._log_probs = tuple(F.log_softmax(at_least_float32(z), 1) for z in self.logits)
+            self._log_probs = tuple(log_softmax(at_least_float32(z)) for z in self.logits)
         return self._log_probs
 
     def path(self) -> Tensor:

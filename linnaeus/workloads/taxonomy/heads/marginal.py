@@ -7,12 +7,11 @@ softmax itself. Sums are taken in log space: a leaf with a log-probability of -8
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.workloads.taxonomy.heads.head import Head, Priors, Scores, at_least_float32
 from linnaeus.workloads.taxonomy.heads.layout import Layout
-from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp
+from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp
 from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -43,7 +42,7 @@ class MarginalScores(Scores):
 
     def log_probs(self) -> tuple[Tensor, ...]:
         if self._log_probs is None:
-            leaves = F.log_softmax(at_least_float32(self.logits), 1)
+            leaves = log_softmax(at_least_float32(self.logits))
             self._log_probs = self._by_level(leaves) if self.layout.regular else self._by_rank(leaves)
         return self._log_probs
 

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-floor test-slow test-slurm test-multinode torture lint clean
+.PHONY: demo test test-floor test-slow test-slurm test-multinode torture fuzz lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python main.py
@@ -33,6 +33,13 @@ JOBS ?= 2
 OUT ?= /tmp/linnaeus-torture
 torture: $(VENV)/.tested
 	$(BIN)/python -m tests.faults.torture --kills $(N) --jobs $(JOBS) --out $(OUT)
+
+# Starts with mutated settings, manifests and photographs: make fuzz FUZZ=1000
+FUZZ ?= 1000
+fuzz: $(VENV)/.tested
+	$(BIN)/python -m tests.faults.fuzz overrides --count $(FUZZ)
+	$(BIN)/python -m tests.faults.fuzz manifests --count $$((2 * $(FUZZ)))
+	$(BIN)/python -m tests.faults.fuzz photographs --count $(FUZZ)
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from linnaeus.config.contracts import check_config_class
 from linnaeus.config.monitors import with_monitors
-from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out
+from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, parsed
 from linnaeus.config.registry import import_here, import_plugins, registered_parts, workload_module
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config
 from linnaeus.durations import Duration
@@ -68,12 +68,22 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
 
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir: {config_dir} does not exist; give a folder of config groups like conf/")
+    _check_group_names(overrides, config_dir)
     extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = hydra_compose("config", [*as_hydra_takes(overrides), *extra])
     import_plugins(OmegaConf.select(composed, "plugins") or [])
     workload = OmegaConf.select(composed, "workload.name")
     return composed, variants_of(workload) if isinstance(workload, str) else VARIANTS
+
+
+def _check_group_names(overrides: Sequence[str], config_dir: Path | str | None) -> None:
+    """Raise `ConfigError` for a group set to a list with an element that is not a name, for which Hydra raises TypeError."""
+    groups = group_files(config_dir)
+    for override in parsed(overrides):
+        value = override.value() if override.key_or_group in groups else None
+        if isinstance(value, list) and not all(isinstance(name, str) for name in value):
+            raise ConfigError(f"{override.input_line}: a group takes the name of one of its files, as in trainer=default")
 
 
 def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:

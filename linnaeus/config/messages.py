@@ -16,6 +16,7 @@ from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_
 from linnaeus.errors import ConfigError, RunFailed
 
 WAIT_FOR_RANK_0 = timedelta(seconds=3)  # most errors are found by every rank; a line without a rank number is easier to read
+MAX_LENGTH = 800  # characters of a line; the middle of a longer one is left out
 WAIT_FOR_LINE = timedelta(seconds=20)  # a rank that exits earlier would make the launcher end the one that prints
 
 
@@ -72,6 +73,8 @@ def report(line: str) -> None:
 
     Under torchrun the first rank that claims the line in the store of its agent prints it, and the others return afterwards. Without an
     agent ranks other than 0 wait, and the program that started them ends them after rank 0."""
+    if len(line) > MAX_LENGTH:
+        line = f"{line[: MAX_LENGTH // 2]} ... {line[-MAX_LENGTH // 2 :]}"
     name, store, is_first = f"error/{hashlib.sha256(line.encode()).hexdigest()}", None, True
     rank = get_rank_safely()
     if get_world_size() > 1 and store_made_by_agent():

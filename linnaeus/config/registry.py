@@ -93,6 +93,8 @@ def workload_module(name: str) -> str:
 
 def import_plugins(names: Sequence[str]) -> None:
     """Import the packages of `plugins`. Raise `ConfigError` for one that cannot be imported."""
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"plugins is {names}; it must be a list of packages, as in plugins=[my_package]")
     for name in names:
         try:
             import_here(name)

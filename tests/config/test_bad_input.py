@@ -113,6 +113,9 @@ REFUSED = {
     "seed=1,2": "add -m",
     "seed=${foo}": "${foo}, which is not a key",
     "seed=${oc.env:NO_SUCH_VARIABLE}": "NO_SUCH_VARIABLE",
+    "trainer=[null]": "trainer=[null]: a group takes the name of one of its files",
+    "plugins=[nan]": "plugins is [nan]; it must be a list of packages",
+    "plugins=7": "plugins is 7; it must be a list of packages",
     # options
     "--foo": "unrecognized arguments: --foo",
     "-m --cfg job": "exclude each other",

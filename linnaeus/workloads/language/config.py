@@ -61,7 +61,13 @@ class TextConfig(LanguageDataConfig):
 
 @dataclass(frozen=True)
 class TokensConfig(LanguageDataConfig):
-    path: str = setting("a folder with train.bin and val.bin (uint16, no header) and, for characters, meta.pkl")
+    path: str = setting("a folder of token files (.bin, .npy) and, for nanoGPT's characters, meta.pkl")
+    train_files: list[str] | None = setting("patterns of the files for training; null: train.bin, or else *train*.bin and *train*.npy")
+    validation_files: list[str] | None = setting("patterns of the files for validation; null: val.bin, or else *val*.bin and *val*.npy")
+    dtype: str = setting(
+        "type of the tokens in a file without a header; auto: uint16 for a vocabulary of up to 65536, else uint32",
+        choices=("auto", "uint8", "uint16", "uint32", "uint64"),
+    )
     tokenizer_file: str | None = setting(
         "GPT-2's tokenizer.json or its folder, for bits per byte and to generate text, without meta.pkl; null: none"
     )

@@ -25,7 +25,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.language.mixture import Mixture
 from linnaeus.workloads.language.model.token_loss import IGNORED
-from linnaeus.workloads.language.token_store import TokenArray
+from linnaeus.workloads.language.token_array import TokenArray
 
 SHIFT, OFFSET = 0, 1  # draws of the stream AUGMENT
 
@@ -103,7 +103,7 @@ class TextWindows(PositionedDataset):
             window, source, start = self._training_windows(int(epoch[0]), position, window)
         end = (self.starts + self.sizes)[source, None]
         index = start[:, None] + np.arange(self.block + 1)
-        tokens = self.array.tokens[np.minimum(index, end - 1)].astype(np.int64)
+        tokens = self.array.read(np.minimum(index, end - 1))
         known = (index[:, 1:] < end) & (real[:, None] > 0)
         batch = {
             "input": torch.from_numpy(tokens[:, :-1].copy()),

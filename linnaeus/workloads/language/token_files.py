@@ -1,21 +1,29 @@
-"""Tokens made by another program, in nanoGPT's layout: a folder with `train.bin`, `val.bin` and, for characters, `meta.pkl`.
+"""Tokens made by another program: a folder with `train.bin` and `val.bin`, or with several files for each, as *train*.bin and *val*.npy.
 
-The .bin files are little-endian uint16 without a header. A pickle can run any program when it is loaded, so `meta.pkl` is read by a loader
-that accepts containers, strings and numbers only. Without `meta.pkl` the ids are those of `data.tokenizer_file`, or else GPT-2's.
+`token_layout.py` has the layouts. A folder of nanoGPT has `meta.pkl` for characters. A pickle can run any program when it is loaded, so
+`meta.pkl` is read by a loader that accepts containers, strings and numbers only. Without `meta.pkl` the ids are those of
+`data.tokenizer_file`, or else GPT-2's.
 """
 
 import io
+import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import file_digest
+from linnaeus.files import file_digest, text_digest
+from linnaeus.reporting.formatting import shorten
 from linnaeus.workloads.language.config import TokensConfig
-from linnaeus.workloads.language.token_store import SPLITS, TokenArray, TokenStore
+from linnaeus.workloads.language.corpus import counted
+from linnaeus.workloads.language.text_files import printable
+from linnaeus.workloads.language.token_layout import DTYPES, NAMES, find_layout
+from linnaeus.workloads.language.token_store import TokenStore
+from linnaeus.workloads.language.tokenization import SPLITS
 from linnaeus.workloads.language.tokenizers import CharacterTokenizer, Tokenizer, identity, load_tokenizer
 
-DTYPE = "<u2"
+SUFFIXES = (".bin", ".npy")
 
 
 class PlainUnpickler(pickle.Unpickler):
@@ -41,22 +49,71 @@ def load_plain_pickle(path: Path) -> Any:
 def check_token_files(config: TokensConfig) -> dict[str, Any]:
     """Read and check the files, on one process. Return the content of dataset.json, which every process needs to open them."""
     folder = Path(config.path).expanduser()
-    for file in SPLITS.values():
-        if not (folder / file).is_file():
-            raise ConfigError(f"data.path: {folder} has no {file}; data=tokens needs a folder with {' and '.join(SPLITS.values())}")
+    found = find_token_files(folder, config)
     tokenizer = read_tokenizer(folder, config)
     size = vocabulary_size(tokenizer, config)
     name = identity(tokenizer) if tokenizer is not None else f"unknown-{size}"
-    splits = {split: check_token_file(folder / file, size) for split, file in SPLITS.items()}
-    return {"path": str(config.path), "identity": name, "dtype": DTYPE, "splits": splits}
+    files = {
+        split: [{"name": path.relative_to(folder).as_posix(), **check_token_file(path, size, config.dtype)} for path in paths]
+        for split, paths in found.items()
+    }
+    used = {path for paths in found.values() for path in paths}
+    unused = sorted(printable(Path(path.name)) for path in folder.iterdir() if path.suffix in SUFFIXES and path not in used)
+    splits = {split: _split_facts(each) for split, each in files.items()}
+    return {"path": str(config.path), "identity": name, "splits": splits} | ({"unused": unused} if unused else {})
+
+
+def find_token_files(folder: Path, config: TokensConfig) -> dict[str, list[Path]]:
+    """Return the files of each split, in the order of the numbers in their names. Raise `ConfigError` if a split has none, or if a file
+    belongs to both."""
+    found = {}
+    for (split, file), (key, given) in zip(SPLITS.items(), _patterns(config).items(), strict=True):
+        word = file.removesuffix(".bin")
+        patterns = given or ([file] if (folder / file).is_file() else [f"*{word}*{suffix}" for suffix in SUFFIXES])
+        try:
+            found[split] = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}, key=_natural)
+        except (ValueError, NotImplementedError) as error:
+            raise ConfigError(f"{key}={patterns}: {error}; use patterns such as *{word}*.bin") from None
+        if not found[split]:
+            missing = f"nothing matches {key}={given}" if given else f"has no {file} and no other {' or '.join(patterns)}"
+            raise ConfigError(f"data.path: {folder}: {missing}; set data.path to the folder of the token files, or {key} to their names")
+    unprintable = next((path for paths in found.values() for path in paths if printable(path) != path.as_posix()), None)
+    if unprintable is not None:
+        raise ConfigError(f"data.path: the name of {printable(unprintable)} is not UTF-8; rename it")
+    both = sorted(set(found["train"]) & set(found["validation"]))
+    if both:
+        raise ConfigError(f"data.path: {both[0]} is a file for training and for validation; set {' and '.join(_patterns(config))}")
+    return found
+
+
+def _patterns(config: TokensConfig) -> dict[str, list[str] | None]:
+    return {"data.train_files": config.train_files, "data.validation_files": config.validation_files}
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Return a key that sorts part 2 before part 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.as_posix())]
+
+
+def _split_facts(files: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the entry of a split in dataset.json. Its hash is that of the file if it has one file of nanoGPT's layout."""
+    plain = len(files) == 1 and (files[0]["dtype"], files[0]["offset"]) == (DTYPES["uint16"], 0)
+    digest = files[0]["sha256"] if plain else text_digest(json.dumps([[file["dtype"], file["sha256"]] for file in files]))
+    return {"tokens": sum(file["tokens"] for file in files), "sha256": digest, "files": files}
 
 
 def open_token_files(config: TokensConfig, facts: dict[str, Any]) -> TokenStore:
     """Return the token store of files that `check_token_files` has checked."""
     folder = Path(config.path).expanduser()
     tokenizer = read_tokenizer(folder, config)
-    unknown = ["bits per byte: unknown, because data.path has no meta.pkl and data.tokenizer_file is null"] if tokenizer is None else []
-    return TokenStore(folder, facts, tokenizer, vocabulary_size(tokenizer, config), [f"text: token files in {config.path}", *unknown])
+    numbers = ", ".join(f"{counted(len(facts['splits'][split]['files']), 'file')} for {split}" for split in SPLITS)
+    types = dict.fromkeys(NAMES.get(file["dtype"], file["dtype"]) for split in SPLITS for file in facts["splits"][split]["files"])
+    notes = [f"text: token files in {config.path}: {numbers}, {' and '.join(types)}"]
+    if "unused" in facts:
+        notes.append(f"left out: {shorten(', '.join(facts['unused']), 200)} in {config.path}, for neither training nor validation")
+    if tokenizer is None:
+        notes.append("bits per byte: unknown, because data.path has no meta.pkl and data.tokenizer_file is null")
+    return TokenStore(folder, facts, tokenizer, vocabulary_size(tokenizer, config), notes)
 
 
 def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
@@ -89,17 +146,16 @@ def vocabulary_size(tokenizer: Tokenizer | None, config: TokensConfig) -> int:
     return tokenizer.size
 
 
-def check_token_file(path: Path, size: int) -> dict[str, Any]:
-    """Return the number of tokens and the SHA-256 of a file. Raise `ConfigError` if it has ids of `size` or above, or half a token at its
-    end."""
-    length = path.stat().st_size
-    if length % 2:
-        raise ConfigError(f"data.path: {path} has {length} bytes, which is not a whole number of tokens of 2 bytes")
+def check_token_file(path: Path, size: int, dtype: str) -> dict[str, Any]:
+    """Return layout and SHA-256 of a file. Raise `ConfigError` if it has ids below 0 or of `size` or above."""
+    file = find_layout(path, dtype, size)
     try:
-        tokens, digest = TokenArray(path, DTYPE, length // 2).tokens, file_digest(path)
+        tokens, digest = file.map(), file_digest(path)
     except OSError as error:
         raise ConfigError(f"data.path: {path} cannot be read ({error.strerror})") from None
-    largest = int(tokens.argmax()) if len(tokens) else 0
-    if len(tokens) and tokens[largest] >= size:
-        raise ConfigError(f"data.path: {path} has token {tokens[largest]} at {largest}, but the vocabulary size is {size}")
-    return {"tokens": len(tokens), "sha256": digest}
+    for index in {int(tokens.argmin()), int(tokens.argmax())} if len(tokens) else ():
+        if not 0 <= tokens[index] < size:
+            name = NAMES.get(file.dtype, file.dtype)
+            unfit = f"{path} has token {tokens[index]} at {index}, but the vocabulary size is {size}"
+            raise ConfigError(f"data.path: {unfit}; set data.vocabulary, or data.dtype if its tokens are not {name}")
+    return {"dtype": file.dtype, "offset": file.offset, "tokens": file.size, "sha256": digest}

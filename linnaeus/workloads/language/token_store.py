@@ -16,7 +16,6 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,34 +24,13 @@ import numpy as np
 from linnaeus.errors import ConfigError
 from linnaeus.files import TEMPORARY, delete, file_digest, sync_file, text_digest, write_atomic
 from linnaeus.workloads.language.corpus import Corpus, counted
+from linnaeus.workloads.language.token_array import TokenArray, TokenFile
 from linnaeus.workloads.language.tokenization import COUNTS, SPLITS, make_tokenizer, write_splits
 from linnaeus.workloads.language.tokenizers import Tokenizer, identity, load_tokenizer, tokenizer_from, tokenizers_library
 
 VERSION = 2
 FACTS = "store.json"
 STALE_AFTER = 24 * 3600.0  # seconds without a change after which an unfinished store is deleted
-
-
-@dataclass
-class TokenArray:
-    """The tokens of one split. The file is opened at the first read; pickling keeps the path, not the data."""
-
-    path: Path
-    dtype: str  # "<u2" or "<u4"
-    size: int
-    source_sizes: tuple[int, ...] = ()  # tokens of each source, in the order of the array; () without named sources
-    _tokens: np.ndarray | None = None
-
-    @property
-    def tokens(self) -> np.ndarray:
-        """The tokens [size], read-only and memory-mapped."""
-        if self._tokens is None:
-            mapped = np.memmap(self.path, dtype=self.dtype, mode="r") if self.size else np.zeros(0, self.dtype)
-            self._tokens = mapped.view(np.ndarray)
-        return self._tokens
-
-    def __reduce__(self) -> tuple[type[TokenArray], tuple[Path, str, int, tuple[int, ...]]]:
-        return TokenArray, (self.path, self.dtype, self.size, self.source_sizes)
 
 
 class TokenStore:
@@ -67,14 +45,18 @@ class TokenStore:
         self.byte_lengths = None if tokenizer is None else tokenizer.byte_lengths()
         self.sources = tuple(splits["train"].get("sources", ()))
         sizes = {split: tuple(splits[split]["sources"][name]["tokens"] for name in self.sources) for split in SPLITS}
-        self.train, self.validation = (
-            TokenArray(folder / file, facts["dtype"], splits[split]["tokens"], sizes[split]) for split, file in SPLITS.items()
-        )
+        self.train, self.validation = (TokenArray(_files(folder, facts, split), sizes[split]) for split in SPLITS)
         hashed = [facts["identity"], *(splits[split]["sha256"] for split in SPLITS)]
         hashed += [json.dumps([self.sources, sizes])] if self.sources else []
         self.fingerprint = text_digest("".join(hashed))[:32]
         self.notes = (*notes, f"tokens: {facts['identity']}: {_sizes(self.train.size, self.validation.size)}")
         self.notes += tuple(f"source {name}: {_sizes(*pair)}" for name, *pair in zip(self.sources, *sizes.values()))
+
+
+def _files(folder: Path, facts: dict[str, Any], split: str) -> tuple[TokenFile, ...]:
+    entry = facts["splits"][split]
+    files = entry.get("files") or [{"name": SPLITS[split], "dtype": facts["dtype"], "offset": 0, "tokens": entry["tokens"]}]
+    return tuple(TokenFile(folder / file["name"], file["dtype"], file["offset"], file["tokens"]) for file in files)
 
 
 def _sizes(train: int, validation: int) -> str:

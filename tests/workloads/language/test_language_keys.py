@@ -49,6 +49,9 @@ TABLE = {
     "data.vocabulary@text": Case("data.vocabulary=265", data, f"{ONE} data.tokenizer=bpe data.vocabulary=260"),
     "data.split_seed@text": Case("data.split_seed=1", data, f"{MANY} data.validation_fraction=0.5"),
     "data.path@tokens": Case("data.path=FOLDER/other", data, TOKENS),
+    "data.train_files@tokens": Case("data.train_files=['val.bin','train.bin'] data.validation_files=['more.npy']", data, TOKENS),
+    "data.validation_files@tokens": Case("data.validation_files=['more.npy']", data, TOKENS),
+    "data.dtype@tokens": Case("data.dtype=uint32", REFUSED, TOKENS),
     "data.tokenizer_file@tokens": Case("data.tokenizer_file=FOLDER/gpt2.json", REFUSED, TOKENS),
     "data.vocabulary@tokens": Case("data.vocabulary=200", model, TOKENS),
     "model.rotary_base": Case("model.rotary_base=50", model, f"{ONE} model.positions=rotary"),
@@ -92,6 +95,7 @@ def folder(tmp_path_factory):
     for name in ("tokens", "other"):
         (root / name).mkdir()
         np.arange(200, dtype="<u2").tofile(root / name / "train.bin")
+        np.save(root / name / "more.npy", np.arange(9))
         (np.arange(60, dtype="<u2") % (7 if name == "other" else 9)).tofile(root / name / "val.bin")
     return str(root)
 

@@ -9,7 +9,7 @@ from linnaeus.data.sampler import validation_batches
 from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.text_windows import TextWindows
-from linnaeus.workloads.language.token_store import TokenArray
+from linnaeus.workloads.language.token_array import TokenArray, TokenFile
 
 SIZES = [(2, 8), (3, 1), (8, 8), (9, 8), (10, 8), (16, 8), (17, 8), (100, 8), (103, 7), (1000, 64)]
 
@@ -19,7 +19,9 @@ def windows_of(folder, sizes, block, order, seed=0, names=(), dimensions=(), sch
     size = int(np.sum(sizes))
     path = folder / f"{size}.bin"
     np.arange(size, dtype="<u2").tofile(path)
-    return TextWindows(TokenArray(path, "<u2", size, sizes if names else ()), block, seed, order, "f", names, dimensions, schedule)
+    return TextWindows(
+        TokenArray((TokenFile(path, "<u2", 0, size),), sizes if names else ()), block, seed, order, "f", names, dimensions, schedule
+    )
 
 
 def epoch_of(windows, epoch):

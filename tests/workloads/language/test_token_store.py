@@ -212,7 +212,7 @@ def test_a_store_is_written_once_and_shared(folder, tmp_path, monkeypatch):
     first = made(text(folder), tmp_path / "stores")
     monkeypatch.setattr(token_store, "_build", None)  # it would be called
     again = made(text(folder), tmp_path / "stores")
-    assert again.fingerprint == first.fingerprint and again.train.path == first.train.path
+    assert again.fingerprint == first.fingerprint and again.train.files == first.train.files
     assert not again.train.tokens.flags.writeable
     assert pickle.loads(pickle.dumps(again.train)).tokens.tolist() == first.train.tokens.tolist()
     assert len(pickle.dumps(again.train)) < 500, "tokens are not pickled"
@@ -291,11 +291,11 @@ def test_two_runs_that_write_one_store_keep_the_first(folder, tmp_path, monkeypa
     def slowly(*arguments):
         with monkeypatch.context() as patch:
             patch.setattr(token_store, "write_splits", write)
-            first.append(made(config, root).train.path.stat().st_ino)
+            first.append(made(config, root).train.files[0].path.stat().st_ino)
         return write(*arguments)
 
     monkeypatch.setattr(token_store, "write_splits", slowly)
-    assert [made(config, root).train.path.stat().st_ino] == first and len(list(root.iterdir())) == 1
+    assert [made(config, root).train.files[0].path.stat().st_ino] == first and len(list(root.iterdir())) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(folder, tmp_path):

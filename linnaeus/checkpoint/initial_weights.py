@@ -1,8 +1,9 @@
 """Read the weights of `run.init_from=PATH` for a warm start: a new run with the weights alone. `resume.py` continues a run.
 
 PATH is a checkpoint directory, a run directory (its newest checkpoint that verifies), a safetensors file, a directory of published
-weights (`config.json` and `model.safetensors`), or a torch file with a state dict, bare or under one of `STATE_DICT_KEYS`. Wrapper prefixes
-(`module.`, `_orig_mod.`) are removed. `weight_matching.py` checks everything before the model is changed.
+weights (`config.json` and `model.safetensors`, or several files with their index), or a torch file with a state dict, bare or under one of
+`STATE_DICT_KEYS`. Wrapper prefixes (`module.`, `_orig_mod.`) are removed. `weight_matching.py` checks everything before the model is
+changed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING
 from linnaeus.checkpoint.loading import CheckpointDamaged, verify
 from linnaeus.checkpoint.resume import checkpoints_under
-from linnaeus.checkpoint.weight_files import convert_ddp_state, read_weights
+from linnaeus.checkpoint.weight_files import INDEX, convert_ddp_state, read_weights, weights_digest
 from linnaeus.checkpoint.weight_matching import shorten
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.files import file_digest
@@ -66,8 +67,9 @@ def _of_directory(path: Path) -> InitialWeights:
             skipped.append(f"checkpoint {damage.path} was skipped: {damage.reason}")
     if skipped:
         raise ConfigError(f"run.init_from: no checkpoint under {path} verifies; the newest: {skipped[0]}")
-    if (path / PUBLISHED).is_file() and (path / MODEL).is_file():
-        return _of_file(path / MODEL)
+    for name in (MODEL, INDEX):
+        if (path / PUBLISHED).is_file() and (path / name).is_file():
+            return _of_file(path / name)
     raise ConfigError(f"run.init_from: {path} contains no checkpoint; use a run directory, a step-... directory, or a file of weights")
 
 
@@ -90,8 +92,9 @@ def _of_file(path: Path) -> InitialWeights:
         verify(path.parent)
     with open(path, "rb") as file:
         head = file.read(9)
-    if path.suffix == ".safetensors" or head[8:] == b"{":
-        return InitialWeights(str(path), file_digest(path), _read_safetensors(path))
+    if path.suffix == ".safetensors" or path.name == INDEX or head[8:] == b"{":
+        tensors = _read_safetensors(path)
+        return InitialWeights(str(path), weights_digest(path), tensors)
     key, state, others = _find_state_dict(path, _read_torch(path))
     notes = [f"not read from {path}: {shorten(others)}"] if others else []
     return InitialWeights(f"{path}{f' [{key}]' if key else ''}", file_digest(path), _cleaned(path, state), notes)

@@ -2,6 +2,8 @@
 
 The prefixes `module.` (DDP) and `_orig_mod.` (torch.compile) are removed. A tensor with two names (tied embeddings) is stored once;
 `aliases` in the metadata of the file maps its other names to the stored one, and `read_weights` returns all names.
+
+Published weights of several GB are in several files. `model.safetensors.index.json` beside them maps each name to its file.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from linnaeus.checkpoint.hashing_writer import FileEntry, HashingWriter
+from linnaeus.files import file_digest, text_digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +26,7 @@ TYPES = {
     **{"uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"},
     **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64"},
 }
+INDEX = "model.safetensors.index.json"
 Value = TypeVar("Value")
 
 
@@ -102,8 +106,10 @@ def _bytes(tensor: Tensor) -> Any:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the state dict in a safetensors file, aliases included, on the CPU. Raise `safetensors.SafetensorError` or `ValueError` if
-    the file is not valid."""
+    """Return the state dict in a safetensors file, aliases included, on the CPU, or in the files of an `INDEX`. Raise
+    `safetensors.SafetensorError` or `ValueError` if a file is not valid."""
+    if path.name == INDEX:
+        return _read_shards(path)
     from safetensors import safe_open
 
     with safe_open(path, framework="pt", device="cpu") as file:
@@ -113,3 +119,36 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if missing:
         raise ValueError(f"its alias map names tensors that are not in it: {', '.join(sorted(missing))}")
     return state | {alias: state[name] for alias, name in aliases.items()}
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = {}
+    files = _shards(index)
+    for file in files:
+        state |= read_weights(index.parent / file)
+    missing = sorted(name for names in files.values() for name in names if name not in state)
+    if missing:
+        raise ValueError(f"its files do not have {missing[0]}{f' and {len(missing) - 1} others' * (len(missing) > 1)}")
+    return state
+
+
+def _shards(index: Path) -> dict[str, list[str]]:
+    """Return the names of tensors by file. Raise `ValueError` if it is not an index, or if one of its files is absent."""
+    content = json.loads(index.read_text(encoding="utf-8"))
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict) or not all(isinstance(file, str) and Path(file).name == file for file in names.values()):
+        raise ValueError("it has no weight_map of names of tensors and files")
+    files: dict[str, list[str]] = {file: [] for file in sorted(names.values())}
+    for name, file in names.items():
+        files[file].append(name)
+    absent = next((file for file in files if not (index.parent / file).is_file()), None)
+    if absent is not None:
+        raise ValueError(f"its file {absent} is absent; download it")
+    return files
+
+
+def weights_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, or of the hashes of the files of an `INDEX`. Raise `ValueError` for an invalid index."""
+    if path.name != INDEX:
+        return file_digest(path)
+    return text_digest("".join(file_digest(path.parent / file) for file in _shards(path)))

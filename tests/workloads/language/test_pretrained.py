@@ -3,6 +3,7 @@
 import json
 import math
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,42 @@ def test_a_single_file_with_other_prefixes_is_read(folder: Path) -> None:
     save_file(named, folder / "alone" / "untied.safetensors")
     with pytest.raises(ConfigError, match=r"lm_head\.weight"):
         prepared(folder, folder / "alone" / "untied.safetensors")
+
+
+def shard(folder: Path, state: dict[str, torch.Tensor]) -> Path:
+    """Write published weights in two files with an index, as large models have them."""
+    path, index = publish(folder, {}), {}
+    (path / "model.safetensors").unlink()
+    for number in range(2):
+        part = {name: tensor.contiguous() for i, (name, tensor) in enumerate(state.items()) if i % 2 == number}
+        save_file(part, path / f"model-{number + 1}-of-2.safetensors")
+        index |= dict.fromkeys(part, f"model-{number + 1}-of-2.safetensors")
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": index}))
+    return path
+
+
+def test_weights_in_several_files_are_read(folder: Path) -> None:
+    state = published()
+    path = shard(folder, state)
+    for given in (path, path / "model.safetensors.index.json"):
+        assert np.abs(scores_of(folder, given, TEXT) - gpt2_scores(state, TEXT, by_tanh)).max() < 1e-10
+    before = prepared(folder, path)[1].digest
+    shutil.rmtree(path)
+    assert prepared(folder, shard(folder, state | {"ln_f.bias": torch.zeros(WIDTH)}))[1].digest != before
+
+
+def test_an_index_without_its_files_is_refused(folder: Path) -> None:
+    path = shard(folder, published())
+    index = path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    for change, message in (
+        ({"more.weight": "model-1-of-2.safetensors"}, "its files do not have more.weight"),
+        ({"more.weight": "model-3-of-2.safetensors"}, "its file model-3-of-2.safetensors is absent; download it"),
+        ({"more.weight": "../model.safetensors"}, "it has no weight_map of names of tensors and files"),
+    ):
+        index.write_text(json.dumps({"weight_map": content["weight_map"] | change}))
+        with pytest.raises(ConfigError, match=f"index.json is not a safetensors file .{message}"):
+            prepared(folder, path)
 
 
 def test_a_checkpoint_of_nanogpt_is_read(folder: Path) -> None:

@@ -86,7 +86,8 @@ def known_keys() -> list[tuple[str, object]]:
                 walk(value, f"{prefix}{name}.")
 
     walk(dataclasses.asdict(composed(["experiment=biota_hard"])), "")
-    return [pair for pair in found if not pair[0].startswith(("run.root", "launch"))]
+    left_out = ("run.root", "launch", "trainer.compile")  # other places, other machines, minutes of compilation
+    return [pair for pair in found if not pair[0].startswith(left_out)]
 
 
 # -- manifests ---------------------------------------------------------------------------------------------------------------------

@@ -341,22 +341,29 @@ def test_a_damaged_record_without_a_replacement_is_refused() -> None:
     launch.write_text(json.dumps({key: value for key, value in json.loads(launch.read_text()).items() if key != "run_id"}))
     (run.path / "run.json").write_text("")
     before = files()
-    with pytest.raises(ConfigError, match=r"run\.json is damaged.*restore a copy of it") as caught:
+    with pytest.raises(ConfigError, match=r"run\.json is damaged, and neither .*; restore it, or") as caught:
         RunDirectory(tree)
     assert "\n" not in str(caught.value) and files() == before
 
 
-@pytest.mark.parametrize("damage", ["", "run: {", "- a", "run: 3", "\xff"])
-def test_a_damaged_configuration_is_refused(damage: str) -> None:
+@pytest.mark.parametrize("damage", ["", "run: {", "- a", "run: 3", "\xff", None])
+def test_a_damaged_configuration_is_replaced_by_its_copy_or_refused(damage: str | None) -> None:
     tree = config(run__name="x")
     run = started(tree)
-    (run.path / "config.yaml").write_bytes(damage.encode("latin-1"))
+    file = run.path / "config.yaml"
+    file.unlink() if damage is None else file.write_bytes(damage.encode("latin-1"))
+    (run.path / "metrics.jsonl").write_text('{"global_step": 1}\n')
+    before = files()
+    with pytest.raises(ConfigError, match=r"another configuration .*seed: 0 -> 7"):
+        RunDirectory(config(run__name="x", seed=7))
+    again = RunDirectory(tree)
+    assert not again.is_new and again.previous == tree and "launches/1/config.yaml is used instead" in again.notes[0]
+    (run.path / "launches/1/config.yaml").write_text("run: {")
     with pytest.raises(
-        ConfigError, match=r"config\.yaml is damaged; replace it with its newest copy, .*/launches/<number>/config\.yaml, or"
-    ):
+        ConfigError, match=r"config\.yaml is (damaged|missing), and neither .*; restore it, or choose another run\.name"
+    ) as line:
         RunDirectory(tree)
-    shutil.copy(run.path / "launches/1/config.yaml", run.path / "config.yaml")
-    assert not RunDirectory(tree).is_new
+    assert "\n" not in str(line.value) and files() == before
 
 
 def test_a_damaged_summary() -> None:

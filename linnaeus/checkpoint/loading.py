@@ -78,6 +78,16 @@ def verify(path: Path | str) -> dict[str, Any]:
     return manifest
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """Return state.json after checking its hash; the other files are not read. Raise the errors of `load_checkpoint`."""
+    entry = read_manifest(path)["files"].get(STATE)
+    if entry is None:
+        raise CheckpointDamaged(path, f"{STATE} is not in {MANIFEST}")
+    _file_size(path, STATE)
+    _check_hash(path, STATE, entry["sha256"])
+    return _read_json(path, STATE)
+
+
 def check_sizes(path: Path) -> dict[str, Any]:
     """Return the manifest after checking that every file exists with its size. Raise the errors of `load_checkpoint`."""
     manifest = read_manifest(path)

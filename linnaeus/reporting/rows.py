@@ -208,6 +208,8 @@ class LogSinks:
             sink.start(global_step)
         discarded = self.files["metrics"].truncate(state.get("rows", 0))
         self.files["timings"].truncate_after(global_step if state else -1)
+        if not state and discarded:
+            return [f"there is no checkpoint to continue from: the run starts again, and {discarded} rows of metrics.jsonl are removed"]
         return [f"metrics.jsonl lacks {-discarded} rows that the checkpoint counted"] if discarded < 0 else []
 
     def state_dict(self) -> dict[str, int]:

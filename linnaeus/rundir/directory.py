@@ -24,10 +24,10 @@ from linnaeus.rundir.finished_run import ENDED, SUMMARY, missing_files, read_sum
 from linnaeus.rundir.identity import config_difference, covers, flatten, run_path
 from linnaeus.rundir.lock import RunLock
 from linnaeus.rundir.repeat import find_saved, split_from
-from linnaeus.rundir.run_record import LAUNCH, RECORD, environment_record, read_record, record_differences
-from linnaeus.rundir.saved_config import dump_yaml, fill_defaults, read_config
+from linnaeus.rundir.run_record import LAUNCH, RECORD, environment_record, record_differences
+from linnaeus.rundir.saved_config import CONFIG, dump_yaml, fill_defaults
+from linnaeus.rundir.saved_run import contains_results, read_configuration, read_record
 
-CONFIG = "config.yaml"
 Broadcast = Callable[[Any], Any]
 _SHARED = ("path", "is_new", "changes", "altered", "missing", "run_id", "launch", "_ended")  # attributes that rank 0 broadcasts
 
@@ -38,7 +38,8 @@ class RunDirectory:
     `path`: the directory. `is_new`: it contains no run yet. `changes`: differences from the configuration of the last start. `altered`:
     some of them alter updates and are allowed by `run.allow`. `missing`: files that a finished run has lost. `run_id`: created at the first
     start, for loggers. `launch`: number of this start, from 1. On rank 0 only: `previous`, the configuration of the last start; `record`,
-    its run.json (both empty in a new directory); `notes`, further lines for the log.
+    its run.json (both empty in a new directory); `saved_record`, the run.json that `start` has written; `notes`, further lines for the
+    log.
 
     `config_dir` is a directory of configuration groups in addition to `conf/`. It contains defaults of keys that an earlier version did not
     save."""
@@ -61,6 +62,7 @@ class RunDirectory:
         self.missing: list[str] = []
         self.previous: dict[str, Any] = {}
         self.record: dict[str, Any] = {}
+        self.saved_record: dict[str, Any] = {}
         self.altered = False
         self._ended = False
         self.run_id = ""
@@ -142,15 +144,17 @@ class RunDirectory:
         self.path = run_path(self.config)
         run = self.config["run"]
         _check_resume(run["resume"], self.checkpoints)
-        self.is_new = not exists(self.path / CONFIG)
+        self.is_new = not exists(self.path / CONFIG) and not contains_results(self.path)
         self._ended = not self.is_new and read_summary(self.path).get("status") in ENDED
         if self.is_new:
             return
         if run["resume"] == "never":
             raise ConfigError(f"run.resume=never, but {self.path} contains a run; choose another run.name or delete that directory")
-        self.record, note = read_record(self.path)
-        self.notes = [note] if note else []
-        self.previous, new_keys = fill_defaults(read_config(self.path / CONFIG), self.config_dir)
+        saved, replaced = read_configuration(self.path)
+        self.record, replaced_record = read_record(self.path)
+        replacements = {CONFIG: replaced, RECORD: replaced_record}
+        self.notes = [note for note in replacements.values() if note]
+        self.previous, new_keys = fill_defaults(saved, self.config_dir)
         known = [*flatten(self.config), *flatten(self.previous), "data"]  # run.allow=[data] allows another data fingerprint
         unknown = [name for name in run["allow"] if not any(covers([name], key) for key in known)]
         if unknown:
@@ -165,7 +169,7 @@ class RunDirectory:
         self.changes, self.altered = difference.lines, bool(difference.altering)
         if new_keys:
             self.changes.append(f"keys of a later version, set to their defaults: {', '.join(new_keys)}")
-        self.missing = missing_files(self.path, self.config) if self._ended else []
+        self.missing = missing_files(self.path, self.config, [name for name, note in replacements.items() if note]) if self._ended else []
 
     def _start(self, record: Mapping[str, Any]) -> None:
         try:
@@ -213,7 +217,7 @@ class RunDirectory:
         text = dump_yaml(self.config)
         directory = self.path / "launches" / str(self.launch)
         directory.mkdir()
-        record = {"run_id": self.run_id, "created": before.get("created", now), **launch}
+        record = self.saved_record = {"run_id": self.run_id, "created": before.get("created", now), **launch}
         write_atomic(directory / LAUNCH, to_json({**record, "pid": os.getpid(), "changes": self.changes}))
         write_atomic(directory / CONFIG, text)
         write_atomic(self.path / RECORD, to_json(record))

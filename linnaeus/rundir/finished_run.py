@@ -1,7 +1,7 @@
 """Read summary.json, and list the files that a finished run has lost and that can be made again from its checkpoints."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,16 @@ def read_summary(path: Path) -> dict[str, Any]:
     return read_json(path / SUMMARY) or {}
 
 
-def missing_files(path: Path, config: Mapping[str, Any]) -> list[str]:
-    """Return the names of the missing files of a finished run: the checkpoint of its last step, validation results, the report.
+def missing_files(path: Path, config: Mapping[str, Any], damaged: Sequence[str] = ()) -> list[str]:
+    """Return the names of the missing files of a finished run: the checkpoint of its last step, validation results, the report, and
+    the `damaged` ones.
 
     All of them are made from a checkpoint, so return [] if every checkpoint was deleted. Raise `ConfigError` if the disk cannot be read at
     present."""
     summary, checkpoints = read_summary(path), path / "checkpoints"
     if not list_checkpoints(checkpoints):
         return []
-    missing = []
+    missing = list(damaged)
     last = checkpoints / step_name(summary.get("global_step", 0))
     if config.get("schedule", {}).get("checkpoint_at_end") and not _verifies(last):
         missing.append(f"checkpoints/{last.name}")

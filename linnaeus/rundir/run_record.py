@@ -9,9 +9,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from linnaeus.errors import ConfigError
-from linnaeus.files import read_json
-
 RECORD, LAUNCH = "run.json", "launch.json"
 LAUNCH_ONLY_KEYS = ("pid", "changes")
 PACKAGES = ("linnaeus", "torch", "torchvision", "timm", "numpy", "hydra-core", "omegaconf", "pillow", "pyarrow", "safetensors", "wandb")
@@ -70,26 +67,3 @@ def environment_record() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
-
-
-def read_record(run: Path) -> tuple[dict[str, Any], str]:
-    """Return (run.json of a run directory, a message for the log or "").
-
-    If run.json is damaged or missing, return the newest launches/<n>/launch.json, which contains the same values; {} if that is missing
-    too. Raise `ConfigError` if run.json is damaged and there is no launch.json."""
-    file = run / RECORD
-    record = read_json(file)
-    if record is not None:
-        return record, ""
-    launches = [path for path in run.glob(f"launches/*/{LAUNCH}") if path.parent.name.isdecimal()]
-    for path in sorted(launches, key=lambda path: int(path.parent.name), reverse=True):
-        record = read_json(path)
-        if record is not None and "run_id" in record:
-            shared = {key: value for key, value in record.items() if key not in LAUNCH_ONLY_KEYS}
-            return shared, f"{file} was damaged or missing; {path} is used instead"
-    if file.exists():
-        raise ConfigError(
-            f"run.root: {file} is damaged, and {run / 'launches'} contains no {LAUNCH} to use instead; restore a copy of it, "
-            "or choose another run.name"
-        )
-    return {}, ""

@@ -15,6 +15,7 @@ from linnaeus.config.schema import WORKLOAD_GROUPS, Config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.identity import plain
 
+CONFIG = "config.yaml"
 Tree = dict[str, Any]
 _UNKNOWN = object()
 
@@ -36,20 +37,15 @@ def dump_yaml(config: Mapping[str, Any]) -> str:
     return yaml.dump(plain(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=140)
 
 
-def read_config(file: Path) -> Tree:
-    """Return the configuration in config.yaml of a run directory. Raise `ConfigError` if it is damaged."""
+def parse_config(content: bytes) -> Tree | None:
+    """Return the configuration in the content of a config.yaml, None if it is damaged."""
     import yaml
 
     try:
-        content = yaml.safe_load(file.read_bytes().decode())
-    except (UnicodeDecodeError, yaml.YAMLError):
-        content = None
-    if not isinstance(content, dict) or not isinstance(content.get("run"), dict):
-        raise ConfigError(
-            f"run.root: {file} is damaged; replace it with its newest copy, {file.parent / 'launches'}/<number>/{file.name}, "
-            "or choose another run.name"
-        )
-    return content
+        tree = yaml.safe_load(content.decode())
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return None
+    return tree if isinstance(tree, dict) and isinstance(tree.get("run"), dict) else None
 
 
 def _looks_numeric(value: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from linnaeus.rundir.identity import plain
 from linnaeus.train.outputs import CheckpointNotWritten
 from linnaeus.train.state import Training
 
@@ -53,6 +54,7 @@ def readable_state(t: Training) -> dict[str, Any]:
         "run_id": t.output.directory.run_id,
         "world_size": t.context.world_size,
         "data_fingerprint": t.workload.fingerprint,
+        "run": {"config": plain(t.output.directory.config), "record": t.output.directory.saved_record},
         "saved": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 

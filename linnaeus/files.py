@@ -30,9 +30,9 @@ REPLACED = ".replaced"  # suffix of a committed directory while another one of t
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
-    """Write a whole file. After a crash at any instant it contains either the old or the new content. A str is encoded as UTF-8."""
+    """Write a whole file. After a crash at any instant it contains either the old or the new content. A str is encoded by `to_utf8`."""
     path = Path(path)
-    data = content.encode() if isinstance(content, str) else content
+    data = to_utf8(content) if isinstance(content, str) else content
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
     with open(temporary, "wb") as file:
         file.write(data)
@@ -40,6 +40,12 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_file(path.parent)  # a rename is durable only after its directory is flushed
+
+
+def to_utf8(text: str) -> bytes:
+    """Return a text as UTF-8. Bytes of a file name that is not UTF-8, which Python represents as surrogates, become escapes such as
+    `\\udcff`; in a JSON string this is the same text."""
+    return text.encode(errors="backslashreplace")
 
 
 def to_json(content: Mapping[str, Any]) -> str:
@@ -142,7 +148,7 @@ def file_digest(path: Path | str) -> str:
 
 def text_digest(text: str) -> str:
     """Return the SHA-256 of a text in hexadecimal."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(to_utf8(text)).hexdigest()
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------------
@@ -183,14 +189,20 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file. Return None if the file does not exist or contains anything else. Raise `OSError` if the disk
     fails."""
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        return None
+        return json_object(path.read_bytes())
     except OSError as error:
         if is_absent(error):
             return None
         raise
-    return content if isinstance(content, dict) else None
+
+
+def json_object(content: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a content, None if it contains anything else."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def system_error(error: BaseException, path: Path) -> OSError | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 import typing
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from linnaeus.config.registry import registered_parts
 from linnaeus.config.schema import FROM, FROM_MEANING, Config
 from linnaeus.config.setting import entry_type
 from linnaeus.errors import ConfigError
+from linnaeus.streams import discard_output
 
 
 def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
@@ -67,7 +67,7 @@ def print_page(text: str) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
+        discard_output(sys.stdout)
 
 
 def help_text(config: Config, config_dir: str | None = None) -> str:

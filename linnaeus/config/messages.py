@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import difflib
 import hashlib
-import io
 import re
 import sys
 import time
@@ -14,7 +13,10 @@ from datetime import timedelta
 
 from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size, store_made_by_agent
 from linnaeus.errors import ConfigError, RunFailed
+from linnaeus.files import to_utf8
+from linnaeus.streams import flush_or_discard, prepare_streams
 
+READER_ENDED = 141  # exit status if the reader of stdout ended early (`| head`), as a shell gives for SIGPIPE
 WAIT_FOR_RANK_0 = timedelta(seconds=3)  # most errors are found by every rank; a line without a rank number is easier to read
 MAX_LENGTH = 800  # characters of a line; the middle of a longer one is left out
 WAIT_FOR_LINE = timedelta(seconds=20)  # a rank that exits earlier would make the launcher end the one that prints
@@ -27,12 +29,15 @@ def user_errors(status: int) -> Iterator[None]:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a console that cannot encode the name of a taxon
+    prepare_streams()
     try:
         yield
+        flush_or_discard(sys.stdout)
         return
+    except BrokenPipeError:
+        if flush_or_discard(sys.stdout):  # another pipe
+            raise
+        raise SystemExit(READER_ENDED) from None
     except (FloatingPointError, RunFailed) as error:  # FloatingPointError: the run diverged
         line, status = " ".join(str(error).split()), 1
     except (ConfigError, HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -75,7 +80,7 @@ def report(line: str) -> None:
     agent ranks other than 0 wait, and the program that started them ends them after rank 0."""
     if len(line) > MAX_LENGTH:
         line = f"{line[: MAX_LENGTH // 2]} ... {line[-MAX_LENGTH // 2 :]}"
-    name, store, is_first = f"error/{hashlib.sha256(line.encode()).hexdigest()}", None, True
+    name, store, is_first = f"error/{hashlib.sha256(to_utf8(line)).hexdigest()}", None, True
     rank = get_rank_safely()
     if get_world_size() > 1 and store_made_by_agent():
         with contextlib.suppress(RuntimeError):  # the agent has died
@@ -87,7 +92,9 @@ def report(line: str) -> None:
     elif rank:
         time.sleep(WAIT_FOR_RANK_0.total_seconds())
     if is_first:
-        print(f"error on process {rank}: {line}" if rank else f"error: {line}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # nobody reads stderr
+            print(f"error on process {rank}: {line}" if rank else f"error: {line}", file=sys.stderr, flush=True)
+        flush_or_discard(sys.stderr)
     if store is not None:
         with contextlib.suppress(RuntimeError):
             if is_first:

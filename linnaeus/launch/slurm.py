@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from linnaeus.config.schema import SlurmConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
+from linnaeus.files import to_utf8
 from linnaeus.launch.launcher import EXIT_FAILED, Job
 from linnaeus.launch.slurm_job import END_FILE, REQUEUE_FILE, STOP_FILE, RunInJob, settled_status
 
@@ -248,4 +249,4 @@ def slurm_directory(directory: Path) -> Path:
 def job_name(directory: Path) -> str:
     """Return the name of a run directory's job, unique per directory, by which a later command finds the job."""
     path = str(directory.resolve())
-    return f"linnaeus-{directory.name}-{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
+    return f"linnaeus-{directory.name}-{hashlib.blake2b(to_utf8(path), digest_size=4).hexdigest()}"

@@ -14,6 +14,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from linnaeus.files import to_utf8
+from linnaeus.streams import discard_output
+
 LOGGER = logging.getLogger("linnaeus")
 MAX_WAITING_LINES = 10_000  # kept in memory while they cannot be written
 REFRESH = 0.1  # seconds between two updates of the live display
@@ -35,6 +38,7 @@ class _StdoutHandler(logging.Handler):
         try:
             print(self.format(record), file=sys.stdout, flush=True)
         except BrokenPipeError:
+            discard_output(sys.stdout)
             self.setLevel(logging.CRITICAL + 1)  # the reader has closed the pipe; train.log still gets the lines
         except OSError:
             pass  # stdout is a file on a full disk; train.log gets the line
@@ -59,7 +63,7 @@ class _LogFileHandler(logging.Handler):
     def _write(self) -> None:
         while self._file is not None and self._lines:
             try:
-                self._file.write(self._lines[0].encode())
+                self._file.write(to_utf8(self._lines[0]))
             except OSError:
                 return  # written with the next line for which there is room
             self._lines.popleft()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import write_atomic
+from linnaeus.files import read_json, write_atomic
 from linnaeus.reporting.curves import run_charts
 from linnaeus.reporting.formatting import format_duration
 from linnaeus.reporting.metric_tables import final_tables, passes_and_tasks, show_value
@@ -96,11 +96,11 @@ def write_report(run_dir: Path | str, title: str | None = None, sections: Sequen
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
+    return read_json(path) or {}
 
 
 def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def _section(title: str, body: str) -> str:

@@ -3,20 +3,22 @@
 A row starts with `global_step`; its other keys are in alphabetical order. Floats are in Python's shortest exact form, NaN (an undefined
 metric) is null, infinities are 1e999, which every JSON reader parses as infinity. A row is written at once, so a killed process loses none;
 `sync` flushes the rows to the disk. While the disk refuses writes, rows wait in memory, up to `MAX_PENDING_BYTES`, and every further row
-and `sync` tries again. Resuming cuts the file back to the rows that the checkpoint counted; the run writes the same rows again.
+and `sync` tries again. Resuming cuts the file back to the rows that the checkpoint counted; the run writes the same rows again. Damaged
+lines are removed and named then; every reader leaves them out.
 """
 
 import errno
+import itertools
 import json
 import logging
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from linnaeus.files import sync_file
+from linnaeus.files import json_object, sync_file, write_atomic
 
 log = logging.getLogger("linnaeus")
 
@@ -42,11 +44,16 @@ def _value(key: str, value: Any) -> str:
 
 
 class RowWriter:
-    """Appends rows to a file, which it opens at the first row. `rows` is their number. `sync` may be called from another thread."""
+    """Appends rows to a file, which it opens at the first row. `sync` may be called from another thread.
+
+    `rows`: number of rows in the file. `of_step`: number of these of the newest step. `lost`: number of rows that a checkpoint counted and
+    that the file no longer contains."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.rows = whole_lines(self.path)[0]
+        self.of_step = self.lost = 0
+        self._step: int | None = None
         self._descriptor: int | None = None
         self._pending = b""  # rows not yet written; the first one may be partly written
         self._unsynced_name = False  # True for a new file whose directory entry is not flushed yet
@@ -59,6 +66,8 @@ class RowWriter:
         with self._lock:
             self._pending += line
             self.rows += 1
+            self.of_step = self.of_step + 1 if global_step == self._step else 1
+            self._step = global_step
             error = self._write_pending()
             if error is not None and len(self._pending) > MAX_PENDING_BYTES:
                 raise OSError(error.errno, f"{error.strerror}; {len(self._pending) >> 20} MiB of rows wait to be written", str(self.path))
@@ -88,19 +97,51 @@ class RowWriter:
         self._unsynced_name = not self.path.exists()
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
-    def truncate(self, rows: int) -> int:
-        """Keep the first `rows` rows. Return the number of rows removed; it is negative if the file has fewer than `rows`."""
+    def counters(self) -> dict[str, int]:
+        """Return the arguments of `truncate` for a checkpoint of the newest step."""
+        return {"rows": self.rows, "of_step": self.of_step, "lost": self.lost}
+
+    def truncate(self, global_step: int, rows: int, of_step: int | None = None, lost: int = 0) -> int:
+        """Cut the file back to the `rows` rows, `of_step` of them of the step `global_step`, that a checkpoint of that step counted. `lost`
+        rows had been lost before. Return the number of rows removed; it is negative if rows are missing.
+
+        If a line is damaged or missing, line numbers are of no use: keep all rows of earlier steps and the first `of_step` of the step."""
         self.close()
-        kept, end = whole_lines(self.path, rows)
-        removed = self.rows - rows
-        self._cut(end)
-        self.rows = kept
-        return removed
+        found, (kept, end) = self.rows, whole_lines(self.path, rows)
+        if kept == rows and _are_rows_until(self.path, rows, global_step):
+            self._cut(end)
+        else:
+            kept = self._keep_intact(global_step, of_step)
+        self.rows, self.lost = kept, lost + max(0, rows - kept)
+        self.of_step, self._step = of_step or 0, global_step
+        return found - rows if kept >= rows else kept - rows
 
     def truncate_after(self, global_step: int) -> int:
-        """Keep the rows before the first one after `global_step`. Return the number of rows removed."""
-        steps = [row["global_step"] for row in read_rows(self.path)]
-        return self.truncate(next((number for number, step in enumerate(steps) if step > global_step), len(steps)))
+        """Keep the rows up to `global_step`. Return the number of lines removed."""
+        self.close()
+        found, self.rows = self.rows, self._keep_intact(global_step, None)
+        return found - self.rows
+
+    def _keep_intact(self, global_step: int, of_step: int | None) -> int:
+        """Keep the intact rows before `global_step` and the first `of_step` of that step. Log which lines are damaged. Return the number
+        of rows kept."""
+        kept, damaged, at_step = [], [], 0
+        lines = list(complete_lines(self.path))
+        for number, line in enumerate(lines, 1):
+            row = parse_row(line)
+            if row is None:
+                damaged.append(number)
+                continue
+            at_step += row["global_step"] == global_step
+            if row["global_step"] < global_step or (row["global_step"] == global_step and (of_step is None or at_step <= of_step)):
+                kept.append(line)
+        if kept == lines[: len(kept)]:
+            self._cut(sum(map(len, kept)))
+        else:
+            write_atomic(self.path, b"".join(kept))
+        if damaged:
+            log.warning("%s: %s are removed: their rows are lost, and the others are kept", self.path, _name_lines(damaged))
+        return len(kept)
 
     def sync(self) -> None:
         """Flush all rows logged so far to the disk. Raise `OSError` if that fails or if the file was deleted or replaced."""
@@ -153,13 +194,37 @@ def whole_lines(path: Path, limit: int | None = None) -> tuple[int, int]:
     return lines, end
 
 
+def complete_lines(path: Path) -> Iterator[bytes]:
+    """Yield the complete lines of a file, none if it does not exist."""
+    if path.exists():
+        with open(path, "rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
+
+
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """Return the row in a line, None if the line is damaged."""
+    row = json_object(line)
+    return row if row is not None and type(row.get("global_step")) is int else None
+
+
 def read_rows(path: Path | str) -> list[dict[str, Any]]:
-    """Return the rows of a file without an incomplete last line; [] if it does not exist."""
-    path = Path(path)
-    if not path.exists():
-        return []
-    with open(path, "rb") as file:
-        return [json.loads(line) for line in file if line.endswith(b"\n")]
+    """Return the rows of a file; [] if it does not exist. Leave out an incomplete last line, and log which lines are damaged."""
+    rows = [parse_row(line) for line in complete_lines(Path(path))]
+    damaged = [number for number, row in enumerate(rows, 1) if row is None]
+    if damaged:
+        log.warning("%s: %s are left out", path, _name_lines(damaged))
+    return [row for row in rows if row is not None]
+
+
+def _are_rows_until(path: Path, rows: int, global_step: int) -> bool:
+    """Return True if the first `rows` lines are intact rows up to `global_step`."""
+    first = (parse_row(line) for line in itertools.islice(complete_lines(path), rows))
+    return all(row is not None and row["global_step"] <= global_step for row in first)
+
+
+def _name_lines(numbers: Sequence[int]) -> str:
+    """Return the number of damaged lines, and the first five of them."""
+    return f"{len(numbers)} damaged lines ({', '.join(map(str, numbers[:5]))}{', ...' if len(numbers) > 5 else ''})"
 
 
 # -- all destinations ----------------------------------------------------------------------------------------------------------
@@ -197,7 +262,7 @@ class LogSinks:
             return
         file.log(global_step, row)
         for sink in self.sinks:
-            sink.log(global_step, row, stream=stream, position=file.rows)
+            sink.log(global_step, row, stream=stream, position=file.rows + file.lost)
 
     def resume(self, state: Mapping[str, int], global_step: int) -> list[str]:
         """Cut metrics.jsonl back to the rows that the checkpoint counted and timings.jsonl to its step. Return a warning if rows are
@@ -206,15 +271,15 @@ class LogSinks:
             return []
         for sink in self.sinks:
             sink.start(global_step)
-        discarded = self.files["metrics"].truncate(state.get("rows", 0))
+        discarded = self.files["metrics"].truncate(global_step, **(state or {"rows": 0}))
         self.files["timings"].truncate_after(global_step if state else -1)
         if not state and discarded:
             return [f"there is no checkpoint to continue from: the run starts again, and {discarded} rows of metrics.jsonl are removed"]
         return [f"metrics.jsonl lacks {-discarded} rows that the checkpoint counted"] if discarded < 0 else []
 
     def state_dict(self) -> dict[str, int]:
-        """Return the number of rows of metrics so far."""
-        return {"rows": self.files["metrics"].rows} if self.files else {"rows": 0}
+        """Return the numbers of rows of metrics so far."""
+        return self.files["metrics"].counters() if self.files else {"rows": 0}
 
     def sync(self) -> None:
         """Wait until all rows are on the disk; called before a checkpoint is committed."""

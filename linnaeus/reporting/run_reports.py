@@ -52,11 +52,16 @@ class RunReports:
         finally:
             self.seconds += perf_counter() - start
 
-    def resume(self, rows: int, pending: dict[str, Any] | None) -> None:
-        """Cut the file back to the `rows` that the checkpoint counted. `pending` is its pending report."""
-        self.pending = pending
+    def counters(self) -> dict[str, Any]:
+        """Return for a checkpoint: the number of rows, of those of its step, and the pending report."""
+        of_step = self.file.of_step if self.file is not None else 0
+        return {"reports": self.rows, "reports_of_step": of_step, "pending_report": self.pending}
+
+    def resume(self, global_step: int, saved: Mapping[str, Any]) -> None:
+        """Cut the file back to the rows that a checkpoint of `global_step` counted. `saved` are its counters."""
+        self.pending = saved.get("pending_report")
         if self.file is not None:
-            missing = -self.file.truncate(rows)
+            missing = -self.file.truncate(global_step, saved.get("reports", 0), saved.get("reports_of_step"))
             if missing > 0:
                 log.warning("reports.jsonl lacks %d rows that the checkpoint counted", missing)
 

@@ -37,7 +37,7 @@ class TensorBoardLogger:
         """Stop logging until the next launch if the block fails: the writer's thread ends with its first disk error."""
         try:
             yield
-        except (ImportError, OSError) as error:
+        except (ImportError, OSError, UnicodeEncodeError) as error:  # the last: a path that is not UTF-8
             self._failed, self._writer = True, None
             LOGGER.warning(f"logger.tensorboard: no more event files are written, training continues ({error})")
 

@@ -1,6 +1,5 @@
 """Read summary.json, and list the files that a finished run has lost and that can be made again from its checkpoints."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from linnaeus.checkpoint.format import step_name
 from linnaeus.checkpoint.loading import CheckpointDamaged, verify
 from linnaeus.checkpoint.resume import list_checkpoints
-from linnaeus.files import read_json, read_or_refuse
+from linnaeus.files import json_object, read_json, read_or_refuse
 
 SUMMARY = "summary.json"
 ENDED = ("finished", "stopped_early")  # values of `status`
@@ -49,7 +48,9 @@ def _validated(rows: Path, step: int) -> list[str]:
         lines = file.read().splitlines()
     passes = set()
     for line in reversed(lines):
-        row = json.loads(line) if line.startswith(b"{") and line.endswith(b"}") else {}
+        row = json_object(line)
+        if row is None:  # damaged
+            continue
         if row.get("global_step") != step:
             break
         passes |= {name.partition("/")[0].replace("val_ema", "val", 1) for name in row if name.startswith("val")}

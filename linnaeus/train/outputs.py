@@ -74,7 +74,7 @@ class Outputs:
                 log.warning("checkpoint %s is newer than step %d and was renamed", name, step)
         for line in self.sinks.resume(saved["rows"], step):
             log.warning(line)
-        self.reports.resume(saved.get("reports", 0), saved.get("pending_report"))
+        self.reports.resume(step, saved)
         if self.batches is not None:
             self.batches.truncate_after(step)
 
@@ -82,12 +82,7 @@ class Outputs:
         """Return for a checkpoint: the number of rows and reports written, the pending report, and the wall time of all launches.
 
         wall_seconds: wall time of this launch."""
-        return {
-            "rows": self.sinks.state_dict(),
-            "reports": self.reports.rows,
-            "pending_report": self.reports.pending,
-            "seconds": self.seconds_before + wall_seconds,
-        }
+        return {"rows": self.sinks.state_dict(), **self.reports.counters(), "seconds": self.seconds_before + wall_seconds}
 
     def row(self, step: int, row: Mapping[str, Any]) -> None:
         """Write a row of metrics to every sink."""

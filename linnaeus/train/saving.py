@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from linnaeus.rundir.identity import plain
-from linnaeus.train.outputs import CheckpointNotWritten
+from linnaeus.train.outputs import CheckpointNotWritten, log_write_errors
 from linnaeus.train.state import Training
 
 
@@ -22,7 +22,8 @@ def save(t: Training) -> None:
     with t.clock.measure("saving"):
         t.broadcast_buffers()
         if output.batches is not None:
-            output.batches.sync()
+            with log_write_errors(output.batches.path):
+                output.batches.sync()
         per_rank = t.context.all_gather(t.tracker.rank_state_dict())
         if output.writer is not None:
             output.reports.saves += 1

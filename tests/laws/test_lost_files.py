@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, RunFailed
 from linnaeus.train import loop
 from tests import runs
 
-SETTINGS = ["schedule.checkpoint=[3steps]", "trainer.length=3epochs"]
+SETTINGS = ["schedule.checkpoint=[3steps]", "trainer.length=3epochs", "schedule.report=[1steps]", "debug.batch_hashes=true"]
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +74,56 @@ def test_a_finished_run_makes_lost_files_again(whole, tmp_path, lost, empty):
     assert runs.start(config) == 0
     assert runs.differences(path, whole) == [] and (path / lost).stat().st_size > 0
     assert runs.summary(path)["total_steps"] == runs.summary(whole)["total_steps"]
+
+
+def flip(text: bytes) -> bytes:
+    """Return the rows with another type of value in the second: not a row any more."""
+    lines = text.splitlines(keepends=True)
+    return b"".join([lines[0], lines[1].replace(b'"global_step"', b'"global_st\xff\xfe'), *lines[2:]])
+
+
+def join(text: bytes) -> bytes:
+    """Return the rows with the beginning of the first and the end of the second as one line."""
+    first, second, *rest = text.splitlines(keepends=True)
+    return b"".join([first[:10], second[len(second) // 2 :], *rest])
+
+
+def split(text: bytes) -> bytes:
+    """Return the rows with binary garbage between them: more lines than rows."""
+    first, *rest = text.splitlines(keepends=True)
+    return b"".join([first, b"\x00\n\xff\xff\n[1]\n\n", *rest])
+
+
+@pytest.mark.parametrize(("damage", "lost"), [(flip, {1}), (join, {0, 1}), (split, set())])
+def test_a_damaged_line_of_rows_is_removed_and_named(killed, whole, tmp_path, damage, lost):
+    root = shutil.copytree(killed, tmp_path / "root")
+    config = runs.configuration("vectors", root, *SETTINGS)
+    path = runs.run_path(config)
+    names = ("metrics.jsonl", "reports.jsonl", "batches-rank0.jsonl")
+    for name in (*names, "timings.jsonl"):
+        (path / name).write_bytes(damage((path / name).read_bytes()))
+    assert runs.start(config) == 0
+    log = (path / "train.log").read_text()
+    for name in names:
+        assert runs.rows(path / name) == [row for number, row in enumerate(runs.rows(whole / name)) if number not in lost]
+        assert f"{name}: " in log
+    assert len(runs.rows(path / "timings.jsonl")) > 2
+    assert runs.unequal(runs.newest(path).training_state, runs.newest(whole).training_state) == []
+    assert runs.start(config) == 0
+
+
+def test_a_run_directory_moved_away_ends_in_one_line(tmp_path, monkeypatch):
+    config = runs.configuration("vectors", tmp_path, *SETTINGS)
+    path, step = runs.run_path(config), loop.train_one_step
+
+    def moving(t, window):
+        step(t, window)
+        if t.progress.global_step == 2:
+            path.rename(tmp_path / "moved")
+
+    monkeypatch.setattr(loop, "train_one_step", moving)
+    with pytest.raises(RunFailed, match="could not be saved"):
+        runs.start(config)
+    (tmp_path / "moved").rename(path)
+    monkeypatch.undo()
+    assert runs.start(config) == 0

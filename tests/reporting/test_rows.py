@@ -60,7 +60,7 @@ def test_a_killed_and_resumed_file_is_the_file_of_the_whole_run(tmp_path: Path, 
     cut.path.write_bytes(cut.path.read_bytes() + tail)  # killed within a row, or after further rows
     again = RowWriter(cut.path)
     assert cut.path.read_bytes() != whole.path.read_bytes()
-    again.truncate(rows_saved)
+    again.truncate(5, rows_saved)
     assert again.rows == rows_saved == 5
     log_rows(again, *range(6, 11))
     assert cut.path.read_bytes() == whole.path.read_bytes() and again.rows == whole.rows == 10
@@ -220,7 +220,7 @@ def test_sinks_cut_metrics_by_rows_and_timings_by_step(tmp_path: Path) -> None:
     assert again.resume(state, 20) == []
     assert steps_in(tmp_path / "metrics.jsonl") == [10, 10, 20, 20]
     assert steps_in(tmp_path / "timings.jsonl") == [10, 20]
-    assert again.state_dict() == {"rows": 4}
+    assert again.state_dict() == state == {"rows": 4, "of_step": 2, "lost": 0}
     assert again.resume({"rows": 6}, 30) == ["metrics.jsonl lacks 2 rows that the checkpoint counted"]
     again.resume({}, 0)  # a new run
     assert read_rows(tmp_path / "metrics.jsonl") == read_rows(tmp_path / "timings.jsonl") == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.columns import choose_ranks, find_rank_columns, used_columns
@@ -231,7 +232,7 @@ def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None
 def _fingerprint(tree: TaxonomyTree, paths: np.ndarray, arrays: Iterable[np.ndarray]) -> str:
     """Return a hash of what determines a batch: 32 hex digits. Photographs enter by path and size; the location of the folder does not."""
     digest = hashlib.sha256(tree.fingerprint().encode())
-    digest.update("\0".join(paths.tolist()).encode())
+    digest.update(to_utf8("\0".join(paths.tolist())))
     for array in arrays:
         digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()[:32]

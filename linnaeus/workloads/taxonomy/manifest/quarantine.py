@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
 
 FILE_NAME = "quarantine.jsonl"
@@ -72,7 +73,7 @@ class Quarantine:
         if lines:
             incomplete = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
             with open(self.path, "ab", buffering=0) as file:
-                file.write(("\n" * incomplete + "\n".join(lines) + "\n").encode())
+                file.write(to_utf8("\n" * incomplete + "\n".join(lines) + "\n"))
 
     def _lines(self) -> list[dict[str, str]]:
         """Return the complete lines of the file."""

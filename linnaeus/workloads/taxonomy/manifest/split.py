@@ -11,6 +11,7 @@ import numpy as np
 
 from linnaeus import randomness
 from linnaeus.errors import ConfigError
+from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
@@ -61,7 +62,7 @@ def computed_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fra
 
     Of a stratum of n groups, floor(fraction * n + u) go to validation, with one uniform u per stratum. Rare taxa are thus represented in
     proportion on average, and one more group moves at most two. Validation is empty if every taxon has a single group."""
-    digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names.tolist())
+    digests = b"".join(hashlib.blake2b(to_utf8(name), digest_size=8).digest() for name in names.tolist())
     order_key = randomness.hashes(randomness.key(seed, randomness.SPLIT), np.frombuffer(digests, "<u8"))
     pairs = np.unique(groups * (taxon.max(initial=0) + 1) + taxon)
     pair_group, pair_taxon = np.divmod(pairs, taxon.max(initial=0) + 1)

@@ -10,7 +10,7 @@ import io
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> None:
         sampling,
         options.seed,
         [] if tokenizer.end is None else [tokenizer.end],
-        lambda tokens: any(stop in tokenizer.decode(tokens) for stop in options.stop),
+        stop_finder(tokenizer, options.stop),
         options.slide,
     )
     seconds = time.perf_counter() - start
@@ -134,6 +134,25 @@ def text_of(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str]) -
     """Return the text of tokens, up to the first of `stops`."""
     text = tokenizer.decode(tokens)
     return text[: min([len(text), *(index for stop in stops if (index := text.find(stop)) >= 0)])]
+
+
+def stop_finder(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+    """Return a function that returns True if the newest of some tokens completes one of `stops`; None without stops.
+
+    It decodes the newest token and as many before it as a stop may have bytes, so its time does not depend on the number of tokens."""
+    if not stops:
+        return None
+    lengths, longest = tokenizer.byte_lengths().tolist(), 4 * max(map(len, stops))  # a character has up to 4 bytes
+
+    def completes_stop(tokens: Sequence[int]) -> bool:
+        first, size = len(tokens) - 1, 0
+        while first > 0 and size < longest:
+            first -= 1
+            size += lengths[tokens[first]]
+        text = tokenizer.decode(tokens[first:])
+        return any(stop in text for stop in stops)
+
+    return completes_stop
 
 
 def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]:

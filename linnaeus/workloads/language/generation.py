@@ -70,7 +70,7 @@ def generate(
     """Return up to `length` new tokens for each prompt (a non-empty list of token ids), computed on the model's device.
 
     A row ends before one of `stop_tokens`, or when `stop_when` of its new tokens returns True. The model runs in evaluation mode; its
-    mode is restored. Raise `ConfigError` for an invalid prompt or slide.
+    mode is restored. Raise `ConfigError` for an invalid prompt or slide, and for logits that are not finite.
 
     `slide`, by default a quarter of the block: the context is seven eighths of the block on average, and a new token costs reading three
     old ones."""
@@ -78,21 +78,26 @@ def generate(
     _check(model, prompts, slide)
     numbers = _draw_numbers(seed, prompts, length).to(model.token.weight.device)
     rows, running, training = [list(prompt) for prompt in prompts], list(range(len(prompts))), model.training
+    new: list[list[int]] = [[] for _ in prompts]
     model.eval()
     try:
         decoder = IncrementalDecoder(model, rows, length, slide)
         for n in range(length):
-            chosen = draw(decoder.next_logits(), sampling, numbers[:, n]).tolist()
+            logits = decoder.next_logits()
+            if not logits.isfinite().all():
+                raise ConfigError("the model computes logits that are not finite, such as NaN; use an earlier checkpoint")
+            chosen = draw(logits, sampling, numbers[:, n]).tolist()
             running = [row for row in running if chosen[row] not in stop_tokens]
             for row in running:
                 rows[row].append(chosen[row])
+                new[row].append(chosen[row])
             if stop_when is not None:
-                running = [row for row in running if not stop_when(rows[row][len(prompts[row]) :])]
+                running = [row for row in running if not stop_when(new[row])]
             if not running:
                 break
     finally:
         model.train(training)
-    return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
+    return new
 
 
 class IncrementalDecoder:

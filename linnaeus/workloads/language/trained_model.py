@@ -36,8 +36,8 @@ class TrainedModel:
 def load_trained_model(path: str) -> TrainedModel:
     """Return the model of a run directory or of one of its checkpoints.
 
-    Raise `ConfigError` for another path, a run of another workload or without a tokenizer, and a checkpoint that is damaged or does not
-    fit the run."""
+    Raise `ConfigError` for another path, a run of another workload or without a tokenizer, and a checkpoint that is damaged, does not
+    fit the run or has values that are not finite."""
     run = find_run(Path(path))
     tree = read_saved(run / CONFIG)
     if tree["workload"].get("name") != "language":

@@ -2,12 +2,14 @@
 
 import io
 import json
+import random
 import re
 import shutil
 import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from linnaeus.checkpoint import list_checkpoints
 from linnaeus.errors import ConfigError
@@ -97,6 +99,37 @@ def test_the_loaded_weights_are_those_of_the_checkpoint(run):
         tokens = torch.from_numpy(trained.tokenizer.encode(TEXT[:17]))[None]
         found = trained.model({"input": tokens[:, :-1], "target": tokens[:, 1:]})["losses"].mean().item()
     assert found < 2.0, "3 if untrained"
+
+
+def test_weights_that_are_not_finite_are_refused(run, refused, tmp_path):
+    name = list_checkpoints(run / "checkpoints")[-1][1].name
+    for file in (run / "config.yaml", run / "tokenizer.json", run / "dimensions.json"):
+        shutil.copy(file, tmp_path)
+    state = load_file(run / "checkpoints" / name / "model.safetensors")
+    for value, temperature in ((torch.nan, "0"), (torch.nan, "1"), (torch.inf, "1")):
+        bad = {key: tensor.clone() for key, tensor in state.items()}
+        bad["token.weight"][1, 1] = value
+        save_file(bad, tmp_path / "bad.safetensors")
+        line = refused("--prompt", "the", "--temperature", temperature, at=tmp_path / "bad.safetensors")
+        assert "token.weight in" in line and "contains values that are not finite; use an earlier checkpoint" in line
+    huge = {key: tensor * 1e30 for key, tensor in state.items()}
+    save_file(huge, tmp_path / "huge.safetensors")
+    assert "logits that are not finite" in refused("--prompt", "the", at=tmp_path / "huge.safetensors")
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(False), CharacterTokenizer("abcd é日🦋", False)])
+def test_a_stop_is_found_where_the_text_has_it_and_in_linear_time(tokenizer, monkeypatch):
+    drawn, decoded, decode = random.Random(0), [], type(tokenizer).decode
+    monkeypatch.setattr(type(tokenizer), "decode", lambda self, ids: decoded.append(len(ids)) or decode(self, ids))
+    for stops in (["a"], ["日b"], ["c🦋 ", "ddd"], ["abcdabcd", "éé"], ["\ue000"]):
+        for _ in range(20):
+            tokens = tokenizer.encode("".join(drawn.choices("abcd é日🦋", k=60))).tolist()
+            found = generate_cli.stop_finder(tokenizer, stops)
+            first = next((n for n in range(1, len(tokens) + 1) if found(tokens[:n])), None)
+            expected = next((n for n in range(1, len(tokens) + 1) if any(stop in decode(tokenizer, tokens[:n]) for stop in stops)), None)
+            assert first == expected
+    assert max(decoded) <= 1 + 4 * 8
+    assert generate_cli.stop_finder(tokenizer, []) is None
 
 
 @pytest.mark.parametrize(

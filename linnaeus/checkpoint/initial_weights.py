@@ -1,5 +1,7 @@
 """Read the weights of `run.init_from=PATH` for a warm start: a new run with the weights alone. `resume.py` continues a run.
 
+`model.pretrained_file` is read in the same way.
+
 PATH is a checkpoint directory, a run directory (its newest checkpoint that verifies), a safetensors file, a directory of published
 weights (`config.json` and `model.safetensors`, or several files with their index), or a torch file with a state dict, bare or under one of
 `STATE_DICT_KEYS`. Wrapper prefixes (`module.`, `_orig_mod.`) are removed. `weight_matching.py` checks everything before the model is
@@ -43,17 +45,20 @@ class InitialWeights:
     notes: list[str] = field(default_factory=list)
 
 
-def read_initial_weights(path: str) -> InitialWeights:
-    """Read the weights at PATH. Nothing in a file is executed. Raise `ConfigError` if it is absent, damaged or not plain data."""
+def read_initial_weights(path: str, key: str = "run.init_from") -> InitialWeights:
+    """Read the weights at PATH, the value of `key`. Nothing in a file is executed. Raise `ConfigError` if it is absent, damaged or not
+    plain data."""
     found = Path(path)
-    if not found.exists():
-        raise ConfigError(f"run.init_from: {path!r} does not exist; use a run directory, a checkpoint, or a file of weights")
     try:
+        if not found.exists():
+            raise ConfigError(f"{path!r} does not exist; use a run directory, a checkpoint, or a file of weights")
         return _of_directory(found) if found.is_dir() else _of_file(found)
     except CheckpointDamaged as damage:
-        raise ConfigError(f"run.init_from: {damage.path} is damaged ({damage.reason}); use another checkpoint") from None
+        raise ConfigError(f"{key}: {damage.path} is damaged ({damage.reason}); use another checkpoint") from None
     except OSError as error:
-        raise ConfigError(f"run.init_from: {path} cannot be read ({error.strerror}); use a file that you may read") from None
+        raise ConfigError(f"{key}: {path} cannot be read ({error.strerror}); use a file that you may read") from None
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 def _of_directory(path: Path) -> InitialWeights:
@@ -66,11 +71,11 @@ def _of_directory(path: Path) -> InitialWeights:
         except CheckpointDamaged as damage:
             skipped.append(f"checkpoint {damage.path} was skipped: {damage.reason}")
     if skipped:
-        raise ConfigError(f"run.init_from: no checkpoint under {path} verifies; the newest: {skipped[0]}")
+        raise ConfigError(f"no checkpoint under {path} verifies; the newest: {skipped[0]}")
     for name in (MODEL, INDEX):
         if (path / PUBLISHED).is_file() and (path / name).is_file():
             return _of_file(path / name)
-    raise ConfigError(f"run.init_from: {path} contains no checkpoint; use a run directory, a step-... directory, or a file of weights")
+    raise ConfigError(f"{path} contains no checkpoint; use a run directory, a step-... directory, or a file of weights")
 
 
 def _of_checkpoint(path: Path, notes: list[str]) -> InitialWeights:
@@ -87,7 +92,7 @@ def _of_checkpoint(path: Path, notes: list[str]) -> InitialWeights:
 
 def _of_file(path: Path) -> InitialWeights:
     if path.name == TRAINING:
-        raise ConfigError(f"run.init_from: {path} is the state of an optimizer; the weights are {path.with_name(MODEL)}")
+        raise ConfigError(f"{path} is the state of an optimizer; the weights are {path.with_name(MODEL)}")
     if (path.parent / MANIFEST).exists():
         verify(path.parent)
     with open(path, "rb") as file:
@@ -106,7 +111,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         state = read_weights(path)
     except (SafetensorError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"run.init_from: {path} is not a safetensors file ({one_line(error)})") from None
+        raise ConfigError(f"{path} is not a safetensors file ({one_line(error)})") from None
     return _cleaned(path, state)
 
 
@@ -122,7 +127,7 @@ def _read_torch(path: Path) -> Any:
         defect = "is not a file of tensors in torch's format"
         if foreign:
             defect = f"contains {foreign[1]}, which is not plain data, and was not read"
-        raise ConfigError(f"run.init_from: {path} {defect}; save it again with torch.save(model.state_dict(), ...)") from None
+        raise ConfigError(f"{path} {defect}; save it again with torch.save(model.state_dict(), ...)") from None
 
 
 def _find_state_dict(path: Path, content: Any) -> tuple[str, Mapping[str, Any], list[str]]:
@@ -136,7 +141,7 @@ def _find_state_dict(path: Path, content: Any) -> tuple[str, Mapping[str, Any], 
         if content and all(isinstance(value, torch.Tensor) for value in content.values()):
             return "", content, []
     found = f"the keys {shorten([str(key) for key in content])}" if isinstance(content, Mapping) else f"a {type(content).__name__}"
-    raise ConfigError(f"run.init_from: {path} contains {found}, and no state dict, neither bare nor under {', '.join(STATE_DICT_KEYS)}")
+    raise ConfigError(f"{path} contains {found}, and no state dict, neither bare nor under {', '.join(STATE_DICT_KEYS)}")
 
 
 def _cleaned(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -146,8 +151,8 @@ def _cleaned(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
     for name, value in state.items():
         plain = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
         if not isinstance(name, str) or not plain:
-            raise ConfigError(f"run.init_from: {path}: {name!r} is not a plain tensor ({type(value).__name__}); save it without that")
+            raise ConfigError(f"{path}: {name!r} is not a plain tensor ({type(value).__name__}); save it without that")
     try:
         return convert_ddp_state(state)
     except ValueError as error:
-        raise ConfigError(f"run.init_from: {path}: {error}") from None
+        raise ConfigError(f"{path}: {error}") from None

@@ -70,7 +70,8 @@ class MformerConfig(ModelConfig):
 @dataclass(frozen=True)
 class TimmConfig(ModelConfig):
     backbone: str = setting("name of a timm model")
-    pretrained: bool = setting("start from the pretrained weights of timm")
+    pretrained: bool = setting("start from the pretrained weights of timm, which are downloaded once")
+    pretrained_file: str | None = setting("start from weights of timm in this file (.safetensors, .pth, .bin), without their classifier")
 
 
 @dataclass(frozen=True)

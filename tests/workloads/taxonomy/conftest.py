@@ -28,7 +28,9 @@ def make_config():
         if "size" in choice:
             model = MformerConfig("mformer", dropout, drop_path, 32, choice["size"])
         else:
-            model = TimmConfig("timm", dropout, drop_path, 32, choice["backbone"], choice.get("pretrained", False))
+            model = TimmConfig(
+                "timm", dropout, drop_path, 32, choice["backbone"], choice.get("pretrained", False), choice.get("pretrained_file")
+            )
         return SimpleNamespace(seed=seed, model=model, head=HeadConfig("linear", "ignore"), data=SimpleNamespace(image_size=image_size))
 
     return make

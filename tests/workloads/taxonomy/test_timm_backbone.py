@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from linnaeus.errors import ConfigError
 from linnaeus.train.freezing import batch_statistics
@@ -95,6 +96,74 @@ def test_weights_that_cannot_be_downloaded(tree, make_config, monkeypatch, tmp_p
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
-        ConfigError, match=r"model.backbone: resnet10t: the pretrained weights cannot be loaded; set model.pretrained=false"
+        ConfigError, match=r"model.backbone: resnet10t: the pretrained weights cannot be loaded; set model.pretrained_file=FILE"
     ):
         build_classifier(make_config(backbone="resnet10t", pretrained=True), tree, ())
+
+
+def test_a_hub_that_does_not_answer_is_not_asked_again(tree, make_config, monkeypatch, tmp_path, caplog):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # refused at once
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"waits {seconds} s to try again"))
+    with pytest.raises(ConfigError, match=r"model.pretrained_file=FILE to weights on this machine, or model.pretrained=false") as caught:
+        build_classifier(make_config(backbone="resnet10t", pretrained=True), tree, ())
+    assert "\n" not in str(caught.value) and not constants.HF_HUB_OFFLINE
+
+
+# -- weights in a local file ---------------------------------------------------------------------------------------------
+
+
+def timm_state(name="resnet10t", **options):
+    import timm
+
+    torch.manual_seed(7)
+    return timm.create_model(name, **options).state_dict()
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "model.", "trunk.backbone."])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".bin"])
+def test_a_local_file_of_timm_weights(tree, make_config, tmp_path, caplog, prefix, suffix):
+    state, path = timm_state(), tmp_path / f"weights{suffix}"
+    named = {prefix + name: value for name, value in state.items()}
+    save_file(named, path) if suffix == ".safetensors" else torch.save({"state_dict": named}, path)
+    with caplog.at_level("INFO", "linnaeus"):
+        model = build_classifier(make_config(backbone="resnet10t", pretrained_file=str(path)), tree, ())
+    found = model.trunk.backbone.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in found.items())
+    line = next(record.getMessage() for record in caplog.records if "pretrained weights from" in record.getMessage())
+    assert line.endswith(f"{len(found)} loaded, 0 missing, 0 left over, 2 of the classifier not used")
+
+
+def test_position_embeddings_are_resized_and_other_weights_counted(tree, make_config, tmp_path, caplog):
+    state = timm_state("vit_tiny_patch16_224", img_size=64, depth=1)  # the model has 12 blocks and reads 32 pixels
+    save_file(state | {"extra": torch.zeros(1)}, tmp_path / "weights.safetensors")
+    config = make_config(backbone="vit_tiny_patch16_224", image_size=32, pretrained_file=str(tmp_path / "weights.safetensors"))
+    with caplog.at_level("INFO", "linnaeus"):
+        model = build_classifier(config, tree, ())
+    assert torch.equal(model.trunk.backbone.blocks[0].attn.qkv.weight, state["blocks.0.attn.qkv.weight"])
+    assert model.trunk.rescale is not None, "this model was trained on images with another normalisation"
+    line = caplog.messages[-1]
+    own, loaded = len(model.trunk.backbone.state_dict()), len(state) - 2
+    assert f"{loaded} loaded, {own - loaded} missing (blocks.1." in line and "1 left over (extra)" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "model.pretrained_file: '.*' does not exist"),
+        ({"a.weight": torch.zeros(3)}, "model.pretrained_file: none of the 1 weights in .* fits model.backbone"),
+        ({"conv1.0.weight": torch.full((24, 3, 3, 3), torch.nan)}, "model.pretrained_file: conv1.0.weight in .* not finite"),
+        (torch.nn.Linear(1, 1), "model.pretrained_file: .* contains torch.nn.modules.linear.Linear, which is not plain data"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(tree, make_config, tmp_path, content, message):
+    path = tmp_path / "weights.pth"
+    if content is not None:
+        torch.save(content, path)
+    with pytest.raises(ConfigError, match=message) as caught:
+        build_classifier(make_config(backbone="resnet10t", pretrained_file=str(path)), tree, ())
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"model.pretrained=true and model.pretrained_file exclude each other"):
+        build_classifier(make_config(backbone="resnet10t", pretrained=True, pretrained_file=str(path)), tree, ())

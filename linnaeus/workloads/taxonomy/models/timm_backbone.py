@@ -5,8 +5,10 @@ one where it is missing), and adds an MLP over feature and vectors as a residual
 only when such a model is configured.
 """
 
+import contextlib
 import copy
 import difflib
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +18,10 @@ from torch import Tensor, nn
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.workloads.taxonomy.config import TimmConfig
 from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
+from linnaeus.workloads.taxonomy.models.timm_weights import hub_if_it_answers, load_pretrained_file
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
+
+log = logging.getLogger("linnaeus")
 
 
 class TimmBackbone(nn.Module):
@@ -34,7 +39,7 @@ class TimmBackbone(nn.Module):
         if components:
             self.metadata = MetadataEncoder(components, config.meta_width, config.meta_width)
             self.fusion = LateFusion(self.width, len(components) * config.meta_width)
-        rescale = _rescaling(self.backbone) if config.pretrained else None
+        rescale = _rescaling(self.backbone) if config.pretrained or config.pretrained_file else None
         self.register_buffer("rescale", rescale, persistent=False)
 
     @property
@@ -78,6 +83,8 @@ def create_backbone(config: TimmConfig, image_size: int) -> nn.Module:
     import timm
 
     name = config.backbone
+    if config.pretrained and config.pretrained_file:
+        raise ConfigError("model.pretrained=true and model.pretrained_file exclude each other: set model.pretrained=false to use the file")
     if "/" not in name and not timm.is_model(name.split(".")[0]):
         close = ", ".join(difflib.get_close_matches(name, timm.list_models(), n=3))
         raise ConfigError(f"model.backbone: {name!r} is not a timm model" + (f"; similar names: {close}" if close else ""))
@@ -87,6 +94,8 @@ def create_backbone(config: TimmConfig, image_size: int) -> nn.Module:
         if "img_size" not in str(error):
             raise
         backbone = _timm_create(config)
+    if config.pretrained_file is not None:
+        log.info(load_pretrained_file(backbone, config.pretrained_file))
     _check_forward(backbone, name, image_size)
     return backbone
 
@@ -97,13 +106,15 @@ def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
     if config.drop_path > 0:
         options["drop_path_rate"] = config.drop_path
     try:
-        return timm.create_model(config.backbone, pretrained=config.pretrained, num_classes=0, **options)
+        with hub_if_it_answers() if config.pretrained else contextlib.nullcontext():
+            return timm.create_model(config.backbone, pretrained=config.pretrained, num_classes=0, **options)
     except TypeError as error:
         if "drop_path_rate" not in str(error):
             raise
         raise ConfigError(f"model.drop_path={config.drop_path}: {config.backbone} does not have stochastic depth; set it to 0") from error
     except (OSError, RuntimeError, AssertionError) as error:
-        reason = "the pretrained weights cannot be loaded; set model.pretrained=false" if config.pretrained else "timm cannot build it"
+        advice = "set model.pretrained_file=FILE to weights on this machine, or model.pretrained=false"
+        reason = f"the pretrained weights cannot be loaded; {advice}" if config.pretrained else "timm cannot build it"
         raise ConfigError(f"model.backbone: {config.backbone}: {reason} ({one_line(error)})") from error
 
 

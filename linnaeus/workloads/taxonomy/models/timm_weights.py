@@ -1,0 +1,91 @@
+"""Pretrained weights for a timm backbone: from a local file (`model.pretrained_file`), or from the hub (`model.pretrained`).
+
+The file has the names of timm, with or without a prefix (a timm model inside another one, a checkpoint of this program). timm's own filter
+of the model renames weights of the original authors and resizes position embeddings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from linnaeus.checkpoint.initial_weights import read_initial_weights
+from linnaeus.checkpoint.weight_matching import shorten
+from linnaeus.errors import ConfigError, one_line
+
+KEY = "model.pretrained_file"
+PROBE_SECONDS = 3
+log = logging.getLogger("linnaeus")
+
+
+def load_pretrained_file(backbone: Any, path: str) -> str:
+    """Load the weights at PATH into a timm model without a classifier. Return one line for the log that counts loaded, missing and left
+    over weights. Raise `ConfigError` if the file cannot be read, if nothing fits, or if a weight is not finite."""
+    own = backbone.state_dict()
+    weights = read_initial_weights(path, KEY)
+    state, classifier = _without_classifier(backbone, _without_prefix(weights.state, own))
+    state = _filtered(backbone, state, path)
+    loaded = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
+    if not loaded:
+        raise ConfigError(
+            f"{KEY}: none of the {len(weights.state)} weights in {path} fits model.backbone, which has {len(own)}; "
+            f"in the file: {shorten(list(weights.state))}; in the model: {shorten(list(own))}"
+        )
+    infinite = [name for name, value in loaded.items() if value.is_floating_point() and not bool(value.isfinite().all())]
+    if infinite:
+        raise ConfigError(f"{KEY}: {shorten(infinite)} in {path} contains values that are not finite; use another file")
+    backbone.load_state_dict(loaded, strict=False)
+    counts = {"missing": [name for name in own if name not in loaded], "left over": [name for name in state if name not in loaded]}
+    parts = [f"{len(names)} {title}" + (f" ({shorten(names)})" if names else "") for title, names in counts.items()]
+    parts += [f"{len(classifier)} of the classifier not used"] if classifier else []
+    return f"pretrained weights from {path}: {len(loaded)} loaded, {', '.join(parts)}"
+
+
+def _without_prefix(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights without the prefix, such as `trunk.backbone.`, with which most names are the model's. Weights without this
+    prefix keep their names."""
+    first = next(iter(own), "")
+    prefixes = {"", *(name.removesuffix(first) for name in state if name.endswith("." + first))}
+    prefix = max(sorted(prefixes), key=lambda prefix: sum(prefix + name in state for name in own))
+    return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def _without_classifier(backbone: Any, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the weights without those of timm's classifier, and the names of the latter."""
+    found = backbone.pretrained_cfg.get("classifier") or ()
+    layers = [found] if isinstance(found, str) else list(found)
+    names = [name for name in state if any(name.startswith(f"{layer}.") for layer in layers)]
+    return {name: value for name, value in state.items() if name not in names}, names
+
+
+def _filtered(backbone: Any, state: dict[str, Tensor], path: str) -> dict[str, Tensor]:
+    """Return the weights after timm's filter of this family of models, if it has one."""
+    convert = getattr(sys.modules[type(backbone).__module__], "checkpoint_filter_fn", None)
+    try:
+        return state if convert is None else dict(convert(state, backbone))
+    except (KeyError, RuntimeError, ValueError, AttributeError, TypeError, IndexError) as error:
+        raise ConfigError(f"{KEY}: the weights in {path} are not of model.backbone ({one_line(error)}); use another file") from None
+
+
+@contextlib.contextmanager
+def hub_if_it_answers() -> Iterator[None]:
+    """Within the block, use only downloaded weights if the hub does not answer one request. Its client would retry for a minute."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    before = constants.HF_HUB_OFFLINE
+    if not before:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+        except Exception as error:  # the client and its exceptions depend on the version of the library
+            log.info("%s does not answer (%s); only weights that were downloaded before can be used", constants.ENDPOINT, one_line(error))
+            constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before

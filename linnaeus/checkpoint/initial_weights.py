@@ -2,10 +2,10 @@
 
 `model.pretrained_file` is read in the same way.
 
-PATH is a checkpoint directory, a run directory (its newest checkpoint that verifies), a safetensors file, a directory of published
-weights (`config.json` and `model.safetensors`, or several files with their index), or a torch file with a state dict, bare or under one of
-`STATE_DICT_KEYS`. Wrapper prefixes (`module.`, `_orig_mod.`) are removed. `weight_matching.py` checks everything before the model is
-changed.
+PATH is a checkpoint directory, a run directory (`choice.py` chooses a checkpoint that verifies), a safetensors file, a directory of
+published weights (`config.json` and `model.safetensors`, or several files with their index), or a torch file with a state dict, bare or
+under one of `STATE_DICT_KEYS`. Wrapper prefixes (`module.`, `_orig_mod.`) are removed. `weight_matching.py` checks everything before the
+model is changed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from linnaeus.checkpoint.choice import run_checkpoints
 from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING
 from linnaeus.checkpoint.loading import CheckpointDamaged, verify
 from linnaeus.checkpoint.resume import checkpoints_under
@@ -45,14 +46,17 @@ class InitialWeights:
     notes: list[str] = field(default_factory=list)
 
 
-def read_initial_weights(path: str, key: str = "run.init_from") -> InitialWeights:
-    """Read the weights at PATH, the value of `key`. Nothing in a file is executed. Raise `ConfigError` if it is absent, damaged or not
-    plain data."""
+def read_initial_weights(path: str, key: str = "run.init_from", choice: str | None = None) -> InitialWeights:
+    """Read the weights at PATH, the value of `key`. Nothing in a file is executed.
+
+    `choice`: the checkpoint of a run directory, see `run_checkpoints`. Raise `ConfigError` if PATH is absent, damaged or not plain data."""
     found = Path(path)
     try:
         if not found.exists():
             raise ConfigError(f"{path!r} does not exist; use a run directory, a checkpoint, or a file of weights")
-        return _of_directory(found) if found.is_dir() else _of_file(found)
+        if choice is not None and not (found.is_dir() and checkpoints_under(found)):
+            raise ConfigError(f"{path} is not a run directory, so no checkpoint of it can be chosen; leave out the choice ({choice})")
+        return _of_directory(found, choice) if found.is_dir() else _of_file(found)
     except CheckpointDamaged as damage:
         raise ConfigError(f"{key}: {damage.path} is damaged ({damage.reason}); use another checkpoint") from None
     except OSError as error:
@@ -61,17 +65,17 @@ def read_initial_weights(path: str, key: str = "run.init_from") -> InitialWeight
         raise ConfigError(f"{key}: {error}") from None
 
 
-def _of_directory(path: Path) -> InitialWeights:
+def _of_directory(path: Path, choice: str | None) -> InitialWeights:
     if (path / MANIFEST).exists():
         return _of_checkpoint(path, [])
     skipped: list[str] = []
-    for _, checkpoint in reversed(checkpoints_under(path)):
+    for checkpoint, meaning in run_checkpoints(path, choice):
         try:
-            return _of_checkpoint(checkpoint, skipped)
+            return _of_checkpoint(checkpoint, [*skipped, f"{checkpoint.name} is taken, {meaning}"])
         except CheckpointDamaged as damage:
             skipped.append(f"checkpoint {damage.path} was skipped: {damage.reason}")
     if skipped:
-        raise ConfigError(f"no checkpoint under {path} verifies; the newest: {skipped[0]}")
+        raise ConfigError(f"no checkpoint under {path} verifies; the first: {skipped[0]}")
     for name in (MODEL, INDEX):
         if (path / PUBLISHED).is_file() and (path / name).is_file():
             return _of_file(path / name)

@@ -139,6 +139,8 @@ def _check_combinations(config: Config) -> None:
             f"run.init_from={run.init_from} and run.resume={run.resume} exclude each other: the first loads only weights into a new run, "
             "the second continues a run; give one"
         )
+    if run.init_checkpoint is not None and run.init_from is None:
+        raise ConfigError(f"run.init_checkpoint={run.init_checkpoint} has no effect without run.init_from; give that, or leave it out")
     for key, names in (("run.init_allow", run.init_allow), ("run.init_skip", run.init_skip)):
         if names and run.init_from is None:
             raise ConfigError(f"{key}=[{','.join(names)}] has no effect without run.init_from; give that, or leave it out")

@@ -37,7 +37,7 @@ NON_UPDATE_KEYS = (
     "trainer.max_skipped_in_a_row",
     "data.max_bad_fraction",
 )
-WARM_START_KEYS = ("run.init_from", "run.init_allow", "run.init_skip")
+WARM_START_KEYS = ("run.init_from", "run.init_checkpoint", "run.init_allow", "run.init_skip")
 _ABSENT = object()
 
 

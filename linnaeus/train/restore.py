@@ -196,7 +196,7 @@ def _read_on_all_ranks(t: Training, path: str) -> InitialWeights:
     """Return the weights in `path`. Raise the same `ConfigError` on every rank if a rank cannot use them or if the ranks differ."""
     weights, refusal = None, ""
     try:
-        weights = t.workload.adapt_initial_weights(read_initial_weights(path), t.model)
+        weights = t.workload.adapt_initial_weights(read_initial_weights(path, choice=t.config.run.init_checkpoint), t.model)
         match_weights(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
     except ConfigError as error:
         refusal = str(error)

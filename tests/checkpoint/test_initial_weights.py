@@ -108,8 +108,10 @@ def test_the_model_keeps_its_precision_and_memory_format(tmp_path: Path) -> None
     assert torch.equal(tensor, source[0].weight.double())
 
 
-def checkpoint(folder: Path, step: int, model: nn.Module, average: nn.Module | None = None, best: str = "val/loss") -> Path:
-    state = {"global_step": step, "best": {best: {"value": 1.0, "global_step": step}}}
+def checkpoint(
+    folder: Path, step: int, model: nn.Module, average: nn.Module | None = None, best: str = "val/loss", score: float | None = None
+) -> Path:
+    state = {"global_step": step, "score": score, "best": {best: {"value": 1.0, "global_step": step}}}
     averages = average.state_dict() if average is not None else None
     folder.mkdir(parents=True, exist_ok=True)
     return save_checkpoint(folder, step, model_state=model.state_dict(), ema_state=averages, training_state={}, state=state)
@@ -130,6 +132,26 @@ def test_the_newest_checkpoint_of_a_run_that_verifies_is_used(tmp_path: Path) ->
     for named in (newest, newest / "model.safetensors"):
         assert "is damaged" in refused(named, model)
     assert "model.safetensors" in refused(newest / "training_state.pt", model)
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 20), ("min", 30)])
+def test_a_chosen_checkpoint_of_a_run(mode: str, best: int, tmp_path: Path) -> None:
+    """Steps 10, 20, 30 have scores 0.5, 0.9, 0.1; step 40 was not validated."""
+    for step, score in ((10, 0.5), (20, 0.9), (30, 0.1), (40, None)):
+        checkpoint(tmp_path / "checkpoints", step, Net(step), score=score)
+    (tmp_path / "config.yaml").write_text(f"schedule: {{best_monitor: val/loss, best_mode: {mode}}}")
+    for choice, step in ((None, 40), ("newest", 40), ("best", best), ("10", 10)):
+        for path in (tmp_path, tmp_path / "checkpoints"):
+            weights = read_initial_weights(str(path), choice=choice)
+            assert f"step-{step:08d}" in weights.source and any(f"step-{step:08d} is taken" in note for note in weights.notes)
+    for choice, reason in {"15": "has no checkpoint of step 15; it has 10, 20, 30, 40", "last": "use newest, best or a step"}.items():
+        with pytest.raises(ConfigError, match=f"^run.init_from: .*{reason}"):
+            read_initial_weights(str(tmp_path), choice=choice)
+    with pytest.raises(ConfigError, match="is not a run directory, so no checkpoint of it can be chosen"):
+        read_initial_weights(str(tmp_path / "checkpoints" / "step-00000010"), choice="best")
+    (tmp_path / "config.yaml").unlink()
+    with pytest.raises(ConfigError, match="the best checkpoint is unknown"):
+        read_initial_weights(str(tmp_path), choice="best")
 
 
 def test_the_validated_weights_are_loaded(tmp_path: Path) -> None:
@@ -159,6 +181,7 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
 def test_keys_that_conflict_or_have_no_effect() -> None:
     for given, message in {
         "run.init_from=a run.resume=b": "exclude each other",
+        "run.init_checkpoint=best": "has no effect without run.init_from",
         "run.init_allow=[head]": "has no effect without run.init_from",
         "run.init_skip=[head]": "run.init_skip=.head. has no effect without run.init_from",
     }.items():

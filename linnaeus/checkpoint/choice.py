@@ -1,0 +1,57 @@
+"""Choose a checkpoint of a run: the newest, the best by the metric that the run monitored, or that of a step."""
+
+import math
+from pathlib import Path
+
+from linnaeus.checkpoint.loading import intact_manifest
+from linnaeus.checkpoint.resume import checkpoints_under
+from linnaeus.errors import ConfigError
+
+NEWEST, BEST = "newest", "best"
+
+
+def run_checkpoints(run: Path, choice: str | None) -> list[tuple[Path, str]]:
+    """Return the checkpoints of a run directory in the order in which they are to be tried, each with its meaning for messages; [] if the
+    directory has none.
+
+    `choice`: `newest` (the default), `best`, or a step. Raise `ConfigError` for another choice, a step without a checkpoint, and `best` of
+    a run without validated checkpoints."""
+    found = dict(checkpoints_under(run))
+    if not found:
+        return []
+    if choice in (None, NEWEST):
+        return [(path, f"the newest of {len(found)}") for _, path in sorted(found.items(), reverse=True)]
+    if choice == BEST:
+        return _best_first(run, found)
+    if not choice.isdecimal():
+        raise ConfigError(f"{choice!r} is not a choice among checkpoints; use newest, best or a step")
+    if int(choice) not in found:
+        raise ConfigError(f"{run} has no checkpoint of step {choice}; it has {', '.join(map(str, sorted(found)[-8:]))}")
+    return [(found[int(choice)], "the chosen step")]
+
+
+def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
+    """Return the validated checkpoints, best first. Of equal scores the newer one is better, as for retention."""
+    monitor, mode = _monitored(run)
+    manifests = ((step, intact_manifest(path)) for step, path in found.items())
+    scores = {step: float(score) for step, content in manifests if content and (score := content["score"]) is not None}
+    sign = 1 if mode == "max" else -1
+    ranked = sorted(((sign * score, step) for step, score in scores.items() if not math.isnan(score)), reverse=True)
+    if not ranked:
+        raise ConfigError(f"no checkpoint of {run} was validated, so none is the best; use newest or a step")
+    return [(found[step], f"number {i} of {len(ranked)} by {monitor} ({scores[step]:.4g})") for i, (_, step) in enumerate(ranked, 1)]
+
+
+def _monitored(run: Path) -> tuple[str, str]:
+    """Return the metric that ranks the checkpoints of a run, and `max` or `min`."""
+    import yaml
+
+    for folder in (run, run.parent):  # `run` may be its folder of checkpoints
+        try:
+            schedule = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["schedule"]
+            return str(schedule["best_monitor"]), str(schedule["best_mode"])
+        except FileNotFoundError:
+            continue
+        except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError):
+            break
+    raise ConfigError(f"{run / 'config.yaml'} does not exist or is damaged, so the best checkpoint is unknown; use newest or a step")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class ConfigError(ValueError):
     """A user's mistake. The message is one line that names the key, the value and the fix. The exit status is 2."""
@@ -21,3 +23,18 @@ def system_reason(error: Exception) -> str:
 def one_line(error: Exception) -> str:
     """Return the message of an exception on one line of at most 160 characters, or the name of its type if it has no message."""
     return " ".join(str(error).split())[:160] or type(error).__name__
+
+
+def shorten(text: str, most: int = 60) -> str:
+    """Return a text for a message. The middle of one longer than `most` characters is replaced by `...`."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[3 - (most - most // 2) :]}"
+
+
+def quoted(value: object, most: int = 60) -> str:
+    """Return the repr of a value for a message, shortened to `most` characters."""
+    return shorten(repr(shorten(value, 4 * most) if isinstance(value, str) else value), most)
+
+
+def list_some(values: Sequence[str], most: int = 12) -> str:
+    """Return the first `most` values for a message, each shortened, and the number of the others."""
+    return ", ".join(map(shorten, values[:most])) + (f", and {len(values) - most} more" if len(values) > most else "")

@@ -18,7 +18,7 @@ import numpy as np
 
 from linnaeus.workloads.taxonomy.image_cache import SharedImageCache
 from linnaeus.workloads.taxonomy.manifest.decoding import NotAnImage, decode, stored_size
-from linnaeus.workloads.taxonomy.manifest.table import Column
+from linnaeus.workloads.taxonomy.manifest.table import Column, strings
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 
 THREADS = 16  # stat waits for the network on shared file systems; on a local disk threads make no difference
@@ -59,7 +59,7 @@ def clean_path(cell: str) -> str:
 
 
 def file_sizes(root: Path, column: Column) -> tuple[np.ndarray, np.ndarray]:
-    """Return the paths [N] (unicode) and the file sizes in bytes, int64 [N]. A size of 0 or less is a key of `REASONS`.
+    """Return the paths [N] (strings) and the file sizes in bytes, int64 [N]. A size of 0 or less is a key of `REASONS`.
 
     Raises OSError for an error that may be temporary and remains after three attempts."""
     paths = [clean_path(value) for value in column.values]
@@ -67,7 +67,7 @@ def file_sizes(root: Path, column: Column) -> tuple[np.ndarray, np.ndarray]:
     with ThreadPoolExecutor(THREADS) as pool:
         blocks = [full[i : i + 1000] for i in range(0, len(full), 1000)]
         sizes = [size for block in pool.map(lambda block: [_size(path) for path in block], blocks) for size in block]
-    return np.array(paths, dtype=str)[column.codes], np.array(sizes, dtype=np.int64)[column.codes]
+    return strings(paths)[column.codes], np.array(sizes, dtype=np.int64)[column.codes]
 
 
 def _size(path: str) -> int:

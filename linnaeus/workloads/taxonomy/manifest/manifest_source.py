@@ -4,21 +4,24 @@ Rows that are left out are counted by reason in `Source.excluded`. Impossible ce
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_weights
-from linnaeus.workloads.taxonomy.manifest.columns import choose_ranks, find_rank_columns, used_columns
+from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
+from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, ManifestImages, file_sizes
+from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
+from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
 from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, group_numbers, split_from_column
-from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table, read_table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -30,7 +33,7 @@ class _Rows:
     table: Table
     paths: np.ndarray
     sizes: np.ndarray
-    split: np.ndarray | None  # int8 [N] from the split column
+    split: np.ndarray | None  # int8 [N] from the split column; None if it does not contain validation rows
     excluded: dict[str, int]
     unreadable: tuple[tuple[str, str], ...]
     notes: list[str]
@@ -41,23 +44,26 @@ def build_source(config: ManifestConfig) -> Source:
 
     Raises ConfigError when the table or a column does not exist, too many files or ids are bad, or a split or rank would be empty."""
     path = Path(config.path).expanduser()
-    ranks: dict[str, str] = {}  # rank -> column, set when the header has been read
+    found: list[Columns] = []  # set when the header has been read
 
     def choose(header: Sequence[str]) -> list[str]:
-        ranks.update(find_rank_columns(config, header))
-        return used_columns(config, ranks)
+        found[:] = [find_columns(config, header)]
+        return found[0].read()
 
     table = read_table(path, choose)
+    columns = found[0]
+    config = columns.config
     root = Path(config.root).expanduser() if config.root is not None else path.parent
-    if not root.is_dir():
-        raise ConfigError(f"data.root: {str(root)!r} is not a folder; set the folder that the image paths are relative to")
-    reader = NameLabels(ranks) if config.taxonomy is None else IdLabels(config)
-    return _assemble(_usable_rows(table, reader, root, config), reader, root, config)
+    if not os.path.isdir(root):
+        raise ConfigError(f"data.root: {quoted(str(root), 200)} is not a folder; set the folder that the image paths are relative to")
+    reader = NameLabels(columns.ranks, check_order=bool(config.rank_columns)) if config.taxonomy is None else IdLabels(config)
+    return _assemble(_usable_rows(table, reader, root, config), reader, root, columns)
 
 
-def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, config: ManifestConfig) -> Source:
+def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: Columns) -> Source:
     """Return the source of the usable rows."""
-    notes = rows.notes
+    config = columns.config
+    notes = [*columns.notes, *rows.notes]
     tree, labels = reader.read(rows.table, notes)
     notes += tree.conflicts(labels)
     tally = Tally(rows.paths)
@@ -69,6 +75,7 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, config: Ma
     notes += tally.notes()
     split_notes: list[str] = []
     split, group = _split(rows, tree, labels, config, split_notes)
+    split_notes += [_divided_note(name, rows.table.columns[name], split) for name in columns.group_like]
     tree, labels = _restrict_to_training(tree, labels, split, split_notes)
     ranks, rank_notes = choose_ranks(config, tree.ranks, tree.sizes)
     labels = labels[:, [tree.ranks.index(rank) for rank in ranks]]
@@ -80,7 +87,11 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, config: Ma
     metadata = metadata.take(keep)
     if weight is not None:
         weight = _relative_weights(weight[keep], split, config.weight_column, notes)
-    notes += split_notes + rank_notes
+    notes += [
+        *split_notes,
+        f"ranks to predict: {', '.join(f'{rank} ({n})' for rank, n in zip(ranks, tree.sizes, strict=True))}",
+        *rank_notes,
+    ]
     column = {"SPATIAL": config.latitude_column, "TEMPORAL": config.date_column, "ELEVATION": config.elevation_column}
     notes += [f"{c} is missing in every row: no column is set for it" for c in config.components if column.get(c, "") is None]
     notes += [f"{count} rows left out: {reason}" for reason, count in rows.excluded.items()]
@@ -109,15 +120,16 @@ def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config
 
     Raises ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
     notes = list(table.notes)
-    excluded = {"a different number of cells than the header": table.malformed} if table.malformed else {}
+    excluded = dict(table.excluded)
     paths, sizes = file_sizes(root, table.columns[config.image_column])
+    notes += _outside_note(paths, root)
     split, in_use = None, np.ones(len(table), dtype=bool)
     if config.split_column is not None:
-        split, split_notes = split_from_column(table.columns[config.split_column], config.split_column)
+        split, split_notes = split_from_column(table.columns[config.split_column], config.split_column, config.validation_fraction)
         notes += split_notes
         in_use = split != LEFT_OUT
     if not in_use.all():
-        excluded["test row of the split column"] = int((~in_use).sum())
+        excluded[f"called test in {quoted(config.split_column)}, neither trained on nor validated on"] = int((~in_use).sum())
     bad = in_use & (sizes <= 0)
     for code, reason in REASONS.items():
         count = int((bad & (sizes == code)).sum())
@@ -130,18 +142,28 @@ def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config
         in_use = in_use & ~rows
     keep = np.flatnonzero(in_use)
     if not len(keep):
-        raise ConfigError(f"data.path: no row of {config.path!r} can be used: {excluded}; use one with readable photographs and labels")
-    split = split[keep] if split is not None else None
+        reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()])
+        raise ConfigError(
+            f"data.path: no row of {quoted(config.path, 120)} can be used: {reasons}; use one with readable photographs and labels"
+        )
+    split = split[keep] if split is not None and (split == VALIDATION).any() else None
     return _Rows(table.take(keep), paths[keep], sizes[keep], split, excluded, unreadable, notes)
+
+
+def _outside_note(paths: np.ndarray, root: Path) -> list[str]:
+    """Return a line with the number of paths that lead out of the folder `root`, and the first of them."""
+    outside = [str(path) for path in np.unique(paths) if os.path.isabs(path) or os.path.normpath(path).split("/")[0] == ".."]
+    shown = f"{len(outside)} image paths lead out of the folder {quoted(str(root), 120)}, such as {quoted(outside[0])}" if outside else ""
+    return [shown] if outside else []
 
 
 def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, root: Path, config: ManifestConfig) -> None:
     """Raise ConfigError when more than data.max_bad_fraction of the files cannot be used."""
     if len(unreadable) > config.max_bad_fraction * rows:
-        shown = ", ".join(f"{name} ({reason})" for name, reason in unreadable[:3])
+        shown = ", ".join(f"{shorten(name)} ({reason})" for name, reason in unreadable[:2])
         raise ConfigError(
-            f"data.max_bad_fraction: {len(unreadable)} of {rows} image files under {str(root)!r} cannot be used, more than "
-            f"{config.max_bad_fraction:g}: {shown}{', ...' if len(unreadable) > 3 else ''}; check data.root and data.image_column"
+            f"data.max_bad_fraction: {len(unreadable)} of {rows} image files under {quoted(str(root), 120)} cannot be used, more than "
+            f"{config.max_bad_fraction:g}: {shown}{', ...' if len(unreadable) > 2 else ''}; check data.root and data.image_column"
         )
 
 
@@ -152,7 +174,7 @@ def _split(
     column = rows.table.columns[config.group_column] if config.group_column is not None else None
     names, groups, ungrouped = group_numbers(column, rows.paths)
     if ungrouped:
-        notes.append(f"{ungrouped} rows do not have a {config.group_column!r}; the photograph of each is its group")
+        notes.append(f"{ungrouped} rows do not have a {quoted(config.group_column)}; the photograph of each is its group")
     split = rows.split if rows.split is not None else _stratified_split(groups, names, tree, labels, config, notes)
     if rows.split is not None:
         sides = [np.bincount(groups[split == side], minlength=len(names)) > 0 for side in (TRAIN, VALIDATION)]
@@ -160,9 +182,19 @@ def _split(
             if not side.any():
                 raise ConfigError(f"data.split_column: no {word} row can be used: {rows.excluded}; check the split column and the files")
         if divided := int((sides[0] & sides[1]).sum()):
-            unit = f"groups of {config.group_column!r}" if column is not None else "photographs"
+            unit = f"groups of {quoted(config.group_column)}" if column is not None else "photographs"
             notes.append(f"{divided} {unit} are on both sides of the split in the manifest")
     return split, groups.astype(np.int64) if column is not None else None
+
+
+def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
+    """Return a line on a column that looks like a group and is not used: the number of its values on both sides of the split."""
+    sides = [np.bincount(column.codes[split == side], minlength=len(column.values)) > 0 for side in (TRAIN, VALIDATION)]
+    both, known = sides[0] & sides[1], np.array([not is_null(value) for value in column.values])
+    return (
+        f"{quoted(name)} may be a group, and is not used: {int((both & known).sum())} of its {int(((sides[0] | sides[1]) & known).sum())} "
+        f"values are in training and in validation; data.group_column={name} keeps each on one side"
+    )
 
 
 def _stratified_split(
@@ -202,7 +234,7 @@ def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndar
         only = np.flatnonzero(~seen[r])
         if len(only):
             count = int(np.isin(labels[:, r], only).sum())
-            shown = ", ".join(tree.names[r][c] for c in only[:3])
+            shown = ", ".join(shorten(str(tree.names[r][c])) for c in only[:3])
             notes.append(
                 f"{rank}: {len(only)} taxa are only in validation; {count} labels become null ({shown}{', ...' * (len(only) > 3)})"
             )
@@ -219,11 +251,11 @@ def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None
     weights = np.where(missing, 1.0, weights)
     mean = float(np.cumsum(weights[training])[-1] / training.sum())  # summed in order: the same bits with every version of numpy
     if not mean > 0:
-        raise ConfigError(f"data.weight_column: every training row has weight 0 in {column!r}; at least one weight must be above 0")
+        raise ConfigError(f"data.weight_column: every training row has weight 0 in {quoted(column)}; at least one weight must be above 0")
     low, high = weights[training].min(), weights[training].max()
-    notes.append(f"weights of {column!r}: {low:g} to {high:g}, mean {mean:g} over the training rows; divided by the mean")
+    notes.append(f"weights of {quoted(column)}: {low:g} to {high:g}, mean {mean:g} over the training rows; divided by the mean")
     if missing.any():
-        notes.append(f"{int(missing.sum())} rows do not have a weight in {column!r} and got 1 before the division")
+        notes.append(f"{int(missing.sum())} rows do not have a weight in {quoted(column)} and got 1 before the division")
     if zero := int((weights[training] == 0).sum()):
         notes.append(f"{zero} training rows have weight 0 and do not contribute to the loss")
     return (weights / mean).astype(np.float32)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import has_label, is_null, read_codes
-from linnaeus.workloads.taxonomy.manifest.columns import DEFAULT_RANKS, tree_ranks
+from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, check_lineages, tree_ranks
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -21,15 +21,20 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 class NameLabels:
     """Labels from columns of names, one per rank."""
 
-    columns: dict[str, str]  # rank -> column
+    columns: dict[str, str]  # rank -> column, coarse to fine
+    check_order: bool  # refuse ranks that are not coarse to fine by their numbers of names
 
     def unlabelled(self, table: Table, in_use: np.ndarray) -> dict[str, np.ndarray]:
         """Return reason -> bool [N]: the rows in use (bool [N]) that do not have a label."""
         return {"no label at any rank": in_use & ~has_label(table, self.columns)}
 
     def read(self, table: Table, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
-        """Return the tree and the labels, int64 [N, R], of a table whose rows all have a label. Append to `notes`."""
+        """Return the tree and the labels, int64 [N, R], of a table whose rows all have a label. Append to `notes`.
+
+        Raises ConfigError if the ranks are not coarse to fine."""
         names, codes = read_codes(table, self.columns, notes)
+        if self.check_order:
+            check_lineages(self.columns, codes)
         return TaxonomyTree.from_codes(tuple(self.columns), names, codes)
 
 
@@ -50,8 +55,8 @@ class IdLabels:
         unknown = (self._taxon(table) < 0) & ~null & in_use
         ids = column.text()[unknown]
         self._check_unknown(ids, int(in_use.sum()))
-        reason = f"a {self.column!r} that is not in the table of taxa ({_most_frequent(ids)})"
-        return {f"no {self.column!r}": in_use & null, reason: unknown}
+        reason = f"a {quoted(self.column)} that is not in the table of taxa ({_most_frequent(ids)})"
+        return {f"no {quoted(self.column)}": in_use & null, reason: unknown}
 
     def read(self, table: Table, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
         given = self._taxon(table)
@@ -78,17 +83,18 @@ class IdLabels:
         if len(unknown) <= self.config.max_bad_fraction * rows:
             return
         whole = str(unknown[0]).removesuffix(".0")
-        hint = f"{whole!r} is in it" if whole in self.taxa.number else f"its ids are {', '.join(map(repr, self.taxa.ids[:3]))}, ..."
+        hint = f"{quoted(whole)} is in it" if whole in self.taxa.number else f"its ids are {list_some([repr(i) for i in self.taxa.ids], 3)}"
         raise ConfigError(
-            f"data.max_bad_fraction: {len(unknown)} of {rows} rows have a {self.column!r} that is not in the table of taxa {self.file!r}, "
-            f"more than {self.config.max_bad_fraction:g}: {_most_frequent(unknown)}; {hint}; check data.taxon_column and data.taxonomy"
+            f"data.max_bad_fraction: {len(unknown)} of {rows} rows have a {quoted(self.column)} that is not in the table of taxa "
+            f"{quoted(self.file)}, more than {self.config.max_bad_fraction:g}: {_most_frequent(unknown)}; {hint}; "
+            "check data.taxon_column and data.taxonomy"
         )
 
     def _check_conflicts(self, below: np.ndarray) -> None:
         """Raise ConfigError for a conflict that must be corrected before labels may use its taxa, if they do."""
         for conflict in self.taxa.conflicts:
             if conflict.fix is not None and (line := conflict.line(below, only_used=True)):
-                raise ConfigError(f"data.taxonomy: {self.file!r} has {line}; {conflict.fix}")
+                raise ConfigError(f"data.taxonomy: {quoted(self.file)} has {line}; {conflict.fix}")
 
     def _depth_note(self, codes: np.ndarray) -> list[str]:
         """Return a line with the number of rows by finest labelled rank, if it differs between rows."""
@@ -111,5 +117,5 @@ def _most_frequent(values: np.ndarray) -> str:
     """Return the three most frequent values with their numbers of rows, as text."""
     distinct, count = np.unique(values, return_counts=True)
     order = np.argsort(-count, kind="stable")
-    shown = ", ".join(f"{str(distinct[i])!r} ({count[i]} rows)" for i in order[:3])
+    shown = ", ".join(f"{quoted(str(distinct[i]))} ({count[i]} rows)" for i in order[:3])
     return shown + (f" and {len(distinct) - 3} more" if len(distinct) > 3 else "")

@@ -10,39 +10,38 @@ import hashlib
 import numpy as np
 
 from linnaeus import randomness
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
-LEFT_OUT = 2  # beside TRAIN and VALIDATION: a test row, not used
+LEFT_OUT = 2  # beside TRAIN and VALIDATION: a test row, neither trained on nor validated on
 _TRAIN = frozenset(("train", "training", "trn"))
 _VALIDATION = frozenset(("val", "valid", "validation", "dev", "eval", "evaluation"))
 _TEST = frozenset(("test", "testing", "tst"))
 
 
-def split_from_column(column: Column, name: str) -> tuple[np.ndarray, list[str]]:
-    """Return the split, int8 [N], from the words of the split column `name`, and notes.
+def split_from_column(column: Column, name: str, fraction: float) -> tuple[np.ndarray, list[str]]:
+    """Return the split, int8 [N], from the words of the split column `name`, and notes. Test rows are LEFT_OUT.
 
-    Test rows are used for validation if there are no validation rows; otherwise they are LEFT_OUT. Raises ConfigError for unknown words
-    and for a split without training or validation rows."""
+    Without validation rows, the share `fraction` of the training rows is to be used for validation. Raises ConfigError for unknown words
+    and for a split without training rows."""
     words = [value.lower() for value in column.values]
     unknown = sorted({value for value, word in zip(column.values, words, strict=True) if word not in _TRAIN | _VALIDATION | _TEST})
     if unknown:
-        shown = ", ".join("(empty)" if is_null(value) else repr(value) for value in unknown[:10])
-        raise ConfigError(f"data.split_column: {name!r} contains {shown}; every row must have train, val or test")
-    has_validation = any(word in _VALIDATION for word in words)
-    test_side = LEFT_OUT if has_validation else VALIDATION
-    sides = [TRAIN if word in _TRAIN else VALIDATION if word in _VALIDATION else test_side for word in words]
+        shown = list_some(["(empty)" if is_null(value) else quoted(value) for value in unknown], 4)
+        raise ConfigError(
+            f"data.split_column: {quoted(name)} contains {shown}; every row must have train, val or test; or set data.split_column=null"
+        )
+    sides = [TRAIN if word in _TRAIN else VALIDATION if word in _VALIDATION else LEFT_OUT for word in words]
     split = np.array(sides, dtype=np.int8)[column.codes]
-    if not (split == TRAIN).any() or not (split == VALIDATION).any():
-        raise ConfigError(f"data.split_column: {name!r} contains only {', '.join(sorted(set(words)))}; it must contain train and val")
-    left_out = int((split == LEFT_OUT).sum())
-    notes = [f"{left_out} test rows of {name!r} are not used"] if left_out else []
-    if not has_validation:
-        notes.append(f"{name!r} does not contain validation rows; its test rows are used for validation")
-    return split, notes
+    if not (split == TRAIN).any():
+        raise ConfigError(f"data.split_column: {quoted(name)} contains only {', '.join(sorted(set(words)))}; it must contain train")
+    if (split == VALIDATION).any():
+        return split, []
+    share = f"data.validation_fraction={fraction:g} of the training rows are used"
+    return split, [f"{quoted(name)} does not contain validation rows; {share}"]
 
 
 def group_numbers(column: Column | None, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
@@ -52,7 +51,7 @@ def group_numbers(column: Column | None, paths: np.ndarray) -> tuple[np.ndarray,
     if column is None:
         return *np.unique(paths, return_inverse=True), 0
     null = np.array([is_null(value) for value in column.values], dtype=bool)[column.codes]
-    text = np.where(null, np.char.add("path:", paths), np.char.add("group:", column.text()))
+    text = np.where(null, np.strings.add("path:", paths), np.strings.add("group:", column.text()))
     names, number = np.unique(text, return_inverse=True)
     return names, number, int(null.sum())
 

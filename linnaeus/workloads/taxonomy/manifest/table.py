@@ -1,5 +1,8 @@
 """Read a CSV or Parquet table into dictionary-coded columns. Rows are not kept as Python objects.
 
+A CSV whose quotes do not fit together is refused with the number of the line: a quote without a partner would take the following lines
+into its cell.
+
 A CSV may be separated by commas, tabs or semicolons (found from its header), plain or .gz, in UTF-8 (with or without a byte order mark),
 UTF-16 with a byte order mark, or windows-1252 if it is not UTF-8. Tab-separated tables are read without quoting, as iNaturalist and GBIF
 write them: their names contain quotes. Parquet needs pyarrow, which is imported only for it.
@@ -11,18 +14,22 @@ import contextlib
 import csv
 import gzip
 import io
+import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, quoted
 
 CHUNK = 512  # rows of a CSV in memory as Python strings; 65536 take twice the time (caches, garbage collection)
 LONGEST_CELL = 1 << 20  # characters; real description columns exceed the csv module's default of 131072
+LONGEST_VALUE = 4096  # characters of a cell that is used; no path and no name of a taxon is longer
+UNEVEN = "a different number of cells than the header"
 
 
 @dataclass(frozen=True)
@@ -33,8 +40,8 @@ class Column:
     values: list[str]
 
     def text(self) -> np.ndarray:
-        """Return the cells as a unicode array [N]."""
-        return np.array(self.values, dtype=str)[self.codes]
+        """Return the cells as an array of strings [N], each with its own length."""
+        return strings(self.values)[self.codes]
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Table:
 
     columns: dict[str, Column]
     decimal_comma: bool = False  # semicolon-separated tables have 43,5 for 43.5
-    malformed: int = 0  # rows left out because their number of cells differs from that of the header
+    excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows left out
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -54,17 +61,35 @@ class Table:
         return replace(self, columns={name: Column(column.codes[rows], column.values) for name, column in self.columns.items()})
 
 
+def strings(values: Sequence[str]) -> np.ndarray:
+    """Return an array of strings [N]. Unlike `dtype=str`, one long string does not widen the others."""
+    return np.array(values, dtype=np.dtypes.StringDType())
+
+
 def read_table(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:
     """Return the columns that `choose` selects from the header.
 
     Raises ConfigError, with the configuration key `key`, when the file cannot be read as a table or does not have rows."""
-    if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise ConfigError(f"{key}: {str(path)!r} {problem}; choose a CSV or Parquet {_kind(key)}")
+    if not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
+        problem = "is a folder" if os.path.isdir(path) else "does not exist"
+        raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}; choose a CSV or Parquet {_kind(key)}")
     table = _read_parquet(path, choose, key) if path.suffix.lower() in (".parquet", ".pq") else _read_text(path, choose, key)
+    table = _without_long_values(table)
     if len(table) == 0:
-        raise ConfigError(f"{key}: {str(path)!r} has a header but no rows; choose a file with rows")
+        raise ConfigError(f"{key}: {quoted(str(path), 200)} has a header but no rows; choose a file with rows")
     return table
+
+
+def _without_long_values(table: Table) -> Table:
+    """Return the table without the rows that have a value of more than LONGEST_VALUE characters, which are counted."""
+    long = np.zeros(len(table), dtype=bool)
+    for column in table.columns.values():
+        lengths = np.fromiter(map(len, column.values), dtype=np.int64, count=len(column.values))
+        long |= (lengths > LONGEST_VALUE)[column.codes]
+    if not long.any():
+        return table
+    reason = f"a cell of more than {LONGEST_VALUE} characters"
+    return replace(table.take(np.flatnonzero(~long)), excluded=table.excluded | {reason: int(long.sum())})
 
 
 def _kind(key: str) -> str:
@@ -79,8 +104,8 @@ def _read_text(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key
             with contextlib.suppress(UnicodeDecodeError):
                 return _read_csv(path, encoding, choose, key)
     except (csv.Error, UnicodeError, OSError, EOFError) as error:
-        raise ConfigError(f"{key}: {str(path)!r} cannot be read as CSV: {error}") from error
-    raise ConfigError(f"{key}: {str(path)!r} is not text in UTF-8, UTF-16 or windows-1252; save it as UTF-8")
+        raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as CSV: {error}") from error
+    raise ConfigError(f"{key}: {quoted(str(path), 200)} is not text in UTF-8, UTF-16 or windows-1252; save it as UTF-8")
 
 
 def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
@@ -93,14 +118,46 @@ def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Seque
         first = file.readline()
         file.seek(0)
         delimiter = max(",\t;", key=first.count)
-        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL)
+        plain = delimiter == "\t"
+        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL, strict=True)
         header = [_unquote(name) for name in next(reader, [])]
         if not any(header):
-            raise ConfigError(f"{key}: {str(path)!r} is empty; its first line must name the columns")
+            raise ConfigError(f"{key}: {quoted(str(path), 200)} is empty; its first line must name the columns")
         wanted = _positions(header, choose(header), key)
-        columns, malformed = _number_columns(reader, wanted, len(header))
+        columns, uneven = _number_columns(_rows(reader, delimiter, len(header), path, key), wanted, len(header))
     notes = () if encoding != "windows-1252" else (f"{path.name} is not UTF-8 and was read as windows-1252",)
-    return Table(columns, decimal_comma=delimiter == ";", malformed=malformed, notes=notes)
+    return Table(columns, decimal_comma=delimiter == ";", excluded={UNEVEN: uneven} if uneven else {}, notes=notes)
+
+
+def _rows(reader, delimiter: str, width: int, path: Path, key: str) -> Iterator[list[str]]:
+    """Return the rows of a csv reader. Raises ConfigError, with the number of the line, where quotes do not fit together."""
+    last = reader.line_num
+    try:
+        for row in reader:
+            if reader.line_num != last + 1 and _swallows_lines(row, delimiter, width):
+                raise csv.Error(f"a quoted cell contains whole rows, up to line {reader.line_num}")
+            last = reader.line_num
+            yield row
+    except csv.Error as error:
+        raise ConfigError(
+            f"{key}: {quoted(str(path), 200)}, line {last + 1}: {error}; correct the quotes: each needs a partner, and one inside a "
+            "quoted cell is doubled"
+        ) from error
+
+
+def _swallows_lines(row: Sequence[str], delimiter: str, width: int) -> bool:
+    """Return True if a line inside a cell has as many cells as the header, `width`, or the first and the last line of the cell do with the
+    cells before and after it."""
+    for place, cell in enumerate(row):
+        lines = re.split(r"\r\n|\r|\n", cell)
+        if len(lines) == 1:
+            continue
+        counts = [{line.count(delimiter) + 1, len(next(csv.reader([line], delimiter=delimiter), []))} for line in lines]
+        if any(width in count for count in counts[1:-1]):
+            return True
+        if width - place in counts[0] and width - (len(row) - place - 1) in counts[-1]:
+            return True
+    return False
 
 
 def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: int) -> tuple[dict[str, Column], int]:
@@ -111,22 +168,22 @@ def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: 
     for number in numbering.values():
         number.default_factory = number.__len__  # a new cell gets the next number
     codes: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype=np.int32)] for name in wanted}
-    malformed = 0
+    uneven = 0
     while chunk := list(islice(reader, CHUNK)):
         rows = [row for row in chunk if len(row) == width]
-        malformed += sum(1 for row in chunk if len(row) != width and row)
+        uneven += sum(1 for row in chunk if len(row) != width and row)
         cells = list(zip(*rows, strict=True)) or [()] * width
         for name, position in wanted.items():
             codes[name].append(np.fromiter(map(numbering[name].__getitem__, cells[position]), dtype=np.int32, count=len(rows)))
     values = {name: [_unquote(v) if '"' in v else v.strip() for v in numbering[name]] for name in wanted}
-    return {name: Column(np.concatenate(codes[name]), values[name]) for name in wanted}, malformed
+    return {name: Column(np.concatenate(codes[name]), values[name]) for name in wanted}, uneven
 
 
 def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[str, int]:
     """Return name -> index in the header. Raises ConfigError for a name that occurs twice."""
     for name in names:
         if header.count(name) > 1:
-            raise ConfigError(f"{key}: the {_kind(key)} has {header.count(name)} columns named {name!r}; rename one")
+            raise ConfigError(f"{key}: the {_kind(key)} has {header.count(name)} columns named {quoted(name)}; rename one")
     return {name: header.index(name) for name in dict.fromkeys(names)}
 
 
@@ -150,7 +207,7 @@ def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], 
         table = file.read(columns=list(wanted))
         return Table({name: _from_arrow(table.column(name)) for name in wanted})
     except (pa.ArrowException, OSError) as error:
-        raise ConfigError(f"{key}: {str(path)!r} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
 
 
 def _from_arrow(column) -> Column:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from linnaeus.errors import list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.tree import distinct_lineages
 
 SHOWN = 3  # examples in a line
@@ -62,7 +63,7 @@ class Taxa:
 
     def describe(self, taxon: int) -> str:
         """Return id and name of a taxon, for messages."""
-        return f"{self.ids[taxon]} {self.names[taxon]!r}"
+        return f"{shorten(self.ids[taxon])} {quoted(self.names[taxon])}"
 
     def rows_below(self, taxa: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return int64 [T]: the rows at or below each taxon, given the `rows` [K] at the distinct `taxa` (int64 [K])."""
@@ -113,7 +114,7 @@ class Taxa:
         groups: dict[int, list[int]] = {}
         for t in np.flatnonzero(same != np.arange(len(same))).tolist():
             groups.setdefault(int(same[t]), [int(used[same[t]])]).append(int(used[t]))
-        cases = [(group, f"{self.names[group[0]]!r} is {', '.join(self.ids[t] for t in group)}") for group in groups.values()]
+        cases = [(group, f"{quoted(self.names[group[0]])} is {list_some([self.ids[t] for t in group])}") for group in groups.values()]
         return Conflict("taxon(s) with several ids for one name, rank and parent, merged into one", cases)
 
     def _rank_order_conflict(self, used: np.ndarray, position: np.ndarray, above: np.ndarray) -> Conflict:

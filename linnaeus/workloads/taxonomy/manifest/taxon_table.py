@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
-from linnaeus.workloads.taxonomy.manifest.columns import rank_of_level
+from linnaeus.workloads.taxonomy.manifest.ranks import rank_of_level
 from linnaeus.workloads.taxonomy.manifest.table import Column, read_table
 from linnaeus.workloads.taxonomy.manifest.taxa import Conflict, Taxa, cycles
 
@@ -32,7 +32,7 @@ HEADERS = {
     "level": ("rank_level",),
     "name": ("name", "canonicalname", "scientificname", "scientific_name", "taxon_name"),
 }
-LONGEST_CYCLE = 30  # taxa of a cycle in a message
+LONGEST_CYCLE = 6  # taxa of a cycle in a message
 NONE = -1  # no parent; -2 - i refers to the i-th id that is not in the table
 
 
@@ -49,8 +49,7 @@ def read_taxa(path: Path) -> Taxa:
     table = read_table(path, choose, key="data.taxonomy")
     columns = {field: table.columns[name] for field, name in found.items()}
     notes = list(table.notes)
-    if table.malformed:
-        notes.append(f"{table.malformed} lines do not have the same number of cells as the header and are left out")
+    notes += [f"{count} rows left out: {reason}" for reason, count in table.excluded.items()]
     return _TaxaBuilder(columns, path, notes).build()
 
 
@@ -66,8 +65,8 @@ def _find_columns(path: Path, header: Sequence[str]) -> dict[str, str]:
         if not any(found[field] for field in alternatives):
             names = ", ".join(name for field in alternatives for name in HEADERS[field])
             raise ConfigError(
-                f"data.taxonomy: {str(path)!r} does not have a column for {alternatives[0]} ({names}); "
-                f"the columns are {', '.join(header[:40])}"
+                f"data.taxonomy: {quoted(str(path), 200)} does not have a column for {alternatives[0]} ({names}); "
+                f"the columns are {list_some(header)}"
             )
     return {field: name for field, name in found.items() if name is not None}
 
@@ -82,7 +81,7 @@ class _TaxaBuilder:
         of_value = [NONE if is_null(v) else self.number.setdefault(v, len(self.number)) for v in columns["id"].values]
         self.row_taxon = np.array(of_value, dtype=np.int64)[columns["id"].codes]  # NONE for a null id
         if not self.number:
-            raise ConfigError(f"data.taxonomy: {str(path)!r} does not contain any id; choose a table whose id column has values")
+            raise ConfigError(f"data.taxonomy: {quoted(str(path), 200)} does not contain any id; choose a table whose id column has values")
         self.ids = list(self.number)
         with_id = np.flatnonzero(self.row_taxon >= 0)
         if absent := len(self.row_taxon) - len(with_id):
@@ -216,13 +215,13 @@ class _TaxaBuilder:
         for group in children:
             instead = f", placed under {self._describe(int(parent[group[0]]))}" if parent[group[0]] >= 0 else ""
             missing_id = self.absent_ids[-2 - int(stated[group[0]])]
-            cases.append((group, f"{missing_id}, of {', '.join(self._describe(t) for t in group[:3])}{instead}"))
+            cases.append((group, f"{shorten(missing_id)}, of {', '.join(self._describe(t) for t in group[:3])}{instead}"))
         self.conflicts.append(Conflict("parent(s) not in the table", cases))
 
     def _describe(self, reference: int) -> str:
         if reference >= 0:
-            return f"{self.ids[reference]} {self.names[reference]!r}"
-        return "no parent" if reference == NONE else f"{self.absent_ids[-2 - reference]} (not in the table)"
+            return f"{shorten(self.ids[reference])} {quoted(self.names[reference])}"
+        return "no parent" if reference == NONE else f"{shorten(self.absent_ids[-2 - reference])} (not in the table)"
 
     def _describe_cycle(self, cycle: list[int]) -> str:
         more = f", with {len(cycle) - LONGEST_CYCLE} more before the last" if len(cycle) > LONGEST_CYCLE else ""

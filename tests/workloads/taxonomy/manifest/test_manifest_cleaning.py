@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_metadata, clean_name, day_of_year, hour_of_day
+from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_name
+from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day
+from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
 from linnaeus.workloads.taxonomy.manifest.table import read_table
 
 COLUMNS = {"latitude": "lat", "longitude": "lon", "uncertainty": "unc", "date": "date", "time": "time", "elevation": "elev"}
@@ -15,12 +17,13 @@ PLACE = set(QUANTITIES[:3])
 MISSING = {"lat": PLACE, "lon": PLACE, "unc": {"uncertainty"}, "date": {"day"}, "time": {"hour"}, "elev": {"elevation"}}
 
 
-def cleaned(tmp_path, lines, elevation_missing=None, delimiter=","):
+def cleaned(tmp_path, lines, delimiter=",", **keys):
     text = "\n".join(delimiter.join(line) for line in [["path", *COLUMNS.values()], *lines])
     (tmp_path / "m.csv").write_text(text + "\n")
     table = read_table(tmp_path / "m.csv", lambda header: header)
     tally = Tally(table.columns["path"].text())
-    config = SimpleNamespace(**{f"{name}_column": column for name, column in COLUMNS.items()}, elevation_missing=elevation_missing)
+    columns = {f"{name}_column": column for name, column in COLUMNS.items()}
+    config = SimpleNamespace(**columns | {"elevation_missing": None, "keep_zero_coordinates": False, "date_format": None} | keys)
     return clean_metadata(table, config, tally), tally
 
 
@@ -68,8 +71,12 @@ def test_null_cells_are_missing_and_not_counted_and_only_coordinates_that_are_bo
     metadata, tally = cleaned(tmp_path, cells, elevation_missing=0.0)
     missing = [{name for name in QUANTITIES if np.isnan(getattr(metadata, name)[i])} for i in range(4)]
     assert missing == [PLACE, {"elevation", "day", "hour", "uncertainty"}, set(), set()] and not tally.counts
-    metadata, tally = cleaned(tmp_path, [row(lat="0", lon="0.0")])
-    assert np.isnan([metadata.latitude, metadata.longitude, metadata.uncertainty]).all() and "suspicious" in next(iter(tally.counts))
+    zero = [row(lat="0", lon="0.0"), row()]
+    metadata, tally = cleaned(tmp_path, zero)
+    assert np.isnan([metadata.latitude[0], metadata.longitude[0], metadata.uncertainty[0]]).all()
+    assert "coordinates 0, 0 (kept with data.keep_zero_coordinates=true), set to missing: 1 of 2 rows" in tally.notes()[0]
+    metadata, tally = cleaned(tmp_path, zero, keep_zero_coordinates=True)
+    assert metadata.latitude[0] == metadata.longitude[0] == 0 and not tally.counts
 
 
 def test_zero_elevation_is_a_value_unless_set_as_missing_and_semicolon_tables_have_decimal_commas(tmp_path):

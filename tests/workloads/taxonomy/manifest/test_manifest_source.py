@@ -212,5 +212,5 @@ def test_impossible_weights_are_an_error(build_rows):
     with pytest.raises(ConfigError, match="every training row has weight 0 in 'w'"):
         build_rows(table, weight_column="w")
     table[20] |= {"w": "-2"}
-    with pytest.raises(ConfigError, match=r"data\.weight_column: 'w' of 20\.png is -2; it must be at least 0"):
+    with pytest.raises(ConfigError, match=r"data\.weight_column: 'w' of '20\.png' is -2; it must be at least 0"):
         build_rows(table, weight_column="w")

@@ -91,18 +91,19 @@ def test_rows_without_a_group_are_separate_groups():
     ("cells", "sides", "note"),
     [
         (["train", "Val", "validation", "TRAINING"], [TRAIN, VALIDATION, VALIDATION, TRAIN], None),
-        (["train", "test"], [TRAIN, VALIDATION], "test rows are used for validation"),
-        (["train", "test", "val"], [TRAIN, LEFT_OUT, VALIDATION], "1 test rows"),
+        (["train", "test"], [TRAIN, LEFT_OUT], "data.validation_fraction=0.25 of the training rows are used"),
+        (["train", "test", "val"], [TRAIN, LEFT_OUT, VALIDATION], None),
+        (["train", "train"], [TRAIN, TRAIN], "'split' does not contain validation rows"),
     ],
 )
 def test_words_of_a_split_column(cells, sides, note):
-    split, notes = split_from_column(column(cells), "split")
-    assert split.tolist() == sides and (note in notes[0] if note else not notes)
+    split, notes = split_from_column(column(cells), "split", 0.25)
+    assert split.tolist() == sides and (note in " ".join(notes) if note else not notes)
 
 
 @pytest.mark.parametrize(
-    ("cells", "message"), [(["train", "maybe"], "'maybe'"), (["train", ""], r"\(empty\)"), (["train", "train"], "only train")]
+    ("cells", "message"), [(["train", "maybe"], "'maybe'"), (["train", ""], r"\(empty\)"), (["test", "val"], "only test, val")]
 )
 def test_other_words_are_an_error(cells, message):
     with pytest.raises(ConfigError, match=message):
-        split_from_column(column(cells), "split")
+        split_from_column(column(cells), "split", 0.25)

@@ -8,7 +8,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import table as table_module
-from linnaeus.workloads.taxonomy.manifest.table import read_table
+from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, read_table
 
 HEADER = ["path", "species", "date"]
 ROWS = [["a, b.jpg", "Rosa canina", "2020-01-02"], ["b.jpg", "Échinops ritro", ""], ["c.jpg", "Rosa canina", "2020-01-02"]]
@@ -52,7 +52,28 @@ def test_rows_with_a_different_number_of_cells_are_counted(tmp_path):
     table = read_table(tmp_path / "m.csv", lambda h: h)
     column = table.columns["species"]
     assert column.values == ["x"] and column.codes.dtype == np.int32  # equal cells share a value
-    assert table.malformed == 2 and table.columns["path"].text().tolist() == ["a.jpg", "d.jpg"]
+    assert table.excluded == {UNEVEN: 2} and table.columns["path"].text().tolist() == ["a.jpg", "d.jpg"]
+
+
+@pytest.mark.parametrize("opens", [3, 10, 79])
+@pytest.mark.parametrize("closes", [1, 2, 40])
+@pytest.mark.parametrize("cell", [1, 2])
+def test_two_stray_quotes_do_not_swallow_rows(tmp_path, opens, closes, cell):
+    """80 rows, line 1 is the header; the cell of one row gets a quote at its start and that of a later row one at its end."""
+    table = [[f"{i}.jpg", f"Rosa {i}", "2020-01-02"] for i in range(80)]
+    table[opens][cell] = '"' + table[opens][cell]
+    if opens + closes < 80:
+        table[opens + closes][cell] += '"'
+    (tmp_path / "m.csv").write_text("\n".join(map(",".join, [HEADER, *table])) + "\n")
+    with pytest.raises(ConfigError, match=f"line {opens + 2}: .*; correct the quotes"):
+        cells(tmp_path / "m.csv")
+
+
+def test_cells_with_line_breaks_and_quotes_are_read(tmp_path):
+    text = 'a.jpg,"First line.\r\nSecond, longer line.\n\n""Third"" line",x\nb.jpg,"5"" high",x\nc.jpg,a 5" pot,x\n'
+    (tmp_path / "m.csv").write_text("path,species,date\n" + text)
+    assert [row[0] for row in cells(tmp_path / "m.csv")] == ["a.jpg", "b.jpg", "c.jpg"]
+    assert [row[1] for row in cells(tmp_path / "m.csv")][1:] == ['5" high', 'a 5" pot']
 
 
 def test_parquet_has_the_same_cells_as_csv(tmp_path):

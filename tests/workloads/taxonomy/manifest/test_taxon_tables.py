@@ -8,7 +8,7 @@ import pytest
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.columns import tree_ranks
+from linnaeus.workloads.taxonomy.manifest.ranks import tree_ranks
 from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
 from tests.runs import TINY, run_path, start
 from tests.workloads.taxonomy.trees import is_path

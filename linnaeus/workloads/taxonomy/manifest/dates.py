@@ -1,0 +1,110 @@
+"""Dates and times of a manifest: ISO 8601 with what occurs in practice (partial dates, intervals, EXIF's colons), or `data.date_format`.
+
+A function that reads a text returns a number, or the reason for which it cannot.
+"""
+
+import calendar
+import datetime
+import re
+from collections.abc import Sequence
+
+from linnaeus.errors import ConfigError, quoted
+
+LONGEST_INTERVAL = 31  # days; the middle of a longer interval is a poor estimate of the season
+_DATE = re.compile(r"(\d{4})(?:[-/:](\d{1,2})(?:[-/:](\d{1,2}))?)?$")
+_COMPACT_DATE = re.compile(r"(\d{4})(\d{2})(\d{2})$")
+_TIME = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?$", re.IGNORECASE)
+_DAYS = [f"{order.replace(' ', mark)}%{year}" for year in "Yy" for mark in "/.-" for order in ("%d %m ", "%m %d ")]
+_DAYS += ["%Y.%m.%d", "%d %b %Y", "%d %B %Y", "%d-%b-%Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%B %d %Y"]
+FORMATS = [day + clock for day in _DAYS for clock in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")]  # that a message suggests
+
+
+def check_format(form: str) -> None:
+    """Raise ConfigError if `form` is not a strptime format of a day, a month and a year."""
+    probe = datetime.datetime(2003, 11, 23, tzinfo=datetime.UTC)
+    try:
+        complete = datetime.datetime.strptime(probe.strftime(form), form).date() == probe.date()
+    except (ValueError, re.error):
+        complete = False
+    if not complete:
+        raise ConfigError(f"data.date_format: {quoted(form)} is not a strptime format with day, month and year; use one such as %d/%m/%Y")
+
+
+def fitting_formats(values: Sequence[str]) -> list[str]:
+    """Return those of `FORMATS` that read every value."""
+    return [form for form in FORMATS if all(isinstance(day_of_year(value, form), float) for value in values)]
+
+
+def day_of_year(text: str, form: str | None = None) -> float | str:
+    """Return the fraction of the year, in [0, 1), at the start of a date, or a reason.
+
+    With `form`, a strptime format, the text must have that format. Without, it may be a date, a date with time, or an interval of up to a
+    month, which counts as its middle date."""
+    if form is not None:
+        when = _formatted(text, form)
+        return when if isinstance(when, str) else _fraction_of_year(when)
+    start, interval, end = text.partition("/") if not re.match(r"\d{4}/", text) or text.count("/") % 2 else (text, "", "")
+    first = _date(start)
+    if isinstance(first, str) or not interval:
+        return first if isinstance(first, str) else _fraction_of_year(first)
+    last = _date(_complete_end(start.strip(), end.strip()))
+    if isinstance(last, str):
+        return last
+    if not 0 <= (last - first).days <= LONGEST_INTERVAL:
+        return "interval longer than a month" if last > first else "interval that ends before it starts"
+    return _fraction_of_year(first + (last - first) / 2)
+
+
+def hour_of_day(text: str, form: str | None = None) -> float | str:
+    """Return the hours, in [0, 24), of a time or of a date with time, or a reason. A time in UTC is not a local time.
+
+    With `form`, a strptime format, the text must have that format."""
+    if form is not None:
+        when = _formatted(text, form)
+        return when if isinstance(when, str) else when.hour + when.minute / 60 + when.second / 3600
+    match = _TIME.match(re.split(r"[T ]", text.strip(), maxsplit=1)[-1].strip() if _has_date(text) else text.strip().lstrip("Tt"))
+    if not match:
+        return "not a time"
+    hour, minute, second = (int(part or 0) for part in match.groups()[:3])
+    if hour > 23 or minute > 59 or second > 60:
+        return "impossible time"
+    if (match[4] or "").upper() in ("Z", "UTC"):
+        return "time in UTC, not local"
+    return hour + minute / 60 + min(second, 59) / 3600
+
+
+def _formatted(text: str, form: str) -> datetime.datetime | str:
+    try:
+        return datetime.datetime.strptime(text.strip(), form)
+    except ValueError:
+        return f"not in the format {quoted(form)}"
+
+
+def _has_date(text: str) -> bool:
+    return re.match(r"\s*\d{4}[-/:]?\d", text) is not None
+
+
+def _date(text: str) -> datetime.date | str:
+    """Return the date of a date, or of a date with time, or a reason."""
+    text = re.split(r"[T ]", text.strip(), maxsplit=1)[0]
+    match = _COMPACT_DATE.match(text) or _DATE.match(text)
+    if not match:
+        return "not a date"
+    year, month, day = match.groups()
+    if day is None:
+        return "no month" if month is None else "no day of the month"
+    try:
+        return datetime.date(int(year), int(month), int(day))
+    except ValueError:
+        return "impossible date"
+
+
+def _complete_end(start: str, end: str) -> str:
+    """Return the end of an interval with the part it shares with the start, which ISO 8601 allows to omit: 2021-04-27/30."""
+    start = re.split(r"[T ]", start, maxsplit=1)[0]
+    return start[: len(start) - len(end)] + end if re.match(r"\d{1,2}(-\d{1,2})?$", end) else end
+
+
+def _fraction_of_year(date: datetime.date) -> float:
+    """Return the fraction of the year, in [0, 1), at the start of a date."""
+    return (date.timetuple().tm_yday - 1) / (366 if calendar.isleap(date.year) else 365)

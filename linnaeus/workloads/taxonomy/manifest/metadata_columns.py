@@ -1,0 +1,168 @@
+"""Convert the cells of a manifest to metadata and weights.
+
+Impossible values become missing and are counted. A column that has values but no possible one is an error: it is written in a way that
+is not read.
+"""
+
+import math
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, quoted
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
+from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, fitting_formats, hour_of_day
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table
+from linnaeus.workloads.taxonomy.observations import Metadata
+
+HALF_EARTH = 20_037_508.0  # metres: half the circumference, the largest possible uncertainty of coordinates
+LOWEST, HIGHEST = -11_000.0, 9_000.0  # metres; the Challenger Deep and Everest are inside the limits
+_NUMBERS = {"uncertainty": "metres", "elevation": "metres", "weight": "numbers"}
+
+
+def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metadata:
+    """Return the metadata, with NaN for missing and impossible values. Impossible values are counted in `tally`.
+
+    Raises ConfigError for a column that has values but no possible one."""
+    cells = _Cells(table, config, tally)
+    latitude, longitude = cells.numbers("latitude"), cells.numbers("longitude")
+    cells.refuse(latitude, "latitude", np.abs(latitude) > 90, "latitude outside [-90, 90]")
+    cells.refuse(longitude, "longitude", np.abs(longitude) > 180, "longitude outside [-180, 180]")
+    if not config.keep_zero_coordinates:
+        zero = (latitude == 0) & (longitude == 0)
+        cells.refuse(latitude, "latitude", zero, "coordinates 0, 0 (kept with data.keep_zero_coordinates=true)")
+    absent = np.isnan(latitude) | np.isnan(longitude)
+    latitude[absent] = longitude[absent] = np.nan
+    uncertainty = cells.numbers("uncertainty")
+    cells.refuse(uncertainty, "uncertainty", uncertainty < 0, "negative uncertainty")
+    cells.refuse(uncertainty, "uncertainty", uncertainty > HALF_EARTH, "uncertainty beyond half the Earth")
+    uncertainty[absent] = np.nan
+    elevation = cells.numbers("elevation")
+    if config.elevation_missing is not None:
+        declared = elevation == config.elevation_missing
+        tally.add(f"elevation of {config.elevation_missing:g}, set to missing", declared)
+        elevation[declared] = np.nan
+    impossible = (elevation < LOWEST) | (elevation > HIGHEST)
+    cells.refuse(elevation, "elevation", impossible, "impossible elevation")
+    place = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty, "elevation": elevation}
+    quantities = place | {"day": cells.days(), "hour": cells.hours()}
+    return Metadata(**{name: quantity.astype(np.float32) for name, quantity in quantities.items()})
+
+
+def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndarray | None:
+    """Return the weights of `data.weight_column`, float64 [N], or None without that column.
+
+    A cell that is null or not a number becomes NaN, which later counts as 1. Raises ConfigError for a negative weight."""
+    if config.weight_column is None:
+        return None
+    weights = _Cells(table, config, tally).numbers("weight")
+    if (weights < 0).any():
+        row = int(np.argmax(weights < 0))
+        name, photograph = quoted(config.weight_column), quoted(str(tally.names[row]))
+        raise ConfigError(f"data.weight_column: {name} of {photograph} is {weights[row]:g}; it must be at least 0, or empty for 1")
+    return weights
+
+
+class _Cells:
+    """The cells of the columns for metadata of a table. `tally` counts those that are set to missing."""
+
+    def __init__(self, table: Table, config: ManifestConfig, tally: Tally) -> None:
+        self.table, self.config, self.tally = table, config, tally
+
+    def column(self, role: str) -> str | None:
+        """Return the name of the column of a role (`date` for data.date_column), or None."""
+        return getattr(self.config, f"{role}_column")
+
+    def numbers(self, role: str) -> np.ndarray:
+        """Return float64 [N]: the cells as numbers, NaN where null or not a finite number."""
+
+        def number(text: str) -> float | str:
+            if self.table.decimal_comma and text.count(",") == 1 and "." not in text:
+                text = text.replace(",", ".")
+            try:
+                value = float(text.replace("_", "x"))  # float() accepts 1_0
+            except ValueError:
+                value = math.nan
+            return value if math.isfinite(value) else "not a number"
+
+        return self.parsed(role, number)
+
+    def days(self) -> np.ndarray:
+        """Return float64 [N]: the fractions of the year of the dates. Times of dates that no key reads are counted in the tally."""
+        form, name = self.config.date_format, self.column("date")
+        if name is not None and self.column("time") is None:
+            column = self.table.columns[name]
+            timed = [isinstance(hour := hour_of_day(value, form), float) and hour > 0 for value in column.values]
+            self.tally.add(f"time of day in {quoted(name)} is not read (data.time_column={name} reads it)", np.array(timed)[column.codes])
+        return self.parsed("date", lambda text: day_of_year(text, form))
+
+    def hours(self) -> np.ndarray:
+        """Return float64 [N]: the hours of the times."""
+        form = self.config.date_format if self.column("time") == self.column("date") else None
+        hour = self.parsed("time", lambda text: hour_of_day(text, form))
+        known = ~np.isnan(hour)
+        if known.sum() > 1 and not hour[known].any():  # midnight in every row means that the time was not recorded
+            self.tally.add("every time is midnight, set to missing", known)
+            hour[known] = np.nan
+        return hour
+
+    def parsed(self, role: str, parse: Callable[[str], float | str]) -> np.ndarray:
+        """Return float64 [N]: `parse` of the cells, called once per distinct cell. NaN where the cell is null or `parse` returns a reason.
+
+        The reasons are counted in the tally."""
+        name = self.column(role)
+        if name is None:
+            return np.full(len(self.table), np.nan)
+        column = self.table.columns[name]
+        parsed = [math.nan if is_null(value) else parse(value) for value in column.values]
+        reasons = sorted({p for p in parsed if isinstance(p, str)})
+        kind = np.array([reasons.index(p) if isinstance(p, str) else -1 for p in parsed], dtype=np.int64)[column.codes]
+        values = np.array([math.nan if isinstance(p, str) else p for p in parsed])[column.codes]
+        if (kind >= 0).any() and np.isnan(values).all():
+            raise self.unusable(role, column, kind >= 0, reasons[int(kind.max())])
+        for number, reason in enumerate(reasons):
+            self.tally.add(f"{role}: {reason}, set to missing", kind == number)
+        return values
+
+    def refuse(self, values: np.ndarray, role: str, where: np.ndarray, reason: str) -> None:
+        """Set `values` to NaN where `where`, bool [N], is True, and count the rows. Raises ConfigError if no value is left."""
+        known = ~np.isnan(values)
+        if where.any() and where[known].all():
+            raise self.unusable(role, self.table.columns[str(self.column(role))], where, reason.partition(" (")[0])
+        self.tally.add(f"{reason}, set to missing", where)
+        values[where] = np.nan
+
+    def unusable(self, role: str, column: Column, rows: np.ndarray, reason: str) -> ConfigError:
+        """Return the error of a column that has values in `rows`, bool [N], and no possible value."""
+        values = [column.values[code] for code in np.unique(column.codes[rows])]
+        return ConfigError(
+            f"data.{role}_column: none of the {int(rows.sum())} values of {quoted(self.column(role))} can be used, such as "
+            f"{quoted(values[0])} ({reason}); {_way_to_read(role, values, reason)}"
+        )
+
+
+def _way_to_read(role: str, values: list[str], reason: str) -> str:
+    """Return the correction of a column without a possible value: the key that reads it, or the way to write it."""
+    off = f"set data.{role}_column=null"
+    if role in ("latitude", "longitude"):
+        degrees = _decimal_degrees(values[0])
+        write = "write decimal degrees with a point" + ("" if degrees is None else f", {degrees:.6f} for this one")
+        keep = "set data.keep_zero_coordinates=true" if "0, 0" in reason else write
+        return f"{keep}, or set data.latitude_column=null data.longitude_column=null"
+    if role == "date":
+        if reason.startswith("no "):
+            return f"{off} to train without dates"
+        quotes = [f"\"data.date_format='{form}'\"" for form in fitting_formats(values)[:2]]
+        return f"set {' or '.join(quotes or ['data.date_format to their strptime format, such as %d/%m/%Y'])}, or {off}"
+    return f"write {_NUMBERS[role] + ' with a point' if role in _NUMBERS else 'local times such as 16:10'}, or {off}"
+
+
+def _decimal_degrees(text: str) -> float | None:
+    """Return the decimal degrees of degrees, minutes and seconds such as 43°52'07"N, or None for another text."""
+    parts = [float(part.replace(",", ".")) for part in re.findall(r"\d+(?:[.,]\d+)?", text)]
+    if not 1 <= len(parts) <= 3 or not re.search(r"[°º'′NSEWO]|,", text, re.IGNORECASE):
+        return None
+    degrees = sum(part / 60**i for i, part in enumerate(parts))
+    return -degrees if re.search(r"[SW]|^\s*-", text, re.IGNORECASE) else degrees

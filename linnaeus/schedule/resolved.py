@@ -66,7 +66,7 @@ class ResolvedSchedule:
     num_listed: int  # the first combinations, listed in the configuration; the others run at the end only
     all_combinations_at_end: bool
     at_end: tuple[str, ...]  # validation passes of the last step, also if the run stops early
-    can_mask: bool  # False if the data do not have metadata; True also before the data are known
+    can_mask: bool  # False if the validation data do not have metadata; True also before the data are known
     probabilities: tuple[str, ...]  # the names in RAMPS that affect these data
     meta_mask_prob: Ramp
     partial_meta_mask_prob: Ramp
@@ -108,8 +108,9 @@ def resolve_all_schedule_params(
 ) -> ResolvedSchedule:
     """Return the schedule of `config` with every duration converted to steps.
 
-    `components`: metadata components of the data, () if there are none. `tasks`: number of tasks. Both are None before the data are
-    known. `probabilities`: the names in `RAMPS` that affect the data. Raise `ConfigError`, in one line, for an impossible schedule."""
+    `components`: metadata components of the validation data, () if there are none. `tasks`: number of tasks. Both are None before the
+    data are known. `probabilities`: the names in `RAMPS` that affect the data. Raise `ConfigError`, in one line, for an impossible
+    schedule."""
     from linnaeus.schedule.phases import Phases  # imports numpy, which some commands do not need
 
     assert total_steps > 0 and steps_per_epoch > 0
@@ -118,17 +119,18 @@ def resolve_all_schedule_params(
     lengths = (total_steps, steps_per_epoch)
     last = min(total_steps, schedule.early_stop.max_steps or total_steps)
     has_metadata = components is None or len(components) > 0
-    listed = listed_combinations(schedule.partial_combinations, components) if has_metadata else ()
+    declared = getattr(config.data, "components", ())
+    listed = listed_combinations(schedule.partial_combinations, components, declared) if has_metadata else ()
     every_combination = schedule.all_combinations_at_end and bool(components)
     combinations = all_combinations(listed, components or ()) if every_combination else listed
-    if schedule.validate_partial_mask_meta and has_metadata and not listed:
+    if schedule.validate_partial_mask_meta and has_metadata and not schedule.partial_combinations:
         key = "schedule.validate_partial_mask_meta"
         raise ConfigError(f"{key} needs schedule.partial_combinations, such as [[SPATIAL]]; or set {key}=[]")
     events = _events(config, *lengths, last, {"validate": True, "validate_mask_meta": has_metadata, PARTIAL: bool(combinations)})
     events |= _weighting_events(config.weighting, *lengths, last, tasks)
     events["growth"], density = _growth_event(config.growth, *lengths, last)
     ramps = {name: Ramp.resolve(getattr(schedule, name), f"schedule.{name}", *lengths) for name in RAMPS}
-    effective = tuple(name for name in RAMPS if name in probabilities and (has_metadata or not name.endswith("meta_mask_prob")))
+    effective = tuple(name for name in RAMPS if name in probabilities)
     _check_probabilities(schedule, effective)
     levels = _mixup_group_levels(schedule, *lengths)
     levels = levels if "mixup_prob" in effective else ()

@@ -18,20 +18,25 @@ PARTIAL = "validate_partial_mask_meta"
 PASSES = ("validate", "validate_mask_meta", PARTIAL)
 
 
-def listed_combinations(listed: Sequence[Sequence[str]], components: Sequence[str] | None) -> tuple[Combination, ...]:
+def listed_combinations(
+    listed: Sequence[Sequence[str]], components: Sequence[str] | None, declared: Sequence[str] = ()
+) -> tuple[Combination, ...]:
     """Return `schedule.partial_combinations`, each in the order of `components`; unsorted if `components` is None (not known yet).
 
-    Raise `ConfigError` for an empty or repeated combination, and for a component that the data do not have."""
+    A combination with a component that is `declared` (data.components) and not in `components` is left out: the validation data lack
+    it. Raise `ConfigError` for an empty or repeated combination, and for a component that is in neither."""
     found: list[Combination] = []
     for i, names in enumerate(listed):
         key = f"schedule.partial_combinations[{i}]"
         for name in names:
-            if components is not None and name not in components:
+            if components is not None and name not in (*components, *declared):
                 off = "schedule.partial_combinations=[] schedule.validate_partial_mask_meta=[]"
                 raise ConfigError(f"{key} names {name}, but the metadata of the data are {', '.join(components)}; remove it, or set {off}")
         if len(set(names)) != len(names):
             raise ConfigError(f"{key} names a component twice; name each once")
         combination = tuple(names) if components is None else tuple(c for c in components if c in names)
+        if components is not None and len(combination) < len(names):
+            continue
         if not combination or combination in found:
             raise ConfigError(f"{key} is {'empty' if not combination else 'listed twice'}; remove it")
         found.append(combination)

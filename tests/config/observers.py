@@ -189,12 +189,12 @@ def digest(state: dict[str, torch.Tensor]) -> str:
 
 def write_manifest(folder: Path) -> Path:
     """24 photographs of two genera and four species, with two columns for everything that a key can choose."""
-    names = ("path", "other_path", "genus", "species", "taxon", "lat", "lon", "unc", "day", "clock", "height", "side", "site")
+    names = ("path", "other_path", "genus", "species", "taxon", "lat", "lon", "unc", "day", "clock", "height", "side", "site", "row")
     lines = [",".join(names)]
     for i in range(24):
         Image.fromarray(np.full((40, 40, 3), 9 * i, np.uint8)).save(folder / f"{i}.png")
         where = f"{i}.5,{i}.25,{10 + i},2020-0{1 + i % 9}-11,{i % 24:02d}:30,{100 * (i % 5)}"
-        lines.append(f"{i}.png,{23 - i}.png,G{i % 2},S{i % 4},T{i % 3},{where},{'val' if i % 5 == 0 else 'train'},site{i // 3}")
+        lines.append(f"{i}.png,{23 - i}.png,G{i % 2},S{i % 4},T{i % 3},{where},{'val' if i % 5 == 0 else 'train'},site{i // 3},{i}")
     (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
     (folder / "second.csv").write_text("\n".join(lines[:-4]) + "\n")
     (folder / "gaps.csv").write_text("\n".join(lines).replace("23.png,0.png", "gone.png,0.png") + "\n")

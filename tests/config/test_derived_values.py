@@ -1,5 +1,6 @@
 """Values of the configuration that are derived from others."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from linnaeus.config import compose
 from linnaeus.config.monitors import direction
 from linnaeus.errors import ConfigError
+from linnaeus.progress.stages import validation_passes
+from linnaeus.schedule.resolved import resolve_all_schedule_params
 from linnaeus.workloads import build_workload
 from tests import runs
 from tests.config.observers import write_manifest
@@ -50,10 +53,25 @@ def test_an_experiment_without_a_name_is_called_after_its_data():
     assert compose(["data=manifest", "data.path=x.csv"]).run.experiment == "manifest"
 
 
-def test_data_without_metadata_have_no_masked_passes(tmp_path: Path):
+def test_passes_mask_only_metadata_that_validation_rows_have(tmp_path: Path):
     manifest = write_manifest(tmp_path)
-    built = build_workload(compose(["data=manifest", f"data.path={manifest}", "data.image_size=16", "schedule.meta_mask_prob.end=0.5"]))
+    given = ["data=manifest", f"data.path={manifest}", "data.image_size=16", "schedule.meta_mask_prob.end=0.5"]
+    built = build_workload(compose([*given, "data.latitude_column=null"]))
     assert built.components == () and built.inputs == ("SPATIAL", "TEMPORAL", "ELEVATION")
+    assert "meta_mask_prob" not in built.schedule_probabilities
+    lines = [line.replace(",lat,", ",latitude,").replace(",lon,", ",longitude,") for line in manifest.read_text().splitlines()]
+    cut = [re.sub(r"2020-..-11", "", line) if "val" in line else line for line in lines]  # the dates of validation rows are empty
+    manifest.write_text("\n".join(cut) + "\n")
+    config = compose([*given, "data.date_column=day", "data.split_column=side"])
+    built = build_workload(config)
+    assert built.components == ("SPATIAL",) and "meta_mask_prob" in built.schedule_probabilities
+    resolved = resolve_all_schedule_params(config, 100, 10, built.components)
+    assert [p.key for p in validation_passes(resolved.combinations, built.components)] == ["val", "val_mask_meta", "val_mask_SPATIAL"]
+    assert built._missing_components() == [
+        "data.components: ELEVATION is missing in every training row, so it does not inform the model",
+        "data.components: TEMPORAL, ELEVATION is missing in every validation row; no validation pass masks it "
+        "(left out of schedule.partial_combinations: [['TEMPORAL'], ['ELEVATION']])",
+    ]
 
 
 def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(tmp_path: Path):

@@ -217,6 +217,8 @@ TABLE = {
         "data.latitude_column@manifest=unc data.longitude_column@manifest=unc data.uncertainty_column@manifest=unc",
         f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon",
     ),
+    **cases(see.source, "data.keep_zero_coordinates@manifest=true", f"{MANIFEST} data.latitude_column=row data.longitude_column=row"),
+    **cases(see.source, "data.date_format@manifest=%Y-%d-%m", f"{MANIFEST} data.date_column=day"),
     **cases(see.source, "data.time_column@manifest=clock", f"{MANIFEST} data.date_column=day"),
     **cases(see.source, "data.elevation_missing@manifest=0.0", f"{MANIFEST} data.elevation_column=height"),
     **cases(see.parameters, "model.meta_width=32 model.size@mformer=nano head.name@linear=marginal"),

@@ -52,21 +52,20 @@ def build_data_source(config: Config) -> tuple[Source, Callable[[Any], dict[str,
 class TaxonomyWorkload(Workload):
     """Source, datasets, model, losses and metrics of one configuration."""
 
-    schedule_probabilities = RAMPS
-
     def __init__(self, config: Config) -> None:
         self.config = config
         self.data_source, self.ceilings = build_data_source(config)
         self.tasks = self.data_source.tree.ranks
         self.inputs = tuple(config.data.components)  # metadata components that the network reads
-        present = encode(self.data_source.metadata, self.inputs)[1]
-        self.components = self.inputs if present.any() else ()  # metadata components that validation passes can mask
-        self.unknown = [name for name, column in zip(self.inputs, present.T, strict=True) if not column.any()]
         self.fingerprint = self.data_source.fingerprint
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
         self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
         self.train_size = len(self.train_rows)
         self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
+        present = encode(self.data_source.metadata, self.inputs)[1]
+        self.known = self._present(present[self.train_rows])  # metadata components of the training rows
+        self.components = self._present(present[self.validation_rows])  # metadata components that validation passes can mask
+        self.schedule_probabilities = tuple(name for name in RAMPS if self.known or not name.endswith("meta_mask_prob"))
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
         labels = self.data_source.labels[self.train_rows]
         self.nulls = NullPolicy.from_config(config, self.data_source.tree)
@@ -80,15 +79,29 @@ class TaxonomyWorkload(Workload):
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Build both datasets. `directory` is the run directory; photographs listed there as undecodable are not read again."""
-        if self.unknown:
-            passes = "" if self.components else ", and no validation pass masks metadata"
-            log.warning("data.components: %s is unknown in every row, so it does not inform the model%s", ", ".join(self.unknown), passes)
+        for line in self._missing_components():
+            log.warning(line)
         self.quarantine = Quarantine(directory, self.data_source, self.config.data.max_bad_fraction)
         bad = self.quarantine.samples
         self.train_set = TaxonomyDataset(self.data_source, self.train_rows, self.config, schedule, True, bad)
         self.validation_set = TaxonomyDataset(self.data_source, self.validation_rows, self.config, schedule, False, bad)
         nulls = () if self.nulls is None else self.nulls.notes(self.tasks, [int(rank[-1]) for rank in self.counts.ranks])
         self.notes = (*self.data_source.notes, *self.train_set.notes, *nulls)
+
+    def _present(self, present: np.ndarray) -> tuple[str, ...]:
+        """Return the components that are known in at least one of the rows, `present` bool [N, M]."""
+        return tuple(name for name, column in zip(self.inputs, present.T, strict=True) if column.any())
+
+    def _missing_components(self) -> list[str]:
+        """Return lines on components without a value in the training or the validation rows, and on the passes that are left out."""
+        lines = []
+        if untrained := [name for name in self.inputs if name not in self.known]:
+            lines.append(f"data.components: {', '.join(untrained)} is missing in every training row, so it does not inform the model")
+        if absent := [name for name in self.inputs if name not in self.components]:
+            passes = [names for names in self.config.schedule.partial_combinations if set(names) & set(absent)]
+            dropped = f" (left out of schedule.partial_combinations: {passes})" if passes else ""
+            lines.append(f"data.components: {', '.join(absent)} is missing in every validation row; no validation pass masks it{dropped}")
+        return lines
 
     def build_model(self) -> Classifier:
         return build_classifier(self.config, self.data_source.tree, self.inputs)
@@ -117,7 +130,7 @@ class TaxonomyWorkload(Workload):
         return weighted_hierarchical_loss(sums, weights, denominators)
 
     def training_metrics(self, device: torch.device) -> TaxonomyTrainingMetrics:
-        return TaxonomyTrainingMetrics(self.data_source.tree, device, self.components)
+        return TaxonomyTrainingMetrics(self.data_source.tree, device, self.inputs if self.known else ())
 
     def metrics(self, device: torch.device) -> Metrics:
         groups = None if self.data_source.group is None else self.data_source.group[self.validation_rows]

@@ -93,7 +93,7 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: C
         *rank_notes,
     ]
     column = {"SPATIAL": config.latitude_column, "TEMPORAL": config.date_column, "ELEVATION": config.elevation_column}
-    notes += [f"{c} is missing in every row: no column is set for it" for c in config.components if column.get(c, "") is None]
+    notes += [f"{c} is missing in every row: no column is used for it" for c in config.components if column.get(c, "") is None]
     notes += [f"{count} rows left out: {reason}" for reason, count in rows.excluded.items()]
     notes.append(f"{int((split == TRAIN).sum())} training and {int((split == VALIDATION).sum())} validation rows")
     if not (split == VALIDATION).any():

@@ -89,7 +89,8 @@ def _without_long_values(table: Table) -> Table:
     if not long.any():
         return table
     reason = f"a cell of more than {LONGEST_VALUE} characters"
-    return replace(table.take(np.flatnonzero(~long)), excluded=table.excluded | {reason: int(long.sum())})
+    short = {n: Column(c.codes[~long], [v if len(v) <= LONGEST_VALUE else "" for v in c.values]) for n, c in table.columns.items()}
+    return replace(table, columns=short, excluded=table.excluded | {reason: int(long.sum())})
 
 
 def _kind(key: str) -> str:

@@ -119,7 +119,7 @@ def test_metadata_and_components_without_a_column(build_rows):
     columns = {"latitude_column": "lat", "longitude_column": "lon", "date_column": "on"}
     source = build_rows(table, components=["SPATIAL", "TEMPORAL", "ELEVATION"], **columns)
     assert source.metadata.latitude[3] == 13 and np.isnan(source.metadata.elevation).all()
-    assert [n for n in source.notes if "no column is set for it" in n] == ["ELEVATION is missing in every row: no column is set for it"]
+    assert [n for n in source.notes if "no column is used for it" in n] == ["ELEVATION is missing in every row: no column is used for it"]
 
 
 @pytest.mark.parametrize(

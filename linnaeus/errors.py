@@ -26,7 +26,8 @@ def one_line(error: Exception) -> str:
 
 
 def shorten(text: str, most: int = 60) -> str:
-    """Return a text for a message. The middle of one longer than `most` characters is replaced by `...`."""
+    """Return a text for a message. The middle of one longer than `most` characters is replaced by `...`, control characters by escapes."""
+    text = text if text.isprintable() else ascii(text)[1:-1]
     return text if len(text) <= most else f"{text[: most // 2]}...{text[3 - (most - most // 2) :]}"
 
 

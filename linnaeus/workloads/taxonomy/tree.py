@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from linnaeus.errors import shorten
+
 
 @dataclass(frozen=True, eq=False)
 class TaxonomyTree:
@@ -202,7 +204,7 @@ class TaxonomyTree:
             if len(repeated):
                 ids = self.lineage_ids(r)
                 taxa = [np.flatnonzero(inverse == name)[:4].tolist() for name in repeated[:3]]
-                examples = [", ".join(f"{ids[c]} ({rows[c]} rows)" for c in same) for same in taxa]
+                examples = [", ".join(f"{shorten(ids[c])} ({rows[c]} rows)" for c in same) for same in taxa]
                 more = f"; and {len(repeated) - 3} more" if len(repeated) > 3 else ""
                 start = f"{rank}: {len(repeated)} name(s) under several parents, kept apart as different taxa: "
                 lines.append(start + "; ".join(examples) + more)

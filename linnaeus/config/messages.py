@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 
-from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size, store_made_by_agent
+from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size, store_made_by_agent, write_torchrun_error
 from linnaeus.errors import ConfigError, RunFailed
 from linnaeus.files import to_utf8
 from linnaeus.streams import flush_or_discard, prepare_streams
@@ -76,10 +76,12 @@ def _class_mistake(error: TypeError) -> str | None:
 def report(line: str) -> None:
     """Print a line on stderr. If several ranks report the same line, one of them prints it: rank 0, unless it comes late.
 
-    Under torchrun the first rank that claims the line in the store of its agent prints it, and the others return afterwards. Without an
-    agent ranks other than 0 wait, and the program that started them ends them after rank 0."""
+    Under torchrun the first rank that claims the line in the store of its agent prints it, and the others return afterwards. torchrun then
+    prints a page of its own, and the line again at the end of it. Without an agent ranks other than 0 wait, and the program that started
+    them ends them after rank 0."""
     if len(line) > MAX_LENGTH:
         line = f"{line[: MAX_LENGTH // 2]} ... {line[-MAX_LENGTH // 2 :]}"
+    write_torchrun_error(f"error: {line}")
     name, store, is_first = f"error/{hashlib.sha256(to_utf8(line)).hexdigest()}", None, True
     rank = get_rank_safely()
     if get_world_size() > 1 and store_made_by_agent():

@@ -1,6 +1,8 @@
 """Operating-system processes: identity, liveness, running time, and ending with the parent."""
 
+import contextlib
 import ctypes
+import json
 import os
 import re
 import signal
@@ -39,6 +41,17 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before prctl
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_torchrun_error(line: str) -> None:
+    """Write the reason for the exit of this process where torchrun reads it; do nothing without torchrun.
+
+    torchrun prints forty lines of its own after a process has failed, and the reason of the first failure at their end."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        error = {"message": {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}}
+        with contextlib.suppress(OSError):  # the line has its own place on stderr
+            Path(path).write_text(json.dumps(error))
 
 
 def identity() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from linnaeus.distributed import write_torchrun_error
 from linnaeus.distributed.signals import StoppedBeforeTraining
 from linnaeus.distributed.watchdog import ProcessLost, is_connection_error
 from linnaeus.errors import RunFailed
@@ -34,7 +35,9 @@ def finish(t: Training) -> str:
     saving.settle(t)
     if t.run.interrupted:
         status = INTERRUPTED
-        log.info("stopped at step %d (%s); the same command continues", t.progress.global_step, t.run.reason)
+        stopped = f"stopped at step {t.progress.global_step} ({t.run.reason}); the same command continues"
+        log.info(stopped)
+        write_torchrun_error(stopped)
     else:
         status = "finished" if t.run.running else "stopped_early"
         if t.run.stopped:
@@ -111,6 +114,7 @@ def record_failure(t: Training, error: BaseException) -> None:
     t.watchdog.publish_error(error)
     cause = t.watchdog.find_cause() if is_connection_error(error) else None
     reason = cause or " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    write_torchrun_error(f"error: {reason}")
     with log_write_errors(summary):
         record_end(t, "failed", error=reason)
     if cause is not None:

@@ -240,9 +240,12 @@ def test_two_ranks_print_the_same_line_once_and_other_lines_too(order, monkeypat
     assert sorted(capsys.readouterr().err.splitlines()) == sorted([once, "error: rank 0 alone", "error on process 1: rank 1 alone"])
 
 
-def test_under_torchrun_the_line_appears_once(tmp_path):
+def test_under_torchrun_the_line_appears_once_before_the_page_of_torchrun_and_once_at_its_end(tmp_path):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py", "trainer.device=cpu"]
     done = run(*launch, "trainer.global_batch_size=66", "trainer.micro_batch_size=22", f"run.root={tmp_path}/runs")
     assert done.returncode == 1
-    assert done.stderr.count("trainer.global_batch_size=66 is not a multiple of trainer.micro_batch_size x processes = 22 x 2 = 44") == 1
+    line = "error: trainer.global_batch_size=66 is not a multiple of trainer.micro_batch_size x processes = 22 x 2 = 44"
+    assert done.stderr.count(line) == 2 and done.stderr.count(f"\n{line}") == 1
+    *_, last, border = done.stderr.splitlines()
+    assert line in last and set(border) == {"="}
     assert list(tmp_path.iterdir()) == []

@@ -106,8 +106,13 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
 
 def main() -> int:
     """Read the command line; train, sweep or print help. Return the exit status. A mistake of the user is one line and status 2."""
+    from linnaeus.requirements import missing_packages
+
+    if missing := missing_packages():
+        hint = "activate its environment (source .venv/bin/activate), or install the program (pip install -e .)"
+        print(f"error: {sys.executable} does not have {', '.join(missing)}; {hint}", file=sys.stderr)
+        return EXIT_USAGE
     from linnaeus.config.command_line import parse_command_line
-    from linnaeus.config.load import typed_config
     from linnaeus.config.messages import user_errors
     from linnaeus.config.shared import shared_config
     from linnaeus.distributed import die_with_launcher, launched
@@ -117,11 +122,11 @@ def main() -> int:
         die_with_launcher()
     with user_errors(EXIT_USAGE):
         options = parse_command_line(sys.argv[1:])
-        if options.help or options.cfg:
-            from linnaeus.config.help import config_text, help_text, print_page
+        if options.prints:
+            from linnaeus.config.help import print_page
+            from linnaeus.config.pages import page
 
-            tree = compose_run(options.overrides, options.config_dir, missing_ok=True)
-            print_page(help_text(typed_config(tree), options.config_dir) if options.help else config_text(tree, options.package))
+            print_page(page(options, lambda: compose_run(options.overrides, options.config_dir, missing_ok=True)))
             return EXIT_FINISHED
         if not options.multirun:
             config = shared_config(lambda: compose_run(options.overrides, options.config_dir))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
+from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.errors import ConfigError
 
 KEY = re.compile(r"\s*(\+\+|\+|~)?\s*([^=\s]+?)\s*=")
@@ -23,8 +24,9 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options and `overrides`. Raise `ConfigError` for an unknown option, a wrong value, an option or setting without effect,
-    and a key that is given twice."""
+    """Return the options and `overrides`; `search`: the words after --help; `prints`: True if nothing is trained.
+
+    Raise `ConfigError` for an unknown option, a wrong value, an option or setting without effect, and a key that is given twice."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error = _refuse  # type: ignore[method-assign]
     parser.add_argument("overrides", nargs="*")
@@ -33,7 +35,12 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cfg", "-c", choices=["job"])
     parser.add_argument("--package", "-p")
     parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--shell-completion", choices=["bash"])
+    parser.add_argument("--complete")
     parsed = parser.parse_intermixed_args(list(arguments))  # options may stand between settings
+    parsed.prints = bool(parsed.help or parsed.cfg or parsed.shell_completion or parsed.complete is not None)
+    parsed.search = [text for text in parsed.overrides if parsed.help and re.fullmatch(r"[\w.]+", text)]
+    parsed.overrides = [text for text in parsed.overrides if text not in parsed.search]
     if parsed.multirun and parsed.cfg:
         raise ConfigError("--multirun and --cfg exclude each other; give one")
     if parsed.package is not None and parsed.cfg is None:
@@ -44,13 +51,16 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
         if _HYDRA.match(text):
             hint = "run.root and run.name set the run directory; sweep=grid or optuna, and launch=process, torchrun or slurm start runs"
             raise ConfigError(f"{text} has no effect here: Hydra only composes; {hint}")
-        if _SWEEP.match(text) and not (parsed.multirun or parsed.help or parsed.cfg):
+        if _SWEEP.match(text) and not (parsed.multirun or parsed.prints):
             raise ConfigError(f"{text} has no effect without -m; type `python main.py -m {' '.join(parsed.overrides)}`")
     check_given_once(parsed.overrides)
     return parsed
 
 
 def _refuse(message: str) -> NoReturn:
+    option = re.search(r"unrecognized arguments: (--?[\w-]+)", message)
+    if option and (hint := foreign_hint(option[1])):
+        raise ConfigError(f"there is not an option {option[1]}; {hint}")
     raise ConfigError(f"{message}; settings are given as key=value, `python main.py --help` lists them")
 
 

@@ -6,9 +6,10 @@ import dataclasses
 import json
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.config.load import group_files
 from linnaeus.config.registry import registered_parts
 from linnaeus.config.schema import FROM, FROM_MEANING, Config
@@ -70,6 +71,25 @@ def print_page(text: str) -> None:
         discard_output(sys.stdout)
 
 
+def search_text(config: Config, words: Sequence[str], config_dir: str | None = None) -> str:
+    """Return the keys and groups whose names or meanings contain every word. Raise `ConfigError` if there are none."""
+    wanted = [word.lower() for word in words]
+    lines = []
+    for key, kind, value, meaning in describe(config):
+        if all(word in f"{key} {kind} {meaning}".lower() for word in wanted):
+            lines += [f"  {key} = {value}", f"      {kind}: {meaning}"]
+    variants = [line for line in _variants(config_dir) if all(word in line.lower() for word in wanted)]
+    if not lines and not variants:
+        hint = foreign_hint(words[0]) or "try a part of the word, or --help alone for every key"
+        raise ConfigError(f"--help {' '.join(words)}: no key, meaning or group has it; {hint}")
+    return "\n".join([*lines, *(["", "Groups and their variants:", *variants] if variants else [])])
+
+
+def _variants(config_dir: str | None) -> list[str]:
+    """Return a line per group with its variants."""
+    return [f"  {group}: {', '.join(sorted({file.stem for file in files}))}" for group, files in group_files(config_dir).items()]
+
+
 def help_text(config: Config, config_dir: str | None = None) -> str:
     """Return the help page of a configuration. At its end are the variants of every group, also those of the folder `config_dir`, and the
     metrics of plugins."""
@@ -81,6 +101,7 @@ def help_text(config: Config, config_dir: str | None = None) -> str:
         "  python main.py plan=true                              print the schedule, train nothing",
         "  python main.py -m seed=1,2,3                          a sweep",
         "  python main.py --help model=timm                      this page, for another choice",
+        "  python main.py --help optimizer                       the keys, meanings and groups that contain a word",
         "  python main.py --cfg job [--package GROUP]            the configuration, or one group of it, as YAML",
         "",
         "Every key, its type, value here, and meaning:",
@@ -92,8 +113,7 @@ def help_text(config: Config, config_dir: str | None = None) -> str:
             lines.append("")
             group = head
         lines += [f"  {key} = {value}", f"      {kind}: {meaning}"]
-    lines += ["", "Groups and their variants:"]
-    lines += [f"  {group}: {', '.join(sorted({file.stem for file in files}))}" for group, files in group_files(config_dir).items()]
+    lines += ["", "Groups and their variants:", *_variants(config_dir)]
     if metrics := registered_parts("metric"):
         lines += ["", f"Metrics of plugins: {', '.join(f'{name} ({part.direction})' for name, part in metrics.items())}"]
     return "\n".join(lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import operator
 import types
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from linnaeus.config.contracts import check_config_class
+from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.config.monitors import with_monitors
 from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, parsed
 from linnaeus.config.registry import import_here, import_plugins, registered_parts, workload_module
@@ -195,6 +197,8 @@ def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: d
         return f"it belongs to {prefix}={' or '.join(owners)}, but {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"
     if owners:
         return f"{prefix}={tree['name']} does not have it; leave it out, or choose {' or '.join(f'{prefix}={owner}' for owner in owners)}"
+    if hint := foreign_hint(name):
+        return hint
     close = difflib.get_close_matches(name, fields, 1)
     return f"did you mean {_join(prefix, close[0])}?" if close else f"known there: {', '.join(fields)}"
 
@@ -207,10 +211,13 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     if meta["duration"] and isinstance(value, (int, float)):
         units = f"{value}s, {value}min or {value}h" if meta["duration"] == "clock" else f"{value}steps, {value}epochs or {value}%"
         raise ConfigError(f"{key} is {value}; it needs a unit: {units}")
+    choices = meta["choices"]
+    if choices and (isinstance(value, (bool, int, float)) or (value is None and type(None) not in typing.get_args(annotation))):
+        raise ConfigError(f"{key} is {json.dumps(value)}; it must be one of {', '.join(choices)}")
     value = _coerce(key, value, annotation)
-    for one in value if isinstance(value, list) and meta["choices"] else [value]:
-        if meta["choices"] and one not in meta["choices"]:
-            raise ConfigError(f"{key} is {one!r}; it must be one of {', '.join(meta['choices'])}")
+    for one in value if isinstance(value, list) and choices else [value]:
+        if choices and one not in choices:
+            raise ConfigError(f"{key} is {one!r}; it must be one of {', '.join(choices)}")
     parts = {f".{name}": one for name, one in value.items()} if isinstance(value, dict) else {"": value}
     parts = {f"[{i}]": one for i, one in enumerate(value)} if isinstance(value, list) else parts
     for part, one in parts.items():

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 
+from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size, store_made_by_agent, write_torchrun_error
 from linnaeus.errors import ConfigError, RunFailed
 from linnaeus.files import to_utf8
@@ -164,6 +165,8 @@ def nearest_key(key: str) -> str:
     group, _, name = key.partition(".")
     choices = [pair for file in group_files()["workload"] for pair in variants_of(file.stem).get(group, {}).items()]
     owners = dict.fromkeys(f"{group}={choice}" for choice, cls in choices if name in {field.name for field in dataclasses.fields(cls)})
+    if not owners and (hint := foreign_hint(key)):
+        return hint
     if owners:
         return f"choose {' or '.join(owners)} for it"
     known = {row[0]: row[1] for row in describe(compose())}

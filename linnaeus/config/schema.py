@@ -93,7 +93,7 @@ class LoggerConfig:
 
 @dataclass(frozen=True)
 class DebugConfig:
-    dump_metrics: bool = setting("print and save MetricsTracker.dump_metrics_state() at each validation")
+    dump_metrics: bool = setting("write MetricsTracker.dump_metrics_state() to debug/metrics-step-N.json at each validation")
     profile_steps: list[int] = setting("[first, last]: write a torch profiler trace and summary of these updates to profile/; []: none")
     batch_hashes: bool = setting("write the hash and the sample ids of every micro-batch to batches-rank<r>.jsonl")
 

@@ -103,7 +103,7 @@ class RunDirectory:
 
     def finished_message(self) -> str:
         """Return the message for a start of a finished run."""
-        return f"{self.path} is finished; for another run choose another run.name, for a longer one trainer.length with a new name"
+        return f"{self.path} is finished; for a longer run add trainer.length=... run.allow=[trainer.length], for another one run.name=..."
 
     def start_messages(self) -> list[str]:
         """Return lines for the log: missing files of a finished run, changes of the configuration since the last start, and `notes`.

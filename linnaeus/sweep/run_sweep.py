@@ -77,7 +77,7 @@ def run_single(request: Request) -> int:
     run: 0, 1, 2 or 75."""
     trial = make_trial(request, 0, {}, check_directory=False)
     if trial.is_finished() and not trial.config.plan:
-        log.info("%s is finished; for another run choose another run.name", trial.directory)
+        log.info(trial.run_directory().finished_message())
         return EXIT_FINISHED
     launcher = build_launcher(request.launch, 1)
     with StopRequests() as requests:

@@ -29,9 +29,13 @@ class Trial:
     config: Config
     directory: Path
 
+    def run_directory(self) -> RunDirectory:
+        """Return the directory as an object. Raise `ConfigError` if it contains another run."""
+        return RunDirectory(dataclasses.asdict(self.config), config_dir=self.config_dir)
+
     def is_finished(self) -> bool:
         """Return True if the run has ended well. Raise `ConfigError` if the directory contains another run."""
-        return RunDirectory(dataclasses.asdict(self.config), config_dir=self.config_dir).finished
+        return self.run_directory().finished
 
     def describe(self) -> str:
         return " ".join(f"{key}={short_value(value)}" for key, value in self.values.items()) or "(as given)"

@@ -117,14 +117,13 @@ class Outputs:
             log.warning("%s at step %d is not finite: the weights are not finite, or no sample has a label", not_finite[0], step)
 
     def dump_metrics(self, step: int, state: Mapping[str, Any]) -> None:
-        """Log `MetricsTracker.dump_metrics_state()` and write it to debug/metrics-step-N.json."""
+        """Write `MetricsTracker.dump_metrics_state()` to debug/metrics-step-N.json, and log the path."""
         if self.context.is_master:
-            text = json.dumps(state, indent=1)
             path = self.directory.path / "debug" / f"metrics-step-{step:08d}.json"
             with log_write_errors(path):
                 path.parent.mkdir(exist_ok=True)
-                write_atomic(path, text + "\n")
-            log.info("metrics state at step %d: %s", step, text)
+                write_atomic(path, json.dumps(state, indent=1) + "\n")
+                log.info("metrics state: %s", path)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 

@@ -1,15 +1,18 @@
 """--help, --cfg, plan=true and debug=fdr, as a user types them."""
 
 import json
+import re
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from linnaeus.config import compose
 from linnaeus.config.help import describe, help_text
+from linnaeus.requirements import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = (
@@ -33,6 +36,31 @@ def test_help_takes_the_options_of_a_run_and_refuses_the_same_mistakes(start):
     assert status == 0 and err == "" and "model.hidden = 32" in out
     status, out, err = start("--help", "model=nope")
     assert status == 2 and out == "" and err.count("\n") == 1
+
+
+def test_help_with_a_config_dir_lists_the_groups_of_both_places(start):
+    _, out, _ = start("--help", "--config-dir", str(ROOT / "tests/vectors/conf"))
+    assert "  model: gpt, mformer, mlp, timm\n" in out and "  optimizer: adamw, muon, sgd" in out and "  data: biota, manifest" in out
+
+
+def test_help_searches_keys_meanings_and_groups(start):
+    status, out, _ = start("--help", "clipping")
+    assert status == 0 and "  trainer.max_grad_norm = 1.0\n" in out and "optimizer.lr =" not in out and out.count("\n") < 8
+    _, out, _ = start("--help", "optimizer", "model=timm")
+    assert "  optimizer.lr = " in out and "  optimizer: adamw, muon, sgd" in out and "trainer.length" not in out
+    status, out, err = start("--help", "epochs_of_training")
+    assert (status, out, err.count("\n")) == (2, "", 1) and "no key, meaning or group has it" in err
+
+
+def test_a_missing_package_is_one_line():
+    done = subprocess.run([sys.executable, "-S", "main.py", "plan=true"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "does not have torch, " in done.stderr and "activate" in done.stderr and "pip install" in done.stderr
+
+
+def test_the_packages_that_are_looked_for_are_the_dependencies():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(PACKAGES.values()) == {re.match(r"[\w-]+", text)[0] for text in project["dependencies"]}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"]], ids=" ".join)
@@ -76,8 +104,9 @@ def test_a_plan_refuses_to_continue_with_other_data(start, tmp_path):
 
 
 def test_the_preset_fdr_makes_one_step_of_everything(start, tmp_path):
-    status, _, err = start("debug=fdr", *[text for text in TINY if not text.startswith(("logger.report", "trainer.length"))])
+    status, out, err = start("debug=fdr", *[text for text in TINY if not text.startswith(("logger.report", "trainer.length"))])
     (run,) = (tmp_path / "runs" / "vectors").iterdir()
     assert status == 0 and err == ""
     assert json.loads((run / "summary.json").read_text())["global_step"] == 1
     assert (run / "batches-rank0.jsonl").exists() and list((run / "debug").iterdir())
+    assert len(out.splitlines()) < 100, "the metrics state is in files, not on the console"

@@ -81,5 +81,5 @@ def test_the_comment_of_every_key_is_its_meaning_in_the_schema():
 
 def test_a_comment_follows_the_schema_and_keeps_the_value():
     text = commented("# by hand\n\ndump_metrics: true # wrong\n# wrong too\nbatch_hashes: false\n", DebugConfig)
-    assert text.startswith("# by hand\n\ndump_metrics: true # print and save") and "wrong" not in text
+    assert text.startswith("# by hand\n\ndump_metrics: true # write") and "wrong" not in text
     assert commented(text, DebugConfig) == text

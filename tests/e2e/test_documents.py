@@ -1,34 +1,131 @@
-"""The commands that README and the guide show are commands that work, and the names they map are there."""
+"""Every command that README, the pages of docs/ and the experiment files show is composed and checked as its own start would check it; and
+the names that they map exist. Training itself: tests/workloads/language/test_language_page.py, tests/test_extending.py, tests/sweep."""
 
+import functools
 import importlib
+import importlib.util
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
+from torch.distributed.run import parse_args
 
+from linnaeus.commands import COMMANDS
 from linnaeus.config import compose
+from linnaeus.config.command_line import parse_command_line
+from linnaeus.config.load import compose_tree
+from linnaeus.rundir.repeat import compose_run, run_config
+from linnaeus.schedule import accumulation_steps
+from linnaeus.sweep.request import read_request
+from linnaeus.sweep.trial import make_trial
+from linnaeus.workloads.language import generate_cli
+from linnaeus.workloads.taxonomy.biota import __main__ as biota
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "conf" / "experiment").glob("*.yaml"))]
-COMMAND = re.compile(r"^(?:# )?(?:python|torchrun --nproc-per-node=\d+) main\.py(.*)$", re.M)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+INDENTED = re.compile(r"^ {4,}(?=python|torchrun|linnaeus)(.*)$", re.M)
+INLINE = re.compile(r"`((?:python|torchrun|linnaeus|make|pip) [^`]+)`")
+COMMENT = re.compile(r"^# ((?:python|torchrun|linnaeus) .*)$", re.M)
+FIRST_WORDS = ("python", "torchrun", "linnaeus", "make", "pip")
+PATTERN = re.compile(r"KEY=VALUE|\.\.\.")  # a form of commands, not a command
+PLACES = {"PATH/": "", "$SLURM_NNODES": "2", "$SLURM_NODEID": "0", "$SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}
 
 
-def commands():
-    for page in PAGES:
-        for found in COMMAND.finditer(page.read_text()):
-            line = found[1].split("#")[0].strip()
-            if "--help" not in line and "-m " not in line and "--config-dir" not in line:  # those are run by tests/test_extending.py
-                yield page.name, line
+def lines_of(page: Path) -> list[str]:
+    """Return the command lines of a page: in blocks, in `...`, and after # in an experiment file."""
+    text = page.read_text()
+    if page.suffix == ".yaml":
+        return COMMENT.findall(text)
+    found = INLINE.findall(text) + INDENTED.findall(text)
+    for block in (content for language, content in BLOCK.findall(text) if language in ("", "bash")):
+        block = re.sub(r"\\\n\s*", "", block)
+        found += re.findall(r"exec (python -m linnaeus.launch.torchrun .*?)'$", block, re.M)
+        found += [line.strip() for line in block.splitlines()]
+    return [line for line in found if line.startswith(FIRST_WORDS) and not PATTERN.search(line)]
 
 
-@pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
-def test_a_command_composes(page, line):
-    compose(shlex.split(line))
+COMMANDS_OF_PAGES = sorted({(page.name, line) for page in PAGES for line in lines_of(page)})
 
 
-def test_the_pages_show_commands():
-    assert {page for page, _ in commands()} >= {"README.md", "plants480.yaml", "plantnet20.yaml"}
+@pytest.fixture
+def saved_run(tmp_path, monkeypatch):
+    """A folder in which outputs/biota/mine is the directory of a run."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "outputs" / "biota" / "mine"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(saved_config())
+
+
+@functools.cache
+def saved_config() -> str:
+    return OmegaConf.to_yaml(OmegaConf.create(compose_tree(["run.name=mine"])))
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS_OF_PAGES)
+def test_a_command_of_a_page_is_accepted(page, line, saved_run):
+    if "mylab" in line:
+        assert page == "extending.md"  # run by tests/test_extending.py
+        return
+    for name, value in PLACES.items():
+        line = line.replace(name, value)
+    check(shlex.split(line, comments=True))
+
+
+def check(words: list[str]) -> None:
+    """Raise an error if a command line would be refused before its training starts."""
+    match words:
+        case ["make", target, *_]:
+            assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+        case ["pip", "install", *_, what]:
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            assert what in (".", *(f".[{name}]" for name in extras))
+        case ["python", "-m", module]:
+            assert importlib.util.find_spec(module) is not None
+        case ["torchrun", *rest] | ["python", "-m", "linnaeus.launch.torchrun", *rest]:
+            options = parse_args(rest)
+            assert options.training_script == "main.py"
+            check_settings(options.training_script_args, int(options.nnodes.split(":")[-1]) * int(options.nproc_per_node))
+        case ["python", "-m", module, *_]:
+            assert importlib.util.find_spec(module) is not None
+        case ["linnaeus", "generate", *rest]:
+            generate_cli._parse(rest)
+        case ["linnaeus", "biota", *rest]:
+            biota._arguments(rest)
+        case ["linnaeus", "report", *runs]:
+            assert runs
+        case ["linnaeus", name, *_] if name not in COMMANDS and name.isidentifier():
+            raise AssertionError(f"linnaeus {name} does not exist")
+        case ["python", "main.py", *rest] | ["linnaeus", *rest]:
+            check_settings(rest, 1)
+        case _:
+            raise AssertionError(f"this test does not cover {words[:3]}")
+
+
+def check_settings(arguments: list[str], processes: int) -> None:
+    """Compose a run, or the first and the last trial of a sweep, and divide its batch among the processes."""
+    options = parse_command_line(arguments)
+    if options.prints:
+        compose_run(options.overrides, options.config_dir, missing_ok=True)
+        return
+    config = None if options.multirun else run_config(options.overrides, options.config_dir)
+    if config is None or config.launch.name != "process":
+        request = read_request(options)
+        for last in (0, -1) if options.multirun else (0,):
+            values = {parameter.key: parameter.values_to_check()[last] for parameter in request.parameters}
+            make_trial(request, int(options.multirun), values, check_directory=False)
+        return
+    accumulation_steps(config, processes)
+
+
+def test_the_commands_of_the_pages_are_found():
+    pages = {page for page, _ in COMMANDS_OF_PAGES}
+    assert pages >= {"README.md", "clusters.md", "guide.md", "language.md", "sweeps.md", "taxonomy.md", "testing.md", "plants480.yaml"}
+    assert len(COMMANDS_OF_PAGES) > 60
+    assert any("--node-rank" in line for _, line in COMMANDS_OF_PAGES) and any("--nnodes=$SLURM" in line for _, line in COMMANDS_OF_PAGES)
 
 
 def test_both_make_targets_are_named_first():

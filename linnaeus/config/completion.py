@@ -1,0 +1,68 @@
+"""Tab completion of settings in bash: `eval "$(python main.py --shell-completion bash)"`, also for `linnaeus` and `torchrun`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+from linnaeus.config.command_line import parse_command_line
+from linnaeus.config.help import describe
+from linnaeus.config.load import compose, group_files
+from linnaeus.errors import ConfigError
+
+OPTIONS = ("--help", "--multirun", "--cfg", "--package", "--config-dir", "--shell-completion")
+_SCRIPT = r"""
+_linnaeus_complete() {
+    local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\n'
+    [[ $line == linnaeus\ * || $line == *main.py\ * ]] || return
+    local word="${line##* }"
+    local start=""
+    [[ $word == *=* ]] && start="${word%%=*}="
+    local found=($(PROGRAM --complete "$line" 2>/dev/null))
+    COMPREPLY=("${found[@]#"$start"}")
+}
+complete -o nospace -o default -F _linnaeus_complete linnaeus python python3 torchrun
+"""
+
+
+def completion_script() -> str:
+    """Return the text for bash's `eval`. It calls this program again at each Tab."""
+    return _SCRIPT.replace("PROGRAM", shlex.join([sys.executable, os.path.abspath(sys.argv[0])])).strip()
+
+
+def candidates(line: str) -> list[str]:
+    """Return the possible forms of the last word of a command line: options, groups, keys, or the values of a key.
+
+    A key that the settings in front of it do not select (another `workload=` or `model=`) is not among them."""
+    *before, word = line.split(" ")
+    settings, config_dir = _settings(before)
+    if word.startswith("-"):
+        return [name for name in OPTIONS if name.startswith(word)]
+    groups = {group: sorted({file.stem for file in files}) for group, files in group_files(config_dir).items()}
+    try:
+        config = compose(settings, config_dir, missing_ok=True)
+    except Exception:  # any mistake in front of the word, also one of Hydra: complete as without those words
+        config = compose(missing_ok=True)
+    rows = {key: kind for key, kind, *_ in describe(config)}
+    key, equals, _ = word.partition("=")
+    if equals:
+        values = groups.get(key) or {"bool": ["true", "false"]}.get(rows.get(key, ""), rows.get(key, "").split("|"))
+        found = [f"{key}={value}" for value in values if key in groups or len(values) > 1]
+    elif "." in word:
+        found = [f"{name}=" for name in rows]
+    else:
+        found = [f"{name}=" for name in (*groups, *rows) if "." not in name] + [
+            f"{name.partition('.')[0]}." for name in rows if "." in name
+        ]
+    return sorted({one for one in found if one.startswith(word)})
+
+
+def _settings(words: list[str]) -> tuple[list[str], str | None]:
+    """Return the settings and the --config-dir in the words after the program; none if they have a mistake."""
+    program = next((i for i, word in enumerate(words) if word.endswith(("main.py", "linnaeus"))), 0)
+    try:
+        parsed = parse_command_line([word for word in words[program + 1 :] if word])
+    except ConfigError:
+        return [], None
+    return parsed.overrides, parsed.config_dir

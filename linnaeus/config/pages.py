@@ -1,0 +1,24 @@
+"""The texts that a command line prints instead of training: help, the configuration, and what the completion of the shell needs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from linnaeus.config.completion import candidates, completion_script
+from linnaeus.config.help import config_text, help_text, search_text
+from linnaeus.config.load import typed_config
+
+
+def page(options: argparse.Namespace, compose: Callable[[], dict[str, Any]]) -> str:
+    """Return the text that the options of `parse_command_line` select. `compose` returns the configuration as plain values."""
+    if options.shell_completion:
+        return completion_script()
+    if options.complete is not None:
+        return "\n".join(candidates(options.complete))
+    tree = compose()
+    if options.cfg and not options.help:
+        return config_text(tree, options.package)
+    config = typed_config(tree)
+    return search_text(config, options.search, options.config_dir) if options.search else help_text(config, options.config_dir)

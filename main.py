@@ -14,6 +14,7 @@ in which they depend on each other and runs the epochs. The loop is `linnaeus/tr
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
     train.check_checkpoint(training, directory)
     weights = train.find_initial_weights(training, directory)
     record = train.run_record(context, workload, weights)
-    log.info(plan.text)
+    plan.show(config.plan)
     if config.plan:
         directory.check(**record)
         plan.save(directory.path, context)
@@ -86,7 +87,8 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
         train.restore(training, weights)
 
         # -- epochs --------------------------------------------------------------------------------------------------------
-        stop.defer_to_step_end()
+        loss = functools.partial(train.describe_loss, training.progress, directory.checkpoints)  # without a reference to `training`
+        stop.defer_to_step_end(training.output.display.notice, loss)
         with training.output.display:
             train.finish_pending_validations(training)
             while training.unfinished():

@@ -76,7 +76,11 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class LoggerConfig:
-    console: str = setting("auto: live display on a terminal, plain lines otherwise", choices=("auto", "plain", "rich", "quiet"))
+    console: str = setting(
+        "live: a panel on a terminal; plain: a line a report; full: everything in train.log; quiet: warnings and the result; "
+        "auto: live on a terminal, otherwise plain",
+        choices=("auto", "live", "plain", "full", "quiet"),
+    )
     wandb: str = setting("Weights & Biases", choices=("disabled", "offline", "online"))
     wandb_project: str = setting("W&B project")
     tensorboard: bool = setting("write TensorBoard event files")

@@ -1,7 +1,7 @@
 """Requests to stop: SIGTERM, SIGINT, SIGUSR1 and `trainer.max_time`.
 
-A signal handler only records the request. At the next step end all ranks agree on it (`synchronisation.py`), save and exit with
-status 75. Before training there is nothing to save, and the process exits at once.
+A signal handler records the request and confirms it with a line. At the next step end all ranks agree on it (`synchronisation.py`), save
+and exit with status 75. Before training there is nothing to save, and the process exits at once.
 """
 
 import contextlib
@@ -9,13 +9,16 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from linnaeus.durations import Duration
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SAME_REQUEST = 2.0  # seconds in which signals count as one request: the scheduler and the launcher both signal every process
+
+
+STOPPING = "stopping after this update and saving; once more leaves at once"
 
 
 class StoppedBeforeTraining(BaseException):
@@ -35,6 +38,8 @@ class StopRequest:
         self.deadline = time.monotonic() + limit
         self._received_at = 0.0
         self._deferred = False
+        self._show: Callable[[str], None] = lambda text: None
+        self._loss: Callable[[], str] = lambda: ""
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -46,11 +51,12 @@ class StopRequest:
         def handle(number: int, _: Any) -> None:
             if self.signal is not None:
                 if time.monotonic() - self._received_at > SAME_REQUEST:
-                    os._exit(128 + number)
+                    self._leave(128 + number)
                 return
             self.signal, self._received_at = signal.Signals(number).name, time.monotonic()
             if not self._deferred:
                 raise StoppedBeforeTraining(self.signal)
+            self._show(STOPPING)
 
         previous = {s: signal.signal(s, handle) for s in STOP_SIGNALS}
         try:
@@ -59,6 +65,15 @@ class StopRequest:
             for s, handler in previous.items():
                 signal.signal(s, handler)
 
-    def defer_to_step_end(self) -> None:
-        """Only record signals from now on. The next step end acts on them."""
-        self._deferred = True
+    def defer_to_step_end(self, show: Callable[[str], None], loss: Callable[[], str]) -> None:
+        """Only record and confirm signals from now on. The next step end acts on them.
+
+        show: prints a line from a signal handler. loss: returns the line about what is lost when the process exits without saving."""
+        self._deferred, self._show, self._loss = True, show, loss
+
+    def _leave(self, status: int) -> None:
+        """Print what is lost and exit without saving."""
+        try:
+            self._show(f"{self._loss()}\n")
+        finally:
+            os._exit(status)

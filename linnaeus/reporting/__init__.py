@@ -1,6 +1,7 @@
 """Output of a run: console, train.log, metrics.jsonl, W&B, TensorBoard, progress reports, summary.json, report.html, the plan."""
 
-from linnaeus.reporting.console import ProgressDisplay, attach_log_file, setup_logging
+from linnaeus.reporting.console import attach_log_file, setup_logging
+from linnaeus.reporting.display import ProgressDisplay
 from linnaeus.reporting.results import write_report, write_summary
 from linnaeus.reporting.rows import LogSinks, RowWriter
 

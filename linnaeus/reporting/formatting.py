@@ -24,6 +24,29 @@ def format_rate(per_second: float) -> str:
     return f"{per_second / factor:.3g}{suffix}" if math.isfinite(per_second) else "?"
 
 
+def format_seconds(seconds: float) -> str:
+    """Return a short time with three significant digits in its unit: `1.38 s`, `40.2 ms`, `312 us`."""
+    for limit, factor, unit in ((0.9995, 1, "s"), (0.9995e-3, 1e3, "ms")):
+        if seconds >= limit:
+            return f"{_three_digits(factor * seconds)} {unit}"
+    return f"{_three_digits(1e6 * seconds)} us"
+
+
+def _three_digits(value: float) -> str:
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:.{max(0, 2 - math.floor(math.log10(rounded)))}f}" if value > 0 else "0"
+
+
+def format_percent(share: float, digits: int = 1) -> str:
+    """Return a share of 0 to 1 as `88.5 %`."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def format_loss(value: float) -> str:
+    """Return a loss in four decimals, one from 1000 on in four significant digits."""
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
+
+
 def format_memory(mebibytes: float) -> str:
     """Return `812 MiB` or `13.2 GiB`."""
     return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
@@ -47,6 +70,25 @@ def format_tick(value: float) -> str:
 def shorten(text: str, letters: int) -> str:
     """Return `text` cut to `letters`, with an ellipsis where something is left out."""
     return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+def fit(texts: Sequence[str], width: int) -> str:
+    """Return the first texts, two blanks apart, that fit on a line of `width` columns."""
+    line = ""
+    for text in texts:
+        if len(line) + 2 * bool(line) + len(text) > width:
+            break
+        line += f"  {text}" if line else text
+    return line
+
+
+def pass_words(key: str) -> str:
+    """Return words for a validation pass: `without metadata` for `val_mask_meta`, `without spatial and temporal` for two components."""
+    averaged = key.startswith("val_ema")
+    masked = key.replace("val_ema", "val", 1).removeprefix("val").removeprefix("_mask").removeprefix("_")
+    names = ["metadata"] if masked == "meta" else [name.lower() for name in masked.split("_") if name]
+    words = f"without {' and '.join(', '.join(names).rsplit(', ', 1))}" if names else "all metadata"
+    return f"{words}, averaged weights" if averaged else words
 
 
 def layout(sections: Iterable[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from linnaeus.reporting.formatting import format_duration, format_memory, format_rate, format_value, layout
+from linnaeus.reporting.formatting import format_duration, format_memory, format_rate, format_seconds, format_value, layout
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def rates(s: ReportData) -> list[Part]:
     unit = s.units[0] if s.units else ""
     texts = {
         "recent/steps_per_second": lambda v: f"{format_rate(v)} steps/s",
-        "recent/ms_per_step": "{:.3g} ms/step".format,
+        "recent/ms_per_step": lambda v: f"{format_seconds(v / 1000)}/step",
         "recent/samples_per_second": lambda v: f"{format_rate(v)} samples/s",
         f"recent/{unit}_per_second": lambda v: f"{format_rate(v)} {unit}/s",
         "recent/waiting_for_data": lambda v: f"data wait {100 * v:.0f}%",

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from linnaeus.config.schema import Config
+from linnaeus.reporting.display import ProgressDisplay
 from linnaeus.reporting.progress_report import ReportData, describe_report
 from linnaeus.reporting.rows import RowWriter
 from linnaeus.reporting.throughput import Throughput, expected_seconds
@@ -30,8 +31,9 @@ class RunReports:
     checkpoints made in this launch. `planned`: the steps of all passes and of all checkpoints of the run, sorted, one entry each.
     `seconds`: time spent inside `timed()`, which callers put around all work for a report."""
 
-    def __init__(self, config: Config, path: Path | None) -> None:
+    def __init__(self, config: Config, path: Path | None, display: ProgressDisplay) -> None:
         """`path` of reports.jsonl, None on ranks other than 0."""
+        self.display = display
         self.file = RowWriter(path) if path is not None else None
         self.sections = config.logger.report_sections
         self.pending: dict[str, Any] | None = None
@@ -98,9 +100,12 @@ class RunReports:
         return left
 
     def report(self, data: ReportData, keep: bool) -> None:
-        """Show a report on rank 0; write its row if `keep`. Rows of reports due by the clock are not kept: they differ between runs."""
+        """Show a report on rank 0, log it in full, and write its row if `keep`.
+
+        Rows of reports due by the clock are not kept: they differ between runs."""
         text, row = describe_report(self.sections, data)
-        log.info(text)
+        log.debug(text)
+        self.display.report(data)
         if keep and self.file is not None:
             self.file.log(data.step, row)
 

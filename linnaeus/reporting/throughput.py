@@ -44,12 +44,12 @@ class Throughput:
         if not self._readings or reading.step > self._readings[-1].step:
             self._readings.append(reading)
 
-    def rates(self, units: str | None = None) -> dict[str, float]:
+    def rates(self, units: str | None = None, latest: Reading | None = None) -> dict[str, float]:
         """Return `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (0 to 1) and,
-        for named `units`, `recent/<units>_per_second`; {} before two readings."""
-        if len(self._readings) < 2:
+        for named `units`, `recent/<units>_per_second`; {} before two readings. `latest`: a reading after the last report."""
+        if not self._readings or (latest or self._readings[-1]).step <= self._readings[0].step:
             return {}
-        first, last = self._readings[0], self._readings[-1]
+        first, last = self._readings[0], latest or self._readings[-1]
         seconds, steps = max(last.seconds - first.seconds, 1e-9), last.step - first.step
         rates = {
             "recent/steps_per_second": steps / seconds,

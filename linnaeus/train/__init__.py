@@ -1,7 +1,7 @@
 """Training: build the parts, restore them, run the epochs, end each step, validate, finish. Start to read at `loop.py`."""
 
 from linnaeus.train.build import build_training
-from linnaeus.train.finish import close, final_validations, finish, record_failure
+from linnaeus.train.finish import close, describe_loss, final_validations, finish, record_failure
 from linnaeus.train.loop import train_one_epoch
 from linnaeus.train.outputs import open_outputs
 from linnaeus.train.planning import resolve_schedule
@@ -17,6 +17,7 @@ __all__ = [
     "build_training",
     "check_checkpoint",
     "close",
+    "describe_loss",
     "final_validations",
     "find_initial_weights",
     "find_run_directory",

@@ -72,7 +72,8 @@ def build_training(
     conflict = GradientConflict(workload.tasks, context.device)
     weighting_meter = build_weighting_meter(config, context, workload, model, weighting, conflict)
     growth_notes = growth.notes if growth is not None else ()
-    log_notes(plan, workload.notes, frozen, optimizers.notes, weighting_notes(config.weighting), growth_notes)
+    log_notes(plan, logging.INFO, workload.notes, frozen, weighting_notes(config.weighting), growth_notes)
+    log_notes(plan, logging.DEBUG, optimizers.notes)
     if trainer.compile:
         compile_parts(model, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
     runner, no_sync = wrap_ddp(model, context, changing_buffers(model), trainer.deterministic)
@@ -151,11 +152,11 @@ def build_weighting_meter(
     return WeightingMeter(weighting, conflict, gradients, context.all_reduce, workload.separate_loss_sums)
 
 
-def log_notes(plan: Plan, *groups: Iterable[str]) -> None:
-    """Log each note in `groups` that the text of the plan does not contain."""
+def log_notes(plan: Plan, level: int, *groups: Iterable[str]) -> None:
+    """Log each note in `groups` that the text of the plan does not contain, at a level of `logging`."""
     for line in itertools.chain(*groups):
         if line not in plan.text:
-            log.info(line)
+            log.log(level, line)
 
 
 def compile_parts(model: Model, keep_graphs: bool) -> None:

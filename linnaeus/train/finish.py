@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
+from linnaeus.checkpoint import list_checkpoints
 from linnaeus.distributed import write_torchrun_error
 from linnaeus.distributed.signals import StoppedBeforeTraining
 from linnaeus.distributed.watchdog import ProcessLost, is_connection_error
 from linnaeus.errors import RunFailed
+from linnaeus.progress import TrainingProgress
+from linnaeus.reporting.console import RESULT
+from linnaeus.reporting.ending import describe_end
 from linnaeus.train import readings, saving
 from linnaeus.train.outputs import log_write_errors
 from linnaeus.train.state import INTERRUPTED, Training
@@ -35,9 +40,7 @@ def finish(t: Training) -> str:
     saving.settle(t)
     if t.run.interrupted:
         status = INTERRUPTED
-        stopped = f"stopped at step {t.progress.global_step} ({t.run.reason}); the same command continues"
-        log.info(stopped)
-        write_torchrun_error(stopped)
+        write_torchrun_error(stopped_text(t))
     else:
         status = "finished" if t.run.running else "stopped_early"
         if t.run.stopped:
@@ -53,13 +56,37 @@ def finish(t: Training) -> str:
         raise RunFailed(
             f"summary.json could not be written ({error.strerror}); the rest is saved, and the same command writes it"
         ) from None
-    if t.context.is_master and status != INTERRUPTED:
-        final = t.tracker.final
-        for line in t.workload.summary(final):
-            log.info(line)
-        t.output.write_report(t.workload.report_sections(final))
+    if t.context.is_master:
+        show_result(t)
     t.context.barrier()  # some launchers kill the group when a process exits: wait until rank 0 has written its last file
     return status
+
+
+def stopped_text(t: Training) -> str:
+    """Return the line about the end of an interrupted run."""
+    return f"stopped at step {t.progress.global_step} ({t.run.reason}); the same command continues"
+
+
+def show_result(t: Training) -> None:
+    """Write report.html, log the tables of results to train.log, and print the result in a few lines."""
+    final, path, step = t.tracker.final, t.output.directory.path, t.progress.global_step
+    for line in t.workload.summary(final):
+        log.debug(line)
+    report = t.output.write_report(t.workload.report_sections(final) if final else None)
+    if t.run.interrupted:
+        log.log(RESULT, stopped_text(t))
+    files = ({"report": report} if report is not None else {}) | {"tables": path / "train.log"}
+    commands = () if t.run.interrupted else t.workload.next_commands(path)
+    for line in describe_end(t.workload.headline(final), final, readings.timings(t), files, commands, step):
+        log.log(RESULT, line)
+
+
+def describe_loss(progress: TrainingProgress, checkpoints: Path) -> str:
+    """Return the line about what is lost when the process exits now. Called in a signal handler, which ends the process next."""
+    step, steps = progress.global_step, [step for step, _ in list_checkpoints(checkpoints)]
+    if not steps:
+        return f"left at once; there is no checkpoint: all {step} updates are lost"
+    return f"left at once; the newest checkpoint is step {steps[-1]}" + f": {step - steps[-1]} updates are lost" * (step > steps[-1])
 
 
 def write_summary(t: Training, status: str, **values: Any) -> None:

@@ -24,6 +24,8 @@ from linnaeus.errors import ConfigError, RunFailed
 from linnaeus.files import write_atomic
 from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file, write_report, write_summary
 from linnaeus.reporting.batch_record import BatchRecord
+from linnaeus.reporting.brief_report import brief_validation
+from linnaeus.reporting.console import CONSOLE_ONLY
 from linnaeus.reporting.run_reports import RunReports
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.finished_run import read_summary
@@ -61,7 +63,7 @@ class Outputs:
         self.resumed = False
         self.results = ValidationResults(directory.validation)
         self.batches: BatchRecord | None = None  # with debug.batch_hashes
-        self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None)
+        self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
         """Remove rows after `step` and rename later checkpoints.
@@ -105,13 +107,14 @@ class Outputs:
             with log_write_errors(self.results.path(step, key)):
                 self.results.write(step, key, metrics, weights)
 
-    def show_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log a line with the losses and top-1 accuracies of a finished pass, and a warning if a loss is not finite."""
+    def show_validation(self, step: int, key: str, metrics: Mapping[str, float], tasks: tuple[str, ...]) -> None:
+        """Log the losses and top-1 accuracies of a finished pass, and a warning if a loss is not finite."""
         if not self.context.is_master:
             return
         shown = [name for name in metrics if name.endswith(("/loss", "/top1")) and (name.count("/") == 1 or name.endswith("/top1"))]
-        text = "  ".join(f"{name} {metrics[name]:.4f}" for name in shown or list(metrics)[:4])
-        log.info("step %d  %s", step, text)
+        log.debug("step %d  %s", step, "  ".join(f"{name} {metrics[name]:.4f}" for name in shown or list(metrics)[:4]))
+        log.info(brief_validation(step, key, metrics, tasks), extra=CONSOLE_ONLY)
+        self.display.accuracies(metrics, tasks)
         not_finite = [name for name in shown if name.endswith("/loss") and not math.isfinite(metrics[name])]
         if not_finite:
             log.warning("%s at step %d is not finite: the weights are not finite, or no sample has a label", not_finite[0], step)
@@ -142,12 +145,14 @@ class Outputs:
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
-    def write_report(self, sections: list[tuple[str, str]]) -> None:
-        """Write report.html from the files of the run and the workload's `sections` (title, HTML)."""
-        if self.context.is_master and self.config.logger.report:
+    def write_report(self, sections: list[tuple[str, str]] | None) -> Path | None:
+        """Write report.html from the files of the run and the workload's `sections` (title, HTML; None: those of the page that exists).
+        Return its path, None without `logger.report` and after a failure, which is logged."""
+        if self.config.logger.report:
             title = f"{self.config.run.experiment} / {self.directory.path.name}"
             with log_write_errors(self.directory.path / "report.html"):
-                log.info("report: %s", write_report(self.directory.path, title, sections))
+                return write_report(self.directory.path, title, sections)
+        return None
 
     def summary(self, status: str, global_step: int, **values: Any) -> None:
         """Write summary.json on rank 0."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import logging
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from linnaeus.errors import ConfigError
 from linnaeus.files import write_atomic
 from linnaeus.metrics.streaming import Metrics, TrainingMetrics, check_counts
 from linnaeus.optim import LRSchedule, build_scheduler, scaled_lr
-from linnaeus.reporting.plan import schedule_summary
+from linnaeus.reporting.console import CONSOLE_ONLY
+from linnaeus.reporting.plan import schedule_summary, unreached
 from linnaeus.reporting.schedule_chart import schedule_picture
 from linnaeus.schedule import (
     OpsSchedule,
@@ -32,6 +34,8 @@ from linnaeus.schedule import (
 )
 from linnaeus.workloads.base import Workload
 
+log = logging.getLogger("linnaeus")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -43,6 +47,18 @@ class Plan:
     ops: OpsSchedule
     lr: LRSchedule
     text: str
+
+    def show(self, whole: bool) -> None:
+        """Print the text if `whole`, otherwise its notes and one line. train.log gets the text."""
+        if whole:
+            log.info(self.text)
+            return
+        log.debug(self.text)
+        resolved, length = self.resolved, self.length
+        epochs = f"{length.total_steps / length.steps_per_epoch:.3g} epochs"
+        log.info("%s updates of %d samples, %s", f"{resolved.last_step:,}", resolved.global_batch_size, epochs, extra=CONSOLE_ONLY)
+        for note in unreached(resolved):
+            log.info("note: %s", note, extra=CONSOLE_ONLY)
 
     def save(self, directory: Path, context: DistributedContext) -> None:
         """Write schedule.txt and schedule.svg on rank 0. Raise `ConfigError` if the directory cannot be made."""

@@ -127,6 +127,7 @@ def start_reports(t: Training) -> None:
     reports.planned = _planned_steps(t)
     _warn_of_unused_peak(t)
     reports.throughput.restart(reading(t))
+    t.output.display.accuracies(t.tracker.final, t.workload.tasks)
     if t.progress.global_step == 0 and reports.rows == 0 and t.config.schedule.report:  # a checkpoint of step 0 counts the report
         with reports.timed():
             reports.report(report_data(t, {"train/lr": t.lr.at(0)}, memory_now(t.device)), keep=True)
@@ -141,11 +142,36 @@ def report_progress(t: Training) -> None:
         if reports.file is not None:
             reports.throughput.update(reading(t))
             clocks |= _recent(t) | memory_now(t.device)
-            spent, intervals = (t.clock.validating, t.clock.saving), resolved.checkpoint.seconds
-            clocks |= reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated=pending is not None)
+            clocks |= time_left(t, clocks, validated=pending is not None)
             keep = pending is not None or resolved.report.due(step)
             reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)
         t.output.sinks.log(step, clocks, "timings")
+
+
+def time_left(t: Training, clocks: dict[str, float], validated: bool = False) -> dict[str, float]:
+    """Return the times left at this step, from clocks that contain `timings`. `validated`: the passes of this step are done."""
+    resolved, spent = t.ops.resolved, (t.clock.validating, t.clock.saving)
+    step, intervals = t.progress.global_step, resolved.checkpoint.seconds
+    return t.output.reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated)
+
+
+def seconds_left(t: Training) -> tuple[float | None, bool]:
+    """Return the seconds until the end of the run at the present speed, and True if they include validation. (None, True) before the
+    second update of a launch."""
+    rates = t.output.reports.throughput.rates(latest=reading(t))
+    if not rates:
+        return None, True
+    left = time_left(t, timings(t) | rates)
+    return left["time/eta_seconds"], "time/eta_validation_seconds" in left
+
+
+def seconds_after_pass(t: Training) -> float | None:
+    """Return the seconds that the run takes after the validation pass that begins now; None without an estimate."""
+    rates, passes = t.output.reports.throughput.rates(latest=reading(t)), t.output.reports.passes
+    if not rates:
+        return None
+    others = (len(t.progress.pending_validations) - 1) * t.clock.validating / max(passes, 1)
+    return time_left(t, timings(t) | rates, validated=True)["time/eta_seconds"] + others
 
 
 def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> ReportData:

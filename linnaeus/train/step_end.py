@@ -26,7 +26,8 @@ def end_step(t: Training) -> None:
     step = t.progress.global_step
     if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
         t.output.reports.throughput.restart(readings.reading(t))
-    t.output.display.update(step)
+    if t.output.display.due():
+        t.output.display.update(step, *readings.seconds_left(t))
     if t.ops.should_log_metrics(step):
         log_metrics(t)
     schedule_due_validations(t)
@@ -34,7 +35,7 @@ def end_step(t: Training) -> None:
         report(t)
     for mark in FRACTIONS:
         if t.progress.is_fraction_point(mark):
-            log.info("%.0f%% of the run is done at step %d", 100 * mark, t.checker.calculate_expected_fractions()[mark])
+            log.debug("%.0f%% of the run is done at step %d", 100 * mark, t.checker.calculate_expected_fractions()[mark])
     check_stop(t)
     pending = t.progress.has_pending_validations()
     if t.ops.should_save_checkpoint(step, t.sync.save_agreed) or pending or not t.run.running:

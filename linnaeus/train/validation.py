@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,6 +31,13 @@ STAGES = {  # event of the schedule -> stage
     "validate_mask_meta": TrainingStage.VALIDATION_MASK_META,
     PARTIAL: TrainingStage.VALIDATION_PARTIAL_MASK_META,
 }
+
+
+ShowBatches = Callable[[int], None]  # of the number of batches done
+
+
+def _show_nothing(done: int) -> None:
+    pass
 
 
 def schedule_final_validations(t: Training) -> None:
@@ -60,15 +68,16 @@ def run_pending_validations(t: Training) -> None:
         found = t.output.validation_result(step, pass_.key, weights)
         if found is None:
             t.watchdog.activity = pass_.key
-            with t.clock.measure("validating"):
+            shown = t.output.display.validation(step, pass_.key, number_of_batches(t), readings.seconds_after_pass(t))
+            with t.clock.measure("validating"), shown as show:
                 t.progress.start_validation(stage, index)
-                found = validate_with_partial_mask(t, pass_) if pass_.masked else validate_one_pass(t, pass_)
+                found = (validate_with_partial_mask if pass_.masked else validate_one_pass)(t, pass_, show)
             if found is None:
                 return
             t.output.write_validation(step, pass_.key, found, weights)
         t.progress.complete_validation(stage, index)
         t.output.row(step, found)
-        t.output.show_validation(step, found)
+        t.output.show_validation(step, pass_.key, found, t.workload.tasks)
         results |= found
     apply_results(t, results)
     if t.output.reports.pending is not None:
@@ -88,14 +97,14 @@ def apply_results(t: Training, results: dict[str, float]) -> None:
         t.output.dump_metrics(t.progress.global_step, t.tracker.dump_metrics_state())
 
 
-def validate_with_partial_mask(t: Training, pass_: ValidationPass) -> dict[str, float] | None:
+def validate_with_partial_mask(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> dict[str, float] | None:
     """Return the metrics of a pass with the metadata components `pass_.masked` masked for every sample; None if it was interrupted."""
-    return validate_one_pass(t, pass_)
+    return validate_one_pass(t, pass_, show)
 
 
-def validate_one_pass(t: Training, pass_: ValidationPass) -> dict[str, float] | None:
+def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> dict[str, float] | None:
     """Return the metrics of the whole validation set in one pass; None if it was interrupted. Names are prefixed with the key of the
-    pass (`val/...`, or `val_ema/...` for averaged weights)."""
+    pass (`val/...`, or `val_ema/...` for averaged weights). `show` is called with the number of batches done, between batches."""
     batch = validation_batch_size(t.config)
     own_batches = validation_batches(validation_size(t), batch, t.context.rank, t.context.world_size)
     if t.validation_loader is None:
@@ -106,8 +115,9 @@ def validate_one_pass(t: Training, pass_: ValidationPass) -> dict[str, float] | 
     t.broadcast_buffers()
     training_mode = t.model.training
     t.model.eval()
-    with torch.inference_mode(), ema.swapped_in(t.model) if ema is not None else contextlib.nullcontext():
-        metrics = _run_batches(t, own_batches, pass_.masked)
+    averaged = ema.swapped_in(t.model) if ema is not None else contextlib.nullcontext()
+    with torch.inference_mode(), averaged:
+        metrics = _run_batches(t, own_batches, pass_.masked, show)
     set_training(t.model, training_mode)
     if metrics is None:
         return None
@@ -121,16 +131,21 @@ def validation_size(t: Training) -> int:
     return min(size, t.config.trainer.limit_validation_samples or size)
 
 
-def _run_batches(t: Training, own_batches: list[Any], masked: tuple[str, ...]) -> dict[str, float] | None:
+def number_of_batches(t: Training) -> int:
+    """Return the number of batches of a validation pass, over all ranks."""
+    return -(-validation_size(t) // validation_batch_size(t.config))
+
+
+def _run_batches(t: Training, own_batches: list[Any], masked: tuple[str, ...], show: ShowBatches) -> dict[str, float] | None:
     """Run this rank's batches and reduce the sums over the ranks. Return the metrics; None if the pass was interrupted."""
     metrics = t.workload.metrics(t.device)
-    batch_size = validation_batch_size(t.config)
-    number_of_batches = -(-validation_size(t) // batch_size)
-    slots = torch.zeros(number_of_batches, metrics.width, dtype=torch.float64, device=t.device)
+    batch_size, batch_count = validation_batch_size(t.config), number_of_batches(t)
+    slots = torch.zeros(batch_count, metrics.width, dtype=torch.float64, device=t.device)
     batches = zip(own_batches, DevicePrefetcher(t.validation_loader, t.device))
     t.sync.start_pass()
     error: OSError | None = None
-    for _ in range(-(-number_of_batches // t.context.world_size)):
+    for done in range(0, batch_count, t.context.world_size):
+        show(done)
         try:
             item = next(batches, None) if error is None else None
         except OSError as read_error:

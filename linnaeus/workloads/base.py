@@ -148,6 +148,14 @@ class Workload(ABC):
         """Return lines to log at the end of a run, such as accuracies. `final`: the newest result of each validation metric."""
         return []
 
+    def headline(self, final: Mapping[str, float]) -> list[str]:
+        """Return the result of a run in one or two lines of at most 79 columns, printed at its end. []: the validation losses."""
+        return []
+
+    def next_commands(self, run: Path) -> list[str]:
+        """Return the commands that the directory of a finished `run` can be used with, printed at its end."""
+        return [f"linnaeus run.from={run / 'config.yaml'} seed=1"]
+
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
         """Return additional rows of a progress report, by name. Called on rank 0 only.
 

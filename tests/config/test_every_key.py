@@ -158,10 +158,14 @@ TABLE = {
     "trainer.channels_last": Case("trainer.channels_last=true", built(lambda t: [p.stride() for p in t.model.parameters()])),
     "trainer.startup_timeout": Case("trainer.startup_timeout=5min", built(lambda t: t.watchdog.startup_timeout)),
     "trainer.timeout": Case("trainer.timeout=1min", built(lambda t: t.watchdog.timeout)),
-    "logger.console": Case("logger.console=quiet", lambda c: see.ran(c).console == ""),
+    "logger.console": Case(
+        "logger.console=quiet", lambda c: "%  step " in see.ran(c).console, "schedule.report=[100%] logger.report=false"
+    ),
     "logger.tensorboard": Case("logger.tensorboard=true", lambda c: any("tfevents" in name for name in see.ran(c).files)),
     "logger.report_sections": Case(
-        "logger.report_sections=[progress]", lambda c: "samples" in see.ran(c).console, "schedule.report=[100%] logger.report=false"
+        "logger.report_sections=[progress]",
+        lambda c: "smoothed" in see.ran(c).console,
+        "schedule.report=[100%] logger.report=false logger.console=full",
     ),
     "logger.peak_tflops": Case("logger.peak_tflops=1", lambda c: "no effect" in see.ran(c).console),
     "launch.name@process": Case("launch=torchrun", launched.command),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.distributed.signals import SAME_REQUEST, StoppedBeforeTraining, StopRequest
+from linnaeus.distributed.signals import SAME_REQUEST, STOPPING, StoppedBeforeTraining, StopRequest
 from linnaeus.errors import ConfigError
 from linnaeus.train import step_end, validation
 from tests import runs, watching
@@ -104,12 +104,12 @@ def test_before_training_a_signal_ends_the_process_at_once_and_later_at_a_step_e
     with pytest.raises(StoppedBeforeTraining), stop.listening():
         os.kill(os.getpid(), signal.SIGUSR1)
     assert stop.signal == "SIGUSR1"
-    stop = StopRequest()
+    stop, shown = StopRequest(), list[str]()
     with stop.listening():
-        stop.defer_to_step_end()
+        stop.defer_to_step_end(shown.append, lambda: "")
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)  # the same request: a scheduler signals launcher and ranks
-    assert stop.signal == "SIGTERM"
+    assert stop.signal == "SIGTERM" and shown == [STOPPING], "each request is confirmed once"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -126,7 +126,7 @@ def test_a_second_signal_exits_at_once():
         "import time; from linnaeus.distributed.signals import StopRequest\n"
         "stop = StopRequest()\n"
         "with stop.listening():\n"
-        "    stop.defer_to_step_end(); print('ready', flush=True)\n"
+        "    stop.defer_to_step_end(lambda text: print(text, flush=True), lambda: 'step 7'); print('ready', flush=True)\n"
         "    end = time.monotonic() + 60\n"
         "    while time.monotonic() < end: time.sleep(0.05)\n"
     )
@@ -137,3 +137,4 @@ def test_a_second_signal_exits_at_once():
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert process.stdout.read().split("\n")[:2] == [STOPPING, "step 7"], "the line about the loss is printed before the exit"

@@ -1,4 +1,4 @@
-"""Log lines on stdout and in train.log, the live display, which is on a terminal only, and summary.json."""
+"""Log lines on stdout and in train.log, the live panel, which is on a terminal only, and summary.json."""
 
 import contextlib
 import json
@@ -21,13 +21,17 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import sys
 from linnaeus.reporting import ProgressDisplay, setup_logging
+from linnaeus.reporting.console import RESULT
 log = setup_logging(True, sys.argv[1])
 with ProgressDisplay(100, sys.argv[1]) as display:
     for step in range(1, 101):
-        display.update(step)
+        if display.due():
+            display.update(step, None, True)
         if step == 50:
             log.info("half way")
+    log.debug("in full")
     log.warning("careful")
+log.log(RESULT, "the result")
 print("rich" in sys.modules, file=sys.stderr)
 """
 
@@ -91,17 +95,28 @@ def run_display(style: str, terminal: bool) -> tuple[str, str]:
     return shown.decode(), errors
 
 
-@pytest.mark.parametrize("style", ["auto", "rich", "plain"])
-def test_a_pipe_gets_plain_lines_in_every_style(style: str) -> None:
+@pytest.mark.parametrize(
+    "style, lines",
+    [
+        ("auto", ["half way", "WARNING careful", "the result"]),
+        ("live", ["WARNING logger.console=live", "half way", "WARNING careful", "the result"]),
+        ("quiet", ["WARNING careful", "the result"]),
+        ("full", ["half way", "in full", "WARNING careful", "the result"]),
+    ],
+)
+def test_a_pipe_gets_plain_lines_in_every_style(style: str, lines: list[str]) -> None:
     out, errors = run_display(style, terminal=False)
-    assert [line[9:] for line in out.splitlines()] == ["half way", "WARNING careful"]
+    found = [re.sub(r"^\d\d:\d\d:\d\d |:.*", "", line) for line in out.splitlines()]
+    assert found == lines and "\x1b" not in out
     assert errors.strip() == "False", "rich was imported without need"
 
 
-def test_a_terminal_gets_a_bar_with_the_lines_above_except_with_plain() -> None:
+def test_a_terminal_gets_a_panel_with_the_lines_above_except_with_plain() -> None:
     out, errors = run_display("auto", terminal=True)
-    assert "\x1b[" in out and "training" in out and "100%" in out and "100/100" in out
+    assert "\x1b[" in out and "of 100" in out and "validation" in out and "in full" not in out
     assert re.search(r"\d\d:\d\d:\d\d half way", out) and errors.strip() == "True"
+    assert "?25l" not in out.rpartition("?25h")[2], "the cursor stays visible"
+    assert out.rstrip().endswith("the result")
     out, _ = run_display("plain", terminal=True)
     assert "\x1b[" not in out and "half way" in out
 

@@ -47,7 +47,7 @@ TEXTS = {
     "tasks": ["genus 1.5 x 0.75", "species 3.25 x 1.25"],
     "update": ["lr 3.00e-04", "grad norm 0.812"],
     "time": ["elapsed 1m01s", "ETA 7m32s (validation 12s)"],
-    "rates": ["25 steps/s", "40 ms/step", "800 samples/s", "819k tokens/s", "data wait 3%", "MFU 37.1%"],
+    "rates": ["25 steps/s", "40.0 ms/step", "800 samples/s", "819k tokens/s", "data wait 3%", "MFU 37.1%"],
     "memory": ["host 812 MiB", "device 2.0 GiB, peak 3.0 GiB of 139.0 GiB"],
     "samples": ["3,840 samples", "3,932,160 tokens", "batch 8 x 2 x 2 = 32"],
     "model": ["512,000 of 804,096 parameters active"],

@@ -4,6 +4,8 @@ predictions (paths, distances in the tree, calibration) per pass."""
 import math
 from collections.abc import Mapping, Sequence
 
+from linnaeus.reporting.formatting import fit, format_percent
+
 COLUMNS = {"top1": "top1", "macro": "macro_top1"}  # name among the ceilings -> metric
 LABELS = f"{'metadata':32s}{'rank':14s}"
 PLAIN_HEAD = [LABELS + f"{'top-1':>8s}{'macro':>8s}{'top-1, 95 %':>13s}"]
@@ -45,6 +47,24 @@ def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mappi
     if not final:
         return []
     return [*_rank_table(ranks, components, final, ceilings), "", *_pass_table(ranks, components, final)]
+
+
+def accuracy_headline(ranks: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
+    """Return the top-1 of the finest rank with its 95 % interval, its ceiling if known, and without metadata; then those of the others."""
+    prefix = "val_ema" if any(name.startswith("val_ema/") for name in final) else "val"
+    found = {rank: final[f"{prefix}/{rank}/top1"] for rank in reversed(ranks) if f"{prefix}/{rank}/top1" in final}
+    if not found:
+        return []
+    (finest, value), *others = found.items()
+    text = f"{finest} {format_percent(value)}"
+    low, high = (final.get(f"{prefix}/{finest}/top1_{end}", math.nan) for end in ("low", "high"))
+    if not math.isnan(low) and not math.isnan(high):
+        text += f" [{100 * low:.1f}, {100 * high:.1f}]"
+    if f"with_meta/{finest}/top1" in ceilings:
+        text += f" of {100 * ceilings[f'with_meta/{finest}/top1']:.1f} possible"
+    masked = final.get(f"{prefix}_mask_meta/{finest}/top1")
+    lines = [f"{text}; without metadata {100 * masked:.1f}" if masked is not None else text]
+    return lines + ([fit([f"{rank} {format_percent(top1)}" for rank, top1 in others], 79)] if others else [])
 
 
 def _rank_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:

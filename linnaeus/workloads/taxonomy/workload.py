@@ -20,7 +20,7 @@ from linnaeus.metrics.streaming import Metrics
 from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.resolved import RAMPS
 from linnaeus.workloads.base import Workload
-from linnaeus.workloads.taxonomy.accuracy_table import accuracy_table
+from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
 from linnaeus.workloads.taxonomy.components import column_slices, encode
 from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
@@ -152,6 +152,9 @@ class TaxonomyWorkload(Workload):
     def summary(self, final: Mapping[str, float]) -> list[str]:
         ceilings = {} if self.ceilings is None else self.ceilings(self.config.data)
         return accuracy_table(self.tasks, self.components, final, ceilings)
+
+    def headline(self, final: Mapping[str, float]) -> list[str]:
+        return accuracy_headline(self.tasks, final, {} if self.ceilings is None else self.ceilings(self.config.data))
 
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
         table = "\n".join(self.summary(final))

@@ -1,0 +1,64 @@
+"""The short form of a progress report, which fits 80 columns with a time stamp. train.log has the full one."""
+
+from collections.abc import Mapping, Sequence
+
+from linnaeus.reporting.formatting import (
+    INDENT,
+    fit,
+    format_duration,
+    format_loss,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_value,
+    pass_words,
+)
+from linnaeus.reporting.progress_report import ReportData, loss, memory, model, phase, progress, samples
+
+WIDTH = 70  # columns, without the time stamp
+
+
+def brief_report(report: ReportData, previous: ReportData | None) -> str:
+    """Return one line about the run, and a second one for what has changed since the `previous` report, if anything has."""
+    percent, step, _ = (part.text for part in progress(report))
+    left = f"  {format_duration(report.clocks['time/eta_seconds'])} left" if "time/eta_seconds" in report.clocks else ""
+    line = f"{percent}  {step}  " + fit(brief_numbers(report), WIDTH - len(percent + step + left) - 4) + left
+    known = set(_settings(previous)) if previous is not None else set()
+    changed = "  ".join(text for text in _settings(report) if text not in known)
+    return f"{line}\n{INDENT}{changed}" if changed else line
+
+
+def brief_validation(step: int, key: str, metrics: Mapping[str, float], tasks: Sequence[str]) -> str:
+    """Return one line about the result of a validation pass: its loss and the top-1 accuracies of the finest tasks that fit."""
+    found = {name.partition("/")[2]: value for name, value in metrics.items()}
+    texts = [f"loss {format_loss(found['loss'])}"] if "loss" in found else []
+    texts += [f"{task} {format_percent(found[f'{task}/top1'])}" for task in reversed(tasks) if f"{task}/top1" in found]
+    texts = texts or [f"{name} {format_value(value)}" for name, value in found.items()]
+    start = f"validation at step {step:,}" + (f", {pass_words(key)}" if "_" in key else "")
+    return f"{start}:  {fit(texts, max(WIDTH - len(start) - 3, len(texts[0]) if texts else 0))}"
+
+
+def brief_numbers(report: ReportData) -> list[str]:
+    """Return the numbers of a report that a person follows, the most important first."""
+    row, clocks = report.row, report.clocks
+    first, *smoothed = [part.text for part in loss(report)] or [""]
+    texts = [first] if first else []
+    if "recent/samples_per_second" in clocks:
+        texts.append(f"{format_rate(clocks['recent/samples_per_second'])} samples/s")
+    texts += smoothed
+    if "train/lr" in row:
+        texts.append(f"lr {row['train/lr']:.3g}")
+    if "train/grad_norm" in row:
+        texts.append(f"gradient {row['train/grad_norm']:.3g}")
+    if "recent/ms_per_step" in clocks:
+        texts.append(f"{format_seconds(clocks['recent/ms_per_step'] / 1000)}/step")
+    return texts + [part.text for part in memory(report)]
+
+
+def _settings(report: ReportData) -> list[str]:
+    """Return the texts that stay the same for many reports."""
+    skipped = report.row.get("train/skipped_updates")
+    texts = [f"{skipped:.0f} updates skipped as non-finite"] if skipped else []
+    texts += [part.text for part in phase(report) if part.name == "phase"]
+    texts += [part.text for part in samples(report) if part.name == "batch/global_batch_size"]
+    return texts + [part.text for part in model(report) if part.text]

@@ -1,0 +1,171 @@
+"""The progress of a run for a person: a live panel on a terminal, one line a report elsewhere.
+
+The panel is redrawn by the training process itself, at step ends and between batches of a validation pass, at most every `REDRAW` seconds.
+There is no thread. rich is imported when a panel is drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from linnaeus.reporting.brief_report import brief_report
+from linnaeus.reporting.console import CONSOLE_ONLY
+from linnaeus.reporting.formatting import format_duration, pass_words
+from linnaeus.reporting.progress_report import ReportData
+
+log = logging.getLogger("linnaeus")
+
+REDRAW = 0.25  # seconds between two redraws of the panel
+LONG_PASS = 60.0  # seconds between two lines about a validation pass without a panel
+
+
+@dataclass
+class View:
+    """The content of the panel of a run.
+
+    left: seconds until the end of the run, None before it can be estimated; `left_without_validation` if that excludes passes which have
+    not been timed. running: the validation pass that runs (words, batches done, batches, seconds left), None without one. report: the last
+    one. accuracy: the newest top-1 of each task, 0 to 1. notice: a line for the reader, such as a request to stop."""
+
+    total_steps: int
+    step: int = 0
+    left: float | None = None
+    left_without_validation: bool = False
+    running: tuple[str, int, int, float | None] | None = None
+    report: ReportData | None = None
+    accuracy: Mapping[str, float] = field(default_factory=dict)
+    notice: str = ""
+
+
+class ProgressDisplay:
+    """The progress of a run, with a live panel while the block of `with` runs if `style` is auto or live and stdout is a terminal.
+
+    `due` may be called at every step: it reads a clock, without a panel not even that."""
+
+    def __init__(self, total_steps: int, style: str = "auto", is_master: bool = True) -> None:
+        terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self.is_master = is_master
+        self.live = is_master and style in ("auto", "live") and terminal
+        if is_master and style == "live" and not terminal:
+            log.warning("logger.console=live: the output is not a terminal, so there is a line for each report instead")
+        self._live: Any = None
+        self._view = View(total_steps)
+        self._next_redraw = 0.0
+        self._report: ReportData | None = None
+
+    def __enter__(self) -> ProgressDisplay:
+        if not self.live:
+            return self
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=sys.stdout)
+        self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._renderable)
+        stdout, stderr = sys.stdout, sys.stderr
+        self._live.start()
+        console.show_cursor(True)  # a killed process could not show it again
+
+        def bypass() -> None:  # in a forked loader worker: another thread may have held the display's lock at the fork
+            sys.stdout, sys.stderr = stdout, stderr
+
+        os.register_at_fork(after_in_child=bypass)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            with contextlib.suppress(OSError):
+                self._live.stop()
+            self._live = None
+
+    # -- training --------------------------------------------------------------------------------------------------------
+
+    def due(self) -> bool:
+        """Return True if the panel is to be redrawn: call `update`."""
+        return self._live is not None and time.monotonic() >= self._next_redraw
+
+    def update(self, step: int, left: float | None, validation_included: bool) -> None:
+        """Show that `step` updates are done, and the seconds until the end of the run (None without an estimate)."""
+        self._view.step, self._view.left, self._view.left_without_validation = step, left, not validation_included
+        self._redraw()
+
+    def report(self, data: ReportData) -> None:
+        """Show a report: in the panel, or as a line and a second one for what has changed since the last report."""
+        previous, self._report = self._report, data
+        if not self.live:
+            log.info(brief_report(data, previous), extra=CONSOLE_ONLY)
+            return
+        self._view.report, self._view.step = data, data.step
+        if self.due():
+            self._redraw()
+
+    def accuracies(self, results: Mapping[str, float], tasks: tuple[str, ...]) -> None:
+        """Show the top-1 accuracies of `results` in the table of tasks. Results of passes with masked metadata are not shown."""
+        if self.live:
+            keys = {task: next((key for key in (f"val/{task}/top1", f"val_ema/{task}/top1") if key in results), None) for task in tasks}
+            self._view.accuracy = {**self._view.accuracy, **{task: results[key] for task, key in keys.items() if key is not None}}
+
+    # -- validation ------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def validation(self, step: int, key: str, total: int, left_after: float | None) -> Iterator[Callable[[int], None]]:
+        """Show a validation pass of `total` batches at `step` while the block runs. Yield a function to call with the number of batches
+        done.
+
+        left_after: seconds that the run takes after this pass, None if unknown."""
+        self._view.step = step
+        words, start = pass_words(key), time.monotonic()
+        next_line = start + LONG_PASS
+
+        def update(done: int) -> None:
+            nonlocal next_line
+            now = time.monotonic()
+            left = (now - start) * (total - done) / done if done else None
+            if self.due():
+                self._view.running = (words, done, total, left)
+                if left_after is not None and left is not None:
+                    self._view.left = left_after + left
+                self._redraw()
+            elif self._live is None and self.is_master and now >= next_line and left is not None:
+                next_line = now + LONG_PASS
+                log.info("%s: batch %d of %d, %s left", words, done, total, format_duration(left), extra=CONSOLE_ONLY)
+
+        update(0)
+        try:
+            yield update
+        finally:
+            self._view.running = None
+
+    # -- notices ---------------------------------------------------------------------------------------------------------
+
+    def notice(self, text: str) -> None:
+        """Show a line at once, on rank 0. Safe in a signal handler: the text is written to the terminal without the locks of rich and
+        logging. It replaces the last row of a panel, so that the next redraw finds the cursor where it was."""
+        if not self.is_master:
+            return
+        self._view.notice = text
+        columns = shutil.get_terminal_size().columns
+        line = f"\r\x1b[2K{text[: columns - 1]}" if self._live is not None else f"{text}\n"
+        with contextlib.suppress(OSError):
+            os.write(1 if self._live is not None else 2, line.encode())
+
+    # -- drawing ---------------------------------------------------------------------------------------------------------
+
+    def _renderable(self) -> Any:
+        from linnaeus.reporting.panel import render
+
+        return render(self._view, self._live.console.width) if self._live is not None else ""
+
+    def _redraw(self) -> None:
+        self._next_redraw = time.monotonic() + REDRAW
+        try:
+            self._live.refresh()
+        except OSError:  # the terminal is gone
+            self._live = None

@@ -1,0 +1,42 @@
+"""The last lines of a run on the console: the result, its cost, where everything is, and what can be done next. They fit 80 columns."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from linnaeus.reporting.formatting import fit, format_duration, format_loss, format_memory, format_rate, pass_words
+
+WIDTH, NAME = 79, 8  # columns of a line, and of the name of a file or command
+
+
+def describe_end(
+    headline: Sequence[str],
+    final: Mapping[str, float],
+    timings: Mapping[str, float],
+    files: Mapping[str, Path],
+    commands: Sequence[str],
+    updates: int,
+) -> list[str]:
+    """Return the lines.
+
+    headline: the result in words of the workload; without it the losses in `final`. timings: `time/...` and `memory/...` of the run.
+    files: name -> path, one line each. commands: what to type next. updates: number of updates of the whole run."""
+    results = list(headline) or _losses(final)
+    named = [(name, str(path)) for name, path in files.items()] + [("next", command) for command in commands]
+    return [*results, _cost(timings, updates), *(f"{name:<{NAME}}{text}" for name, text in named)]
+
+
+def _losses(final: Mapping[str, float]) -> list[str]:
+    losses = {name.partition("/")[0]: value for name, value in final.items() if name.count("/") == 1 and name.endswith("/loss")}
+    texts = [f"{'validation' if '_' not in key else pass_words(key)}: loss {format_loss(value)}" for key, value in losses.items()]
+    return [fit(texts, WIDTH)] if texts else []
+
+
+def _cost(timings: Mapping[str, float], updates: int) -> str:
+    """Return the number of updates, the time they took, the speed and the memory in one line."""
+    parts = {"validation": timings.get("time/validation_seconds", 0.0), "saving": timings.get("time/saving_seconds", 0.0)}
+    included = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in parts.items() if seconds >= 0.5)
+    texts = [f"{updates:,} updates in {format_duration(timings['time/wall_seconds'])}" + f" ({included})" * bool(included)]
+    texts.append(f"{format_rate(timings['time/samples_per_second'])} samples/s")
+    memory = {"GPU": timings.get("memory/device_MiB"), "memory": timings.get("memory/host_MiB")}
+    texts += [f"{name} {format_memory(value)}" for name, value in memory.items() if value is not None]
+    return fit(texts, WIDTH)

@@ -1,0 +1,106 @@
+"""The panel of a run on a terminal: at most ten rows, fitted to the width.
+
+Bars for the run, the validation pass that runs, and the supply of data; the last report; a table of the tasks. Only the named colours of
+the terminal are used, so it can be read on light and dark backgrounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from linnaeus.reporting.brief_report import brief_numbers
+from linnaeus.reporting.formatting import fit, format_duration, format_loss, format_percent
+from linnaeus.reporting.progress_report import ReportData
+
+if TYPE_CHECKING:
+    from linnaeus.reporting.display import View
+
+NAME, NUMBER, GAP = 11, 10, 2  # columns of the names of rows, of a number in the table of tasks, and between two columns
+
+
+def render(view: View, width: int) -> Group:
+    """Return the panel for a terminal of `width` columns."""
+    rows: list[Table | Text] = [_bars(view, width)]
+    if view.report is not None:
+        rows.append(Text(" " * (NAME + GAP) + fit(brief_numbers(view.report), width - NAME - GAP), no_wrap=True, overflow="ellipsis"))
+        rows += _tasks(view.report, view.accuracy, width)
+    if view.notice:
+        rows.append(Text(view.notice, style="bold", no_wrap=True, overflow="ellipsis"))
+    return Group(*rows)
+
+
+# -- bars ----------------------------------------------------------------------------------------------------------------------
+
+
+def _bars(view: View, width: int) -> Table:
+    """Return the rows of bars: name, bar, percentage, text."""
+    grid = Table.grid(padding=(0, GAP, 0, 0), expand=True)
+    grid.add_column(width=NAME, no_wrap=True)
+    grid.add_column(ratio=1)
+    grid.add_column(width=5, justify="right", no_wrap=True)
+    grid.add_column(width=min(46, width // 2), no_wrap=True, overflow="ellipsis")
+    grid.add_row("run", *_bar(view.step / view.total_steps), Text(f"{_step(view)}{time_left(view)}", style="bold"))
+    if view.running is not None:
+        name, done, total, left = view.running
+        text = f"{name}, {format_duration(left)} left" if left is not None else name
+        grid.add_row("validation", *_bar(done / max(total, 1)), text)
+    else:
+        grid.add_row(Text("validation", style="dim"), "", "", Text(_last_validation(view), style="dim"))
+    waiting = view.report.clocks.get("recent/waiting_for_data") if view.report is not None else None
+    if waiting is not None:
+        grid.add_row("data ready", *_bar(1 - waiting), f"training waits {format_percent(waiting, 0)} of the time")
+    return grid
+
+
+def _bar(share: float) -> tuple[ProgressBar, str]:
+    return ProgressBar(total=1.0, completed=share, complete_style="green", finished_style="green"), f"{int(100 * share)} %"
+
+
+def _step(view: View) -> str:
+    return f"{view.step:,} of {view.total_steps:,}"
+
+
+def time_left(view: View) -> str:
+    """Return `, 3m05s left`, the only remaining time that is shown of a run."""
+    if view.left is None:
+        return ""
+    return f", {format_duration(max(0.0, view.left))}{' + validation' * view.left_without_validation} left"
+
+
+def _last_validation(view: View) -> str:
+    report = view.report
+    if report is None or not report.validation:
+        return "none yet"
+    name, value = next(iter(report.validation.items()))
+    return f"step {report.validated:,}: {name.rpartition('/')[2]} {format_loss(value)}"
+
+
+# -- the table of tasks --------------------------------------------------------------------------------------------------------
+
+
+def _tasks(report: ReportData, accuracy: Mapping[str, float], width: int) -> list[Text]:
+    """Return a head and the rows loss, top-1 and weight, a column for each task that fits, the finest first."""
+    names = list(reversed(report.tasks))[: max(1, (width - NAME) // (NUMBER + GAP))]
+    rows = {
+        "loss": [_number(report.row, f"train/{name}/loss", format_loss) for name in names],
+        "top-1": [_number(accuracy, name, format_percent) for name in names],
+        "weight": [_number(report.row, f"train/{name}/weight", "{:.3g}".format) for name in names] if len(report.tasks) > 1 else [],
+    }
+    shown = {title: cells for title, cells in rows.items() if any(cells)}
+    left_out = len(report.tasks) - len(names)
+    head = _row("task", names) + (f"  +{left_out}" if left_out else "")
+    return [Text(head, style="bold", no_wrap=True)] + [Text(_row(title, cells), no_wrap=True) for title, cells in shown.items()]
+
+
+def _number(values: Mapping[str, float], name: str, form: Callable[[float], str]) -> str:
+    return form(values[name]) if name in values else ""
+
+
+def _row(title: str, cells: Sequence[str]) -> str:
+    return f"{title:<{NAME}}" + "".join(" " * GAP + f"{cell[:NUMBER]:>{NUMBER}}" for cell in cells)

@@ -1,0 +1,117 @@
+"""The panel of a run on a terminal, the short report elsewhere, and the last lines of a run."""
+
+import dataclasses
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from linnaeus.reporting.brief_report import brief_report, brief_validation
+from linnaeus.reporting.display import ProgressDisplay, View
+from linnaeus.reporting.ending import describe_end
+from linnaeus.reporting.formatting import format_seconds, pass_words
+from linnaeus.reporting.panel import render
+from linnaeus.reporting.progress_report import ReportData
+
+TASKS = ("order", "family", "genus", "species")
+ROW = {f"train/{task}/{name}": value for task in TASKS for name, value in (("loss", 2.5), ("weight", 0.25))}
+ROW |= {"train/loss": 2.5, "train/smoothed_loss": 2.75, "train/lr": 0.0005, "train/grad_norm": 1.5}
+CLOCKS = {"recent/samples_per_second": 640.0, "recent/ms_per_step": 1380.0, "recent/waiting_for_data": 0.25, "time/eta_seconds": 185.0}
+REPORT = ReportData(110, 400, 40, TASKS, ROW, 3520, None, (32, 1, 1), 503_492, 503_492, 100, {"val/loss": 2.4}, {"phase": "late"}, CLOCKS)
+
+
+def panel(width: int, view: View) -> list[str]:
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115 (closed with the process)
+    console.print(render(view, width))
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize("tasks", [("tokens",), TASKS, tuple(f"task{i}" for i in range(40))])
+def test_the_panel_has_at_most_ten_rows_of_the_given_width(width: int, tasks: tuple[str, ...]) -> None:
+    row = {"train/loss": 2.0} | {f"train/{task}/{name}": 1.0 for task in tasks for name in ("loss", "weight")}
+    report = dataclasses.replace(REPORT, tasks=tasks, row=row)
+    running = ("without spatial and temporal, averaged weights", 12, 40, 12.0)
+    view = View(400, 110, 185.0, True, running, report, dict.fromkeys(tasks, 0.5), "stopping after this update and saving")
+    lines = panel(width, view)
+    assert len(lines) <= 10 and all(len(line) <= width for line in lines)
+
+
+def test_the_panel_shows_one_remaining_time_of_the_run_and_one_of_the_pass() -> None:
+    lines = panel(80, View(400, 110, 185.0, False, ("without metadata", 12, 40, 12.0), REPORT, {"species": 0.885}))
+    assert "27 %" in lines[0] and "110 of 400, 3m05s left" in lines[0]
+    assert "30 %" in lines[1] and "without metadata, 12s left" in lines[1]
+    assert "75 %" in lines[2] and "training waits 25 % of the time" in lines[2]
+    assert "loss 2.5000  640 samples/s" in lines[3]
+    assert lines[4].split() == ["task", "species", "genus", "family", "order"]
+    assert [line.split()[:2] for line in lines[5:]] == [["loss", "2.5000"], ["top-1", "88.5"], ["weight", "0.25"]]
+    assert sum("left" in line for line in lines) == 2
+
+
+def test_a_short_report_is_one_line_and_a_second_one_for_what_changed() -> None:
+    first = brief_report(REPORT, None).splitlines()
+    assert first == [
+        " 27.5%  step 110/400  loss 2.5000  640 samples/s  3m05s left",
+        "        phase late  batch 32 x 1 x 1 = 32  503,492 parameters",
+    ]
+    assert brief_report(REPORT, REPORT).splitlines() == first[:1]
+    skipped = dataclasses.replace(REPORT, row=ROW | {"train/skipped_updates": 2.0})
+    assert brief_report(skipped, REPORT).splitlines()[1:] == ["        2 updates skipped as non-finite"]
+    large = dataclasses.replace(REPORT, step=1_100_000, total_steps=4_000_000)
+    assert all(len(line) <= 70 for line in (*first, *brief_report(large, REPORT).splitlines()))
+
+
+def test_a_validation_is_one_line_in_words() -> None:
+    results = {"val_mask_meta/loss": 2.6, "val_mask_meta/species/top1": 0.131, "val_mask_meta/genus/top1": 0.22}
+    text = brief_validation(40, "val_mask_meta", results, ("genus", "species"))
+    assert text == "validation at step 40, without metadata:  loss 2.6000  species 13.1 %"
+    assert brief_validation(1, "val", {"val/mae": 0.25}, ("x",)) == "validation at step 1:  mae 0.25"
+    words = {key: pass_words(key) for key in ("val", "val_ema", "val_mask_SPATIAL_TEMPORAL", "val_ema_mask_meta")}
+    assert list(words.values()) == [
+        "all metadata",
+        "all metadata, averaged weights",
+        "without spatial and temporal",
+        "without metadata, averaged weights",
+    ]
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(1.38, "1.38 s"), (0.0402, "40.2 ms"), (0.9999, "1.00 s"), (123.4, "123 s"), (3.12e-4, "312 us")]
+)
+def test_short_times_have_three_digits_and_a_fitting_unit(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_a_long_pass_without_a_panel_is_logged_with_its_time_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("linnaeus.reporting.display.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(logging.getLogger("linnaeus"), "propagate", True)
+    with caplog.at_level(logging.INFO), ProgressDisplay(10).validation(7, "val_mask_meta", 40, None) as show:
+        for done in range(40):
+            show(done)
+            now[0] += 5
+    assert [record.getMessage() for record in caplog.records] == [
+        "without metadata: batch 12 of 40, 2m20s left",
+        "without metadata: batch 24 of 40, 1m20s left",
+        "without metadata: batch 36 of 40, 20s left",
+    ]
+
+
+def test_the_last_lines_begin_with_the_result_and_fit_80_columns() -> None:
+    timings = {"time/wall_seconds": 200.0, "time/validation_seconds": 72.0, "time/saving_seconds": 4.0, "time/samples_per_second": 640.0}
+    timings |= {"memory/host_MiB": 886.0, "memory/device_MiB": 20_000.0}
+    files = {"report": Path("outputs/biota/a/report.html")}
+    lines = describe_end(["species 88.5 % [87.0, 90.0] of 97.7 possible"], {}, timings, files, ["linnaeus generate a"], 2000)
+    assert lines == [
+        "species 88.5 % [87.0, 90.0] of 97.7 possible",
+        "2,000 updates in 3m20s (validation 1m12s, saving 4s)  640 samples/s",
+        "report  outputs/biota/a/report.html",
+        "next    linnaeus generate a",
+    ]
+    other = describe_end([], {"val/loss": 1.25, "val_mask_meta/loss": 1.5, "val/x/loss": 9.0}, timings, {}, [], 1)
+    assert other[0] == "validation: loss 1.2500  without metadata: loss 1.5000"
+    assert all(len(line) <= 79 for line in lines + other)

@@ -1,4 +1,7 @@
-"""Decode the bytes of an image file of any kind to RGB pixels.
+"""Decode the bytes of an image file to RGB pixels.
+
+The content of a file decides on its format, not its name. Only `FORMATS` are decoded: Pillow opens others with programs of their own
+(PostScript with Ghostscript) or with decoders that are rarely checked. Of an animation, the first picture is decoded.
 
 The result is upright, with transparency on white and 16-bit values scaled to 8 bits. Its short side is at most `short_side`; a much
 larger JPEG is decoded at a half, a quarter or an eighth of its size (a quarter of the time or less). Colour profiles are not applied.
@@ -17,18 +20,16 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from linnaeus.errors import one_line
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, check_container, check_last_block
 
 if TYPE_CHECKING:
     from PIL.Image import Image, Transpose
 
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _ORIENTATION = 0x0112  # EXIF tag
 _DEPTHS = (8, 10, 12, 14, 16)  # bits per value that cameras and scanners store in 16 bits
 _DECODER_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError)
 _DECODER_ERRORS += (AttributeError, RuntimeError, struct.error, zlib.error)
-
-
-class NotAnImage(Exception):
-    """The bytes cannot be decoded. The text is the reason."""
 
 
 def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:
@@ -39,10 +40,12 @@ def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:
 
     with _decoding_errors():
         image = _open(data, max_pixels)
-        rotation = _upright_rotation(image)
+        check_container(image, data)
         size = limited_size(*image.size, short_side)
+        _load(image, short_side)
         if image.format in ("JPEG", "MPO"):
-            image.draft(None, (short_side, short_side))
+            check_last_block(image, data, lambda padded: _load(_open(padded, max_pixels), short_side))
+        rotation = _upright_rotation(image)
         rgb = _to_rgb(image)
         if rgb.size != size:
             rgb = rgb.resize(size, Resampling.BILINEAR, reducing_gap=2.0)
@@ -69,6 +72,16 @@ def limited_size(width: int, height: int, short_side: int) -> tuple[int, int]:
     return tuple(max(1, round(side * short_side / short)) for side in (width, height))  # type: ignore[return-value]
 
 
+def _load(image: Image, short_side: int) -> Image:
+    """Decode the pixels of an opened image, and return it. A JPEG is decoded at a fraction whose short side is at least `short_side`.
+
+    EXIF must be read later: an error in the pixels must not count as damaged EXIF, and Pillow turns a TIFF itself when it loads it."""
+    if image.format in ("JPEG", "MPO"):
+        image.draft(None, (short_side, short_side))
+    image.load()
+    return image
+
+
 @contextmanager
 def _decoding_errors() -> Iterator[None]:
     """Raise NotAnImage in place of the errors that Pillow's decoders raise on damaged bytes.
@@ -78,7 +91,7 @@ def _decoding_errors() -> Iterator[None]:
         yield
     except _DECODER_ERRORS as error:
         unknown = type(error).__name__ == "UnidentifiedImageError"
-        raise NotAnImage("not an image that Pillow reads" if unknown else one_line(error)) from error
+        raise NotAnImage(f"not an image of a format that is read ({', '.join(FORMATS)})" if unknown else one_line(error)) from error
 
 
 def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
@@ -88,7 +101,7 @@ def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
     Image.MAX_IMAGE_PIXELS = None  # replaced by the configured limit below
     if not data:
         raise NotAnImage("empty file")
-    image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data)
+    image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=FORMATS)
     width, height = image.size
     if width * height > max_pixels:
         raise NotAnImage(f"{width} x {height} pixels, more than data.max_image_pixels={max_pixels}")

@@ -22,13 +22,15 @@ from linnaeus.workloads.taxonomy.manifest.table import Column, strings
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 
 THREADS = 16  # stat waits for the network on shared file systems; on a local disk threads make no difference
+LARGEST_FILE = 256 << 20  # bytes; a larger file is not read, and counts as damaged
 LONGEST_PATH = 4096  # bytes; Linux opens no longer path
-NO_PATH, MISSING, NOT_A_FILE, NOT_ALLOWED, EMPTY = -1, -2, -3, -4, 0
+NO_PATH, MISSING, NOT_A_FILE, NOT_ALLOWED, TOO_LARGE, EMPTY = -1, -2, -3, -4, -5, 0
 REASONS = {
     NO_PATH: "no image path",
     MISSING: "image file missing",
     NOT_A_FILE: "image path is not a file",
     NOT_ALLOWED: "no permission to access the image file",
+    TOO_LARGE: f"image file larger than {LARGEST_FILE >> 20} MiB",
     EMPTY: "image file empty",
 }
 _FINAL = dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), MISSING)  # other errors may be temporary
@@ -79,7 +81,23 @@ def _size(path: str) -> int:
         if error.errno not in _FINAL:
             raise
         return _FINAL[error.errno]
-    return info.st_size if stat.S_ISREG(info.st_mode) else NOT_A_FILE
+    if not stat.S_ISREG(info.st_mode):
+        return NOT_A_FILE
+    return info.st_size if info.st_size <= LARGEST_FILE else TOO_LARGE
+
+
+def read_file(path: str) -> bytes:
+    """Return the bytes of a file. Raise `NotAnImage` if it is larger than `LARGEST_FILE`, and `OSError` after three failed attempts."""
+
+    def read() -> bytes:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return file.read() if size <= LARGEST_FILE else file.read(LARGEST_FILE + 1)
+
+    data = retry(read)
+    if len(data) > LARGEST_FILE:
+        raise NotAnImage(REASONS[TOO_LARGE])
+    return data
 
 
 class ManifestImages:
@@ -104,7 +122,7 @@ class ManifestImages:
         image = self.cache.get(sample) if self.cache is not None else None
         if image is None:
             try:
-                image = decode(retry(Path(self.path(sample)).read_bytes), self.short_side, self.max_pixels)
+                image = decode(read_file(self.path(sample)), self.short_side, self.max_pixels)
             except NotAnImage as error:
                 raise UndecodableImage(sample, str(error)) from error
             if self.cache is not None:

@@ -9,6 +9,8 @@ import torch
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import Quarantine, build_source
 
+REASON = "not an image of a format that is read (JPEG, PNG, WEBP, GIF, BMP, TIFF)"
+
 
 @pytest.fixture
 def source(write_manifest, manifest_config):
@@ -22,11 +24,9 @@ def test_bad_samples_are_written_once_with_name_and_reason(source, tmp_path):
     quarantine = Quarantine(tmp_path, source, 0.2)
     assert quarantine.report(np.array([-1, -1])) == [] and not quarantine.path.exists()
     messages = quarantine.report(torch.tensor([-1, 4]))
-    assert messages == ["quarantined 4.png: not an image that Pillow reads"]
+    assert messages == [f"quarantined 4.png: {REASON}"]
     assert quarantine.report(np.array([4, 4])) == [] and quarantine.samples == [4]
-    assert [json.loads(line) for line in quarantine.path.read_text().splitlines()] == [
-        {"id": "4.png", "reason": "not an image that Pillow reads"}
-    ]
+    assert [json.loads(line) for line in quarantine.path.read_text().splitlines()] == [{"id": "4.png", "reason": REASON}]
 
 
 def test_the_file_is_read_after_a_restart_even_with_an_incomplete_line(source, tmp_path):

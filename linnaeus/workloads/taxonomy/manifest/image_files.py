@@ -33,8 +33,8 @@ REASONS = {
     TOO_LARGE: f"image file larger than {LARGEST_FILE >> 20} MiB",
     EMPTY: "image file empty",
 }
-_FINAL = dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), MISSING)  # other errors may be temporary
-_FINAL |= dict.fromkeys((errno.EACCES, errno.EPERM), NOT_ALLOWED)
+FINAL_ERRORS = dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), MISSING)  # other errors may be temporary
+FINAL_ERRORS |= dict.fromkeys((errno.EACCES, errno.EPERM), NOT_ALLOWED)
 
 RETRY_DELAYS = (0.1, 0.5)  # seconds before the second and the third attempt
 CACHE_LIMIT = 512 << 20  # bytes of decoded photographs in memory; above it every read decodes again, with the same pixels
@@ -76,25 +76,25 @@ def _size(path: str) -> int:
     if not path:
         return NO_PATH
     try:
-        info = retry(lambda: os.stat(path), final=_FINAL)
+        info = retry(lambda: os.stat(path), final=FINAL_ERRORS)
     except OSError as error:
-        if error.errno not in _FINAL:
+        if error.errno not in FINAL_ERRORS:
             raise
-        return _FINAL[error.errno]
+        return FINAL_ERRORS[error.errno]
     if not stat.S_ISREG(info.st_mode):
         return NOT_A_FILE
     return info.st_size if info.st_size <= LARGEST_FILE else TOO_LARGE
 
 
-def read_file(path: str) -> bytes:
-    """Return the bytes of a file. Raise `NotAnImage` if it is larger than `LARGEST_FILE`, and `OSError` after three failed attempts."""
+def read_file(path: str, final: Collection[int] = ()) -> bytes:
+    """Return the bytes of a file. Raise `NotAnImage` if it is larger than `LARGEST_FILE`, and `OSError` as `retry` does."""
 
     def read() -> bytes:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             return file.read() if size <= LARGEST_FILE else file.read(LARGEST_FILE + 1)
 
-    data = retry(read)
+    data = retry(read, final)
     if len(data) > LARGEST_FILE:
         raise NotAnImage(REASONS[TOO_LARGE])
     return data

@@ -16,6 +16,7 @@ from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
+from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, ManifestImages, file_sizes
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
@@ -98,7 +99,9 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: C
     notes.append(f"{int((split == TRAIN).sum())} training and {int((split == VALIDATION).sum())} validation rows")
     if not (split == VALIDATION).any():
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
-    arrays = [sizes, labels, split, *vars(metadata).values()]
+    hashes = content_hashes(root, paths, sizes)
+    notes += content_notes(paths, hashes, split)
+    arrays = [sizes, hashes, labels, split, *vars(metadata).values()]
     return Source(
         tree=tree,
         ids=paths,
@@ -262,7 +265,9 @@ def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None
 
 
 def _fingerprint(tree: TaxonomyTree, paths: np.ndarray, arrays: Iterable[np.ndarray]) -> str:
-    """Return a hash of what determines a batch: 32 hex digits. Photographs enter by path and size; the location of the folder does not."""
+    """Return a hash of what determines a batch: 32 hex digits.
+
+    Photographs enter by path, size and `content_hashes`; the location of the folder does not enter."""
     digest = hashlib.sha256(tree.fingerprint().encode())
     digest.update(to_utf8("\0".join(paths.tolist())))
     for array in arrays:

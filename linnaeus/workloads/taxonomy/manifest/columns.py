@@ -125,7 +125,7 @@ def _notes(config: ManifestConfig, ranks: dict[str, str], unused: Sequence[str],
     used = [column if column == role else f"{column} as {role}" for role, column in named.items()]
     why = {column: f" ({component} is not in data.components)" for column, component in unread.items()}
     notes = [f"columns used: {list_some(used, 40)}"]
-    notes += [f"columns not used: {list_some([name + why.get(name, '') for name in unused], 20)}"] if unused else []
+    notes += [f"columns not used: {list_some([name + why.get(name, '') for name in unused], 200)}"] if unused else []
     if config.split_column is None:
         split_like = [name for name in unused if plain_name(name) in SPLIT_NAMES]
         notes += [f"{quoted(name)} may be a split, and is not used; data.split_column={name} uses it" for name in split_like]

@@ -44,6 +44,8 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
         declared = elevation == config.elevation_missing
         tally.add(f"elevation of {config.elevation_missing:g}, set to missing", declared)
         elevation[declared] = np.nan
+    else:
+        tally.add("elevation of exactly 0, kept (data.elevation_missing=0 sets it to missing)", elevation == 0)
     impossible = (elevation < LOWEST) | (elevation > HIGHEST)
     cells.refuse(elevation, "elevation", impossible, "impossible elevation")
     place = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty, "elevation": elevation}

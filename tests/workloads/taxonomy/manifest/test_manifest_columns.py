@@ -1,9 +1,11 @@
 """Columns are recognised by their names, each use is printed, and a column that cannot be read is an error with the way to read it."""
 
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
@@ -11,6 +13,7 @@ from linnaeus.workloads.taxonomy.manifest import build_source
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
+OAKS = Path(__file__).resolve().parents[5] / "shared/data/tables/quercus_dwca/occurrence.txt"
 ALL = ["SPATIAL", "TEMPORAL", "ELEVATION"]
 QUANTITIES = ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
 PLAIN = ("latitude", "longitude", "uncertainty", "date", "time", "elevation")
@@ -30,7 +33,7 @@ def rows(count=40, **extra):
     return [{"path": f"{i}.png", "genus": f"G{i % 2}", "species": f"S{i % 4}"} | extra for i in range(count)]
 
 
-def lines(source, text):
+def lines_of(source, text):
     return [note for note in source.notes if text in note]
 
 
@@ -47,9 +50,9 @@ def test_metadata_are_recognised_by_name_and_printed(build_rows, names):
     source = build_rows(rows(**dict(zip(names, CELLS, strict=True))), components=ALL)
     values = [getattr(source.metadata, name)[7] for name in QUANTITIES]
     np.testing.assert_allclose(values, [43.5, 4.25, 30, 182 / 365, 12.5, 400], rtol=1e-6)
-    printed = lines(source, "columns used:")[0]
-    assert all(name in printed for name in names) and not lines(source, "columns not used")
-    assert lines(source, "ranks to predict: genus (2), species (4)")
+    printed = lines_of(source, "columns used:")[0]
+    assert all(name in printed for name in names) and not lines_of(source, "columns not used")
+    assert lines_of(source, "ranks to predict: genus (2), species (4)")
 
 
 def test_a_recognised_column_can_be_another_or_none(build_rows):
@@ -57,14 +60,31 @@ def test_a_recognised_column_can_be_another_or_none(build_rows):
     keys = {"components": ALL, "date_column": "other", "latitude_column": None, "elevation_column": None}
     source = build_rows(table, **keys)
     assert np.isnan(source.metadata.longitude).all() and np.isnan(source.metadata.elevation).all() and not source.metadata.day.any()
-    assert lines(source, "columns used: path as image, genus, species, other as date")
-    assert lines(source, "columns not used: latitude, longitude, date, elevation")
+    assert lines_of(source, "columns used: path as image, genus, species, other as date")
+    assert lines_of(source, "columns not used: latitude, longitude, date, elevation")
 
 
 def test_a_latitude_alone_and_columns_of_components_that_are_not_read_are_not_used(build_rows):
     source = build_rows(rows(lat="1", elevation="high", note="x"), components=["SPATIAL"])
     assert np.isnan(source.metadata.latitude).all()
-    assert lines(source, "columns not used: lat, elevation (ELEVATION is not in data.components), note")
+    assert lines_of(source, "columns not used: lat, elevation (ELEVATION is not in data.components), note")
+
+
+@pytest.mark.skipif(not OAKS.exists(), reason=f"needs the real data in {OAKS}")
+def test_a_darwin_core_archive(tmp_path, manifest_config):
+    """555 rows; 458 have coordinates, and 376 an elevation of 0, which means that it is missing."""
+    header, *specimens = OAKS.read_text(encoding="utf-8").splitlines()
+    lines = ["path\t" + header, *(f"{i}.png\t{row}" for i, row in enumerate(specimens))]
+    (tmp_path / "oaks.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for i in range(len(specimens)):
+        Image.new("RGB", (2, 2)).save(tmp_path / f"{i}.png")
+    keys = {"components": ALL, "rank_columns": {"species": "specificEpithet"}}
+    source = build_source(manifest_config(tmp_path / "oaks.tsv", **keys))
+    assert np.isfinite(source.metadata.latitude).sum() == 458 and np.isfinite(source.metadata.day).sum() > 200
+    assert lines_of(source, "elevation of exactly 0, kept (data.elevation_missing=0 sets it to missing): 376 of 555 rows")
+    printed = lines_of(source, "columns used:")[0]
+    assert all(name in printed for name in ("decimalLatitude as latitude", "eventDate as date", "minimumElevationInMeters as elevation"))
+    assert lines_of(source, "'occurrenceID' may be a group") and "scientificName" in lines_of(source, "columns not used:")[0]
 
 
 def test_our_own_export_is_read_whole(tmp_path, manifest_config):
@@ -104,10 +124,10 @@ def test_dates_and_times_in_a_given_format(build_rows):
     table[3] |= {"date": "2021-04-27"}
     source = build_rows(table, components=ALL, date_format="%d/%m/%Y %H:%M")
     assert source.metadata.day[0] == pytest.approx(116 / 365) and np.isnan(source.metadata.day[3])
-    assert lines(source, "date: not in the format '%d/%m/%Y %H:%M', set to missing: 1 of 40 rows, first 3.png")
-    assert lines(source, "time of day in 'date' is not read (data.time_column=date reads it): 39 of 40")
+    assert lines_of(source, "date: not in the format '%d/%m/%Y %H:%M', set to missing: 1 of 40 rows, first 3.png")
+    assert lines_of(source, "time of day in 'date' is not read (data.time_column=date reads it): 39 of 40")
     timed = build_rows(table, components=ALL, date_format="%d/%m/%Y %H:%M", time_column="date")
-    assert timed.metadata.hour[0] == 16.5 and not lines(timed, "is not read")
+    assert timed.metadata.hour[0] == 16.5 and not lines_of(timed, "is not read")
     for wrong in ("%m/%Y", "day", "%d/%d/%Y", "%Q", "%"):
         assert "is not a strptime format" in refusal(build_rows, table, components=ALL, date_format=wrong)
     assert "data.date_format has no effect" in refusal(build_rows, rows(), date_format="%d/%m/%Y")
@@ -118,27 +138,27 @@ def test_a_column_split_is_used_and_its_test_rows_are_not(build_rows):
     source = build_rows(table)
     assert source.ids[source.split == VALIDATION].tolist() == [f"{i}.png" for i in range(40) if i // 2 % 4 == 1]
     assert source.excluded == {"called test in 'Split', neither trained on nor validated on": 10}
-    assert lines(source, "10 rows left out: called test in 'Split', neither trained on nor validated on")
+    assert lines_of(source, "10 rows left out: called test in 'Split', neither trained on nor validated on")
     without = build_rows([row for row in table if row["Split"] != "val"], validation_fraction=0.4)
     used = {int(name.removesuffix(".png")) // 2 % 4 for name in without.ids}
-    assert used == {2, 3} and (without.split == VALIDATION).any() and lines(without, "does not contain validation rows; data.validation_f")
+    assert used == {2, 3} and (without.split == VALIDATION).any() and lines_of(without, "does not contain validation rows; data")
     table[0] |= {"Split": "maybe"}
     assert "'Split' contains 'maybe'; every row must have train, val or test; or set data.split_col" in refusal(build_rows, table)
-    assert lines(build_rows(table, split_column=None), "columns not used: Split")
+    assert lines_of(build_rows(table, split_column=None), "columns not used: Split")
 
 
 def test_a_column_that_looks_like_a_group_or_a_split_is_named(build_rows):
     table = [row | {"observationID": f"o{i // 8}", "fold": "1"} for i, row in enumerate(rows())]
     source = build_rows(table)
-    assert lines(source, "'observationID' may be a group, and is not used: 4 of its 5 values are in training and in validation")
-    assert lines(source, "data.group_column=observationID keeps each on one side")
-    assert lines(source, "'fold' may be a split, and is not used; data.split_column=fold uses it")
-    assert not lines(build_rows(table, group_column="observationID"), "may be a group")
+    assert lines_of(source, "'observationID' may be a group, and is not used: 4 of its 5 values are in training and in validation")
+    assert lines_of(source, "data.group_column=observationID keeps each on one side")
+    assert lines_of(source, "'fold' may be a split, and is not used; data.split_column=fold uses it")
+    assert not lines_of(build_rows(table, group_column="observationID"), "may be a group")
 
 
 @pytest.mark.parametrize("name", ["observation_id", "occurrenceID", "individual", "eventID", "event", "group", "Recorded by", "site"])
 def test_names_of_groups(build_rows, name):
-    assert lines(build_rows(rows(**{name: "a"})), f"{name!r} may be a group")
+    assert lines_of(build_rows(rows(**{name: "a"})), f"{name!r} may be a group")
 
 
 def test_ranks_must_be_coarse_to_fine(build_rows):
@@ -159,7 +179,7 @@ def test_paths_that_lead_out_of_the_folder_are_named(build_rows, tmp_path):
     table[1] |= {"path": "../1.png"}
     table[2] |= {"path": "in/../2.png"}
     source = build_rows(table, max_bad_fraction=0.9)
-    assert len(lines(source, "2 image paths lead out of the folder")) == 1 and lines(source, "such as '../1.png'")
+    assert len(lines_of(source, "2 image paths lead out of the folder")) == 1 and lines_of(source, "such as '../1.png'")
 
 
 def test_a_long_cell_takes_its_own_length_once(write_manifest, manifest_config):

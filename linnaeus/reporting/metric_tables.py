@@ -1,15 +1,32 @@
 """The final metrics as HTML tables: a row per task, a column per validation pass, with the differences to the normal pass.
 
-Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; the tables use nothing else of the workload.
+Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; the tables use nothing else of the workload. A difference is coloured only
+if it is larger than the uncertainty of both values, from `<key>_low` and `<key>_high`.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 _SHARES = re.compile(r"(.*top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*|many|medium|few|ece)(_low|_high)?")
-_LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|severity|hd\d+|ece|aurc|perplexity|bits).*")
+_LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|hd\d+|ece|aurc|perplexity|bits).*")
+_NOT_RATED = re.compile(r".*severity.*")  # also falls if a model fails on easy samples
+_WORDS = (  # pattern of a metric -> words, in this order
+    (r"^(.*)_(low|high)$", r"\1, \2 end of 95 %"),
+    (r"^crm_", "least expected height: "),
+    (r"\bhd1$", "distance in the tree"),
+    (r"\bhd(\d+)$", r"distance in the tree, mean of the first \1"),
+    (r"^(.*\b)?severity$", r"\1distance in the tree of the errors"),
+    (r"\btop(\d+)$", r"top-\1 accuracy"),
+    (r"^hierarchical_aurc$", "risk over coverage, with coarser answers"),
+    (r"\baurc$", "risk over coverage"),
+    (r"\bece$", "calibration error"),
+    (r"^partial_chain$", "all known ranks right"),
+    (r"\bchain$", "all ranks right"),
+    (r"^inconsistent$", "inconsistent paths"),
+)
 
 
 def is_share(metric: str) -> bool:
@@ -42,25 +59,30 @@ def final_tables(final: Mapping[str, float | None]) -> str:
     first = "top1" if "top1" in by_task else (by_task[0] if by_task else "")
 
     def ranks(metric: str) -> str:
-        return _table(_label(metric), [(task, metric, [final.get(f"{p}/{task}/{metric}") for p in passes]) for task in tasks], passes)
+        return _table(_label(metric), final, [(task, metric, [f"{p}/{task}/{metric}" for p in passes]) for task in tasks], passes)
 
     top = ranks(first) if first else ""
     title = "Over all ranks" if by_task else "Validation"
-    all_ranks = _table(title, [(_label(m), m, [final.get(f"{p}/{m}") for p in passes]) for m in overall], passes)
+    all_ranks = _table(title, final, [(_label(m), m, [f"{p}/{m}" for p in passes]) for m in overall], passes)
     folded = "".join(ranks(metric) for metric in by_task if metric != first)
     return top + all_ranks + (f"<details><summary>All metrics by rank</summary>{folded}</details>" if folded else "")
 
 
 def _label(metric: str) -> str:
-    return re.sub(r"^top(\d+)$", r"Top-\1 accuracy", metric).replace("_", " ")
+    """Return words for a metric: `Least expected height: distance in the tree` for `crm_hd1`."""
+    text = metric
+    for pattern, words in _WORDS:
+        text = re.sub(pattern, words, text)
+    return metric.replace("_", " ") if text == metric else text[:1].upper() + text[1:].replace("_", " ")
 
 
-def _table(title: str, rows: Sequence[tuple[str, str, list[float | None]]], passes: Sequence[str]) -> str:
+def _table(title: str, final: Mapping[str, float | None], rows: Sequence[tuple[str, str, list[str]]], passes: Sequence[str]) -> str:
+    """Return a table with a column per pass. `rows`: (name, metric, the key in `final` for each pass)."""
     head = "".join(f"<th>{escape(column_name(name))}</th>" for name in passes)
     body = "".join(
-        f"<tr><td>{escape(name)}</td>{''.join(_cell(metric, v, values[0] if i else None) for i, v in enumerate(values))}</tr>"
-        for name, metric, values in rows
-        if any(v is not None for v in values)
+        f"<tr><td>{escape(name)}</td>{''.join(_cell(final, metric, key, keys[0]) for key in keys)}</tr>"
+        for name, metric, keys in rows
+        if any(final.get(key) is not None for key in keys)
     )
     return f'<h3>{escape(title)}</h3><div class="card"><table><tr><th></th>{head}</tr>{body}</table></div>' if body else ""
 
@@ -72,12 +94,21 @@ def column_name(name: str) -> str:
     return (f"without {'metadata' if components == 'meta' else components.replace('_', ' + ')}" if masked else "normal") + weights
 
 
-def _cell(metric: str, value: float | None, normal: float | None) -> str:
+def _cell(final: Mapping[str, float | None], metric: str, key: str, normal_key: str) -> str:
+    """Return the cell of a value, with its difference to the normal pass if it is of another pass."""
+    value, normal = final.get(key), final.get(normal_key)
     shown = show_value(metric, value)
-    if value is None or normal is None:
+    if value is None or normal is None or key == normal_key:
         return f"<td>{shown}</td>"
     change = value - normal
-    worse = (change > 0) == bool(_LOWER_IS_BETTER.fullmatch(metric))
+    mark = ""
+    if not _NOT_RATED.fullmatch(metric) and abs(change) > math.hypot(_half_width(final, key), _half_width(final, normal_key)):
+        mark = " bad" if (change > 0) == bool(_LOWER_IS_BETTER.fullmatch(metric)) else " good"
     text = f"{100 * change:+.1f}" if is_share(metric) else f"{change:+.3g}"
-    mark = "" if text.strip("+-0.") == "" else (" bad" if worse else " good")
     return f'<td>{shown}<span class="delta{mark}">{text}</span></td>'
+
+
+def _half_width(final: Mapping[str, float | None], key: str) -> float:
+    """Return half of the 95 % interval of a metric; infinity without one."""
+    low, high = final.get(f"{key}_low"), final.get(f"{key}_high")
+    return (high - low) / 2 if low is not None and high is not None else math.inf

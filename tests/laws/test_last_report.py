@@ -159,5 +159,5 @@ def test_negative_control_the_comparison_sees_a_forgotten_pending_report(whole: 
     config, begin = configuration(ROW_BEFORE, tmp_path), RunReports.resume
     with runs.killed(*KILLS["before the pass"]):
         runs.start(config)
-    with mock.patch.object(RunReports, "resume", lambda self, rows, pending: begin(self, rows, forgotten)):
+    with mock.patch.object(RunReports, "resume", lambda self, step, saved: begin(self, step, {**saved, "pending_report": forgotten})):
         assert runs.differences(whole[ROW_BEFORE], runs.resumed(config)) == ["reports.jsonl"]

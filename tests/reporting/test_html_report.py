@@ -12,7 +12,7 @@ import pytest
 from linnaeus.reporting import LogSinks, write_report, write_summary
 from linnaeus.reporting.charts import Chart, Scale, nice_ticks
 from linnaeus.reporting.curves import line_chart, smooth, thin
-from linnaeus.reporting.metric_tables import column_name, passes_and_tasks
+from linnaeus.reporting.metric_tables import column_name, final_tables, passes_and_tasks
 from linnaeus.reporting.results import main
 
 FINAL = {
@@ -116,9 +116,9 @@ def test_the_command_writes_the_page_again_and_keeps_the_sections_of_the_workloa
     assert "Ceilings" not in (run / "report.html").read_text()
 
 
-@pytest.mark.parametrize("status", ["running", "interrupted"])
+@pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
 def test_the_command_shows_a_run_that_has_not_finished(run: Path, status: str) -> None:
-    (run / "run.json").write_text("{}")
+    (run / "run.json").write_text("{" if status == "failed" else "{}")  # a damaged file makes a shorter page
     write_summary(run / "summary.json", status, 120)
     assert main([str(run)]) == 0
     text = (run / "report.html").read_text()
@@ -127,7 +127,7 @@ def test_the_command_shows_a_run_that_has_not_finished(run: Path, status: str) -
 
 @pytest.mark.parametrize(
     "files, message",
-    [({}, "it has no run.json"), ({"run.json": "{"}, "is not valid JSON"), ({"run.json": "{}", "report.html": None}, "cannot be written")],
+    [({}, "it has no run.json"), ({"run.json": "{", "report.html": None}, "cannot be written")],
 )
 def test_an_error_of_the_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, files: dict, message: str) -> None:
     for name, text in files.items():
@@ -191,3 +191,18 @@ def test_names() -> None:
     }
     assert {name: column_name(name) for name in names} == names
     assert passes_and_tasks({"val_mask_meta/x/top1": 1, "val/x/top1": 1, "train/loss": 1}) == (["val", "val_mask_meta"], ["x"])
+
+
+def test_only_differences_beyond_the_intervals_are_coloured_and_rows_have_words() -> None:
+    """Severity is not coloured: it also falls if a model fails on easy samples."""
+    values = {"species/top1": (0.88, 0.80), "genus/top1": (0.90, 0.89), "hd1": (0.5, 0.9), "severity": (2.5, 1.5), "loss": (1.0, 2.0)}
+    final: dict[str, float | None] = {"val/crm_hd5": 1.0, "val_mask_meta/crm_hd5": 2.0}
+    for name, pair in values.items():
+        for key, value in zip(("val", "val_mask_meta"), pair, strict=True):
+            final |= {f"{key}/{name}": value}
+            if name != "loss":
+                final |= {f"{key}/{name}_low": value - 0.02, f"{key}/{name}_high": value + 0.02}
+    text = final_tables(final)
+    for delta in ('delta bad">-8.0', 'delta">-1.0', 'delta bad">+0.4', 'delta">-1<', 'delta">+1<'):
+        assert delta in text, delta
+    assert "Least expected height: distance in the tree, mean of the first 5" in text and "hd5" not in text

@@ -55,7 +55,7 @@ def read_initial_weights(path: str, key: str = "run.init_from", choice: str | No
         if not found.exists():
             raise ConfigError(f"{path!r} does not exist; use a run directory, a checkpoint, or a file of weights")
         if choice is not None and not (found.is_dir() and checkpoints_under(found)):
-            raise ConfigError(f"{path} is not a run directory, so no checkpoint of it can be chosen; leave out the choice ({choice})")
+            raise ConfigError(f"{path} contains no checkpoints of a run, so {choice!r} cannot be chosen; give the directory of a run")
         return _of_directory(found, choice) if found.is_dir() else _of_file(found)
     except CheckpointDamaged as damage:
         raise ConfigError(f"{key}: {damage.path} is damaged ({damage.reason}); use another checkpoint") from None

@@ -41,6 +41,10 @@ class Metrics(ABC):
         They cannot be monitored."""
         return {}
 
+    def class_rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """Return a row of named values for each class, for the table of an evaluation. `counts` as in `compute`."""
+        return []
+
 
 class TrainingMetrics:
     """Integer counts of the training steps between two log rows, and the results of a row.

@@ -34,14 +34,15 @@ def write_summary(path: Path | str, status: str, global_step: int, **values: Any
     all launches."""
     assert status in STATUSES, status
     content = {"status": status, "global_step": global_step} | DEFAULTS | values
-    write_atomic(path, json.dumps(_strict(content), indent=2, allow_nan=False) + "\n")
+    write_atomic(path, json.dumps(strict(content), indent=2, allow_nan=False) + "\n")
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """Return a value for JSON, with NaN and infinities as null."""
     if isinstance(value, Mapping):
-        return {key: _strict(item) for key, item in value.items()}
+        return {key: strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

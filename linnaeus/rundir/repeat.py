@@ -98,7 +98,7 @@ def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str 
     tree["run"] |= {"allow": [], "resume": "auto" if tree["run"]["resume"] == "never" else tree["run"]["resume"]}
     choices = [text for text in overrides if text.partition("=")[0] in COMMAND_GROUPS]
     tree |= {group: compose_tree(choices, config_dir)[group] for group in COMMAND_GROUPS}
-    tree = _with_values(tree, [text for text in overrides if text not in choices], config_dir)
+    tree = with_values(tree, [text for text in overrides if text not in choices], config_dir)
     path = run_path(dataclasses.asdict(typed_config(tree))).resolve()
     if path in file.resolve().parents:
         raise ConfigError(f"run.from: {given} would repeat the run in its own directory {path}; choose another run.name")
@@ -109,7 +109,7 @@ def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str 
     return tree
 
 
-def _with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | None) -> Tree:
+def with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | None) -> Tree:
     """Return the tree with the values of overrides, which have Hydra's syntax."""
     from omegaconf import OmegaConf
 

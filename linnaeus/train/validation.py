@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.sampler import validation_batches
 from linnaeus.errors import ConfigError
+from linnaeus.metrics.streaming import Metrics
 from linnaeus.progress import TrainingStage, ValidationPass
 from linnaeus.schedule.length import validation_batch_size
 from linnaeus.schedule.validation_passes import PARTIAL
@@ -25,6 +27,23 @@ from linnaeus.train.freezing import set_training
 from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")
+
+
+@dataclass(frozen=True)
+class PassTotals:
+    """The metrics of a pass, with the sums and counts of all ranks. `prefix`: of the names of the results."""
+
+    prefix: str
+    metrics: Metrics
+    sums: torch.Tensor  # float64 [K] on the host
+    counts: dict[str, torch.Tensor]
+
+    def results(self, at_end: bool) -> dict[str, float]:
+        """Return the results by name. `at_end`: with those that are computed only at the end of a run."""
+        found = self.metrics.compute(self.sums, self.counts)
+        found |= self.metrics.compute_at_end(self.counts) if at_end else {}
+        return {f"{self.prefix}/{name}": value for name, value in found.items()}
+
 
 STAGES = {  # event of the schedule -> stage
     "validate": TrainingStage.VALIDATION_NORMAL,
@@ -105,6 +124,12 @@ def validate_with_partial_mask(t: Training, pass_: ValidationPass, show: ShowBat
 def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> dict[str, float] | None:
     """Return the metrics of the whole validation set in one pass; None if it was interrupted. Names are prefixed with the key of the
     pass (`val/...`, or `val_ema/...` for averaged weights). `show` is called with the number of batches done, between batches."""
+    totals = measure_pass(t, pass_, show)
+    return None if totals is None else totals.results(at_end=may_be_last(t))
+
+
+def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> PassTotals | None:
+    """Run a pass over the whole validation set and return its totals; None if it was interrupted."""
     batch = validation_batch_size(t.config)
     own_batches = validation_batches(validation_size(t), batch, t.context.rank, t.context.world_size)
     if t.validation_loader is None:
@@ -117,12 +142,11 @@ def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _s
     t.model.eval()
     averaged = ema.swapped_in(t.model) if ema is not None else contextlib.nullcontext()
     with torch.inference_mode(), averaged:
-        metrics = _run_batches(t, own_batches, pass_.masked, show)
+        found = _run_batches(t, own_batches, pass_.masked, show)
     set_training(t.model, training_mode)
-    if metrics is None:
+    if found is None:
         return None
-    prefix = pass_.key.replace("val", "val_ema", 1) if ema is not None else pass_.key
-    return {f"{prefix}/{name}": value for name, value in metrics.items()}
+    return PassTotals(pass_.key.replace("val", "val_ema", 1) if ema is not None else pass_.key, *found)
 
 
 def validation_size(t: Training) -> int:
@@ -136,8 +160,10 @@ def number_of_batches(t: Training) -> int:
     return -(-validation_size(t) // validation_batch_size(t.config))
 
 
-def _run_batches(t: Training, own_batches: list[Any], masked: tuple[str, ...], show: ShowBatches) -> dict[str, float] | None:
-    """Run this rank's batches and reduce the sums over the ranks. Return the metrics; None if the pass was interrupted."""
+def _run_batches(
+    t: Training, own_batches: list[Any], masked: tuple[str, ...], show: ShowBatches
+) -> tuple[Metrics, torch.Tensor, dict[str, torch.Tensor]] | None:
+    """Run this rank's batches. Return the metrics and their sums and counts over all ranks; None if the pass was interrupted."""
     metrics = t.workload.metrics(t.device)
     batch_size, batch_count = validation_batch_size(t.config), number_of_batches(t)
     slots = torch.zeros(batch_count, metrics.width, dtype=torch.float64, device=t.device)
@@ -171,8 +197,7 @@ def _run_batches(t: Training, own_batches: list[Any], masked: tuple[str, ...], s
     total = torch.zeros(metrics.width, dtype=torch.float64)
     for slot in slots:  # one by one: the order of additions in torch's sum depends on the number of threads
         total += slot
-    results = metrics.compute(total, counts)
-    return results | metrics.compute_at_end(counts) if may_be_last(t) else results
+    return metrics, total, counts
 
 
 def may_be_last(t: Training) -> bool:

@@ -163,6 +163,12 @@ class Workload(ABC):
         shown together."""
         return {}
 
+    def prepare_evaluation(self, run: Path, split: str) -> None:
+        """Prepare the workload to score the model of the run directory `run`, before `build_datasets`: validate the rows of `split`,
+        `validation` or `test`. Raise `ConfigError` if the data have no such rows, or other classes than the run."""
+        if split != "validation":
+            raise ConfigError(f"--split={split}: the data of this workload have no {split} rows; use validation")
+
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
         """Return additional sections of report.html as (title, HTML)."""
         return []

@@ -147,7 +147,7 @@ def test_a_chosen_checkpoint_of_a_run(mode: str, best: int, tmp_path: Path) -> N
     for choice, reason in {"15": "has no checkpoint of step 15; it has 10, 20, 30, 40", "last": "use newest, best or a step"}.items():
         with pytest.raises(ConfigError, match=f"^run.init_from: .*{reason}"):
             read_initial_weights(str(tmp_path), choice=choice)
-    with pytest.raises(ConfigError, match="is not a run directory, so no checkpoint of it can be chosen"):
+    with pytest.raises(ConfigError, match="contains no checkpoints of a run, so 'best' cannot be chosen"):
         read_initial_weights(str(tmp_path / "checkpoints" / "step-00000010"), choice="best")
     (tmp_path / "config.yaml").unlink()
     with pytest.raises(ConfigError, match="the best checkpoint is unknown"):

@@ -21,6 +21,7 @@ from linnaeus.rundir.repeat import compose_run, run_config
 from linnaeus.schedule import accumulation_steps
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial import make_trial
+from linnaeus.train import evaluation
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.taxonomy.biota import __main__ as biota
 
@@ -95,6 +96,8 @@ def check(words: list[str]) -> None:
             generate_cli._parse(rest)
         case ["linnaeus", "biota", *rest]:
             biota._arguments(rest)
+        case ["linnaeus", "evaluate", *rest]:
+            evaluation._parse(rest)
         case ["linnaeus", "report", *runs]:
             assert runs
         case ["linnaeus", name, *_] if name not in COMMANDS and name.isidentifier():

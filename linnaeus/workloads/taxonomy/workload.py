@@ -16,6 +16,7 @@ from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
+from linnaeus.files import read_json
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.resolved import RAMPS
@@ -36,8 +37,12 @@ from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 log = logging.getLogger("linnaeus")
 
 
-def build_data_source(config: Config) -> tuple[Source, Callable[[Any], dict[str, float]] | None]:
-    """Return the source of `config.data`, and the function of its best possible accuracies where they are known."""
+def build_data_source(config: Config, test: bool = False) -> tuple[Source, Callable[[Any], dict[str, float]] | None]:
+    """Return the source of `config.data`, and the function of its best possible accuracies where they are known.
+
+    `test`: the test rows of the source take the place of its validation rows. Raise `ConfigError` if there are none."""
+    if test and config.data.name != "manifest":
+        raise ConfigError(f"--split=test: data={config.data.name} has no test rows; use validation")
     part = registered("data", config.data.name)
     if part is not None:
         source = check_members(part.build(config.data), Source)
@@ -46,7 +51,8 @@ def build_data_source(config: Config) -> tuple[Source, Callable[[Any], dict[str,
             raise ConfigError(f"data.ranks is {config.data.ranks}, but data={config.data.name} has the ranks {list(source.tree.ranks)}")
         return source, None
     module = importlib.import_module(f"linnaeus.workloads.taxonomy.{config.data.name}")
-    return module.build_source(config.data), getattr(module, "ceilings", None)
+    source = module.build_source(config.data, test=True) if test else module.build_source(config.data)
+    return source, getattr(module, "ceilings", None)
 
 
 class TaxonomyWorkload(Workload):
@@ -76,6 +82,16 @@ class TaxonomyWorkload(Workload):
         weighted = LabelCounts.from_labels(self.data_source.tree, labels, weights, learnable)
         self.loss = TaxonomyLoss(config.loss, self.data_source.tree, weighted, self.nulls is not None, dtype)
         self.preparation = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
+
+    def prepare_evaluation(self, run: Path, split: str) -> None:
+        if split == "test":
+            self.data_source = build_data_source(self.config, test=True)[0]
+            self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
+            self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
+            self.ceilings = None
+        saved = read_json(run / "dataset.json") or {}
+        if saved.get("taxonomy_fingerprint") != self.data_source.tree.fingerprint():
+            raise ConfigError(f"RUN: the training rows of the data give other taxa than {run} has learnt; use the data of the run")
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Build both datasets. `directory` is the run directory; photographs listed there as undecodable are not read again."""

@@ -21,7 +21,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, ManifestIm
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
 from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, group_numbers, split_from_column
+from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, group_numbers, split_from_column, test_as_validation
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table, read_table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -40,8 +40,8 @@ class _Rows:
     notes: list[str]
 
 
-def build_source(config: ManifestConfig) -> Source:
-    """Return the source of a manifest.
+def build_source(config: ManifestConfig, test: bool = False) -> Source:
+    """Return the source of a manifest. `test`: its test rows take the place of its validation rows.
 
     Raises ConfigError when the table or a column does not exist, too many files or ids are bad, or a split or rank would be empty."""
     path = Path(config.path).expanduser()
@@ -58,7 +58,7 @@ def build_source(config: ManifestConfig) -> Source:
     if not os.path.isdir(root):
         raise ConfigError(f"data.root: {quoted(str(root), 200)} is not a folder; set the folder that the image paths are relative to")
     reader = NameLabels(columns.ranks, check_order=bool(config.rank_columns)) if config.taxonomy is None else IdLabels(config)
-    return _assemble(_usable_rows(table, reader, root, config), reader, root, columns)
+    return _assemble(_usable_rows(table, reader, root, config, test), reader, root, columns)
 
 
 def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: Columns) -> Source:
@@ -118,8 +118,8 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: C
     )
 
 
-def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config: ManifestConfig) -> _Rows:
-    """Return the rows that have a readable file and a label and are not test rows.
+def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config: ManifestConfig, test: bool) -> _Rows:
+    """Return the rows that have a readable file and a label and are not test rows. `test`: test rows replace validation rows.
 
     Raises ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
     notes = list(table.notes)
@@ -130,7 +130,10 @@ def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config
     if config.split_column is not None:
         split, split_notes = split_from_column(table.columns[config.split_column], config.split_column, config.validation_fraction)
         notes += split_notes
+        split = test_as_validation(split) if test else split
         in_use = split != LEFT_OUT
+    elif test:
+        raise ConfigError("--split=test: the manifest has no split column, so it has no test rows; set data.split_column")
     if not in_use.all():
         excluded[f"called test in {quoted(config.split_column)}, neither trained on nor validated on"] = int((~in_use).sum())
     bad = in_use & (sizes <= 0)

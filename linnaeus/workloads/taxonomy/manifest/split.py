@@ -44,6 +44,13 @@ def split_from_column(column: Column, name: str, fraction: float) -> tuple[np.nd
     return split, [f"{quoted(name)} does not contain validation rows; {share}"]
 
 
+def test_as_validation(split: np.ndarray) -> np.ndarray:
+    """Return a split from a column with test rows in place of the validation rows. Raise `ConfigError` if it has no test rows."""
+    if not (split == LEFT_OUT).any():
+        raise ConfigError("--split=test: data.split_column calls no row test; use --split=validation")
+    return np.array([TRAIN, LEFT_OUT, VALIDATION], dtype=np.int8)[split]
+
+
 def group_numbers(column: Column | None, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the group names [G] (sorted), the group number of each row, int64 [N], and the number of rows without a group.
 

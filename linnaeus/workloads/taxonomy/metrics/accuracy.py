@@ -5,6 +5,7 @@ papers since: more than 100, 20 to 100, and fewer than 20 training labels; a cla
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 from linnaeus.workloads.taxonomy.metrics.training_metrics import ratio, zero_counts
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 TOP_K = 5
 MANY, FEW = 100, 20  # more than; fewer than
@@ -67,6 +69,18 @@ class ClassAccuracy:
             buckets = {"many": seen > MANY, "medium": (seen >= FEW) & (seen <= MANY), "few": seen < FEW}
             results |= {f"{rank}/{name}": share[bucket].nanmean().item() for name, bucket in buckets.items()}
         return results
+
+    def rows(self, tree: TaxonomyTree, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """Return a row for each class: its rank, name and lineage, its rows in training and here, how many of these are right, and top-1;
+        `top1` is None for a class without rows here."""
+        found = []
+        for r, rank in enumerate(self.ranks):
+            seen = self.training_counts[r].tolist()
+            columns = zip(tree.names[r], tree.lineage_ids(r), seen, *counts[f"{rank}/classes"].tolist(), strict=True)
+            for name, lineage, training, right, known in columns:
+                own = {"rank": rank, "class": name, "lineage": lineage, "training_count": training, "count": known, "right": right}
+                found.append(own | {"top1": right / known if known else None})
+        return found
 
 
 class PathAccuracy:

@@ -50,11 +50,12 @@ class TaxonomyMetrics(Metrics):
         """`training_counts`: per rank int64 [C_r], training labels of each class. `size`: samples of the validation set. `groups`: int64
         [size], the group of each sample, such as its observer; None: every sample is a group. `consistent`: the head's scores are one
         distribution on the tree. `nulls`: the head learns null labels."""
-        self.tables = TreeTables(tree, device)
+        self.tree, self.tables = tree, TreeTables(tree, device)
+        self.classes = ClassAccuracy(self.tables, device, training_counts)
         self.width = 2 * len(tree.ranks)
         self.parts: list[MetricPart] = [
             Accuracy(self.tables, device, consistent),
-            ClassAccuracy(self.tables, device, training_counts),
+            self.classes,
             PathAccuracy(self.tables, device),
             Distance(self.tables, device),
             HierarchicalF1(self.tables, device),
@@ -87,6 +88,9 @@ class TaxonomyMetrics(Metrics):
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the confidence intervals, which take longer than all other metrics."""
         return confidence_intervals(self.tables.ranks, Samples(counts[RECORD], len(self.tables.ranks)), self.groups)
+
+    def class_rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        return self.classes.rows(self.tree, counts)
 
 
 def _add_names(known: dict[str, Any], new: Mapping[str, Any], part: MetricPart, member: str) -> None:

@@ -1,0 +1,5 @@
+"""`linnaeus evaluate RUN [--split test] [--checkpoint best] [KEY=VALUE ...]`: score a trained model. See `linnaeus evaluate --help`."""
+
+from linnaeus.train.evaluation import main
+
+__all__ = ["main"]

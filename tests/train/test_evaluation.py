@@ -1,0 +1,122 @@
+"""`linnaeus evaluate`: the metrics of the run to the last digit, test rows, a table of classes, and no change of the run's files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from linnaeus.__main__ import main
+from linnaeus.config.load import compose
+from tests import runs
+
+SPECIES = {"red": ("Rosa", "alba"), "green": ("Rosa", "canina"), "blue": ("Bellis", "perennis")}
+
+
+@pytest.fixture(autouse=True)
+def without_the_log_of_the_run(monkeypatch: pytest.MonkeyPatch):
+    """The command is a process of its own, but the run of these tests was in this one."""
+    monkeypatch.setattr(logging.getLogger("linnaeus"), "handlers", [])
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(run)): f.read_bytes() for f in run.rglob("*") if f.is_file() and "evaluations" not in f.parts}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on 24 photographs in three colours: 12 to train on, 6 to validate, 6 to test; one test photograph is damaged."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    rng, rows = np.random.default_rng(0), []
+    for i, split in enumerate(["train"] * 12 + ["val"] * 6 + ["test"] * 6):
+        colour = [*SPECIES][i % 3]
+        noise = rng.integers(0, 60, (24, 24, 3), dtype=np.uint8)
+        Image.fromarray(np.asarray(Image.new("RGB", (24, 24), colour)) // 2 + noise).save(folder / f"{i}.png")
+        genus, species = SPECIES[colour]
+        rows.append({"path": f"{i}.png", "genus": genus, "species": f"{genus} {species}", "split": split})
+    (folder / "23.png").write_bytes((folder / "23.png").read_bytes()[:60])
+    with open(folder / "photos.csv", "w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    settings = ["data=manifest", f"data.path={folder / 'photos.csv'}", "data.split_column=split", "data.image_size=16"]
+    settings += ["data.max_bad_fraction=0.2", "trainer.length=3epochs", "trainer.ema_decay=0.5", "schedule.validate=[1epochs]"]
+    tiny = [text for text in runs.TINY if "batch" not in text]
+    sizes = ["trainer.global_batch_size=6", "trainer.micro_batch_size=6", "schedule.checkpoint=[1epochs]"]
+    given = {text.split("=", 1)[0]: text for text in [*tiny, *settings, *sizes]}
+    return runs.resumed(compose([*given.values(), f"run.root={folder}", "run.name=run"]))
+
+
+def evaluated(run: Path, capsys: pytest.CaptureFixture, *options: str) -> tuple[dict, list[dict], str]:
+    assert main(["evaluate", str(run), *options]) == 0
+    text = capsys.readouterr().out
+    metrics, classes = (Path(line) for line in text.splitlines()[-2:])
+    with open(classes, newline="") as file:
+        return json.loads(metrics.read_text()), list(csv.DictReader(file)), text
+
+
+def test_the_metrics_of_the_run_to_the_last_digit(run: Path, capsys: pytest.CaptureFixture):
+    before, final = contents(run), runs.summary(run)["final"]
+    found, classes, text = evaluated(run, capsys, "--checkpoint", "newest")
+    assert found["metrics"] == final and found["rows"] == 6 and found["split"] == "validation"
+    assert contents(run) == before, "the run's own files are as they were"
+    finest = [row for row in classes if row["rank"] == "species"]
+    assert [row["class"] for row in classes if row["rank"] == "genus"] == ["Bellis", "Rosa"]
+    assert [int(row["count"]) for row in finest] == [2, 2, 2] and [int(row["training_count"]) for row in finest] == [4, 4, 4]
+    top1 = sum(int(row["right"]) for row in finest) / sum(int(row["count"]) for row in finest)
+    key = next(name for name in final if name.endswith("/species/top1"))
+    assert top1 == final[key] and all(float(row["top1"]) == int(row["right"]) / int(row["count"]) for row in finest)
+    assert "step-00000006 is taken, the newest of" in text and "6 validation rows" in text and "species" in text
+
+
+def test_test_rows_and_a_chosen_checkpoint(run: Path, capsys: pytest.CaptureFixture):
+    before = contents(run)
+    found, classes, text = evaluated(run, capsys, "--split", "test", "--checkpoint", "4")
+    assert found["rows"] == 6 and found["global_step"] == 4 and "test-step-00000004" in text
+    counts = Counter({row["class"]: int(row["count"]) for row in classes if row["rank"] == "species"})
+    assert counts == {"Rosa alba": 2, "Rosa canina": 2, "Bellis perennis": 1}, "the damaged photograph is not scored"
+    assert contents(run) == before
+    evaluated(run, capsys)  # the best checkpoint by default
+    monitor = next(iter(runs.summary(run)["best"].values()))
+    assert (run / "evaluations" / f"validation-step-{monitor['global_step']:08d}" / "metrics.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--checkpoint", "5"], "--checkpoint: .* has no checkpoint of step 5; it has .*4, 6"),
+        (["--split", "other"], "invalid choice: 'other'"),
+        (["--split=test", "data.split_column=null"], "--split=test: the manifest has no split column"),
+        (["data.rank_columns={species: species}"], "the training rows of the data give other taxa"),
+        (["nothing"], "nothing"),
+    ],
+)
+def test_a_mistake_is_one_line(run: Path, options: list[str], message: str, capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", str(run), *options])
+    line = capsys.readouterr().err
+    assert ended.value.code == 2 and line.count("\n") == 1
+    assert re.search(message, line), line
+
+
+def test_a_folder_that_is_not_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path)])
+    assert "is not a run directory: it has no config.yaml" in capsys.readouterr().err
+
+
+def test_a_workload_without_test_rows(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run = runs.run("masked", tmp_path)
+    assert main(["evaluate", str(run), "--checkpoint", "newest", "--output", str(tmp_path / "out")]) == 0
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["metrics"] == runs.summary(run)["final"]
+    assert not (tmp_path / "out" / "classes.csv").read_text(), "this workload has no classes"
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(run), "--split", "test"])
+    assert "the data of this workload have no test rows" in capsys.readouterr().err

@@ -124,6 +124,8 @@ class CheckpointWriter:
             before_write()
             clean_directory(self.directory)  # temporary files that an earlier save could not delete take up space
             check_sizes(save_checkpoint(self.directory, step, **content, parents=False))
+            if self.committed != step:  # a step with validation is saved before and after it
+                log.info("step %d is saved", step)
             self.committed = step
             self._prune(step)
         except (OSError, CheckpointDamaged) as error:

@@ -59,7 +59,8 @@ def _bars(view: View, width: int) -> Table:
 
 
 def _bar(share: float) -> tuple[ProgressBar, str]:
-    return ProgressBar(total=1.0, completed=share, complete_style="green", finished_style="green"), f"{int(100 * share)} %"
+    bar = ProgressBar(total=1.0, completed=share, style="bright_black", complete_style="green", finished_style="green")
+    return bar, f"{int(100 * share)} %"
 
 
 def _step(view: View) -> str:

@@ -75,6 +75,15 @@ def test_data_that_cannot_be_read(whole, tmp_path, training, step):
     assert runs.differences(whole["vectors"], runs.resumed(config)) == []
 
 
+def test_an_interrupted_run_writes_its_report_and_logs_each_save_once(tmp_path):
+    config = runs.configuration("vectors", tmp_path, *VALIDATING, "logger.report=true")
+    runs.interrupted(config, watching.unread_by_last_rank(tmp_path, True, 5))
+    path = runs.run_path(config)
+    assert ">interrupted</span>" in (path / "report.html").read_text()
+    lines = (path / "train.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in lines if line.endswith("5 is saved")] == ["step 5 is saved"]
+
+
 def test_the_time_limit_saves_and_stops_every_launch(whole, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("linnaeus.distributed.synchronisation.time.monotonic", lambda: now[0])

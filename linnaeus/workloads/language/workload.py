@@ -109,6 +109,9 @@ class LanguageWorkload(Workload):
         """Return a line per validation pass, and tables of the sources and dimensions."""
         return "\n\n".join("\n".join(lines) for lines in result_tables(final, self.final_dimension_weights).values()).split("\n")
 
+    def next_commands(self, run: Path) -> list[str]:
+        return [f"linnaeus generate {run}", *super().next_commands(run)]
+
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
         (title, lines), *others = result_tables(final, self.final_dimension_weights).items()
         tables = [(title, [*self.notes, "", *lines]), *others]

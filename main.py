@@ -125,8 +125,8 @@ def main() -> int:
     with user_errors(EXIT_USAGE):
         options = parse_command_line(sys.argv[1:])
         if options.prints:
-            from linnaeus.config.help import print_page
             from linnaeus.config.pages import page
+            from linnaeus.streams import print_page
 
             print_page(page(options, lambda: compose_run(options.overrides, options.config_dir, missing_ok=True)))
             return EXIT_FINISHED

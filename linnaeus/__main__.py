@@ -7,6 +7,7 @@ import importlib
 import sys
 
 from linnaeus.commands import COMMANDS
+from linnaeus.streams import print_page
 
 USAGE = """linnaeus: train hierarchical species classifiers and other research programs, exactly resumable.
 
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     if first in COMMANDS:
         return importlib.import_module(f"linnaeus.commands.{first}").main(arguments[1:])
     if arguments in (["--help"], ["-h"]):
-        print(usage())
+        print_page(usage())
         return 0
     if first and "=" not in first and not first.startswith(("-", "~")):
         print(f"error: {first!r} is not a command and not a setting; commands: {', '.join(COMMANDS)}; settings: KEY=VALUE", file=sys.stderr)

@@ -39,6 +39,14 @@ def flush_or_discard(stream: TextIO) -> bool:
     return True
 
 
+def print_page(text: str) -> None:
+    """Print a page on stdout; its reader may close the pipe early (`| head`)."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        discard_output(sys.stdout)
+
+
 def _open_null(number: int) -> None:
     """Open the null device under the number of a file descriptor, which child processes inherit."""
     null = os.open(os.devnull, os.O_RDWR)

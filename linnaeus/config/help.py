@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import typing
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +14,6 @@ from linnaeus.config.registry import registered_parts
 from linnaeus.config.schema import FROM, FROM_MEANING, Config
 from linnaeus.config.setting import entry_type
 from linnaeus.errors import ConfigError
-from linnaeus.streams import discard_output
 
 
 def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
@@ -61,14 +59,6 @@ def config_text(tree: dict[str, Any], package: str | None) -> str:
     if not isinstance(node, dict):
         raise ConfigError(f"--package {package} is not a group or a mapping of the configuration; leave it out to print every key")
     return OmegaConf.to_yaml(OmegaConf.create(node)).rstrip("\n")
-
-
-def print_page(text: str) -> None:
-    """Print a page; its reader may close the pipe early (`| head`)."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        discard_output(sys.stdout)
 
 
 def search_text(config: Config, words: Sequence[str], config_dir: str | None = None) -> str:

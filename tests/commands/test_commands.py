@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ def test_settings_train_as_main_py_does(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "biota" / "run" / "schedule.txt").is_file()
     assert called("seed=x").returncode == 2
+
+
+def test_an_installed_package_has_every_file_of_conf_but_the_settings_of_this_machine():
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns, left_out = setuptools["package-data"]["linnaeus"], setuptools["exclude-package-data"]["linnaeus"]
+    packed = {path for pattern in patterns for path in (ROOT / "linnaeus").glob(pattern)}
+    packed -= {path for pattern in left_out for path in (ROOT / "linnaeus").glob(pattern)}
+    conf = ROOT / "linnaeus" / "conf"
+    assert packed == {path for path in conf.glob("**/*.yaml") if path.parent != conf / "local"} and len(packed) > 50
+    assert (ROOT / "linnaeus" / "main.py").read_text() == (ROOT / "main.py").read_text()
 
 
 def test_a_run_of_an_installed_package_finds_the_user_s_modules(tmp_path: Path):

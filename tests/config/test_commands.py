@@ -73,8 +73,11 @@ def test_what_only_prints_does_not_import_torch(arguments):
     assert time.perf_counter() - start < 10  # 0.4 s on an idle core; torch alone takes more than 1
 
 
-def test_help_survives_a_reader_that_leaves():
-    done = subprocess.run(f"{sys.executable} main.py --help | head -1", shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("program", ["main.py", "-m linnaeus"])
+def test_help_survives_a_reader_that_leaves(program):
+    done = subprocess.run(
+        f"{sys.executable} -u {program} --help | head -1", shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.startswith("linnaeus") and done.stderr == ""
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from PIL import Image
 from torch.distributed.run import parse_args
 
+import main
 from linnaeus.commands import COMMANDS
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
@@ -32,7 +34,7 @@ INDENTED = re.compile(r"^ {4,}(?=python|torchrun|linnaeus)(.*)$", re.M)
 INLINE = re.compile(r"`((?:python|torchrun|linnaeus|make|pip) [^`]+)`")
 COMMENT = re.compile(r"^# ((?:python|torchrun|linnaeus) .*)$", re.M)
 FIRST_WORDS = ("python", "torchrun", "linnaeus", "make", "pip")
-PATTERN = re.compile(r"KEY=VALUE|\.\.\.")  # a form of commands, not a command
+PATTERN = re.compile(r"KEY=VALUE|<Tab>|\.\.\.")  # a form of commands, not a command
 PLACES = {"PATH/": "", "$SLURM_NNODES": "2", "$SLURM_NODEID": "0", "$SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}
 
 
@@ -59,6 +61,10 @@ def saved_run(tmp_path, monkeypatch):
     run = tmp_path / "outputs" / "biota" / "mine"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(saved_config())
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    for name, text in re.findall(r"`(settings/[\w/]+\.yaml)`:\n\n```yaml\n(.*?)```", page, re.S):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
 
 
 @functools.cache
@@ -122,6 +128,26 @@ def check_settings(arguments: list[str], processes: int) -> None:
             make_trial(request, int(options.multirun), values, check_directory=False)
         return
     accumulation_steps(config, processes)
+
+
+def test_the_table_of_the_reader_is_planned_and_trained_by_the_commands_as_printed(tmp_path, monkeypatch, capsys):
+    """The three rows of README, repeated; the first training of README in a few updates."""
+    page = (ROOT / "README.md").read_text()
+    header, *rows = re.search(r"```csv\n(.*?)```", page, re.S)[1].splitlines()
+    monkeypatch.chdir(tmp_path)
+    names = [f"IMG_{i:04}.jpg" for i in range(1, 31)]
+    Path("photos.csv").write_text("\n".join([header, *(",".join([name, rows[i % 3].partition(",")[2]]) for i, name in enumerate(names))]))
+    for i, name in enumerate(names):
+        Image.new("RGB", (24, 24), (8 * i, 90, 255 - 8 * i)).save(name)
+    planned, trained = re.findall(r"^python main.py (data=manifest data.path=photos.csv (?:plan=true|run.name=first))$", page, re.M)
+    small = "trainer.threads=1 trainer.device=cpu data.image_size=16 trainer.length=2steps lr_scheduler.warmup=0steps logger.report=false"
+    for line in (planned, f"{trained} {small}"):
+        monkeypatch.setattr("sys.argv", ["main.py", *line.split()])
+        assert main.main() == 0, capsys.readouterr().err
+        if line == planned:
+            out = capsys.readouterr().out
+            assert all(f"{column}" in out for column in header.split(",")) and "24 training and 6 validation rows" in out, out
+    assert Path("outputs/manifest/first/summary.json").is_file()
 
 
 def test_the_commands_of_the_pages_are_found():

@@ -104,8 +104,12 @@ def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str 
         raise ConfigError(f"run.from: {given} would repeat the run in its own directory {path}; choose another run.name")
     if names:
         log.warning("run.from: %s is of an earlier version; keys set to their defaults: %s", file, ", ".join(names))
-    for line in _changed_between_starts(file):
+    first = file.parent / "launches" / "1" / "config.yaml"
+    changed = _changed_between_starts(first, file)
+    for line in changed:
         log.warning("run.from: %s was resumed with another setting; the last one is used from the start: %s", file, line)
+    if changed:
+        log.warning("run.from: this run is not a repetition of that one; run.from=%s repeats it with its first settings", first)
     return tree
 
 
@@ -152,9 +156,9 @@ def _check_override(override: Any, exists: bool) -> None:
         raise ConfigError(f"~{key} removes a key, and a run needs all keys; set it to null or [] if that is allowed")
 
 
-def _changed_between_starts(file: Path) -> list[str]:
-    """Return the settings that alter updates and were changed with `run.allow` between the first and the last start of a run."""
-    first = file.parent / "launches" / "1" / "config.yaml"
+def _changed_between_starts(first: Path, file: Path) -> list[str]:
+    """Return the settings that alter updates and were changed with `run.allow` between the first and the last start of a run, from their
+    config.yaml."""
     if not first.is_file():
         return []
     return list(config_difference(fill_defaults(read_saved(first))[0], fill_defaults(read_saved(file))[0]).altering.values())

@@ -93,6 +93,11 @@ def test_a_plan_prints_the_schedule_trains_nothing_and_is_no_run(start, tmp_path
     assert (directory / "schedule.txt").read_text() == planned
     status, out, _ = start("run.name=one", *TINY)
     assert status == 0 and "is finished" in out
+    _, launched, _ = start("launch=torchrun", "launch.processes=1", "run.name=one", *TINY)
+    assert launched.partition(" is finished")[2] == out.partition(" is finished")[2], "one advice"
+    longer = [text.replace("2steps", "3steps") for text in TINY]
+    assert "trainer.length=... run.allow=[trainer.length]" in out and start("run.name=one", "run.allow=[trainer.length]", *longer)[0] == 0
+    assert json.loads((directory / "summary.json").read_text())["global_step"] == 3
 
 
 def test_a_plan_refuses_to_continue_with_other_data(start, tmp_path):

@@ -1,5 +1,6 @@
 """`run.from=RUN/config.yaml` repeats a run with the same bits; single keys may differ, the saved configuration is not composed again."""
 
+import re
 import dataclasses
 import json
 from pathlib import Path
@@ -179,6 +180,8 @@ def test_settings_for_resuming_are_not_repeated(tmp_path: Path, caplog: pytest.L
     config = compose([f"run.from={run}", "run.name=b"])
     assert (config.trainer.length, config.run.allow) == ("3epochs", [])
     assert 'the last one is used from the start: trainer.length: "2epochs" -> "3epochs"' in caplog.text
+    advised = re.search(r"run\.from=(\S+) repeats it with its first settings", caplog.text)
+    assert advised and compose([f"run.from={advised[1]}", "run.name=first"]).trainer.length == "2epochs"
     refusing = save(tmp_path, "run.name=c", "run.resume=never")
     assert compose([f"run.from={refusing}", "run.name=b"]).run.resume == "auto"
 

@@ -1,8 +1,8 @@
 """`run.from=RUN/config.yaml` repeats a run with the same bits; single keys may differ, the saved configuration is not composed again."""
 
-import re
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 

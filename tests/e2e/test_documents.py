@@ -104,7 +104,7 @@ def check(words: list[str]) -> None:
             biota._arguments(rest)
         case ["linnaeus", "evaluate", *rest]:
             evaluation._parse(rest)
-        case ["linnaeus", "report", *runs]:
+        case ["linnaeus", "report" | "evaluate", *runs]:
             assert runs
         case ["linnaeus", name, *_] if name not in COMMANDS and name.isidentifier():
             raise AssertionError(f"linnaeus {name} does not exist")

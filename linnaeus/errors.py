@@ -25,9 +25,14 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:160] or type(error).__name__
 
 
+def escaped(text: str) -> str:
+    """Return `text` with control characters as escapes such as `\\x1b`: names of files and taxa must not reach the terminal as commands."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def shorten(text: str, most: int = 60) -> str:
     """Return a text for a message. The middle of one longer than `most` characters is replaced by `...`, control characters by escapes."""
-    text = text if text.isprintable() else ascii(text)[1:-1]
+    text = escaped(text)
     return text if len(text) <= most else f"{text[: most // 2]}...{text[3 - (most - most // 2) :]}"
 
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size, store_made_by_agent, write_torchrun_error
-from linnaeus.errors import ConfigError, RunFailed
+from linnaeus.errors import ConfigError, RunFailed, escaped
 from linnaeus.files import to_utf8
 from linnaeus.streams import flush_or_discard, prepare_streams
 
@@ -52,7 +52,7 @@ def user_errors(status: int) -> Iterator[None]:
         if found is None:
             raise
         line = found
-    report(line)
+    report(escaped(line))
     raise SystemExit(status)
 
 

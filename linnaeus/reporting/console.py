@@ -12,6 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
+from linnaeus.errors import escaped
 from linnaeus.files import to_utf8
 from linnaeus.streams import discard_output
 
@@ -23,17 +24,20 @@ MAX_WAITING_LINES = 10_000  # kept in memory while they cannot be written
 
 
 class _LineFormatter(logging.Formatter):
-    """Formats records as `12:03:01 text`, from level WARNING on as `12:03:01 WARNING text`. `stamp_results`: also those of level RESULT."""
+    """Formats records as `12:03:01 text`, from level WARNING on as `12:03:01 WARNING text`. `stamp_results`: also those of level RESULT.
+
+    Control characters of a message are escaped, except line breaks."""
 
     def __init__(self, datefmt: str, stamp_results: bool) -> None:
         super().__init__(datefmt=datefmt)
         self.stamp_results = stamp_results
 
     def format(self, record: logging.LogRecord) -> str:
+        message = "\n".join(escaped(line) for line in record.getMessage().split("\n"))
         if record.levelno == RESULT and not self.stamp_results:
-            return record.getMessage()
+            return message
         level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
-        text = f"{self.formatTime(record, self.datefmt)} {level}{record.getMessage()}"
+        text = f"{self.formatTime(record, self.datefmt)} {level}{message}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

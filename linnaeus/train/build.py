@@ -24,7 +24,7 @@ from linnaeus.distributed.signals import StopRequest
 from linnaeus.distributed.synchronisation import RankSync
 from linnaeus.distributed.watchdog import Watchdog
 from linnaeus.durations import Duration
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, escaped
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import build_optimizer
 from linnaeus.optim.ema import EMA
@@ -156,7 +156,7 @@ def log_notes(plan: Plan, level: int, *groups: Iterable[str]) -> None:
     """Log each note in `groups` that the text of the plan does not contain, at a level of `logging`."""
     for line in itertools.chain(*groups):
         if line not in plan.text:
-            log.log(level, line)
+            log.log(level, escaped(line))
 
 
 def compile_parts(model: Model, keep_graphs: bool) -> None:

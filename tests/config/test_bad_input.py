@@ -218,6 +218,12 @@ def test_a_console_that_cannot_encode_a_name_prints_its_escapes(monkeypatch):
     assert written.getvalue() == b"Scorzonera \\u017eern\\xe1\n"
 
 
+def test_control_characters_of_an_error_are_escaped(capsys):
+    with pytest.raises(SystemExit), messages.user_errors(2):
+        raise ConfigError("data.path: 'a\x1b[2J.csv' does not exist")
+    assert capsys.readouterr().err == "error: data.path: 'a\\x1b[2J.csv' does not exist\n"
+
+
 def test_the_program_itself(tmp_path):
     done = run("main.py", "trainer.lenght=1epochs", f"run.root={tmp_path}/runs")
     assert (done.returncode, done.stdout) == (2, "")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from linnaeus.reporting import attach_log_file, setup_logging, write_summary
-from linnaeus.reporting.console import LOGGER
+from linnaeus.reporting.console import LOGGER, RESULT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,6 +60,18 @@ def test_lines_before_the_file_exists_are_its_first_lines(tmp_path: Path, capsys
     lines = (tmp_path / "train.log").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == ["first", "WARNING second", "of the next start"]
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_control_characters_of_names_are_escaped_on_the_terminal_and_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = setup_logging()
+    attach_log_file(tmp_path / "train.log")
+    log.info("two lines:\nQuercus \x1b[2J\x9b1m\r\u202e \u00e9 \u6a39")
+    log.log(RESULT, "result \x07")
+    for text in (capsys.readouterr().out, (tmp_path / "train.log").read_text()):
+        assert "two lines:\nQuercus \\x1b[2J\\x9b1m\\r\\u202e \u00e9 \u6a39\n" in text
+        assert "result \\x07\n" in text
 
 
 def test_quiet_and_ranks_other_than_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, escaped
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
 
@@ -49,7 +49,7 @@ class Quarantine:
         self._append(entries)
         self.samples = self._numbers()
         self._check()
-        return [f"quarantined {entry['id']}: {entry['reason']}" for entry in entries]
+        return [escaped(f"quarantined {entry['id']}: {entry['reason']}") for entry in entries]
 
     def _check(self) -> None:
         bad = len(self.samples) + len(self.source.unreadable)

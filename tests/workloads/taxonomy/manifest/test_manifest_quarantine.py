@@ -52,3 +52,14 @@ def test_more_than_the_limit_is_an_error_now_and_after_a_restart(source, tmp_pat
     with pytest.raises(ConfigError, match=r"data.max_bad_fraction"):
         Quarantine(tmp_path, source, 0.1)
     Quarantine(tmp_path, source, 0.2)
+
+
+def test_the_message_of_a_name_with_control_characters_is_one_line(write_manifest, manifest_config, tmp_path):
+    path = write_manifest(
+        [{"path": f"{i}.png", "species": f"S{i % 2}"} for i in range(19)] + [{"path": "a\x1b[2J\x07.png", "species": "S0"}]
+    )
+    (path.parent / "a\x1b[2J\x07.png").write_text("no photograph")
+    source = build_source(manifest_config(path, max_bad_fraction=0.2))
+    (message,) = Quarantine(tmp_path, source, 0.2).report(np.array([19]))
+    assert message == f"quarantined a\\x1b[2J\\x07.png: {REASON}"
+    assert json.loads((tmp_path / "quarantine.jsonl").read_text())["id"] == "a\x1b[2J\x07.png"

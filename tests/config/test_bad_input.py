@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from linnaeus.config import messages, shared, typed_config
 from linnaeus.distributed import DistributedContext
+from linnaeus.errors import ConfigError
 from tests.config.observers import write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -67,7 +67,7 @@ class TrainerConfig:
     startup_timeout: str = setting("how long processes wait for each other until the first update is done", duration="clock")
     timeout: str = setting("how long they wait later, before the run ends and names the process that hangs", duration="clock")
     limit_train_samples: int | None = setting("train on the first samples only, at most this many; null: all", low=2)
-    limit_validation_samples: int | None = setting("validate on the first samples only, at most this many; null: all", low=1)
+    limit_validation_samples: int | None = setting("validate on this many samples only, the same ones in every pass; null: all", low=1)
     max_skipped_in_a_row: int = setting("stop after this many consecutive updates were skipped as non-finite", low=1)
     num_workers: int = setting("loader workers per process; 0: load in the training process, enough for small cached images", low=0)
     prefetch: int = setting("batches that each worker prepares in advance", low=1)

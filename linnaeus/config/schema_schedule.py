@@ -47,7 +47,7 @@ class ScheduleConfig:
     validate_mask_meta: Durations = setting("when validation with all metadata masked runs", duration="update")
     validate_partial_mask_meta: Durations = setting("when validation with each listed combination masked runs", duration="update")
     partial_combinations: list[list[str]] = setting("combinations of components that partial passes mask: [[SPATIAL], [SPATIAL, TEMPORAL]]")
-    validate_at_end: bool = setting("run the scheduled passes at the last step too")
+    validate_at_end: bool = setting("run the normal pass, and the other scheduled ones, at the last step too")
     all_combinations_at_end: bool = setting("at the end, validate with every combination of masked components")
     checkpoint: Durations = setting("when a checkpoint is written", duration="any")
     checkpoint_at_end: bool = setting("write a checkpoint at the last step")

@@ -6,7 +6,7 @@ A resume starts at an offset; no batch is read and discarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -15,6 +15,7 @@ import numpy as np
 from linnaeus.data.order import epoch_order
 from linnaeus.data.resampling import Resampling
 from linnaeus.data.samples import SampleIndex
+from linnaeus.randomness import VALIDATION, hashes, key
 
 _MAKE_INDEX = partial(tuple.__new__, SampleIndex)  # takes half the time of SampleIndex(...)
 
@@ -83,7 +84,15 @@ class PositionSampler:
         return indices if last - first > 1 else [*indices, indices[0]._replace(real=False)]  # two, as above
 
 
-def validation_batches(size: int, batch: int, rank: int = 0, world_size: int = 1) -> list[list[SampleIndex]]:
+def validation_batches(samples: Sequence[int], batch: int, rank: int = 0, world_size: int = 1) -> list[list[SampleIndex]]:
     """Return the validation batches of this process: batch b belongs to process b mod W. Nothing is padded or repeated."""
-    numbers = range(rank, -(-size // batch), world_size)
-    return [[SampleIndex(0, i, i, 0, True) for i in range(b * batch, min((b + 1) * batch, size))] for b in numbers]
+    batches = range(rank * batch, len(samples), world_size * batch)
+    return [[SampleIndex(0, i, samples[i], 0, True) for i in range(first, min(first + batch, len(samples)))] for first in batches]
+
+
+def validation_part(size: int, limit: int | None) -> Sequence[int]:
+    """Return the samples that validation reads, in increasing order: all, or `limit` of them that a hash of their numbers selects. They
+    are the same in every pass, and for every seed."""
+    if limit is None or limit >= size:
+        return range(size)
+    return np.sort(hashes(key(0, VALIDATION), np.arange(size)).argsort(kind="stable")[:limit]).tolist()

@@ -173,7 +173,8 @@ def resolve_all_schedule_params(
 def _events(config: Config, total: int, per_epoch: int, last: int, possible: dict[str, bool]) -> dict[str, Every]:
     """Return the events of logging, reports, checkpoints and validation passes. A pass that is not `possible` is never due.
 
-    The last step has the passes with a cadence (`validate_at_end`) and the masking passes (`all_combinations_at_end`)."""
+    The last step has the normal pass and those with a cadence (`validate_at_end`), and the masking passes
+    (`all_combinations_at_end`)."""
     schedule = config.schedule
 
     def every(name: str, at_end: bool = False, by_clock: bool = False) -> Every:
@@ -183,9 +184,9 @@ def _events(config: Config, total: int, per_epoch: int, last: int, possible: dic
     events = {"log": every("log"), "report": every("report", bool(schedule.report), by_clock=True)}
     events["checkpoint"] = every("checkpoint", schedule.checkpoint_at_end, by_clock=True)
     for name in PASSES:
-        with_cadence = schedule.validate_at_end and bool(getattr(schedule, name))
+        at_end = schedule.validate_at_end and (name == "validate" or bool(getattr(schedule, name)))
         every_combination = schedule.all_combinations_at_end and name != "validate"
-        events[name] = every(name, with_cadence or every_combination) if possible[name] else never
+        events[name] = every(name, at_end or every_combination) if possible[name] else never
     return events
 
 

@@ -50,10 +50,11 @@ def all_combinations(listed: Sequence[Combination], components: Sequence[str]) -
 
 
 def passes_of_last_step(schedule: ScheduleConfig, events: Mapping[str, Every], every_combination: bool) -> tuple[str, ...]:
-    """Return the names of the passes that run at the last step: those that mask metadata if `every_combination`, and those with a
-    cadence if `schedule.validate_at_end`."""
+    """Return the names of the passes that run at the last step: the normal one and those with a cadence if `schedule.validate_at_end`,
+    and those that mask metadata if `every_combination`."""
     masking = PASSES[1:] if every_combination else ()
-    return tuple(name for name in PASSES if name in masking or (schedule.validate_at_end and events[name].cadences))
+    at_end = [name for name in PASSES if name == "validate" or events[name].cadences] if schedule.validate_at_end else []
+    return tuple(name for name in PASSES if name in masking or name in at_end)
 
 
 def check_monitor(schedule: ScheduleConfig) -> None:

@@ -35,7 +35,7 @@ from linnaeus.progress.stages import validation_passes
 from linnaeus.schedule import EarlyStopping
 from linnaeus.schedule.length import micro_batch_size, training_samples
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
-from linnaeus.train.planning import Plan
+from linnaeus.train.planning import Plan, warn_if_short
 from linnaeus.train.profiling import StepProfiler
 from linnaeus.train.state import Training
 from linnaeus.weighting import (
@@ -72,7 +72,10 @@ def build_training(
     conflict = GradientConflict(workload.tasks, context.device)
     weighting_meter = build_weighting_meter(config, context, workload, model, weighting, conflict)
     growth_notes = growth.notes if growth is not None else ()
-    log_notes(plan, logging.INFO, workload.notes, frozen, weighting_notes(config.weighting), growth_notes)
+    warn_if_short(config, plan)
+    log_notes(
+        plan, logging.INFO, workload.notes, validation_notes(config, workload), frozen, weighting_notes(config.weighting), growth_notes
+    )
     log_notes(plan, logging.DEBUG, optimizers.notes)
     if trainer.compile:
         compile_parts(model, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
@@ -152,6 +155,14 @@ def build_weighting_meter(
     return WeightingMeter(weighting, conflict, gradients, context.all_reduce, workload.separate_loss_sums)
 
 
+def validation_notes(config: Config, workload: Workload) -> list[str]:
+    """Return a note if validation uses a part of the samples."""
+    size, limit = len(workload.validation_set), config.trainer.limit_validation_samples
+    if limit is None or limit >= size:
+        return []
+    return [f"validation: {limit:,} of {size:,} samples, the same ones in every pass (trainer.limit_validation_samples)"]
+
+
 def log_notes(plan: Plan, level: int, *groups: Iterable[str]) -> None:
     """Log each note in `groups` that the text of the plan does not contain, at a level of `logging`."""
     for line in itertools.chain(*groups):
@@ -184,7 +195,7 @@ def check_datasets(workload: Workload, plan: Plan) -> None:
     for dataset in (workload.train_set, workload.validation_set):
         check_members(dataset, PositionedDataset)
     if plan.resolved.validate.ever_due and not len(workload.validation_set):
-        raise ConfigError("data: the validation set is empty; give it samples, or set schedule.validate=[]")
+        raise ConfigError("data: the validation set is empty; give it samples, or set schedule.validate=[] schedule.validate_at_end=false")
 
 
 def build_sampler(config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> PositionSampler:

@@ -70,8 +70,10 @@ def stopped_text(t: Training) -> str:
 def show_result(t: Training) -> None:
     """Write report.html, log the tables of results to train.log, and print the result in a few lines."""
     final, path, step = t.tracker.final, t.output.directory.path, t.progress.global_step
-    for line in t.workload.summary(final):
+    for line in t.workload.summary(final) if final else ():
         log.debug(line)
+    if not final and not t.run.interrupted:
+        log.info("nothing was validated: schedule.validate is [] and schedule.validate_at_end is false")
     report = t.output.write_report(t.workload.report_sections(final) if final else None)
     if t.run.interrupted:
         log.log(RESULT, stopped_text(t))

@@ -16,6 +16,7 @@ from linnaeus.config.contracts import check_members, class_name
 from linnaeus.config.monitors import direction
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
+from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.files import write_atomic
 from linnaeus.metrics.streaming import Metrics, TrainingMetrics, check_counts
@@ -35,6 +36,8 @@ from linnaeus.schedule import (
 from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
+
+FEW_UPDATES = 10  # a run of fewer updates trains almost nothing
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,15 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
     return Plan(length, accumulation, resolved, OpsSchedule(resolved), lr, f"{text}\n{note}")
 
 
+def warn_if_short(config: Config, plan: Plan) -> None:
+    """Log a warning if a length in epochs gives fewer than `FEW_UPDATES` updates."""
+    updates, length = plan.resolved.last_step, config.trainer.length
+    if updates < FEW_UPDATES and Duration.parse(length).unit == "epochs":
+        batch = config.trainer.global_batch_size
+        text = "trainer.length=%s is only %d update%s of up to %d samples: increase it, or decrease trainer.global_batch_size"
+        log.warning(text, length, updates, "s" * (updates != 1), batch)
+
+
 def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workload) -> None:
     """Raise `ConfigError` if a monitored metric is not measured by a validation pass of this run, or not for the validated weights, or if
     its direction is unknown."""
@@ -111,7 +123,8 @@ def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workloa
 
 def monitored(config: Config) -> dict[str, str]:
     """Return {config key: validation metric} of everything that monitors a metric."""
-    monitors = {"schedule.best_monitor": config.schedule.best_monitor} if config.schedule.validate else {}
+    validates = config.schedule.validate or config.schedule.validate_at_end
+    monitors = {"schedule.best_monitor": config.schedule.best_monitor} if validates else {}
     stop = config.schedule.early_stop
     if stop.patience is not None or stop.metric_bound is not None:
         monitors["schedule.early_stop.monitor"] = stop.monitor

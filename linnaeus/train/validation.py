@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
-from linnaeus.data.sampler import validation_batches
+from linnaeus.data.sampler import validation_batches, validation_part
 from linnaeus.errors import ConfigError
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.progress import TrainingStage, ValidationPass
@@ -122,16 +122,18 @@ def validate_with_partial_mask(t: Training, pass_: ValidationPass, show: ShowBat
 
 
 def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> dict[str, float] | None:
-    """Return the metrics of the whole validation set in one pass; None if it was interrupted. Names are prefixed with the key of the
-    pass (`val/...`, or `val_ema/...` for averaged weights). `show` is called with the number of batches done, between batches."""
+    """Return the metrics of one pass; None if it was interrupted. Names are prefixed with the key of the pass
+    (`val/...`, or `val_ema/...` for averaged weights). `show` is called with the number of batches done, between batches."""
     totals = measure_pass(t, pass_, show)
     return None if totals is None else totals.results(at_end=may_be_last(t))
 
 
 def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> PassTotals | None:
-    """Run a pass over the whole validation set and return its totals; None if it was interrupted."""
+    """Run a pass over the validation set, or the part of `trainer.limit_validation_samples`, and return its totals; None if it was
+    interrupted."""
     batch = validation_batch_size(t.config)
-    own_batches = validation_batches(validation_size(t), batch, t.context.rank, t.context.world_size)
+    samples = validation_part(len(t.workload.validation_set), t.config.trainer.limit_validation_samples)
+    own_batches = validation_batches(samples, batch, t.context.rank, t.context.world_size)
     if t.validation_loader is None:
         t.validation_loader = build_loaders(
             t.workload.validation_set, own_batches, t.config.trainer.num_workers, t.config.trainer.prefetch, t.pin_memory
@@ -150,7 +152,7 @@ def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_n
 
 
 def validation_size(t: Training) -> int:
-    """Return the number of validation samples: all, or the first `trainer.limit_validation_samples`."""
+    """Return the number of validation samples: all, or `trainer.limit_validation_samples`."""
     size = len(t.workload.validation_set)
     return min(size, t.config.trainer.limit_validation_samples or size)
 

@@ -8,7 +8,7 @@ from linnaeus.schedule import resolve_all_schedule_params
 from tests.schedule.configs import COMPONENTS, make_config, resolve
 
 
-def test_at_end_adds_the_last_step_to_passes_with_a_cadence() -> None:
+def test_at_end_adds_the_last_step_to_the_normal_pass_and_to_those_with_a_cadence() -> None:
     config = make_config(validate=["3epochs"], validate_mask_meta=[], validate_partial_mask_meta=["4epochs"], checkpoint=[])
     resolved = resolve_all_schedule_params(config, 100, 10, COMPONENTS)
     assert resolved.validate.steps() == [30, 60, 90, 100]
@@ -16,6 +16,8 @@ def test_at_end_adds_the_last_step_to_passes_with_a_cadence() -> None:
     assert resolved.validate_partial_mask_meta.steps() == [40, 80, 100]
     assert resolved.checkpoint.steps() == [100]
     assert resolved.at_end == ("validate", "validate_partial_mask_meta")
+    only_at_end = resolve_all_schedule_params(make_config(validate=[], validate_mask_meta=[]), 100, 10, COMPONENTS)
+    assert only_at_end.validate.steps() == [100] and only_at_end.validate_mask_meta.steps() == []
     without = make_config(validate=["3epochs"], validate_at_end=False, checkpoint=[], checkpoint_at_end=False)
     resolved = resolve_all_schedule_params(without, 100, 10, COMPONENTS)
     assert resolved.validate.steps() == [30, 60, 90] and resolved.checkpoint.steps() == [] and resolved.at_end == ()

@@ -21,13 +21,34 @@ def test_a_limited_run_trains_on_the_first_samples_only(tmp_path):
     assert set(map(int, seen)) == set(range(16)) and len(seen) >= 32, "with placeholders of empty micro-batches"
 
 
-def test_limited_validation_equals_the_metrics_of_those_samples(tmp_path):
-    """The first 10 of 13 samples are the same whether they are all there is or a limit takes them."""
-    whole = runs.run("vectors", tmp_path / "whole", "data.validation_samples=10")
-    limited = runs.run("vectors", tmp_path / "limited", "data.validation_samples=13", "trainer.limit_validation_samples=10")
-    other = runs.run("vectors", tmp_path / "other", "data.validation_samples=13")
-    found = [[row["val/loss"] for row in rows(run) if "val/loss" in row] for run in (whole, limited, other)]
-    assert found[0] == found[1] != found[2]
+def test_limited_validation_uses_a_stated_part(tmp_path):
+    whole, limited, all_of_them = (
+        runs.run("vectors", tmp_path / str(limit), "data.validation_samples=13", f"trainer.limit_validation_samples={limit}")
+        for limit in ("null", 10, 13)
+    )
+    found = [[row["val/loss"] for row in rows(run) if "val/loss" in row] for run in (whole, limited, all_of_them)]
+    assert found[0] == found[2] != found[1] and len(found[0]) == len(found[1])
+    line = "validation: 10 of 13 samples, the same ones in every pass (trainer.limit_validation_samples)"
+    assert [line in (run / "train.log").read_text() for run in (whole, limited, all_of_them)] == [False, True, False]
+
+
+def test_a_run_of_few_updates_is_warned_of(tmp_path):
+    line = "is only 6 updates of up to 8 samples: increase it, or decrease trainer.global_batch_size"
+    settings = ["trainer.limit_train_samples=24", "trainer.global_batch_size=8", "trainer.micro_batch_size=8"]
+    logs = [
+        (runs.run("vectors", tmp_path / name, *settings, f"trainer.length={length}") / "train.log").read_text()
+        for name, length in (("short", "2epochs"), ("long", "4epochs"), ("steps", "6steps"))
+    ]
+    assert [log.count(line) for log in logs] == [1, 0, 0] and "WARNING trainer.length=2epochs is only" in logs[0]
+
+
+def test_without_a_cadence_validation_runs_at_the_end_unless_it_is_switched_off(tmp_path):
+    validated, never = (
+        runs.run("vectors", tmp_path / value, "schedule.validate=[]", f"schedule.validate_at_end={value}") for value in ("true", "false")
+    )
+    assert "val/loss" in rows(validated)[-1] and not [row for row in rows(never) if "val/loss" in row]
+    line = "nothing was validated: schedule.validate is [] and schedule.validate_at_end is false"
+    assert [line in (run / "train.log").read_text() for run in (validated, never)] == [False, True]
 
 
 def test_resampled_data_cannot_be_limited(tmp_path):

@@ -280,7 +280,7 @@ TABLE = {
         "schedule.partial_combinations=[[SPATIAL]] schedule.validate_partial_mask_meta=[3steps]",
     ),
     **cases(ran("rows"), "schedule.validate_at_end=false", "schedule.validate=[2steps]"),
-    **cases(ran("checkpoints"), "schedule.checkpoint_at_end=false", "schedule.validate=[]"),
+    **cases(ran("checkpoints"), "schedule.checkpoint_at_end=false", "schedule.validate=[] schedule.validate_at_end=false"),
     **cases(ran("checkpoints"), "schedule.keep_last=3", CKPT),
     **cases(ran("checkpoints"), "schedule.keep_best=3", f"{CKPT} schedule.keep_best=0"),
     **cases(see.batches, "schedule.partial_mask_whitelist=[[SPATIAL]]", f"{NONE} schedule.partial_meta_mask_prob.start=1"),

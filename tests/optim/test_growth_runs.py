@@ -84,7 +84,8 @@ def test_invariants_and_rows_after_every_update(tmp_path, workload, by, optimize
 def test_active_parameters_are_trained_and_connected(tmp_path, growing):
     """Frozen weights are neither masked nor counted as active. Rows and reports have the same count."""
     more = GROWING if growing else GROWING[6:]
-    run = runs.run("vectors", tmp_path, *more, "trainer.freeze=[trunk.0]", "schedule.report=[3steps]", "schedule.validate=[]")
+    more = [*more, "trainer.freeze=[trunk.0]", "schedule.report=[3steps]", "schedule.validate=[]", "schedule.validate_at_end=false"]
+    run = runs.run("vectors", tmp_path, *more)
     weights = runs.newest(run).model_state
     active = sum(tensor.numel() for name, tensor in weights.items() if not name.startswith("trunk.0."))
     found = {row["global_step"]: row["model/active_parameters"] for row in runs.rows(run / "reports.jsonl")}
@@ -213,7 +214,9 @@ def test_impossible_growth_raises_one_line(tmp_path, workload, more, message):
 
 
 def test_the_plan_lists_steps_and_densities(tmp_path):
-    run = runs.run("vectors", tmp_path, *GROWING, "schedule.validate=[]", "schedule.early_stop.max_steps=8")
+    run = runs.run(
+        "vectors", tmp_path, *GROWING, "schedule.validate=[]", "schedule.validate_at_end=false", "schedule.early_stop.max_steps=8"
+    )
     text = (run / "schedule.txt").read_text()
     assert "2 times: 3, 6  (every 3steps)" in text and "0.1 -> 0.9, from step 2 to step 10" in text
     assert "growth\n  connected weights  " in text and "probabilities" not in text, "no probabilities in this workload"

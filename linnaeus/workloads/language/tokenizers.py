@@ -19,6 +19,7 @@ from linnaeus.workloads.language.text_pieces import recut
 
 END = "<|endoftext|>"  # the end marker of GPT-2 and of every BPE trained here
 PIECE_SIZE = 1 << 16  # characters that a BPE encodes at once; one core encodes a piece
+MAX_GAPS = 16  # most ids per token; every id costs a row of the embedding
 ANYWHERE = re.compile("")
 NOWHERE = re.compile(r"(?!)")
 AFTER_LINE = re.compile(r"(?<=\S)\n(?=\S)")  # the common pre-tokenizers of a byte-level BPE never merge across such a line break
@@ -131,7 +132,10 @@ class BPETokenizer:
         self._bpe.encode_special_tokens = True
         self._bpe.no_truncation()
         self._bpe.no_padding()
-        self.size = 1 + max(self._bpe.get_vocab(with_added_tokens=True).values(), default=-1)  # ids may have gaps
+        numbers = self._bpe.get_vocab(with_added_tokens=True).values()
+        self.size = 1 + max(numbers, default=-1)  # ids may have gaps
+        if self.size > MAX_GAPS * len(numbers) + 256:
+            raise ValueError(f"its largest id is {self.size - 1}, but it has {len(numbers)} tokens")
         self.end = cast("int | None", self._bpe.token_to_id(END))
 
     def encode(self, text: str) -> np.ndarray:

@@ -26,6 +26,13 @@ OPTIMIZER = [
     ("@dataclass(frozen=True)\n", "@dataclass\n", r"mylab/optimizer.py:\d+: the dataclass must be frozen; write @dataclass\(frozen=True\)"),
     ('"signsgd", S', '"adamw", S', "plugins: optimizer=adamw is a name of the taxonomy workload or of the program; register another name"),
     ("return SignSGD(", "return (", "optimizer.name=signsgd: the builder returns a tuple, not a torch.optim.Optimizer"),
+    (
+        "return SignSGD(param_groups, config.momentum)",
+        "return SignSGD",
+        "optimizer.name=signsgd: the builder returns the class SignSGD",
+    ),
+    ("def step(", "def stepp(", r"optimizer.name=signsgd: mylab.optimizer.SignSGD does not define step\(closure=None\)"),
+    ("closure=None", "lr", r"optimizer.name=signsgd: mylab.optimizer.SignSGD.step takes the arguments \(lr\); it must take \(\)"),
 ]
 LOSS = [
     ("@dataclass(frozen=True)\n", "", r"mylab.loss.FocalConfig must be a frozen dataclass; write @dataclass\(frozen=True\) above it"),
@@ -40,12 +47,46 @@ LOSS = [
         "return -log_probs[0]  # [-(",
         r"FocalLoss returns a Tensor; it must return a list of a tensor \[B\] for each of 4 ranks",
     ),
-    ("for log_p in log_probs]", "for log_p in log_probs[1:]]", r"FocalLoss returns \[\[32\], \[32\], \[32\]\]; it must return a list"),
+    ("for log_p in log_probs]", "for log_p in log_probs[1:]]", r"FocalLoss returns \[\[3\], \[3\], \[3\]\]; it must return a list"),
+    ("return FocalLoss(config.gamma)", "return FocalLoss", "loss.name=focal: the builder returns the class FocalLoss, not"),
+    ("return FocalLoss(config.gamma)", "pass", "loss.name=focal: the builder returns None, not a torch.nn.modules.module.Module"),
+    (
+        "self.gamma = gamma",
+        "self.gamma, self.scale = gamma, nn.Linear(1, 1).weight",
+        "FocalLoss has the parameter scale; a loss is neither trained",
+    ),
+    (
+        "self.gamma = gamma",
+        "self.gamma, self.norm = gamma, nn.BatchNorm1d(1, affine=False)",
+        r"FocalLoss has the buffer norm.running_mean; .*register_buffer\(..., persistent=False\)",
+    ),
+    ("scores, label):", "scores):", r"FocalLoss.forward takes the arguments \(scores\); it must take \(scores, label\)"),
+    ("in log_probs]", "in (one.detach() for one in log_probs)]", "FocalLoss returns a loss without a gradient"),
+    ("* log_p for", "* (1 / log_p).log() for", r"FocalLoss returns a loss that is not finite"),
 ]
 HEAD = [
     ("def init_weights", "def init_weigths", r"mylab.head.CosineHead.init_weigths is not a member of Head; did you mean init_weights\?"),
     ("def forward", "def forwards", r"mylab/head.py:\d+: CosineHead does not define '?forward'?, which its abstract class requires"),
     ("(Head)", "(nn.Module)", f"mylab.head.CosineHead must extend {PART}.heads.head.Head"),
+    (
+        "return CosineHead(width, tree, config.scale)",
+        "return CosineHead",
+        "head.name=cosine: the builder returns the class CosineHead",
+    ),
+    ("in self.prototypes:", "in self.prototypes[:2]:", "model: head.prototypes.2, head.prototypes.3 is not initialised"),
+    ("LinearScores(self.tree, [", "list([", "CosineHead returns a list; it must return a Scores, such as LinearScores"),
+    (
+        "unbind(1), self.prototypes",
+        "unbind(1)[:3], self.prototypes[:3]",
+        r"CosineHead returns scores of the shapes \[\[3, .*; they must",
+    ),
+    ("self.scale * x", "self.scale * x[:1]", r"CosineHead returns scores of the shapes \[\[1, .*\]; they must be \[\[3, "),
+    ("for x, w in pairs", "for x, w in ((x.detach(), w.detach()) for x, w in pairs)", "CosineHead returns scores without a gradient"),
+    (
+        "def forward(self, features)",
+        "def forward(self, x, y)",
+        r"CosineHead.forward takes the arguments \(x, y\); it must take \(feat",
+    ),
 ]
 MODEL = [
     (
@@ -56,16 +97,27 @@ MODEL = [
     ("self.width =", "self.widht =", "SmallConv does not define width, which .*classifier.Trunk requires; is widht a misspelling of it?"),
     ("self.no_decay", "self.no_deacy", "SmallConv does not define no_decay, which .*Trunk requires; is no_deacy a misspelling of it?"),
     ("metadata.missing", "metadata.mising", "SmallConv.no_decay names metadata.mising, .*; did you mean metadata.missing?"),
-    (".unsqueeze(1)\n\n", "\n\n", r"SmallConv returns the shape \[32, 32\]; it must be \[32, 1 or 4, 32\], that is \[B, 1 or R, width\]"),
-    ("self.width = channels", "self.width = 32 * channels", r"SmallConv returns the shape \[32, 1, 32\]; it must be \[32, 1 or 4, 1024\]"),
+    (".unsqueeze(1)\n\n", "\n\n", r"SmallConv returns the shape \[3, 32\]; it must be \[3, 1 or 4, 32\], that is \[B, 1 or R, width\]"),
+    ("self.width = channels", "self.width = 32 * channels", r"SmallConv returns the shape \[3, 1, 32\]; it must be \[3, 1 or 4, 1024\]"),
+    ("return SmallConv(config.channels, components, config.meta_width)", "pass", "model.name=smallconv: the builder returns None, not a"),
+    ("return features.unsqueeze(1)", "return (features,)", r"SmallConv returns a tuple; it must return a tensor \[B, 1 or R, width\]"),
+    ("image, meta, present):", "image):", r"SmallConv.forward takes the arguments \(image\); it must take \(image, meta, present\)"),
+    ("            self.metadata.init_weights()", "            pass", "model: trunk.metadata.missing is not initialised"),
 ]
 METRIC = [
     ("def compute", "def compue", "mylab.metric.Top3 does not define compute, which .*MetricPart requires; is compue a misspelling of it?"),
     ("(self, view)", "(self, scores, label)", r"Top3.count takes the arguments \(scores, label\); it must take \(view\)"),
     ('"top3": hits', '"species/top1": hits', "mylab.metric.Top3.compute has the name 'species/top1', which another metric has"),
     ('{"mylab_top3": torch', '{"top1": torch', "mylab.metric.Top3.counts has the name 'top1', which another metric has; choose another"),
-    ("torch.int64", "torch.float32", r"counts\['mylab_top3'\] is float32; it must be int64"),
+    ("torch.int64", "torch.float32", r"mylab.metric.Top3.counts\['mylab_top3'\] is float32; it must be int64 \(for a fraction use two"),
     (" if total else float", " or float", r"mylab/metric.py:\d+: division by zero; compute is called once with totals of 0"),
+    ("return Top3(tree, device)", "return Top3", "the metric top3: the builder returns the class Top3, not a "),
+    ('return {"top3":', 'return None  # {"', "mylab.metric.Top3.compute returns None; it must return a dict of names and floats"),
+    (
+        "hits / total if total else",
+        "counts['mylab_top3'][0] if True else",
+        "mylab.metric.Top3.compute returns a Tensor for 'top3'; it must be a float",
+    ),
 ]
 DATA = [
     ("100.0 * (n % 3)", "100.0 * n[:3]", r"Source.metadata.elevation has the shape \(3,\); it must be \(200,\)"),
@@ -73,6 +125,14 @@ DATA = [
     ("ids, labels", "ids, labels + 9", "Source.labels of genus are 9 to 10; they must be from -1 to 1"),
     ("def read(", "def raed(", "mylab.data.TileReader does not define read, which .*ImageReader requires; is raed a misspelling of it?"),
     ("n % 5 == 0", "n < 0", r"data: the validation set is empty; give it samples, or set schedule.validate=\[\]"),
+    ("return Source(", "return None and Source(", "data.name=tiles: the builder returns None, not a linnaeus"),
+    ('f"tile{i}" for', 'f"tile{i % 9}" for', "Source.ids has 'tile0' 23 times; the ids must be unique"),
+    ("(n % 5 == 0)", "(n % 5)", r"Source.split is 2 in 40 rows; it must be 0 \(training\) or 1 \(validation\)"),
+    ("day=unknown", "day=100 + 0 * n", r"Source.metadata.day is 100 in a row; it must be in \[0, 1\), or NaN where it is unknown"),
+    ('"latitude": unknown', '"latitude": 500 + 0 * n', r"Source.metadata.latitude is 500 in a row; it must be in \[-90, 90\], or NaN"),
+    ("in samples]", "in samples[1:]]", r"TileReader.read returns \d+ images for \d+ samples; it must return one for each"),
+    ("np.uint8)", "float)", r"TileReader.read returns float64 \[32, 32, 3\] for an image; it must be an array uint8 \[H, W, 3\]"),
+    ("(32, 32, 3)", "(32, 32)", r"TileReader.read returns uint8 \[32, 32\] for an image; it must be an array uint8 \[H, W, 3\]"),
 ]
 WORKLOAD = [
     ("def valid_counts", "def valid_count", r"mylab/lines/__init__.py:\d+: LinesWorkload does not define '?valid_counts'?, which its"),
@@ -96,6 +156,9 @@ WORKLOAD = [
             "trainig_metrics": "training_metrics",
         }.items()
     ),
+    ("return LinesWorkload(config)", "pass", "mylab.lines.build_workload returns None, not a linnaeus.workloads.base.Workload"),
+    (".sum(0)", ".sum(0).detach()", f"{CURVES}.loss_sums returns a tensor without a gradient; do not detach it"),
+    ("return Errors(self.tasks, device)", "pass", f"{CURVES}.metrics returns None, not a linnaeus.metrics.streaming.Metrics"),
 ]
 CONFIG = [
     ("SCHEMAS =", "SCHEMA =", "workload.name: mylab.lines.config does not define SCHEMAS"),
@@ -120,6 +183,14 @@ METRICS = [
         "mae = 1 / sums[-1].item()",
         r"mylab/lines/metrics.py:\d+: float division by zero; compute is called once",
     ),
+    (
+        "torch.cat([errors.sum(0), weight.sum().view(1)])",
+        "weight.sum()",
+        rf"{ERRORS}.sums returns the shape \[\]; it must be \[3\], ",
+    ),
+    ('{"loss": mae.mean().item()}', "{}", f"{ERRORS}.compute must return 'loss' among its results"),
+    ("mae.mean().item()", "mae.mean()", f"{ERRORS}.compute returns a Tensor for 'loss'; it must be a float"),
+    ("return results", "return mae", f"{ERRORS}.compute returns a Tensor; it must return a dict of names and floats"),
 ]
 NETWORK = [
     (
@@ -137,6 +208,7 @@ NETWORK = [
         "    no_decay = {'hiden.weight'}\n\n    def shared",
         "Curves.no_decay names hiden.weight, .*; did you mean hidden.weight?",
     ),
+    ("def forward(self, batch)", "def forward(self, x, y)", r"Curves.forward takes the arguments \(x, y\); it must take \(batch\)"),
 ]
 GROUPS = [
     ("mylab/optimizer.py", [*TAXONOMY, "optimizer=signsgd"], OPTIMIZER),

@@ -14,13 +14,17 @@ from linnaeus.errors import ConfigError
 T = TypeVar("T")
 
 
-def check_members(instance: T, base: type, pending: Sequence[str] = ()) -> T:
-    """Return `instance`. Raise `ConfigError` if it does not extend the abstract class `base`, lacks a member that `base` requires, has a
-    method with other arguments than `base`, or a public member that resembles an optional one of `base`, which the program would not find.
+def check_members(instance: T, base: type, origin: str = "", pending: Sequence[str] = ()) -> T:
+    """Return `instance`. Raise `ConfigError` if it is a class, None or a plain value, does not extend the abstract class `base`, lacks a
+    member that `base` requires, has a method with other arguments than `base`, or a public member that resembles an optional one of `base`,
+    which the program would not find.
     A `Protocol` need not be extended.
 
-    Required: annotated members of `base` without a value, and the methods of a protocol. `pending`: members that are set later."""
+    Required: annotated members of `base` without a value, and the methods of a protocol. `pending`: members that are set later. `origin`:
+    the beginning of a message, such as "loss.name=focal: the builder returns"."""
     cls, is_protocol = type(instance), getattr(base, "_is_protocol", False)
+    if origin and (cls.__module__ == "builtins" or isinstance(instance, type)):
+        raise ConfigError(f"{origin} {described(instance)}, not a {class_name(base)}")
     if not is_protocol and not isinstance(instance, base):
         raise ConfigError(f"{class_name(cls)} must extend {class_name(base)}")
     public = [name for name in vars(base) if not name.startswith("_")]
@@ -44,6 +48,13 @@ def check_members(instance: T, base: type, pending: Sequence[str] = ()) -> T:
         if not name.startswith("_") and similar:
             raise ConfigError(f"{class_name(cls)}.{name} is not a member of {base.__name__}; did you mean {similar[0]}?")
     return instance
+
+
+def described(value: Any) -> str:
+    """Return words for a value of a wrong type: "None", "the class A", "a tuple"."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def check_arguments(function: Callable[..., Any], expected: Sequence[str], what: str) -> None:

@@ -28,8 +28,8 @@ class SampleIndex(NamedTuple):
 
 
 class PositionedDataset(ABC):
-    """A map-style dataset whose samples depend only on their `SampleIndex`. It must be picklable, and keep no state that changes a
-    sample."""
+    """A map-style dataset whose samples depend only on their `SampleIndex`. It must not have state that changes a
+    sample. Loader workers are forks of the process: open files when a batch is read."""
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnaeus.config.contracts import class_name, described
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
 
@@ -69,9 +70,21 @@ class TrainingMetrics:
         return {"loss": means.nanmean().item(), **(each if len(self.tasks) > 1 else {})}
 
 
-def check_counts(metrics: Any) -> None:
-    """Raise `ConfigError` if `metrics.counts` has a tensor that is not int64: sums of floats depend on the order of the batches."""
+def check_counts(metrics: Any, fix: str = "float sums belong to `sums`") -> None:
+    """Raise `ConfigError` with the advice `fix` if `metrics.counts` has a tensor that is not int64: sums of floats depend on the order of
+    the batches."""
     for name, count in metrics.counts.items():
         if count.dtype != torch.int64:
             found = str(count.dtype).removeprefix("torch.")
-            raise ConfigError(f"{type(metrics).__name__}.counts[{name!r}] is {found}; it must be int64 (float sums belong to `sums`)")
+            raise ConfigError(f"{class_name(type(metrics))}.counts[{name!r}] is {found}; it must be int64 ({fix})")
+
+
+def check_results(results: Any, metrics: Any) -> dict[str, float]:
+    """Return the results of `metrics.compute`. Raise `ConfigError` if they are not a dict of texts and numbers."""
+    name = f"{class_name(type(metrics))}.compute"
+    if not isinstance(results, dict):
+        raise ConfigError(f"{name} returns {described(results)}; it must return a dict of names and floats")
+    for key, value in results.items():
+        if not isinstance(key, str) or not isinstance(value, (int, float)):
+            raise ConfigError(f"{name} returns {described(value)} for {key!r}; it must be a float, as tensor.item() returns it")
+    return results

@@ -7,6 +7,7 @@ device; if it is 1 they do not change parameters or moments. They divide the gra
 and the clipping in one pass.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -20,7 +21,7 @@ from linnaeus.optim.param_groups import ParamGroup, describe_groups
 State = dict[str, dict[str, Tensor]]  # parameter name -> name in the optimizer state -> tensor
 
 
-class BaseOptimizer:
+class BaseOptimizer(ABC):
     """Base class: parameters in the order of their groups, the slice of each group, and state by parameter name."""
 
     native = False  # True: the kernel divides by `divisor` itself
@@ -34,12 +35,12 @@ class BaseOptimizer:
         self.slices = _slices(len(group.names) for group in groups)
         self.state: State = {}
 
+    @abstractmethod
     def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         """Make one update at learning rate `lr`, or none if `found_inf`, float [] on the device, is 1.
 
         `grads` has an entry per parameter, None if it has no gradient; `complete`: none of them is None. `divisor` is None unless
         `native`: other optimizers receive gradients that are divided already."""
-        raise NotImplementedError
 
     def check(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise `ConfigError` if the state of a parameter in `saved` has other tensors or other shapes."""

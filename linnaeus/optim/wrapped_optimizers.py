@@ -7,12 +7,14 @@ sync per update.
 """
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from linnaeus.config.contracts import check_arguments, class_name, described
 from linnaeus.config.schema_optimization import TimmOptimizerConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim.optimizers import BaseOptimizer
@@ -73,7 +75,10 @@ class ExternalOptimizer(BaseOptimizer):
         super().__init__(kind, groups)
         self.optimizer = make([{"params": group.tensors, "weight_decay": group.weight_decay} for group in groups])
         if not isinstance(self.optimizer, torch.optim.Optimizer):
-            raise ConfigError(f"optimizer.name={kind}: the builder returns a {type(self.optimizer).__name__}, not a torch.optim.Optimizer")
+            raise ConfigError(f"optimizer.name={kind}: the builder returns {described(self.optimizer)}, not a torch.optim.Optimizer")
+        if inspect.unwrap(type(self.optimizer).step) is inspect.unwrap(torch.optim.Optimizer.step):
+            raise ConfigError(f"optimizer.name={kind}: {class_name(type(self.optimizer))} does not define step(closure=None)")
+        check_arguments(self.optimizer.step, (), f"optimizer.name={kind}: {class_name(type(self.optimizer))}.step")
         if len(self.optimizer.param_groups) != len(self.groups):
             raise ConfigError(f"optimizer.name={kind}: the optimizer must not change the number of parameter groups")
         self._initial = [dict(group) for group in self.optimizer.param_groups]

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from linnaeus.config.contracts import check_members
+from linnaeus.config.contracts import check_arguments, check_members, class_name
 from linnaeus.config.schema import Config
 from linnaeus.data.loader import build_loaders
 from linnaeus.data.sampler import PositionSampler
@@ -32,6 +33,7 @@ from linnaeus.optim.growth import build_growth
 from linnaeus.optim.update import Precision, Update
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.progress.stages import validation_passes
+from linnaeus.randomness import INIT, key
 from linnaeus.schedule import EarlyStopping
 from linnaeus.schedule.length import micro_batch_size, training_samples
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
@@ -67,6 +69,8 @@ def build_training(
     optimizers = build_optimizer(config.optimizer, model)
     growth = build_growth(config.growth, model, optimizers, plan.ops, config.seed)
     precision = Precision(trainer.precision, context.device)
+    with precision.autocast():
+        workload.check_model(model)
     ema = EMA(model, trainer.ema_decay) if trainer.ema_decay is not None else None
     weighting = build_weighting(config.weighting, workload.tasks, context.device, precision.dtype, plan.accumulation, config.seed)
     conflict = GradientConflict(workload.tasks, context.device)
@@ -122,14 +126,40 @@ def build_training(
 
 
 def build_model(config: Config, workload: Workload, device: torch.device) -> Model:
-    """Return the workload's model on the device, in the dtype and memory format of the run."""
-    model = check_members(workload.build_model(), Model).to(device)
+    """Return the workload's model on the device, in the dtype and memory format of the run. torch's generators are seeded before it is
+    built."""
+    torch.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
+    with new_memory_is_nan():
+        model = workload.build_model()
+    check_members(model, Model, f"{class_name(type(workload))}.build_model returns")
+    check_arguments(model.forward, ("batch",), f"{class_name(type(model))}.forward")
+    check_initialised(model)
     check_no_decay(model)
+    model = model.to(device)
     if config.trainer.precision == "float64":
         model = model.double()
     if config.trainer.channels_last:
         model = model.to(memory_format=torch.channels_last)
     return model
+
+
+@contextlib.contextmanager
+def new_memory_is_nan() -> Iterator[None]:
+    """Fill the float tensors of `torch.empty` with NaN, which its deterministic mode does, so that `check_initialised` finds them."""
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")  # `use_deterministic_algorithms` sets the same, but imports the compiler: 2 s
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+
+
+def check_initialised(model: torch.nn.Module) -> None:
+    """Raise `ConfigError` if a parameter has NaN: it was made by `torch.empty` and never set."""
+    forgotten = [name for name, parameter in model.named_parameters() if parameter.isnan().any()]
+    if forgotten:
+        names = f"{', '.join(forgotten[:3])}{', ...' if len(forgotten) > 3 else ''}"
+        raise ConfigError(f"model: {names} is not initialised (it is NaN); set every parameter in the constructor or in init_weights()")
 
 
 def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext, plan: Plan) -> None:
@@ -192,8 +222,8 @@ def keep_compiled_graphs() -> None:
 def check_datasets(workload: Workload, plan: Plan) -> None:
     """Raise `ConfigError` if `build_datasets` does not set both datasets, or if the validation set of a run with validation is empty."""
     check_members(workload, Workload)
-    for dataset in (workload.train_set, workload.validation_set):
-        check_members(dataset, PositionedDataset)
+    for name in ("train_set", "validation_set"):
+        check_members(getattr(workload, name), PositionedDataset, f"{class_name(type(workload))}.{name} is")
     if plan.resolved.validate.ever_due and not len(workload.validation_set):
         raise ConfigError("data: the validation set is empty; give it samples, or set schedule.validate=[] schedule.validate_at_end=false")
 

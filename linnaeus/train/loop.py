@@ -141,6 +141,8 @@ def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> N
     with t.precision.autocast():
         outputs = t.runner(batch)
     sums = checked_per_task(t, "loss_sums", t.workload.loss_sums(outputs, batch))
+    if not sums.requires_grad:
+        raise ConfigError(f"{class_name(type(t.workload))}.loss_sums returns a tensor without a gradient; do not detach it")
     t.weighting_meter.measure(sums, outputs, t.precision.loss_scale)
     t.precision.backward(sums, t.weighting.weights * scales)
     t.tracker.add_micro_batch(sums, outputs, batch, t.weighting.weights)

@@ -19,7 +19,7 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.files import write_atomic
-from linnaeus.metrics.streaming import Metrics, TrainingMetrics, check_counts
+from linnaeus.metrics.streaming import Metrics, TrainingMetrics, check_counts, check_results
 from linnaeus.optim import LRSchedule, build_scheduler, scaled_lr
 from linnaeus.reporting.console import CONSOLE_ONLY
 from linnaeus.reporting.plan import schedule_summary, unreached
@@ -138,10 +138,10 @@ def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool)
 
     Raise `ConfigError` if the metrics lack or misspell a member, or cannot be computed without samples."""
     cpu = torch.device("cpu")
-    training = check_members(workload.training_metrics(cpu), TrainingMetrics)
-    metrics = check_members(workload.metrics(cpu), Metrics)
-    if "loss" not in _without_samples(training, *torch.zeros(2, len(workload.tasks), dtype=torch.float64)):
-        raise ConfigError(f"{class_name(type(training))}.compute must return 'loss' among its results")
+    owner = class_name(type(workload))
+    training = check_members(workload.training_metrics(cpu), TrainingMetrics, f"{owner}.training_metrics returns")
+    metrics = check_members(workload.metrics(cpu), Metrics, f"{owner}.metrics returns")
+    _without_samples(training, *torch.zeros(2, len(workload.tasks), dtype=torch.float64))
     names = _without_samples(metrics, torch.zeros(metrics.width, dtype=torch.float64))
     keys = ["val"] if resolved.validate.ever_due else []
     if resolved.validate_mask_meta.ever_due:
@@ -152,11 +152,14 @@ def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool)
 
 
 def _without_samples(metrics: Any, *totals: torch.Tensor) -> dict[str, float]:
-    """Return the results of totals and counts of 0. Raise `ConfigError` if they divide by zero."""
+    """Return the results of totals and counts of 0. Raise `ConfigError` if they divide by zero, are not numbers, or lack `loss`."""
     check_counts(metrics)
     try:
-        return metrics.compute(*totals, metrics.counts)
+        results = check_results(metrics.compute(*totals, metrics.counts), metrics)
     except ArithmeticError as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         fix = "compute is called once with totals of 0 before the training; return nan for a result without samples"
         raise ConfigError(f"{frame.filename}:{frame.lineno}: {error}; {fix}") from None
+    if "loss" not in results:
+        raise ConfigError(f"{class_name(type(metrics))}.compute must return 'loss' among its results")
+    return results

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from linnaeus.config.contracts import class_name
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.sampler import validation_batches, validation_part
 from linnaeus.errors import ConfigError
@@ -189,7 +190,12 @@ def _run_batches(
         batch = t.workload.prepare(batch, masked)
         with t.precision.autocast():
             outputs = t.model(batch)
-        slots[indices[0].position // batch_size] = metrics.sums(outputs, batch)
+        sums = metrics.sums(outputs, batch)
+        if sums.shape != (metrics.width,):  # addition would broadcast it
+            raise ConfigError(
+                f"{class_name(type(metrics))}.sums returns the shape {list(sums.shape)}; it must be [{metrics.width}], `width`"
+            )
+        slots[indices[0].position // batch_size] = sums
         metrics.count(outputs, batch)
     if t.sync.finish_round():
         _interrupt(t, error)

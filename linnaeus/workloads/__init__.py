@@ -22,4 +22,5 @@ def build_workload(config: Config) -> Workload:
     if not hasattr(module, "build_workload"):
         raise ConfigError(f"workload.name: {module.__name__} does not define build_workload(config)")
     check_arguments(module.build_workload, ("config",), f"{module.__name__}.build_workload")
-    return check_members(module.build_workload(config), Workload, pending=("train_set", "validation_set"))
+    workload = module.build_workload(config)
+    return check_members(workload, Workload, f"{module.__name__}.build_workload returns", pending=("train_set", "validation_set"))

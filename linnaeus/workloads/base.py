@@ -93,7 +93,7 @@ class Workload(ABC):
 
     @abstractmethod
     def build_model(self) -> Model:
-        """Return the network, initialised from `config.seed`."""
+        """Return the network. torch's generators are seeded before the call by `config.seed`."""
 
     @abstractmethod
     def valid_counts(self, batch: Batch) -> Tensor:
@@ -108,6 +108,11 @@ class Workload(ABC):
         """Return empty metrics of one validation pass."""
 
     # -- what has a default ----------------------------------------------------------------------------------------------
+
+    def check_model(self, model: nn.Module) -> None:
+        """Raise `ConfigError` if a part of `model` or of the losses returns results of a wrong form. Called once before the training, with
+        the model on its device."""
+        return None
 
     def training_metrics(self, device: torch.device) -> TrainingMetrics:
         """Return empty metrics of training rows; by default the losses."""

@@ -12,6 +12,7 @@ from torch import nn
 from linnaeus import workloads
 from linnaeus.config.contracts import check_members
 from linnaeus.errors import ConfigError
+from linnaeus.train.build import build_model
 from linnaeus.workloads.base import Model, Workload
 from tests import runs
 
@@ -92,6 +93,40 @@ def test_other_classes_are_refused() -> None:
         check_members(nn.Linear(2, 2), Model)
     with pytest.raises(ConfigError, match=r"object must extend linnaeus\.workloads\.base\.Workload"):
         check_members(object(), Workload)
+
+
+class Drawn(Net):
+    """A network that draws its weights from torch's default generator; `forgotten` has none."""
+
+    def __init__(self, forgotten: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.new = nn.Parameter(torch.empty(4))
+        if not forgotten:
+            nn.init.normal_(self.new)
+
+    def forward(self, batch: Any) -> Any: ...
+
+
+def test_weights_are_a_function_of_the_seed(tmp_path: Any) -> None:
+    workload = extended(Small, build_model=lambda self: Drawn())
+
+    def weights(seed: int) -> list[float]:
+        torch.rand(seed + 1)
+        model = build_model(runs.configuration("vectors", tmp_path, f"seed={seed}"), workload, torch.device("cpu"))
+        return [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
+
+    torch.manual_seed(1)
+    first = weights(3)
+    torch.manual_seed(2)
+    assert weights(3) == first != weights(4)
+
+
+def test_a_parameter_that_is_not_initialised_is_refused(tmp_path: Any) -> None:
+    workload = extended(Small, build_model=lambda self: Drawn(forgotten=True))
+    with pytest.raises(ConfigError, match="model: new is not initialised"):
+        build_model(runs.configuration("vectors", tmp_path), workload, torch.device("cpu"))
+    assert torch.get_deterministic_debug_mode() == 0
 
 
 def test_build_workload_checks_the_members(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ TRAIN, VALIDATION = 0, 1
 
 
 class ImageReader(Protocol):
-    """A reader of photographs by observation number. It must be picklable and open files lazily in each worker."""
+    """A reader of photographs by observation number. Loader workers are forks of the process: it must open files in `read`."""
 
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
         """Return RGB images uint8 [H, W, 3] of the observation numbers `samples`, int64 [B]; sizes may differ.

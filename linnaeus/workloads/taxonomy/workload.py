@@ -5,11 +5,11 @@ import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
@@ -31,7 +31,8 @@ from linnaeus.workloads.taxonomy.masking import NullPolicy, ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
-from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, ImageReader, Source
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
+from linnaeus.workloads.taxonomy.plugin_checks import check_parts, checked_source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 
 log = logging.getLogger("linnaeus")
@@ -45,8 +46,8 @@ def build_data_source(config: Config, test: bool = False) -> tuple[Source, Calla
         raise ConfigError(f"--split=test: data={config.data.name} has no test rows; use validation")
     part = registered("data", config.data.name)
     if part is not None:
-        source = check_members(part.build(config.data), Source)
-        check_members(source.images, ImageReader)
+        source = check_members(part.build(config.data), Source, f"data.name={config.data.name}: the builder returns")
+        source = checked_source(source)
         if config.data.ranks is not None and tuple(config.data.ranks) != source.tree.ranks:
             raise ConfigError(f"data.ranks is {config.data.ranks}, but data={config.data.name} has the ranks {list(source.tree.ranks)}")
         return source, None
@@ -121,6 +122,11 @@ class TaxonomyWorkload(Workload):
 
     def build_model(self) -> Classifier:
         return build_classifier(self.config, self.data_source.tree, self.inputs)
+
+    def check_model(self, model: nn.Module) -> None:
+        parts = (registered(group, getattr(self.config, group).name) for group in ("model", "head", "loss"))
+        if any(part is not None for part in parts):
+            check_parts(cast(Classifier, model), self.loss, self.data_source.tree, self.inputs, self.config)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         return self.preparation(batch, masked)

@@ -21,7 +21,7 @@ def build_head(config: HeadConfig, width: int, tree: TaxonomyTree) -> Head:
     """Return the configured head for features of `width`."""
     part = registered("head", config.name)
     if part is not None:
-        return check_members(part.build(config, width, tree), Head)
+        return check_members(part.build(config, width, tree), Head, f"head.name={config.name}: the builder returns")
     null = config.nulls != "ignore"
     if isinstance(config, HierarchicalSoftmaxConfig):
         return HierarchicalSoftmaxHead(width, tree, null, routing=config.routing, temperature=config.temperature)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from linnaeus.config.contracts import check_members, class_name
+from linnaeus.config.contracts import check_arguments, check_members, class_name, described
 from linnaeus.config.registry import registered
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
@@ -51,16 +51,13 @@ class TaxonomyLoss:
 
         Also set `outputs["losses"]`, the same as R scalars, for the gradient of a single rank, and `outputs["loss_sums"]`, detached,
         which saves the training metrics a second computation."""
-        device = batch["label"].device
-        if device not in self._by_device:
-            self._by_device[device] = copy.deepcopy(self._host).to(device, self.dtype)
-        tables = self._by_device[device]
+        tables = self._tables(batch["label"].device)
         scores: Scores = outputs["scores"]
         if self.strength > 0:
             scores = scores.adjusted(tables.priors(), self.strength)
         parts = tables.labels(batch)
         if tables.custom is not None:
-            losses = _loss_sums(parts, partial(_custom_losses, tables.custom, scores))
+            losses = _loss_sums(parts, partial(tables.custom, scores))
         elif tables.smoothed is not None:
             losses = _smoothed_loss_sums(tables.smoothed, scores, parts, self.nulls)
         else:
@@ -70,6 +67,28 @@ class TaxonomyLoss:
         sums = torch.stack(losses)
         outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
         return sums
+
+    def check_custom(self, scores: Scores, label: Tensor) -> None:
+        """Raise `ConfigError` if a plugin's loss of `label` [B, R] is not a list of a finite tensor [B] per rank with a gradient."""
+        custom = self._tables(label.device).custom
+        if custom is None:
+            return
+        name, losses = f"{class_name(type(custom))} returns", custom(scores, label)
+        is_list = isinstance(losses, (list, tuple)) and all(isinstance(one, Tensor) for one in losses)
+        if not is_list or [one.shape for one in losses] != [label.shape[:1]] * label.shape[1]:
+            found = [list(one.shape) for one in losses] if is_list else described(losses)
+            raise ConfigError(f"{name} {found}; it must return a list of a tensor [B] for each of {label.shape[1]} ranks")
+        if not any(one.requires_grad for one in losses):
+            raise ConfigError(f"{name} tensors without a gradient; do not detach them")
+        for one, own in zip(losses, label.unbind(1), strict=True):
+            if not one.isfinite().all():
+                where = "" if not one[own >= 0].isfinite().all() else " at a missing label (-1), which is multiplied by 0"
+                raise ConfigError(f"{name} a loss that is not finite{where}; it must be finite")
+
+    def _tables(self, device: torch.device) -> "_LossTables":
+        if device not in self._by_device:
+            self._by_device[device] = copy.deepcopy(self._host).to(device, self.dtype)
+        return self._by_device[device]
 
 
 def weighted_hierarchical_loss(sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
@@ -119,7 +138,11 @@ class _LossTables(Tables):
         self.finest_only = isinstance(config, MarginalConfig)
         self.smoothed = smoothed_losses(config, tree)
         part = registered("loss", config.name)
-        self.custom: nn.Module | None = None if part is None else check_members(part.build(config, tree, counts), nn.Module)
+        self.custom: nn.Module | None = None
+        if part is not None:
+            self.custom = check_members(part.build(config, tree, counts), nn.Module, f"loss.name={config.name}: the builder returns")
+            check_arguments(self.custom.forward, ("scores", "label"), f"{class_name(type(self.custom))}.forward")
+            check_constant(self.custom)
         rows = np.array(tree.sizes) + 2
         alpha = config.alpha if isinstance(config, ConditionalConfig) else 0.0
         self.register(weights=self._label_weights(config, tree, counts, nulls), start=np.cumsum(rows) - rows, missing=rows - 1)
@@ -162,15 +185,12 @@ def _loss_sums(parts: list[tuple[Tensor, Tensor]], losses_of: Callable[[Tensor],
     return [cast(Tensor, sum((weight[r] * losses[r]).sum() for weight, losses in found)) for r in range(len(found[0][0]))]
 
 
-def _custom_losses(loss: nn.Module, scores: Scores, label: Tensor) -> list[Tensor]:
-    """Return the losses of a plugin's module. Raise `ConfigError` if they are not a list of a tensor [B] per rank of `label` [B, R]."""
-    losses = loss(scores, label)
-    is_list = isinstance(losses, (list, tuple))
-    if not is_list or [one.shape for one in losses] != [label.shape[:1]] * label.shape[1]:
-        found = [list(one.shape) for one in losses] if is_list else f"a {type(losses).__name__}"
-        name = class_name(type(loss))
-        raise ConfigError(f"{name} returns {found}; it must return a list of a tensor [B] for each of {label.shape[1]} ranks")
-    return losses
+def check_constant(loss: nn.Module) -> None:
+    """Raise `ConfigError` if a plugin's loss has parameters, which would not be trained, or buffers that it expects to be saved."""
+    for name in loss.state_dict():
+        kind = "parameter" if name in dict(loss.named_parameters()) else "buffer"
+        fix = "learn it in a head" if kind == "parameter" else "for a constant use register_buffer(..., persistent=False)"
+        raise ConfigError(f"{class_name(type(loss))} has the {kind} {name}; a loss is neither trained nor saved; {fix}")
 
 
 def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple[Tensor, Tensor]], nulls: bool) -> list[Tensor]:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from linnaeus.config.contracts import check_members, class_name
-from linnaeus.config.registry import registered_parts
+from linnaeus.config.registry import Part, registered_parts
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.metrics.streaming import Metrics, check_counts, check_results
 from linnaeus.workloads.taxonomy.metrics.accuracy import Accuracy, ClassAccuracy, NullAccuracy, PathAccuracy
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 from linnaeus.workloads.taxonomy.metrics.confidence import Calibration, HierarchicalRisk
@@ -62,7 +62,7 @@ class TaxonomyMetrics(Metrics):
             Calibration(self.tables, device),
             HierarchicalRisk(self.tables, device),
             *([NullAccuracy(self.tables, device)] if nulls else []),
-            *(check_members(part.build(tree, device), MetricPart) for part in registered_parts("metric").values()),
+            *(_build_part(name, part, tree, device) for name, part in registered_parts("metric").items()),
             SampleRecord(self.tables, device, size),
         ]
         self.groups = groups
@@ -82,7 +82,7 @@ class TaxonomyMetrics(Metrics):
         host = {name: count.cpu() for name, count in counts.items()}
         results = mean_losses(self.tables.ranks, sums)
         for part in self.parts:
-            _add_names(results, part.compute(host), part, "compute")
+            _add_names(results, check_results(part.compute(host), part), part, "compute")
         return results
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
@@ -91,6 +91,13 @@ class TaxonomyMetrics(Metrics):
 
     def class_rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         return self.classes.rows(self.tree, counts)
+
+
+def _build_part(name: str, part: Part, tree: TaxonomyTree, device: torch.device) -> MetricPart:
+    """Return the metric of a plugin. Raise `ConfigError` if it lacks a member or has counts that are not int64."""
+    metric = check_members(part.build(tree, device), MetricPart, f"the metric {name}: the builder returns")
+    check_counts(metric, "for a fraction use two counts")
+    return metric
 
 
 def _add_names(known: dict[str, Any], new: Mapping[str, Any], part: MetricPart, member: str) -> None:

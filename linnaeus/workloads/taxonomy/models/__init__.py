@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from linnaeus.config.contracts import check_members
+from linnaeus.config.contracts import check_arguments, check_members, class_name
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.randomness import INIT, key
@@ -26,7 +26,10 @@ def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[st
     size, ranks, part = config.data.image_size, len(tree.ranks), registered("model", config.model.name)
     trunk: Trunk
     if part is not None:
-        trunk = check_members(part.build(config.model, size, ranks, components), Trunk)
+        trunk = check_members(
+            part.build(config.model, size, ranks, components), Trunk, f"model.name={config.model.name}: the builder returns"
+        )
+        check_arguments(getattr(trunk, "forward", trunk), ("image", "meta", "present"), f"{class_name(type(trunk))}.forward")
         check_no_decay(trunk)
     elif isinstance(config.model, MformerConfig):
         trunk = Mformer(config.model, size, ranks, components)

@@ -10,9 +10,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from linnaeus.config.contracts import class_name
 from linnaeus.data.samples import Batch
-from linnaeus.errors import ConfigError
 from linnaeus.workloads.base import Model
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
@@ -55,9 +53,6 @@ class Classifier(Model):
     def forward(self, batch: Batch) -> dict[str, Any]:
         image = batch["image"].to(self.norm.weight.dtype)
         features = self.trunk(image, batch["meta"].to(image.dtype), batch["present"])
-        if features.ndim != 3 or features.shape[0::2] != (len(image), self.trunk.width) or features.shape[1] not in (1, self.ranks):
-            right = f"[{len(image)}, 1 or {self.ranks}, {self.trunk.width}], that is [B, 1 or R, width]"
-            raise ConfigError(f"{class_name(type(self.trunk))} returns the shape {list(features.shape)}; it must be {right}")
         features = self.norm(features)
         per_rank = self.dropout(features).expand(-1, self.ranks, -1)
         return {"scores": self.head(per_rank), "per_rank": per_rank, "features": features[:, -1]}

@@ -1,0 +1,122 @@
+"""Checks of the results of plugin parts: a source of data, and model, head and loss on a small batch before the training."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.config.contracts import check_members, class_name, described
+from linnaeus.config.schema import Config
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.components import column_slices
+from linnaeus.workloads.taxonomy.heads import Scores
+from linnaeus.workloads.taxonomy.losses import TaxonomyLoss
+from linnaeus.workloads.taxonomy.models.classifier import Classifier
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, ImageReader, Source
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+RANGES = {  # quantity -> lowest and highest value
+    "latitude": (-90.0, 90.0),
+    "longitude": (-180.0, 180.0),
+    "uncertainty": (0.0, np.inf),
+    "day": (0.0, 1.0),
+    "hour": (0.0, 24.0),
+    "elevation": (-np.inf, np.inf),
+}
+BATCH = 3  # samples of the trial batch: one with labels, one without, one with labels of the coarsest rank only
+
+
+def checked_source(source: Source) -> Source:
+    """Return a plugin's source, whose reader checks the images. Raise `ConfigError` for repeated ids, another split than 0 and 1, weights
+    that are not numbers from 0, and metadata out of range."""
+    check_members(source.images, ImageReader, "Source.images is")
+    ids, number = np.unique(source.ids, return_counts=True)
+    if (number > 1).any():
+        raise ConfigError(f"Source.ids has {str(ids[number.argmax()])!r} {number.max()} times; the ids must be unique")
+    other = source.split[~np.isin(source.split, (TRAIN, VALIDATION))]
+    if len(other):
+        count = (other == other[0]).sum()
+        raise ConfigError(f"Source.split is {other[0]} in {count} rows; it must be 0 (training) or 1 (validation); leave out other rows")
+    if source.weight is not None and not (np.isfinite(source.weight) & (source.weight >= 0)).all():
+        raise ConfigError("Source.weight must be finite and at least 0 in every row")
+    for name, (low, high) in RANGES.items():
+        values = getattr(source.metadata, name)
+        wrong = values[(values < low) | (values > high) | np.isinf(values) | ((values == high) & (name in ("day", "hour")))]
+        if len(wrong):
+            interval = f"[{low:g}, {high:g}{')' if name in ('day', 'hour') else ']'}"
+            raise ConfigError(f"Source.metadata.{name} is {wrong[0]:g} in a row; it must be in {interval}, or NaN where it is unknown")
+    return replace(source, images=CheckedReader(source.images))
+
+
+class CheckedReader:
+    """A plugin's reader. `read` raises `ConfigError` if it does not return an RGB image for each sample."""
+
+    def __init__(self, reader: ImageReader) -> None:
+        self.reader = reader
+
+    def read(self, samples: np.ndarray) -> list[np.ndarray]:
+        images, name = self.reader.read(samples), f"{class_name(type(self.reader))}.read returns"
+        if not isinstance(images, list):
+            raise ConfigError(f"{name} {described(images)}; it must return a list of images uint8 [H, W, 3]")
+        if len(images) != len(samples):
+            raise ConfigError(f"{name} {len(images)} images for {len(samples)} samples; it must return one for each")
+        for image in images:
+            if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+                found = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else described(image)
+                raise ConfigError(f"{name} {found} for an image; it must be an array uint8 [H, W, 3]")
+        return images
+
+
+def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, components: tuple[str, ...], config: Config) -> None:
+    """Run trunk, head and a plugin's loss once on a small batch in evaluation mode, without a change of random numbers or buffers.
+
+    Raise `ConfigError` if one of them returns another type or shape than the rest of the program reads, or a loss without a gradient."""
+    norm, size, ranks = model.norm.weight, config.data.image_size, len(tree.ranks)
+    image = torch.rand(BATCH, 3, size, size, generator=torch.Generator().manual_seed(0)).to(norm)
+    meta = image.new_zeros(BATCH, column_slices(components)[-1].stop if components else 0)
+    present = torch.zeros(BATCH, len(components), dtype=torch.bool, device=norm.device)
+    null = config.head.nulls != "ignore"
+    training = model.training
+    model.eval()
+    with torch.random.fork_rng([norm.device] if norm.device.type == "cuda" else []):
+        features = model.trunk(image, meta, present)
+        check_features(features, model, ranks)
+        per_rank = model.norm(features).detach().requires_grad_().expand(-1, ranks, -1)
+        scores = model.head(per_rank)
+        check_scores(scores, class_name(type(model.head)), tree, null)
+        with torch.autocast(norm.device.type, enabled=False):  # as in the training: only the model runs in mixed precision
+            loss.check_custom(scores, trial_labels(tree, null).to(norm.device))
+    model.train(training)
+
+
+def check_features(features: object, model: Classifier, ranks: int) -> None:
+    """Raise `ConfigError` if the features of the trunk are not a tensor [B, 1 or R, width]."""
+    name, width = f"{class_name(type(model.trunk))} returns", model.trunk.width
+    if not isinstance(features, Tensor):
+        raise ConfigError(f"{name} {described(features)}; it must return a tensor [B, 1 or R, width]")
+    if features.ndim != 3 or features.shape[0::2] != (BATCH, width) or features.shape[1] not in (1, ranks):
+        right = f"[{BATCH}, 1 or {ranks}, {width}], that is [B, 1 or R, width]"
+        raise ConfigError(f"{name} the shape {list(features.shape)}; it must be {right}")
+
+
+def check_scores(scores: object, head: str, tree: TaxonomyTree, null: bool) -> None:
+    """Raise `ConfigError` if the result of the class `head` is not a `Scores` of all classes, with the null class if `null`."""
+    if not isinstance(scores, Scores):
+        raise ConfigError(f"{head} returns {described(scores)}; it must return a Scores, such as LinearScores(tree, logits)")
+    log_probs = scores.log_probs()
+    found, right = [list(one.shape) for one in log_probs], [[BATCH, classes + null] for classes in tree.sizes]
+    if found != right:
+        why = "[B, C_r + 1] with the null class of head.nulls" if null else "[B, C_r]"
+        raise ConfigError(f"{head} returns scores of the shapes {found}; they must be {right}, {why} of each rank")
+    if not any(one.requires_grad for one in log_probs):
+        raise ConfigError(f"{head} returns scores without a gradient; do not detach them")
+
+
+def trial_labels(tree: TaxonomyTree, null: bool) -> Tensor:
+    """Return labels int64 [3, R]: those of a class of the finest rank; none; the coarsest of the first, and null labels below if `null`."""
+    path = torch.from_numpy(tree.paths[tree.offsets[-2]])
+    missing = torch.full_like(path, -1)
+    coarse = torch.tensor(tree.sizes) if null else missing.clone()
+    coarse[0] = path[0]
+    return torch.stack([path, missing, coarse])

@@ -61,7 +61,7 @@ LOSS = [
         r"FocalLoss has the buffer norm.running_mean; .*register_buffer\(..., persistent=False\)",
     ),
     ("scores, label):", "scores):", r"FocalLoss.forward takes the arguments \(scores\); it must take \(scores, label\)"),
-    ("in log_probs]", "in (one.detach() for one in log_probs)]", "FocalLoss returns a loss without a gradient"),
+    ("in log_probs]", "in (one.detach() for one in log_probs)]", "FocalLoss returns tensors without a gradient"),
     ("* log_p for", "* (1 / log_p).log() for", r"FocalLoss returns a loss that is not finite"),
 ]
 HEAD = [

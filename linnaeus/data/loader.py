@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from linnaeus.errors import ConfigError
+
 if TYPE_CHECKING:
     import torch
 
@@ -90,7 +92,10 @@ class DevicePrefetcher:
 
     def _next(self, iterator: Iterator[Any]) -> Any:
         start = time.perf_counter()
-        batch = next(iterator, None)
+        try:
+            batch = next(iterator, None)
+        except ConfigError as error:  # torch puts the traceback of a worker before the message
+            raise ConfigError(str(error).rpartition("ConfigError: ")[2]) from None
         self.waited += time.perf_counter() - start
         return batch
 

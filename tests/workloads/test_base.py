@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from linnaeus import workloads
 from linnaeus.config.contracts import check_members
+from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.errors import ConfigError
 from linnaeus.train.build import build_model
 from linnaeus.workloads.base import Model, Workload
@@ -93,6 +95,20 @@ def test_other_classes_are_refused() -> None:
         check_members(nn.Linear(2, 2), Model)
     with pytest.raises(ConfigError, match=r"object must extend linnaeus\.workloads\.base\.Workload"):
         check_members(object(), Workload)
+
+
+class Refused(Dataset):
+    """Data of which every batch is a mistake of the user."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        raise ConfigError("data: no")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_mistake_in_a_loader_worker_is_one_line(workers: int) -> None:
+    batches = DevicePrefetcher(build_loaders(Refused(), [[0]], workers, 2, False), torch.device("cpu"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^data: no\n?$"):
+        next(iter(batches))
 
 
 class Drawn(Net):

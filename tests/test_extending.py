@@ -24,7 +24,7 @@ PARTS = {
     "head": (["head=cosine"], "head.scale = 16.0"),
     "model": (["model=smallconv"], "model.channels = 32"),
     "augmentation": (["augment=inverted"], "augment.name = inverted"),
-    "metric": (["schedule.best_monitor=val/top3"], "Metrics of plugins: top3 (max)"),
+    "metric": (["schedule.best_monitor=val/top3"], ", top3 (max)"),
 }
 
 

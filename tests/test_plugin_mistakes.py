@@ -227,6 +227,12 @@ GROUPS = [
         [("def __len__", "def len", r"mylab/lines/__init__.py:\d+: Points does not define '?__len__'?, which its")],
     ),
 ]
+MISTYPED = [("", "", "unknown key optimizer.momentun; did you mean optimizer.momentum?")]
+GROUPS.append(("mylab/optimizer.py", [*TAXONOMY, "optimizer=signsgd", "optimizer.momentun=0.1"], MISTYPED))
+EXPERIMENT = [
+    ("# @package _global_\n", "", "unknown key experiment; the first line of a file in experiment/ must be `# @package _global_`")
+]
+GROUPS.append(("mylab/conf/experiment/lines.yaml", LINES, EXPERIMENT))
 CASES = [(file, words, *case) for file, words, cases in GROUPS for case in cases]
 WRONG_VALUES = [
     (

@@ -10,7 +10,7 @@ from typing import Any
 
 from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.config.load import group_files
-from linnaeus.config.registry import registered_parts
+from linnaeus.config.monitors import directions
 from linnaeus.config.schema import FROM, FROM_MEANING, Config
 from linnaeus.config.setting import entry_type
 from linnaeus.errors import ConfigError
@@ -82,7 +82,7 @@ def _variants(config_dir: str | None) -> list[str]:
 
 def help_text(config: Config, config_dir: str | None = None) -> str:
     """Return the help page of a configuration. At its end are the variants of every group, also those of the folder `config_dir`, and the
-    metrics of plugins."""
+    metrics of the workload and of plugins."""
     lines = [
         "linnaeus: train hierarchical species classifiers, exactly resumable.",
         "",
@@ -104,6 +104,6 @@ def help_text(config: Config, config_dir: str | None = None) -> str:
             group = head
         lines += [f"  {key} = {value}", f"      {kind}: {meaning}"]
     lines += ["", "Groups and their variants:", *_variants(config_dir)]
-    if metrics := registered_parts("metric"):
-        lines += ["", f"Metrics of plugins: {', '.join(f'{name} ({part.direction})' for name, part in metrics.items())}"]
+    metrics = directions(config.workload.name).items()
+    lines += ["", f"Metrics to monitor, by the end of their name: {', '.join(f'{name} ({mode})' for name, mode in metrics)}"]
     return "\n".join(lines)

@@ -66,14 +66,20 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
     """Return Hydra's composition, and group -> choice -> class for its workload."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
+    from hydra.errors import HydraException
     from omegaconf import OmegaConf
+
+    from linnaeus.config.messages import unknown_key
 
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir: {config_dir} does not exist; give a folder of config groups like conf/")
     _check_group_names(overrides, config_dir)
     extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = hydra_compose("config", [*as_hydra_takes(overrides), *extra])
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            composed = hydra_compose("config", [*as_hydra_takes(overrides), *extra])
+    except HydraException as error:
+        raise unknown_key(error, overrides, config_dir) or error from None
     import_plugins(OmegaConf.select(composed, "plugins") or [])
     workload = OmegaConf.select(composed, "workload.name")
     return composed, variants_of(workload) if isinstance(workload, str) else VARIANTS
@@ -192,6 +198,8 @@ def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: d
     """Return a hint for an unknown key: the choice of the group that has it, or a similar key."""
     if (prefix, name) == ("run", "from"):
         return "run.from must be given on the command line, not in a file"
+    if (prefix, name) in (("", "experiment"), ("", "local")):
+        return f"the first line of a file in {name}/ must be `# @package _global_`"
     owners = [v for v, cls in variants.get(prefix, {}).items() if name in {f.name for f in dataclasses.fields(cls)}]
     if owners and not set(fields) <= set(tree):  # as the file of another choice leaves it, of which but the name was changed
         return f"it belongs to {prefix}={' or '.join(owners)}, but {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"

@@ -8,10 +8,12 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from linnaeus.config.foreign_names import foreign_hint
+from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size, store_made_by_agent, write_torchrun_error
 from linnaeus.errors import ConfigError, RunFailed, escaped
 from linnaeus.files import to_utf8
@@ -136,10 +138,6 @@ def _unknown_choice(found: re.Match[str]) -> str:
 
 # (pattern in the message, the message that replaces it); the first match counts.
 _EXPLAINED = (
-    (
-        r"Could not (?:override|delete from config\.|append override|delete|load) '([^']+)'",
-        lambda m: f"unknown key {m[1]}; {nearest_key(m[1])}",
-    ),
     (r"Could not append to config\. An item is already at '([^']+)'", lambda m: f"+{m[1]}: the key exists already; leave the + out"),
     (r"Could not find '([^']+)'\s+Available options in '[^']*':\s+(.*?)\s*Config search path", _unknown_choice),
     (r"Missing mandatory value: .*?full_key: (\S+)", lambda m: f"{m[1]} is required; give it as {m[1]}=..."),
@@ -156,11 +154,26 @@ _EXPLAINED = (
 )
 
 
-def nearest_key(key: str) -> str:
-    """Return a hint: the choices of a group that have `key`, over the workloads of `conf/`, or the key or group of the default
-    configuration that is most similar to it."""
+def unknown_key(error: Exception, overrides: Sequence[str], config_dir: Path | str | None) -> ConfigError | None:
+    """Return the error of a key that Hydra cannot find among the groups that `overrides` choose; None for another error of Hydra."""
+    from linnaeus.config.load import compose, group_files
+
+    found = re.search(r"Could not (?:override|delete from config\.|append override|delete|load) '([^']+)'", str(error))
+    if found is None:
+        return None
+    names = {"plugins", *group_files(config_dir)}
+    try:
+        config = compose([text for text in overrides if text.lstrip("+").partition("=")[0] in names], config_dir, missing_ok=True)
+    except ConfigError:  # the choices do not fit each other; this key is the first mistake
+        config = compose()
+    return ConfigError(f"unknown key {found[1]}; {nearest_key(found[1], config)}")
+
+
+def nearest_key(key: str, config: Config) -> str:
+    """Return a hint: the choices of a group that have `key`, over the workloads of `conf/`, or the key or group of `config` that is most
+    similar to it."""
     from linnaeus.config.help import describe
-    from linnaeus.config.load import compose, group_files, variants_of
+    from linnaeus.config.load import group_files, variants_of
 
     group, _, name = key.partition(".")
     choices = [pair for file in group_files()["workload"] for pair in variants_of(file.stem).get(group, {}).items()]
@@ -169,7 +182,7 @@ def nearest_key(key: str) -> str:
         return hint
     if owners:
         return f"choose {' or '.join(owners)} for it"
-    known = {row[0]: row[1] for row in describe(compose())}
+    known = {row[0]: row[1] for row in describe(config)}
     parent, _, last = key.rpartition(".")
     siblings = {k.removeprefix(parent + ".").partition(".")[0] for k in known if not parent or k.startswith(parent + ".")}
     of_a_group = group in {k.partition(".")[0] for k in known}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.load import compose_tree, group_files, typed_config, variants_of
+from linnaeus.config.load import compose, compose_tree, group_files, typed_config, variants_of
 from linnaeus.config.messages import nearest_key
 from linnaeus.config.precedence import as_hydra_takes, empty_given_whole, is_entry, parsed
 from linnaeus.config.schema import Config
@@ -149,7 +149,7 @@ def _check_override(override: Any, exists: bool) -> None:
     if override.is_sweep_override():
         raise ConfigError(f"{key} has several values, which is a sweep: add -m for one, or brackets for a list")
     if not exists and override.type in (OverrideType.CHANGE, OverrideType.DEL):
-        raise ConfigError(f"unknown key {key}; {nearest_key(key)}")
+        raise ConfigError(f"unknown key {key}; {nearest_key(key, compose())}")
     if exists and override.type is OverrideType.ADD:
         raise ConfigError(f"+{key}: the key exists already; leave the + out")
     if override.type is OverrideType.DEL:

@@ -229,8 +229,6 @@ GROUPS = [
 ]
 MISTYPED = [("", "", "unknown key optimizer.momentun; did you mean optimizer.momentum?")]
 GROUPS.append(("mylab/optimizer.py", [*TAXONOMY, "optimizer=signsgd", "optimizer.momentun=0.1"], MISTYPED))
-    ("# @package _global_\n", "", "unknown key experiment; the first line of a file in experiment/ must be `# @package _global_`")
-]
 CASES = [(file, words, *case) for file, words, cases in GROUPS for case in cases]
 WRONG_VALUES = [
     (

@@ -17,7 +17,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,12 +34,31 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
     path = Path(path)
     data = to_utf8(content) if isinstance(content, str) else content
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
-    with open(temporary, "wb") as file:
+    with open(temporary, "wb", opener=no_follow) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_file(path.parent)  # a rename is durable only after its directory is flushed
+
+
+def no_follow(path: str | Path, flags: int) -> int:
+    """Open a file for writing and return its descriptor; an `opener` of `open`. Raise `OSError` for a symbolic link, so that no file
+    outside the run directory is changed."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, "it is a symbolic link; delete it, or replace it with the file", str(path)) from None
+        raise
+
+
+def refuse_links(directory: Path, patterns: Iterable[str]) -> None:
+    """Raise `ConfigError` if a path in a directory that matches a pattern is a symbolic link, a pipe or a directory instead of a file."""
+    for path in (path for pattern in patterns for path in sorted(directory.glob(pattern))):
+        if path.is_symlink() or not path.is_file():
+            kind = "a symbolic link" if path.is_symlink() else "not a file"
+            raise ConfigError(f"run.root: {path} is {kind}, but must be a file of this directory; delete it, or choose another name")
 
 
 def to_utf8(text: str) -> bytes:

@@ -28,6 +28,7 @@ from linnaeus.checkpoint import loading, save_checkpoint
 from linnaeus.config.schema import Config, DataConfig
 from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
+from linnaeus.reporting import RowWriter, attach_log_file, setup_logging
 from linnaeus.rundir import NON_UPDATE_KEYS, RunDirectory, config_difference, dump_yaml, run_path, update_hash
 from linnaeus.rundir.lock import RunLock
 
@@ -544,3 +545,43 @@ def test_no_slow_package_is_imported() -> None:
     code = f"import sys, linnaeus.rundir, linnaeus.reporting; print(sorted(set({slow}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# -- links -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lock", "train.log", "metrics.jsonl", "reports.jsonl", "timings.jsonl", "quarantine.jsonl"])
+def test_a_link_in_place_of_a_file_is_refused_and_not_followed(name: str) -> None:
+    tree = config(run__name="x")
+    run = started(tree)
+    Path("precious").write_text("keep")
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name).symlink_to(Path("precious").resolve())
+    before = files()
+    with pytest.raises(ConfigError, match=rf"{name} is a symbolic link, but must be a file of this directory; delete it"):
+        RunDirectory(tree)
+    assert files() == before and Path("precious").read_text() == "keep"
+
+
+def test_a_link_that_appears_later_is_not_followed() -> None:
+    Path("precious").write_text("keep\n")
+    for name in ("lock", "rows.jsonl", "train.log", f".tmp-atomic-{os.getpid()}-{threading.get_ident()}"):
+        Path(name).symlink_to("precious")
+    with pytest.raises(OSError, match="it is a symbolic link"):
+        RunLock(Path("lock")).acquire()
+    with pytest.raises(OSError, match="it is a symbolic link"):
+        file_operations.write_atomic("atomic", "new")
+    with pytest.raises(OSError, match="it is a symbolic link"):
+        attach_log_file_of(Path("train.log"))
+    rows = RowWriter("rows.jsonl")
+    rows.log(1, {})
+    with pytest.raises(OSError, match="it is a symbolic link"):
+        rows.sync()
+    with pytest.raises(OSError, match="it is a symbolic link"):
+        rows.truncate(0, 0)
+    assert Path("precious").read_text() == "keep\n"
+
+
+def attach_log_file_of(path: Path) -> None:
+    setup_logging()
+    attach_log_file(path)

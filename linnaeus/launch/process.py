@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from linnaeus.distributed import die_with_parent
+from linnaeus.files import no_follow
 from linnaeus.launch.launcher import Handle, Job
 
 
@@ -56,7 +57,7 @@ class ProcessLauncher:
         self._handles = [handle for handle in self._handles if handle.poll() is None]
         slot = min(set(range(self.max_parallel)) - {handle.slot for handle in self._handles})
         with contextlib.ExitStack() as files:
-            output = files.enter_context(open(job.log, "ab")) if job.log is not None else None
+            output = files.enter_context(open(job.log, "ab", opener=no_follow)) if job.log is not None else None
             process = subprocess.Popen(
                 [sys.executable, *self.command(job)],
                 stdin=subprocess.DEVNULL,

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from linnaeus.config.schema import SlurmConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
-from linnaeus.files import to_utf8
+from linnaeus.files import no_follow, to_utf8
 from linnaeus.launch.launcher import EXIT_FAILED, Job
 from linnaeus.launch.slurm_job import END_FILE, REQUEUE_FILE, STOP_FILE, RunInJob, settled_status
 
@@ -173,7 +173,7 @@ class SlurmHandle:
         line = f"SLURM ended job {self.number} before the run ended; see {self.directory}/{self.number}_0_log.out"
         self._log(line)
         if status == EXIT_FAILED:
-            with log_path(self.job).open("a") as file:
+            with open(log_path(self.job), "a", opener=no_follow) as file:
                 file.write(f"error: {line}\n")
         return status
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from linnaeus.checkpoint.resume import list_checkpoints
-from linnaeus.files import write_atomic
+from linnaeus.files import no_follow, write_atomic
 from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE
 from linnaeus.rundir.finished_run import ENDED, read_summary
 
@@ -59,7 +59,7 @@ class RunInJob:
         if status == EXIT_INTERRUPTED and PREEMPTED not in received and not (self.slurm_directory / STOP_FILE).exists():
             status, reason = self._requeue()
         if status == EXIT_FAILED and reason:
-            with self.log.open("a") as log:
+            with open(self.log, "a", opener=no_follow) as log:
                 log.write(f"error: {reason}\n")
         end = {"job": os.environ["SLURM_JOB_ID"], "status": status, "reason": reason}
         write_atomic(self.slurm_directory / END_FILE, json.dumps(end) + "\n")
@@ -86,7 +86,7 @@ class RunInJob:
         log = self.log if node == 0 else self.log.with_name(f"{self.log.name}.node{node}")
         received: list[str] = []
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # inherited by the run
-        with log.open("ab") as out:
+        with open(log, "ab", opener=no_follow) as out:
             child = subprocess.Popen(self.arguments(), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
         signal.signal(signal.SIGUSR2, lambda *_: received.append(TIME_LIMIT))
         signal.signal(signal.SIGTERM, lambda *_: received.append(PREEMPTED))  # SLURM sends it to the run too

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from linnaeus.errors import escaped
-from linnaeus.files import to_utf8
+from linnaeus.files import no_follow, to_utf8
 from linnaeus.streams import discard_output
 
 LOGGER = logging.getLogger("linnaeus")
@@ -63,7 +63,7 @@ class _LogFileHandler(logging.Handler):
         self._file: BinaryIO | None = None
 
     def attach(self, path: Path) -> None:
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open as long as the run)
+        self._file = open(path, "ab", buffering=0, opener=no_follow)  # noqa: SIM115 (open as long as the run)
         self._write()
 
     def emit(self, record: logging.LogRecord) -> None:

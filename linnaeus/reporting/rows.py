@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from linnaeus.files import json_object, sync_file, write_atomic
+from linnaeus.files import json_object, no_follow, sync_file, write_atomic
 
 log = logging.getLogger("linnaeus")
 
@@ -95,7 +95,7 @@ class RowWriter:
     def _open(self) -> int:
         self._cut(whole_lines(self.path)[1])  # removes an incomplete line of a killed process
         self._unsynced_name = not self.path.exists()
-        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return no_follow(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def counters(self) -> dict[str, int]:
         """Return the arguments of `truncate` for a checkpoint of the newest step."""
@@ -179,7 +179,8 @@ class RowWriter:
 
     def _cut(self, end: int) -> None:
         if self.path.exists() and self.path.stat().st_size > end:
-            os.truncate(self.path, end)
+            with open(self.path, "r+b", opener=no_follow) as file:
+                file.truncate(end)
 
 
 def whole_lines(path: Path, limit: int | None = None) -> tuple[int, int]:

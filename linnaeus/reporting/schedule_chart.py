@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from linnaeus.durations import first_step_at
+from linnaeus.files import write_atomic
 from linnaeus.reporting.charts import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Chart, Scale, document, nice_ticks
 from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
 
@@ -19,7 +20,7 @@ AREA_COLOURS = ("#dcecf5", "#fbeccb", "#d6efe6", "#f6e2ed")
 
 def schedule_picture(resolved: ResolvedSchedule, lr_at: Callable[[int], float], path: str | Path) -> None:
     """Write the picture to `path`. `lr_at(step)` returns the learning rate of the update made at `global_step` = `step`."""
-    Path(path).write_text(_Picture(resolved, lr_at).svg(), encoding="utf-8")
+    write_atomic(path, _Picture(resolved, lr_at).svg())
 
 
 class _Picture:

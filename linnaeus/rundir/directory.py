@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import exists, read_or_refuse, remove_stale, to_json, write_atomic
+from linnaeus.files import exists, read_or_refuse, refuse_links, remove_stale, to_json, write_atomic
 from linnaeus.rundir.finished_run import ENDED, SUMMARY, missing_files, read_summary
 from linnaeus.rundir.identity import config_difference, covers, flatten, run_path
 from linnaeus.rundir.lock import RunLock
@@ -28,6 +28,7 @@ from linnaeus.rundir.run_record import LAUNCH, RECORD, environment_record, recor
 from linnaeus.rundir.saved_config import CONFIG, dump_yaml, fill_defaults
 from linnaeus.rundir.saved_run import contains_results, read_configuration, read_record
 
+APPENDED = ("lock", "train.log", "*.jsonl")  # patterns of the files that a run appends to; it replaces all others
 Broadcast = Callable[[Any], Any]
 _SHARED = ("path", "is_new", "changes", "altered", "missing", "run_id", "launch", "_ended")  # attributes that rank 0 broadcasts
 
@@ -144,6 +145,7 @@ class RunDirectory:
         self.path = run_path(self.config)
         run = self.config["run"]
         _check_resume(run["resume"], self.checkpoints)
+        refuse_links(self.path, APPENDED)
         self.is_new = not exists(self.path / CONFIG) and not contains_results(self.path)
         self._ended = not self.is_new and read_summary(self.path).get("status") in ENDED
         if self.is_new:

@@ -17,6 +17,7 @@ from typing import Any
 
 from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
+from linnaeus.files import no_follow
 
 TOUCH_INTERVAL = 10.0  # seconds
 EXIT_TIMEOUT = 5.0  # seconds until a killed owner has released the lock: its main thread ends before its files are closed
@@ -34,7 +35,7 @@ class RunLock:
 
     def acquire(self) -> None:
         """Acquire the lock. Raise `ConfigError` that names the owner if another live process has it."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = no_follow(self.path, os.O_RDWR | os.O_CREAT)
         try:
             self._claim(descriptor)
         except BaseException:

@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import write_atomic
+from linnaeus.files import refuse_links, write_atomic
 from linnaeus.rundir.lock import RunLock
 from linnaeus.sweep.trial import short_value
 from linnaeus.sweep.trial_results import TrialResult
@@ -41,6 +41,7 @@ class SweepFiles:
         be written or another process has locked it."""
         lock = RunLock(self.directory / "lock", kind="sweep")
         try:
+            refuse_links(self.directory, ("lock", "*.log"))
             self.directory.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except OSError as error:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, escaped
-from linnaeus.files import to_utf8
+from linnaeus.files import no_follow, to_utf8
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
 
 FILE_NAME = "quarantine.jsonl"
@@ -72,7 +72,7 @@ class Quarantine:
         lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
         if lines:
             incomplete = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
-            with open(self.path, "ab", buffering=0) as file:
+            with open(self.path, "ab", buffering=0, opener=no_follow) as file:
                 file.write(to_utf8("\n" * incomplete + "\n".join(lines) + "\n"))
 
     def _lines(self) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -68,8 +69,30 @@ def to_utf8(text: str) -> bytes:
 
 
 def to_json(content: Mapping[str, Any]) -> str:
-    """Return the JSON text of a mapping, indented by 2, with a final newline."""
-    return json.dumps(content, indent=2) + "\n"
+    """Return the JSON text of a mapping, indented by 2, with a final newline. See `finite` for floats that JSON does not have."""
+    return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """Return a copy of nested containers with NaN as None and infinities as the texts "Infinity" and "-Infinity"."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def from_finite(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of which `finite(metrics)` was written."""
+    values = {None: math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+    return {name: values.get(value, value) if value is None or isinstance(value, str) else value for name, value in metrics.items()}
+
+
+def content_digest(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the JSON text of a mapping without its own `sha256` entry."""
+    return text_digest(json.dumps({key: value for key, value in content.items() if key != "sha256"}, sort_keys=True))
 
 
 def sync_file(path: Path | str) -> None:

@@ -11,7 +11,7 @@ This module writes it; `loading.py` verifies and reads it. torch is imported by 
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import shutil
 from collections import OrderedDict
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from linnaeus.checkpoint.hashing_writer import FileEntry, HashingWriter
 from linnaeus.checkpoint.weight_files import write_weights
-from linnaeus.files import TEMPORARY, commit_directory, delete, file_digest, text_digest, to_json
+from linnaeus.files import TEMPORARY, commit_directory, content_digest, delete, file_digest, to_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,10 +49,11 @@ def save_checkpoint(
 ) -> Path:
     """Write `directory/step-N/`, commit it to the disk and return its path. Replace a checkpoint of the same step.
 
-    `training_state` consists of dicts, lists, tuples, numbers, strings and tensors; `state` of JSON values with string keys. Retention
-    ranks checkpoints by `state["score"]`. With `parents=False` the parent of `directory` must exist: a run directory that was deleted is
-    not created again. Raise `TypeError` for a value that is not plain. On `OSError` nothing is committed, an older checkpoint of the step
-    still exists, and the temporary files are deleted if the disk allows it."""
+    `training_state` consists of dicts, lists, tuples, numbers, strings and tensors; `state` of JSON values with string keys, and of NaN and
+    infinities, which become null and texts (`files.finite`). Retention ranks checkpoints by `state["score"]`. With `parents=False` the
+    parent of `directory` must exist: a run directory that was deleted is not created again. Raise `TypeError` for a value that is not
+    plain. On `OSError` nothing is committed, an older checkpoint of the step still exists, and the temporary files are deleted if the disk
+    allows it."""
     import torch
 
     directory = Path(directory)
@@ -89,14 +90,10 @@ def write_manifest(directory: Path, step: int, score: float | None, known: Mappi
         if file.name != MANIFEST and file.name not in entries:
             entries[file.name] = FileEntry(file.stat().st_size, file_digest(file))
     files = {name: entries[name]._asdict() for name in sorted(entries)}
-    content: dict[str, Any] = {"format": FORMAT, "step": step, "score": score, "files": files}
-    content["sha256"] = manifest_digest(content)
+    ranked = score if score is not None and math.isfinite(score) else None
+    content: dict[str, Any] = {"format": FORMAT, "step": step, "score": ranked, "files": files}
+    content["sha256"] = content_digest(content)
     (directory / MANIFEST).write_text(to_json(content))
-
-
-def manifest_digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a manifest without its own `sha256` entry."""
-    return text_digest(json.dumps({k: v for k, v in content.items() if k != "sha256"}, sort_keys=True))
 
 
 def assert_plain(value: Any, where: str, *, tensors: bool) -> None:

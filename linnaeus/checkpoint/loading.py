@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, REQUIRED, STATE, TRAINING, manifest_digest
+from linnaeus.checkpoint.format import EMA, FORMAT, MANIFEST, MODEL, REQUIRED, STATE, TRAINING
 from linnaeus.checkpoint.weight_files import read_weights
 from linnaeus.errors import one_line
-from linnaeus.files import file_digest, is_absent, system_error
+from linnaeus.files import content_digest, file_digest, is_absent, system_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,7 +116,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest after checking its own hash, structure and format. Raise the errors of `load_checkpoint`."""
     _file_size(path, MANIFEST)  # a pipe would block the read
     content = _read_json(path, MANIFEST)
-    if content.get("sha256") != manifest_digest(content):
+    if content.get("sha256") != content_digest(content):
         raise CheckpointDamaged(path, f"{MANIFEST} was altered (its own hash does not match)")
     if _is_count(content.get("format")) and content["format"] > FORMAT:
         raise CheckpointNewer(path, f"it has format {content['format']}, this program reads up to {FORMAT}: update linnaeus")

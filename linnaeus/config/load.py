@@ -46,13 +46,14 @@ def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None,
 
 
 def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> dict[str, Any]:
-    """Return `conf/config.yaml` with Hydra overrides: a resolved tree of plain values, not yet checked by `typed_config`. `config_dir`
-    adds a folder of further groups. With `missing_ok` a required key that is not given has the value `???`."""
-    from omegaconf import OmegaConf
+    """Return `conf/config.yaml` with Hydra overrides: a tree of plain values, not yet checked by `typed_config`, and with the texts of
+    those that are read from the environment (`environment.py`). `config_dir` adds a folder of further groups. With `missing_ok` a required
+    key that is not given has the value `???`."""
+    from linnaeus.config.environment import plain_tree
 
     composed, variants = _composed(overrides, config_dir)
     apply_typed(composed, variants, overrides)
-    return cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok))
+    return plain_tree(composed, missing_ok)
 
 
 def keys_left_out(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
@@ -123,7 +124,11 @@ def variants_of(workload: str) -> dict[str, dict[str, type]]:
 
 
 def typed_config(tree: Any) -> Config:
-    """Return the typed config of a plain mapping. Raise `ConfigError` for an unknown, missing, mistyped or out-of-range key."""
+    """Return the typed config of a plain mapping, with the values of environment variables. Raise `ConfigError` for an unknown, missing,
+    mistyped or out-of-range key, and for a variable that is not set."""
+    from linnaeus.config.environment import resolve
+
+    tree, texts, _ = resolve(tree)
     import_plugins(tree.get("plugins") or [])
     workload = (tree.get("workload") or {}).get("name")
     if not isinstance(workload, str):
@@ -136,6 +141,7 @@ def typed_config(tree: Any) -> Config:
     _check_combinations(config)
     if config.run.experiment is None:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, experiment=config.data.name))
+    object.__setattr__(config, "from_environment", texts)  # not a field: a field is a key
     return config
 
 

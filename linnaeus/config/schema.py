@@ -4,8 +4,9 @@ Fields have no defaults: the values are in `conf/`. A workload brings the classe
 `head`, `loss`, `augment`, `validation`); every class of `data` extends `DataConfig`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from linnaeus.config.schema_optimization import (
     AdamWConfig,
@@ -174,8 +175,9 @@ class WorkloadConfig:
 @dataclass(frozen=True)
 class Config:
     """The whole configuration. `data`, `model`, `head`, `loss` and `augment` hold classes of the workload, null for a group it does
-    not have."""
+    not have. `from_environment` contains the texts of the values that were read from the environment, by path (`environment.py`)."""
 
+    from_environment: ClassVar[Mapping[tuple[Any, ...], str]] = {}
     seed: int = setting("seed of everything random", low=0)
     plugins: list[str] = setting("packages of your own to import first; they register parts (docs/extending.md)")
     plan: bool = setting("build everything, print the schedule and stop before training")

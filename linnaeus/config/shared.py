@@ -3,10 +3,12 @@
 import dataclasses
 import hashlib
 import json
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
 
+from linnaeus.config.environment import resolve
 from linnaeus.config.load import typed_config
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext, get_rank_safely
@@ -19,9 +21,10 @@ def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
 
     def composed() -> dict[str, Any]:
         tree = compose()
-        return {"tree": tree, "hash": _hash(typed_config(tree))}
+        return {"tree": tree, "hash": _hash(typed_config(tree)), "environment": resolve(tree)[2]}
 
     received = DistributedContext().from_master("config", composed)
+    os.environ.update(received["environment"])  # other nodes may not have the variables that the configuration reads
     config = typed_config(received["tree"])
     if _hash(config) != received["hash"]:
         raise ConfigError(

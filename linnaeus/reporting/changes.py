@@ -5,7 +5,6 @@ table is printed at that start and saved as launches/<n>/moved.txt. It compares 
 configuration.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -41,10 +40,11 @@ def describe_changes(
 
     `train_size`, `components` and `probabilities` are those of the data now; `old_train_size` is the earlier number of training samples
     if it differs."""
+    from linnaeus.config.environment import saved_tree
     from linnaeus.config.load import typed_config
     from linnaeus.rundir.identity import config_difference
 
-    changed = "; ".join(config_difference(old, dataclasses.asdict(new)).refused(())[0]) or "no key that alters updates"
+    changed = "; ".join(config_difference(old, saved_tree(new)).refused(())[0]) or "no key that alters updates"
     lines = [f"changes from step {step} with {changed}"]
     try:
         saved, size = typed_config(dict(old)), old_train_size or train_size

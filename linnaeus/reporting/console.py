@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,15 +26,19 @@ MAX_WAITING_LINES = 10_000  # kept in memory while they cannot be written
 
 class _LineFormatter(logging.Formatter):
     """Formats records as `12:03:01 text`, from level WARNING on as `12:03:01 WARNING text`. `stamp_results`: also those of level RESULT.
+    Other texts replace the `hidden` ones.
 
     Control characters of a message are escaped, except line breaks."""
 
-    def __init__(self, datefmt: str, stamp_results: bool) -> None:
+    def __init__(self, datefmt: str, stamp_results: bool, hidden: Mapping[str, str]) -> None:
         super().__init__(datefmt=datefmt)
-        self.stamp_results = stamp_results
+        self.stamp_results, self.hidden = stamp_results, hidden
 
     def format(self, record: logging.LogRecord) -> str:
-        message = "\n".join(escaped(line) for line in record.getMessage().split("\n"))
+        message = record.getMessage()
+        for value, shown in self.hidden.items():
+            message = message.replace(value, shown)
+        message = "\n".join(escaped(line) for line in message.split("\n"))
         if record.levelno == RESULT and not self.stamp_results:
             return message
         level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
@@ -89,10 +94,11 @@ def _is_full_account(record: logging.LogRecord) -> bool:
     return not getattr(record, "console_only", False)
 
 
-def setup_logging(is_master: bool = True, style: str = "auto") -> logging.Logger:
+def setup_logging(is_master: bool = True, style: str = "auto", hidden: Mapping[str, str] | None = None) -> logging.Logger:
     """Replace the handlers of the logger `linnaeus` and return it: stdout and train.log on rank 0, errors to stderr on other ranks.
 
-    `style` is `logger.console`, a key of `LEVELS`. Every line is written to train.log once `attach_log_file` is called."""
+    `style` is `logger.console`, a key of `LEVELS`. Every line is written to train.log once `attach_log_file` is called.
+    `hidden` (text -> shown text) are values of the environment (`config/environment.py`)."""
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)
         handler.close()
@@ -100,13 +106,13 @@ def setup_logging(is_master: bool = True, style: str = "auto") -> logging.Logger
     LOGGER.propagate = False
     console: logging.Handler = _StdoutHandler() if is_master else logging.StreamHandler()
     console.setLevel(LEVELS[style] if is_master else logging.ERROR)
-    console.setFormatter(_LineFormatter("%H:%M:%S", stamp_results=False))
+    console.setFormatter(_LineFormatter("%H:%M:%S", stamp_results=False, hidden=hidden or {}))
     if style == "full":
         console.addFilter(_is_full_account)
     LOGGER.addHandler(console)
     if is_master:
         file = _LogFileHandler()
-        file.setFormatter(_LineFormatter("%Y-%m-%d %H:%M:%S", stamp_results=True))
+        file.setFormatter(_LineFormatter("%Y-%m-%d %H:%M:%S", stamp_results=True, hidden=hidden or {}))
         file.addFilter(_is_full_account)
         LOGGER.addHandler(file)
     return LOGGER

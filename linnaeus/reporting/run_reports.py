@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from linnaeus.config.schema import Config
+from linnaeus.files import from_finite
 from linnaeus.reporting.display import ProgressDisplay
 from linnaeus.reporting.progress_report import ReportData, describe_report
 from linnaeus.reporting.rows import RowWriter
@@ -61,7 +62,8 @@ class RunReports:
 
     def resume(self, global_step: int, saved: Mapping[str, Any]) -> None:
         """Cut the file back to the rows that a checkpoint of `global_step` counted. `saved` are its counters."""
-        self.pending = saved.get("pending_report")
+        pending = saved.get("pending_report")
+        self.pending = from_finite(pending) if pending is not None else None
         if self.file is not None:
             missing = -self.file.truncate(global_step, saved.get("reports", 0), saved.get("reports_of_step"))
             if missing > 0:

@@ -42,6 +42,7 @@ class RunDirectory:
     its run.json (both empty in a new directory); `saved_record`, the run.json that `start` has written; `notes`, further lines for the
     log.
 
+    `saved` is the configuration as it is saved and compared, without values of environment variables; by default `config` itself.
     `config_dir` is a directory of configuration groups in addition to `conf/`. It contains defaults of keys that an earlier version did not
     save."""
 
@@ -53,7 +54,9 @@ class RunDirectory:
         is_master: bool = True,
         broadcast_object: Broadcast | None = None,
         config_dir: Path | str | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
+        self.saved = saved if saved is not None else config
         self.config, self.overrides, self.is_master, self.config_dir = config, list(overrides), is_master, config_dir
         self._broadcast = broadcast_object or (lambda value: value)
         self.path = Path()
@@ -142,7 +145,7 @@ class RunDirectory:
 
     def _inspect(self) -> None:
         """Read the directory and set the attributes. Raise `ConfigError` if its run cannot be continued."""
-        self.path = run_path(self.config)
+        self.path = run_path(self.config, self.saved)
         run = self.config["run"]
         _check_resume(run["resume"], self.checkpoints)
         refuse_links(self.path, APPENDED)
@@ -157,11 +160,11 @@ class RunDirectory:
         replacements = {CONFIG: replaced, RECORD: replaced_record}
         self.notes = [note for note in replacements.values() if note]
         self.previous, new_keys = fill_defaults(saved, self.config_dir)
-        known = [*flatten(self.config), *flatten(self.previous), "data"]  # run.allow=[data] allows another data fingerprint
+        known = [*flatten(self.saved), *flatten(self.previous), "data"]  # run.allow=[data] allows another data fingerprint
         unknown = [name for name in run["allow"] if not any(covers([name], key) for key in known)]
         if unknown:
             raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; `python main.py --help` lists all keys")
-        difference = config_difference(self.previous, self.config)
+        difference = config_difference(self.previous, self.saved)
         refused, names = difference.refused(run["allow"])
         if refused:
             raise ConfigError(
@@ -216,7 +219,7 @@ class RunDirectory:
         self.notes += [f"the results may differ from those of the repeated run: {line}" for line in repeated]
         if "initial_weights" in before:  # a later start does not read them again
             launch.setdefault("initial_weights", before["initial_weights"])
-        text = dump_yaml(self.config)
+        text = dump_yaml(self.saved)
         directory = self.path / "launches" / str(self.launch)
         directory.mkdir()
         record = self.saved_record = {"run_id": self.run_id, "created": before.get("created", now), **launch}

@@ -116,11 +116,12 @@ def _text(value: Any) -> str:
     return "(absent)" if value is _ABSENT else json.dumps(value)
 
 
-def run_path(config: Mapping[str, Any]) -> Path:
-    """Return the run directory of a configuration. For `run.name: null` its name is `update_hash(config)`."""
+def run_path(config: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Path:
+    """Return the run directory of a configuration. For `run.name: null` its name is `update_hash(saved)`, of the configuration as it is
+    saved, by default `config` itself."""
     run = config["run"]
     for key in ("experiment", "name"):
         text = run[key]
         if text is not None and (not text or text.startswith(".") or "/" in text or "\0" in text):
             raise ConfigError(f"run.{key}: {text!r} is not a valid directory name; use letters, digits, - and _")
-    return Path(run["root"]) / run["experiment"] / (run["name"] or update_hash(config))
+    return Path(run["root"]) / run["experiment"] / (run["name"] or update_hash(saved or config))

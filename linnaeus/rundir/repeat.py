@@ -7,11 +7,11 @@ The saved file is complete and resolved, so it is not composed; further override
 import dataclasses
 import logging
 import re
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linnaeus.config.environment import plain_tree, saved_tree
 from linnaeus.config.load import compose, compose_tree, group_files, typed_config, variants_of
 from linnaeus.config.messages import nearest_key
 from linnaeus.config.precedence import as_hydra_takes, empty_given_whole, is_entry, parsed
@@ -99,7 +99,8 @@ def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str 
     choices = [text for text in overrides if text.partition("=")[0] in COMMAND_GROUPS]
     tree |= {group: compose_tree(choices, config_dir)[group] for group in COMMAND_GROUPS}
     tree = with_values(tree, [text for text in overrides if text not in choices], config_dir)
-    path = run_path(dataclasses.asdict(typed_config(tree))).resolve()
+    config = typed_config(tree)
+    path = run_path(dataclasses.asdict(config), saved_tree(config)).resolve()
     if path in file.resolve().parents:
         raise ConfigError(f"run.from: {given} would repeat the run in its own directory {path}; choose another run.name")
     if names:
@@ -136,9 +137,7 @@ def with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | N
     for monitor, mode in _MODES.items():
         if monitor in given and mode not in given and OmegaConf.select(config, mode) is not None:
             OmegaConf.update(config, mode, "auto")
-    found = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(found, dict)
-    return typing.cast(Tree, found)
+    return plain_tree(config, missing_ok=True)
 
 
 def _check_override(override: Any, exists: bool) -> None:

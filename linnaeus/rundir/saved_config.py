@@ -85,10 +85,11 @@ def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None)
 
 def _derived(tree: Tree, variants: Mapping[str, Any]) -> Tree:
     """Return a configuration with the values that are derived from others; unchanged if this version does not accept it."""
+    from linnaeus.config.environment import saved_tree
     from linnaeus.config.load import typed_config
 
     try:
-        return _merge(tree, dataclasses.asdict(typed_config(_known(Config, tree, "", variants))))
+        return _merge(tree, saved_tree(typed_config(_known(Config, tree, "", variants))))
     except ConfigError:
         return tree
 

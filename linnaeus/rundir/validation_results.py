@@ -1,11 +1,10 @@
 """Results of validation passes: `validation/step-N/<pass>.json`. A pass with a result is not run again.
 
-Each result contains the hash of the validated weights. A result that the disk refuses stays in memory and is retried: by the training
-thread with the next result, by the checkpoint writer's thread before it commits. A result that is damaged or unreadable is ignored,
-because its pass can be run again. Files with other names are ignored.
+Each result contains the hash of the validated weights and one of itself. NaN is written as null. A result that the disk refuses stays in
+memory and is retried: by the training thread with the next result, by the checkpoint writer's thread before it commits. A result that is
+damaged or unreadable is ignored, because its pass can be run again. Files with other names are ignored.
 """
 
-import json
 import logging
 import re
 import threading
@@ -13,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from linnaeus.checkpoint.format import step_name
-from linnaeus.files import remove_or_warn, remove_stale, write_atomic
+from linnaeus.files import content_digest, finite, from_finite, json_object, remove_or_warn, remove_stale, to_json, write_atomic
 
 log = logging.getLogger("linnaeus")
 
@@ -36,19 +35,22 @@ class ValidationResults:
         """Return the metrics of a pass on the weights with the hash `weights`. Return None if the result does not exist or is damaged."""
         path = self.path(step, key)
         try:
-            result = json.loads(path.read_bytes())
+            result = json_object(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
             log.warning("the result %s cannot be read (%s); its pass is run again", path, error)
             return None
-        valid = isinstance(result, dict) and result.get("weights") == weights and isinstance(result.get("metrics"), dict)
-        return result["metrics"] if valid else None
+        if result is None or result.get("sha256") != content_digest(result) or not isinstance(result.get("metrics"), dict):
+            log.warning("the result %s is damaged; its pass is run again", path)
+            return None
+        same = (result.get("global_step"), result.get("pass"), result.get("weights")) == (step, key, weights)
+        return from_finite(result["metrics"]) if same else None
 
     def write(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
         """Write a result. On `OSError` it stays in memory for the next `flush`."""
-        content = {"global_step": step, "pass": key, "weights": weights, "metrics": metrics}
-        self._unwritten[self.path(step, key)] = json.dumps(content, indent=1) + "\n"
+        content = finite({"global_step": step, "pass": key, "weights": weights, "metrics": metrics})
+        self._unwritten[self.path(step, key)] = to_json({**content, "sha256": content_digest(content)})
         self.flush()
 
     def flush(self) -> None:

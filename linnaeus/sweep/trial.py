@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from linnaeus.config.environment import saved_tree
 from linnaeus.config.load import keys_left_out
 from linnaeus.config.messages import explain
 from linnaeus.config.schema import Config
@@ -31,7 +32,7 @@ class Trial:
 
     def run_directory(self) -> RunDirectory:
         """Return the directory as an object. Raise `ConfigError` if it contains another run."""
-        return RunDirectory(dataclasses.asdict(self.config), config_dir=self.config_dir)
+        return RunDirectory(dataclasses.asdict(self.config), config_dir=self.config_dir, saved=saved_tree(self.config))
 
     def is_finished(self) -> bool:
         """Return True if the run has ended well. Raise `ConfigError` if the directory contains another run."""
@@ -73,7 +74,7 @@ def make_trial(request: Request, number: int, values: Mapping[str, str], *, chec
         if more:
             overrides = [*overrides, *more]
             config = run_config(overrides, request.config_dir)
-        trial = Trial(number, dict(values), overrides, request.config_dir, config, run_path(dataclasses.asdict(config)))
+        trial = Trial(number, dict(values), overrides, request.config_dir, config, run_path(dataclasses.asdict(config), saved_tree(config)))
         if check_directory:
             trial.is_finished()
     except (ConfigError, HydraException, OmegaConfBaseException) as error:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from linnaeus.config.environment import saved_tree
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import update_hash
 from linnaeus.sweep.request import Request
@@ -109,7 +110,7 @@ def sweep_name(request: Request, first: Trial) -> str:
         return request.sweep.name
     content: dict[str, Any] = {
         "parameters": [[p.setting, p.text] for p in request.parameters],
-        "first": update_hash(dataclasses.asdict(first.config)),
+        "first": update_hash(saved_tree(first.config)),
         "experiment": first.config.run.experiment,
         "run": first.config.run.name,
         "method": request.sweep.method,

@@ -6,8 +6,6 @@ Rank 0 writes. Other ranks construct the same object for its broadcasts and writ
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import logging
 import math
 import socket
@@ -18,10 +16,11 @@ from typing import Any
 
 from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.checkpoint.retention import rename_newer
+from linnaeus.config.environment import hidden_values
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError, RunFailed
-from linnaeus.files import write_atomic
+from linnaeus.files import to_json, write_atomic
 from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file, write_report, write_summary
 from linnaeus.reporting.batch_record import BatchRecord
 from linnaeus.reporting.brief_report import brief_validation
@@ -125,7 +124,7 @@ class Outputs:
             path = self.directory.path / "debug" / f"metrics-step-{step:08d}.json"
             with log_write_errors(path):
                 path.parent.mkdir(exist_ok=True)
-                write_atomic(path, json.dumps(state, indent=1) + "\n")
+                write_atomic(path, to_json(state))
                 log.info("metrics state: %s", path)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------
@@ -157,7 +156,7 @@ class Outputs:
     def summary(self, status: str, global_step: int, **values: Any) -> None:
         """Write summary.json on rank 0."""
         if self.context.is_master:
-            write_summary(self.directory.path / "summary.json", status, global_step, **values)
+            write_summary(self.directory.path / "summary.json", status, global_step, **self._hidden(values))
 
     def fail(self, reason: str, global_step: int) -> None:
         """Record a failure from a thread of the watchdog, which ends the process next. Makes no collective call."""
@@ -174,7 +173,16 @@ class Outputs:
         previous = read_summary(self.directory.path)
         kept = {name: value for name, value in previous.items() if name not in ("status", "global_step", "error", "interrupted_by")}
         step = previous.get("global_step", 0) if global_step is None else global_step
-        write_summary(self.directory.path / "summary.json", status, step, **(kept | values))
+        write_summary(self.directory.path / "summary.json", status, step, **(kept | self._hidden(values)))
+
+    def _hidden(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values for summary.json, without values of environment variables in the `error`."""
+        if "error" not in values:
+            return dict(values)
+        error = values["error"]
+        for value, shown in hidden_values(self.config).items():
+            error = error.replace(value, shown)
+        return {**values, "error": error}
 
     def close(self) -> None:
         """Close all files and loggers."""
@@ -229,7 +237,7 @@ def build_loggers(config: Config, directory: RunDirectory) -> list[Any]:
                 mode=config.logger.wandb,
                 project=config.logger.wandb_project,
                 name=f"{config.run.experiment}/{directory.path.name}",
-                config=dataclasses.asdict(config),
+                config=directory.saved,
             )
         )
     if config.logger.tensorboard:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
+from linnaeus.config.environment import saved_tree
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.processes import core_seconds
@@ -66,7 +67,7 @@ class CoreUse:
 def find_run_directory(config: Config, context: DistributedContext, config_dir: str | None = None) -> RunDirectory:
     """Return the directory of this run, inspected but not written."""
     ranks: dict[str, Any] = {"is_master": context.is_master, "broadcast_object": context.broadcast_object}
-    return RunDirectory(dataclasses.asdict(config), sys.argv[1:], config_dir=config_dir, **ranks)
+    return RunDirectory(dataclasses.asdict(config), sys.argv[1:], config_dir=config_dir, saved=saved_tree(config), **ranks)
 
 
 def run_record(context: DistributedContext, workload: Workload, weights: InitialWeights | None = None) -> dict[str, Any]:

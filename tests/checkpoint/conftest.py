@@ -25,7 +25,7 @@ def payload(step: int, **state: Any) -> dict[str, Any]:
         "model_state": {"head.weight": weight, "steps": torch.tensor(step)},
         "ema_state": {"head.weight": weight / 2, "steps": torch.tensor(step)},
         "training_state": {"optimizer": {0: {"exp_avg": weight + 1, "step": step}}, "accumulators": [weight.double()]},
-        "state": {"global_step": step, "nested": {"best": float("inf"), "list": [1, 2.5, None, "x"]}, **state},
+        "state": {"global_step": step, "nested": {"best": 0.5, "list": [1, 2.5, None, "x"]}, **state},
     }
 
 

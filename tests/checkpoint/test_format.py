@@ -19,8 +19,9 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 from linnaeus.checkpoint import CheckpointDamaged, auto_resume_helper, convert_ddp_state, load_checkpoint, save_checkpoint, verify
-from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING, manifest_digest, write_manifest
+from linnaeus.checkpoint.format import EMA, MANIFEST, MODEL, STATE, TRAINING, write_manifest
 from linnaeus.checkpoint.loading import check_sizes
+from linnaeus.files import content_digest
 from tests.checkpoint.conftest import fail_for, payload
 
 FILES = (MODEL, EMA, TRAINING, STATE, MANIFEST)
@@ -118,7 +119,7 @@ def sign(path: Path, **change: Any) -> None:
     """Write the manifest of `path` with some entries changed and its own hash correct."""
     manifest = json.loads((path / MANIFEST).read_text()) | change
     manifest = {key: value for key, value in manifest.items() if value != "absent"}
-    manifest["sha256"] = manifest_digest(manifest)
+    manifest["sha256"] = content_digest(manifest)
     (path / MANIFEST).write_text(json.dumps(manifest))
 
 

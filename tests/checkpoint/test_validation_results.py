@@ -1,11 +1,14 @@
 """Results of validation passes: damaged ones are ignored, other files are not touched, errors of the disk are logged."""
 
 import errno
+import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
 
+from linnaeus.checkpoint import load_checkpoint, save_checkpoint
 from linnaeus.rundir.validation_results import ValidationResults
 from tests.checkpoint.conftest import fail_for
 
@@ -27,6 +30,32 @@ def test_a_damaged_result_is_ignored(results: ValidationResults, damage: bytes) 
     assert results.read(200, "val", "hash") is None
     results.write(200, "val", {"val/loss": 2.0}, "hash")
     assert results.read(200, "val", "hash") == {"val/loss": 2.0}
+
+
+def test_a_result_with_another_byte_is_ignored(results: ValidationResults, caplog: pytest.LogCaptureFixture) -> None:
+    path = results.path(200, "val")
+    text = path.read_bytes()
+    for place, byte in enumerate(text):
+        path.write_bytes(text[:place] + bytes([byte ^ 1]) + text[place + 1 :])
+        read = results.read(200, "val", "hash")
+        assert read is None or (read == {"val/loss": 200.0} and not chr(byte).isalnum()), (place, chr(byte))
+    assert "is damaged; its pass is run again" in caplog.text
+
+
+def test_values_that_json_does_not_have(results: ValidationResults) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    metrics = {"val/a": math.nan, "val/b": math.inf, "val/c": -math.inf, "val/d": 1.5, "val/e": 1e300}
+    results.write(300, "val", metrics, "hash")
+    content = json.loads(results.path(300, "val").read_text(), parse_constant=refuse)
+    assert content["metrics"]["val/a"] is None
+    assert repr(results.read(300, "val", "hash")) == repr(metrics)
+    state = {"best": {"val/loss": {"value": math.inf}}, "score": math.nan}
+    path = save_checkpoint(results.directory, 7, model_state={}, training_state={}, state=state)
+    for name in ("state.json", "manifest.json"):
+        json.loads((path / name).read_text(), parse_constant=refuse)
+    assert load_checkpoint(path).state["score"] is None
 
 
 def test_an_unreadable_result_is_logged_and_an_absent_one_is_not(results: ValidationResults, caplog: pytest.LogCaptureFixture) -> None:

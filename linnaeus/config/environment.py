@@ -1,0 +1,119 @@
+"""Values of environment variables in a configuration, such as `${oc.env:TOKEN}`: read at each start, never saved.
+
+A composed tree contains such a value as its text. `typed_config` reads the variable and records the text in `Config.from_environment`.
+Everything that is written or compared uses `saved_tree`, which has the text again: config.yaml, the checkpoints, the hash of the run, W&B.
+The log lines get the text too (`hide`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import operator
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
+
+from linnaeus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from linnaeus.config.schema import Config
+
+Path = tuple[Any, ...]  # keys and list indices
+HIDDEN_LENGTH = 6  # characters; shorter values are not hidden in log lines, where they could be part of any word
+
+_read: set[str] = set()  # names of the variables that were read since `_reading` began
+
+
+def _environment_variable(name: str, *default: Any) -> Any:
+    _read.add(name)
+    return oc.env(name, *default)
+
+
+def plain_tree(composed: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
+    """Return a composed configuration as plain values, with the texts of those that are read from the environment.
+
+    Raise the errors of OmegaConf for an interpolation that cannot be resolved, and unless `missing_ok` for a missing value."""
+    tree: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok)
+    raw: Any = OmegaConf.to_container(composed, resolve=False)
+    for path, text in _interpolations(raw):
+        with _reading() as names:
+            _resolved(composed, path)
+            if names:
+                _set(tree, path, text)
+    return tree
+
+
+def resolve(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Path, str], dict[str, str]]:
+    """Return (a tree with the values of its texts, the texts by path, the environment variables that were read).
+
+    Raise `ConfigError` if a variable is not set."""
+    texts = dict(_interpolations(tree))
+    if not texts:
+        return dict(tree), {}, {}
+    composed, found = OmegaConf.create(dict(tree)), copy.deepcopy(dict(tree))
+    with _reading() as names:
+        for path, text in texts.items():
+            try:
+                _set(found, path, _resolved(composed, path))
+            except OmegaConfBaseException as error:
+                line = " ".join(str(error).split())[:160]
+                raise ConfigError(f"{'.'.join(map(str, path))} is {text}, which cannot be read ({line}); set that variable") from None
+        return found, texts, {name: os.environ[name] for name in names if name in os.environ}
+
+
+def saved_tree(config: Config) -> dict[str, Any]:
+    """Return a configuration as plain values for saving and comparing: with the texts of what was read from the environment."""
+    tree = dataclasses.asdict(config)
+    for path, text in config.from_environment.items():
+        _set(tree, path, text)
+    return tree
+
+
+def hidden_values(config: Config) -> dict[str, str]:
+    """Return value -> text of the texts that log lines must not contain. `run.root` is not hidden: the log lines are in it."""
+    tree = dataclasses.asdict(config)
+    hidden: dict[str, str] = {}
+    for path, text in config.from_environment.items():
+        with contextlib.suppress(LookupError, TypeError):
+            value = functools.reduce(operator.getitem, path, tree)
+            if isinstance(value, str) and len(value) >= HIDDEN_LENGTH and path != ("run", "root"):
+                hidden[value] = text
+    return hidden
+
+
+def _interpolations(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Yield (path, text) of every text with an interpolation."""
+    if isinstance(node, str) and "${" in node:
+        yield path, node
+    items = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
+    for key, item in items:
+        yield from _interpolations(item, (*path, key))
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[set[str]]:
+    """Yield the set of the environment variables that OmegaConf reads in the block."""
+    OmegaConf.register_new_resolver("oc.env", _environment_variable, replace=True)
+    _read.clear()
+    try:
+        yield _read
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+
+
+def _resolved(composed: DictConfig, path: Path) -> Any:
+    value = functools.reduce(operator.getitem, path, composed)
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def _set(tree: Any, path: Path, value: Any) -> None:
+    """Set a value in nested mappings and lists. A parent that is no longer there, as a list that became null, is left alone."""
+    with contextlib.suppress(LookupError, TypeError):
+        functools.reduce(operator.getitem, path[:-1], tree)[path[-1]] = value

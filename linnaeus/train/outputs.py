@@ -149,8 +149,9 @@ class Outputs:
         Return its path, None without `logger.report` and after a failure, which is logged."""
         if self.config.logger.report:
             title = f"{self.config.run.experiment} / {self.directory.path.name}"
+            shown = None if sections is None else [(name, self._hide(body)) for name, body in sections]
             with log_write_errors(self.directory.path / "report.html"):
-                return write_report(self.directory.path, title, sections)
+                return write_report(self.directory.path, title, shown)
         return None
 
     def summary(self, status: str, global_step: int, **values: Any) -> None:
@@ -177,12 +178,13 @@ class Outputs:
 
     def _hidden(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values for summary.json, without values of environment variables in the `error`."""
-        if "error" not in values:
-            return dict(values)
-        error = values["error"]
+        return {**values, "error": self._hide(values["error"])} if "error" in values else dict(values)
+
+    def _hide(self, text: str) -> str:
+        """Return a text without values of environment variables."""
         for value, shown in hidden_values(self.config).items():
-            error = error.replace(value, shown)
-        return {**values, "error": error}
+            text = text.replace(value, shown)
+        return text
 
     def close(self) -> None:
         """Close all files and loggers."""

@@ -19,7 +19,7 @@ from tests import runs
 
 MARK = "m4rk3r"
 SETTINGS = ["data.path=${oc.env:LINNAEUS_TEXT}/text.txt", "seed='${oc.decode:${oc.env:LINNAEUS_SEED}}'", "trainer.length=1epochs"]
-SETTINGS += ["logger.report=true", "logger.tensorboard=true", "logger.wandb=offline", "schedule.checkpoint=[3steps]"]
+SETTINGS += ["logger.report=true", "logger.tensorboard=true", "logger.wandb=offline", "schedule.checkpoint=[1steps]"]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_no_file_of_a_run_contains_them_and_a_resume_reads_them_again(folder, mo
     config = runs.configuration("language", folder / "runs", *SETTINGS)
     assert config.data.path.endswith(f"{MARK}/text.txt") and config.seed == 3
     with mock.patch("linnaeus.reporting.wandb_logger.WandbLogger") as wandb:
-        with runs.killed(loop, "train_one_step", 5):
+        with runs.killed(loop, "train_one_step", 3):
             runs.start(config)
         path = runs.run_path(config)
         assert files_with(folder / "runs", MARK) == []

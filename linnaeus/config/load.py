@@ -209,7 +209,7 @@ def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: d
         return f"it belongs to {prefix}={' or '.join(owners)}, but {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"
     if owners:
         return f"{prefix}={tree['name']} does not have it; leave it out, or choose {' or '.join(f'{prefix}={owner}' for owner in owners)}"
-    if hint := foreign_hint(name):
+    if "." not in prefix and (hint := foreign_hint(name)):
         return hint
     close = difflib.get_close_matches(name, fields, 1)
     return f"did you mean {_join(prefix, close[0])}?" if close else f"known there: {', '.join(fields)}"

@@ -178,7 +178,7 @@ def nearest_key(key: str, config: Config) -> str:
     group, _, name = key.partition(".")
     choices = [pair for file in group_files()["workload"] for pair in variants_of(file.stem).get(group, {}).items()]
     owners = dict.fromkeys(f"{group}={choice}" for choice, cls in choices if name in {field.name for field in dataclasses.fields(cls)})
-    if not owners and (hint := foreign_hint(key)):
+    if not owners and key.count(".") < 2 and (hint := foreign_hint(key)):
         return hint
     if owners:
         return f"choose {' or '.join(owners)} for it"

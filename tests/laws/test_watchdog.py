@@ -138,7 +138,7 @@ def test_a_process_that_reads_the_configuration_differently_is_refused(monkeypat
 
     tree = compose_tree([])
     assert shared.shared_config(lambda: tree).seed == 0
-    monkeypatch.setattr(DistributedContext, "from_master", lambda self, name, make: {"tree": tree, "hash": "another"})
+    monkeypatch.setattr(DistributedContext, "from_master", lambda self, name, make: {"tree": tree, "hash": "another", "environment": {}})
     with pytest.raises(ConfigError, match="derives another configuration from that of rank 0"):
         shared.shared_config(lambda: tree)
 

@@ -204,6 +204,8 @@ def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: d
     """Return a hint for an unknown key: the choice of the group that has it, or a similar key."""
     if (prefix, name) == ("run", "from"):
         return "run.from must be given on the command line, not in a file"
+    if (prefix, name) == ("", "experiment"):
+        return "the first line of an experiment file must be `# @package _global_`"
     owners = [v for v, cls in variants.get(prefix, {}).items() if name in {f.name for f in dataclasses.fields(cls)}]
     if owners and not set(fields) <= set(tree):  # as the file of another choice leaves it, of which but the name was changed
         return f"it belongs to {prefix}={' or '.join(owners)}, but {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"

@@ -156,15 +156,18 @@ _EXPLAINED = (
 
 def unknown_key(error: Exception, overrides: Sequence[str], config_dir: Path | str | None) -> ConfigError | None:
     """Return the error of a key that Hydra cannot find among the groups that `overrides` choose; None for another error of Hydra."""
+    from hydra.errors import HydraException
+
     from linnaeus.config.load import compose, group_files
 
     found = re.search(r"Could not (?:override|delete from config\.|append override|delete|load) '([^']+)'", str(error))
     if found is None:
         return None
     names = {"plugins", *group_files(config_dir)}
+    choices = [text for text in overrides if text.lstrip("+").partition("=")[0] in names]
     try:
-        config = compose([text for text in overrides if text.lstrip("+").partition("=")[0] in names], config_dir, missing_ok=True)
-    except ConfigError:  # the choices do not fit each other; this key is the first mistake
+        config = compose(choices if len(choices) < len(overrides) else (), config_dir, missing_ok=True)  # else a choice is the mistake
+    except (ConfigError, HydraException):  # the choices do not fit each other; this key is the first mistake
         config = compose()
     return ConfigError(f"unknown key {found[1]}; {nearest_key(found[1], config)}")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from linnaeus.config import messages, shared, typed_config
+from linnaeus.config import compose, messages, shared, typed_config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from tests.config.observers import write_manifest
@@ -116,6 +116,7 @@ REFUSED = {
     "seed=${foo}": "${foo}, which is not a key",
     "seed=${oc.env:NO_SUCH_VARIABLE}": "NO_SUCH_VARIABLE",
     "trainer=[null]": "trainer=[null]: a group takes the name of one of its files",
+    "optimizer=[10%,20%]": "unknown key optimizer/",
     "plugins=[nan]": "plugins is [nan]; it must be a list of packages",
     "plugins=7": "plugins is 7; it must be a list of packages",
     # options
@@ -257,3 +258,10 @@ def test_under_torchrun_the_line_appears_once_before_the_page_of_torchrun_and_on
     *_, last, border = done.stderr.splitlines()
     assert line in last and set(border) == {"="}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_experiment_file_without_its_first_line_is_named(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("data:\n  train_samples: 10\n")
+    with pytest.raises(ConfigError, match="the first line of an experiment file must be `# @package _global_`"):
+        compose(["experiment=mine"], tmp_path)

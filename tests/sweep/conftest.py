@@ -1,5 +1,6 @@
 """Sweeps whose trials are fake runs (`fake_run.py`); those of `test_real_runs.py` are trainings. The command and its trials are forked."""
 
+import contextlib
 import functools
 import os
 import re
@@ -76,9 +77,17 @@ def alive(pid: int) -> bool:
     return state(pid) not in "ZX"
 
 
+def children(process: subprocess.Popen[str]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
 def kill(process: subprocess.Popen[str]) -> str:
     """Send SIGKILL to the parent alone. Return its output. Check that its trials end too."""
+    trials = children(process)
     process.send_signal(signal.SIGKILL)
+    for pid in trials:  # one that `kill_when` stopped before it asked Linux for a signal at the end of its parent would stay stopped
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     out, _ = process.communicate(timeout=30)
     assert started(out)
     wait_until(lambda: not any(alive(pid) for pid in started(out)), 10)
@@ -98,7 +107,7 @@ def _stop_and_check(condition: Callable[[], Any], process: subprocess.Popen[str]
         return False
     process.send_signal(signal.SIGSTOP)
     wait_until(lambda: state(process.pid) in "TZX")
-    trials = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    trials = children(process)
     for pid in trials:
         os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: all(state(pid) in "TZX" for pid in trials))

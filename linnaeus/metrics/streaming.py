@@ -12,6 +12,7 @@ from torch import Tensor
 from linnaeus.config.contracts import class_name, described
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
+from linnaeus.progress import ValidationPass
 
 
 class Metrics(ABC):
@@ -23,6 +24,10 @@ class Metrics(ABC):
 
     width: int  # K, the length of `sums`
     counts: dict[str, Tensor]  # int64, on the device
+
+    def begin(self, current: ValidationPass, passes: Sequence[ValidationPass]) -> None:
+        """Prepare for the pass `current`, one of the `passes` that the run can make. Called once, before the first batch."""
+        return None
 
     @abstractmethod
     def sums(self, outputs: Any, batch: Batch) -> Tensor:

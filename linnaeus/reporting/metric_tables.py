@@ -15,11 +15,13 @@ _LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|hd\d+|ece|au
 _NOT_RATED = re.compile(r".*severity.*")  # also falls if a model fails on easy samples
 _WORDS = (  # pattern of a metric -> words, in this order
     (r"^(.*)_(low|high)$", r"\1, \2 end of 95 %"),
+    (r"^with_meta_(.*)$", r"\1, rows with metadata"),
+    (r"^with_([A-Z_]+)_([a-z].*)$", r"\2, rows with \1"),
     (r"^crm_", "least expected height: "),
     (r"\bhd1$", "distance in the tree"),
     (r"\bhd(\d+)$", r"distance in the tree, mean of the first \1"),
     (r"^(.*\b)?severity$", r"\1distance in the tree of the errors"),
-    (r"\btop(\d+)$", r"top-\1 accuracy"),
+    (r"\btop(\d+)\b", r"top-\1 accuracy"),
     (r"^hierarchical_aurc$", "risk over coverage, with coarser answers"),
     (r"\baurc$", "risk over coverage"),
     (r"\bece$", "calibration error"),

@@ -21,6 +21,8 @@ from linnaeus.errors import ConfigError
 from linnaeus.files import write_atomic
 from linnaeus.metrics.streaming import Metrics, TrainingMetrics, check_counts, check_results
 from linnaeus.optim import LRSchedule, build_scheduler, scaled_lr
+from linnaeus.progress import TrainingStage
+from linnaeus.progress.stages import validation_passes
 from linnaeus.reporting.console import CONSOLE_ONLY
 from linnaeus.reporting.plan import schedule_summary, unreached
 from linnaeus.reporting.schedule_chart import schedule_picture
@@ -142,13 +144,19 @@ def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool)
     training = check_members(workload.training_metrics(cpu), TrainingMetrics, f"{owner}.training_metrics returns")
     metrics = check_members(workload.metrics(cpu), Metrics, f"{owner}.metrics returns")
     _without_samples(training, *torch.zeros(2, len(workload.tasks), dtype=torch.float64))
-    names = _without_samples(metrics, torch.zeros(metrics.width, dtype=torch.float64))
-    keys = ["val"] if resolved.validate.ever_due else []
-    if resolved.validate_mask_meta.ever_due:
-        keys.append("val_mask_meta")
-    if resolved.validate_partial_mask_meta.ever_due:
-        keys += ["val_mask_" + "_".join(masked) for masked in resolved.combinations]
-    return [f"{key.replace('val', 'val_ema', 1) if averaged else key}/{name}" for key in keys for name in names]
+    due = {
+        TrainingStage.VALIDATION_NORMAL: resolved.validate.ever_due,
+        TrainingStage.VALIDATION_MASK_META: resolved.validate_mask_meta.ever_due,
+        TrainingStage.VALIDATION_PARTIAL_MASK_META: resolved.validate_partial_mask_meta.ever_due,
+    }
+    passes = validation_passes(resolved.combinations, workload.components)
+    found: list[str] = []
+    for pass_ in passes:
+        metrics.begin(pass_, passes)
+        names = _without_samples(metrics, torch.zeros(metrics.width, dtype=torch.float64))
+        key = pass_.key.replace("val", "val_ema", 1) if averaged else pass_.key
+        found += [f"{key}/{name}" for name in names if due[pass_.stage]]
+    return found
 
 
 def _without_samples(metrics: Any, *totals: torch.Tensor) -> dict[str, float]:

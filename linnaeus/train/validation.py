@@ -145,7 +145,7 @@ def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_n
     t.model.eval()
     averaged = ema.swapped_in(t.model) if ema is not None else contextlib.nullcontext()
     with torch.inference_mode(), averaged:
-        found = _run_batches(t, own_batches, pass_.masked, show)
+        found = _run_batches(t, own_batches, pass_, show)
     set_training(t.model, training_mode)
     if found is None:
         return None
@@ -164,10 +164,11 @@ def number_of_batches(t: Training) -> int:
 
 
 def _run_batches(
-    t: Training, own_batches: list[Any], masked: tuple[str, ...], show: ShowBatches
+    t: Training, own_batches: list[Any], pass_: ValidationPass, show: ShowBatches
 ) -> tuple[Metrics, torch.Tensor, dict[str, torch.Tensor]] | None:
     """Run this rank's batches. Return the metrics and their sums and counts over all ranks; None if the pass was interrupted."""
     metrics = t.workload.metrics(t.device)
+    metrics.begin(pass_, t.passes)
     batch_size, batch_count = validation_batch_size(t.config), number_of_batches(t)
     slots = torch.zeros(batch_count, metrics.width, dtype=torch.float64, device=t.device)
     batches = zip(own_batches, DevicePrefetcher(t.validation_loader, t.device))
@@ -187,7 +188,7 @@ def _run_batches(
             continue
         indices, (host, batch) = item
         t.workload.check_batch(host)
-        batch = t.workload.prepare(batch, masked)
+        batch = t.workload.prepare(batch, pass_.masked)
         with t.precision.autocast():
             outputs = t.model(batch)
         sums = metrics.sums(outputs, batch)

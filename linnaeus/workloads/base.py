@@ -154,7 +154,7 @@ class Workload(ABC):
         return []
 
     def headline(self, final: Mapping[str, float]) -> list[str]:
-        """Return the result of a run in one or two lines of at most 79 columns, printed at its end. []: the validation losses."""
+        """Return the result of a run in at most three lines of at most 79 columns, printed at its end. []: the validation losses."""
         return []
 
     def next_commands(self, run: Path) -> list[str]:

@@ -168,6 +168,8 @@ def test_validation_of_13_samples_is_the_same_to_the_last_digit(results):
     for one in found[1:]:
         assert json.dumps(one) == json.dumps(found[0])
     metrics = found[0]["val.json"]["metrics"]
+    masked = found[0]["val_mask_SPATIAL.json"]["metrics"]
+    assert {"order/with_SPATIAL_top1"} == {k.partition("/")[2] for k in masked if "order/with_" in k and k.endswith("top1")}
     assert round(metrics["val/order/top1"] * 13, 9) == round(metrics["val/order/top1"] * 13), "13 samples, none padded, none twice"
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from linnaeus.__main__ import main
 from linnaeus.config.load import compose
+from linnaeus.reporting.metric_tables import final_tables
 from tests import runs
 
 SPECIES = {"red": ("Rosa", "alba"), "green": ("Rosa", "canina"), "blue": ("Bellis", "perennis")}
@@ -32,7 +33,8 @@ def contents(run: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on 24 photographs in three colours: 12 to train on, 6 to validate, 6 to test; one test photograph is damaged."""
+    """A run on 24 photographs in three colours: 12 to train on, 6 to validate, 6 to test; one test photograph is damaged. All photographs
+    have coordinates, except three of validation."""
     folder = tmp_path_factory.mktemp("evaluate")
     rng, rows = np.random.default_rng(0), []
     for i, split in enumerate(["train"] * 12 + ["val"] * 6 + ["test"] * 6):
@@ -41,12 +43,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(np.asarray(Image.new("RGB", (24, 24), colour)) // 2 + noise).save(folder / f"{i}.png")
         genus, species = SPECIES[colour]
         rows.append({"path": f"{i}.png", "genus": genus, "species": f"{genus} {species}", "split": split})
+        rows[-1] |= {"latitude": 50 + i, "longitude": 8} if i not in (12, 13, 14) else {"latitude": "", "longitude": ""}
     (folder / "23.png").write_bytes((folder / "23.png").read_bytes()[:60])
     with open(folder / "photos.csv", "w", newline="") as file:
         table = csv.DictWriter(file, rows[0])
         table.writeheader()
         table.writerows(rows)
     settings = ["data=manifest", f"data.path={folder / 'photos.csv'}", "data.split_column=split", "data.image_size=16"]
+    settings += ["data.components=[SPATIAL]", "schedule.validate_mask_meta=[100%]", "schedule.partial_combinations=[]"]
+    settings += ["schedule.validate_partial_mask_meta=[]"]
     settings += ["data.max_bad_fraction=0.2", "trainer.length=3epochs", "trainer.ema_decay=0.5", "schedule.validate=[1epochs]"]
     tiny = [text for text in runs.TINY if "batch" not in text]
     sizes = ["trainer.global_batch_size=6", "trainer.micro_batch_size=6", "schedule.checkpoint=[1epochs]"]
@@ -76,6 +81,18 @@ def test_the_metrics_of_the_run_to_the_last_digit(run: Path, capsys: pytest.Capt
     assert "step-00000006 is taken, the newest of" in text and "6 validation rows" in text and "species" in text
 
 
+def test_the_cost_of_masking_over_the_photographs_with_coordinates(run: Path, capsys: pytest.CaptureFixture):
+    found, _, text = evaluated(run, capsys, "--checkpoint", "newest")
+    name = "species/with_meta_top1"
+    values = [found["metrics"][f"{key}/{name}"] for key in ("val_ema", "val_ema_mask_meta")]
+    assert all(value in (0, 1 / 3, 2 / 3, 1) for value in values), "three photographs"
+    line = next(line for line in text.splitlines() if line.startswith("with any metadata") and "species" in line)
+    assert line.split()[4:] == [f"{100 * value:.1f}" for value in (*values, values[1] - values[0])]
+    row = next(row for row in runs.rows(run / "metrics.jsonl") if f"val_ema_mask_meta/{name}" in row)
+    assert row[f"val_ema_mask_meta/{name}"] == values[1]
+    assert "Top-1 accuracy, rows with metadata<" in final_tables(found["metrics"]), "of report.html"
+
+
 def test_test_rows_and_a_chosen_checkpoint(run: Path, capsys: pytest.CaptureFixture):
     before = contents(run)
     found, classes, text = evaluated(run, capsys, "--split", "test", "--checkpoint", "4")
@@ -83,6 +100,7 @@ def test_test_rows_and_a_chosen_checkpoint(run: Path, capsys: pytest.CaptureFixt
     counts = Counter({row["class"]: int(row["count"]) for row in classes if row["rank"] == "species"})
     assert counts == {"Rosa alba": 2, "Rosa canina": 2, "Bellis perennis": 1}, "the damaged photograph is not scored"
     assert contents(run) == before
+    assert not [name for name in found["metrics"] if "with_" in name], "every test photograph has coordinates"
     evaluated(run, capsys)  # the best checkpoint by default
     monitor = next(iter(runs.summary(run)["best"].values()))
     assert (run / "evaluations" / f"validation-step-{monitor['global_step']:08d}" / "metrics.json").is_file()

@@ -1,5 +1,5 @@
-"""The tables at the end of a run: accuracy per validation pass and taxonomic rank, beside its ceiling if known, then metrics of whole
-predictions (paths, distances in the tree, calibration) per pass."""
+"""The tables at the end of a run: accuracy per validation pass and taxonomic rank, beside its ceiling if known; metrics of whole
+predictions (paths, distances in the tree, calibration) per pass; and the cost of masking over the rows that have the masked metadata."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,17 +40,20 @@ def validated_passes(final: Mapping[str, float]) -> dict[str, str]:
 
 
 def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
-    """Return the lines of both tables.
+    """Return the lines of the tables.
 
     The first has a line per pass and rank, finest rank first, in percent: accuracy, its ceiling and their quotient if known, and the
-    95 % interval of top-1. The second has a line per pass."""
+    95 % interval of top-1. The second has a line per pass. The third, for data with missing metadata, has a line per masked pass and rank:
+    top-1 of the normal and of the masked pass over the rows that have what is masked."""
     if not final:
         return []
-    return [*_rank_table(ranks, components, final, ceilings), "", *_pass_table(ranks, components, final)]
+    costs = _cost_table(ranks, final)
+    return [*_rank_table(ranks, components, final, ceilings), "", *_pass_table(ranks, components, final), *(["", *costs] if costs else [])]
 
 
 def accuracy_headline(ranks: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
-    """Return the top-1 of the finest rank with its 95 % interval, its ceiling if known, and without metadata; then those of the others."""
+    """Return the top-1 of the finest rank with its 95 % interval, its ceiling if known, and without metadata; for data with missing
+    metadata the same over the rows that have some; then top-1 of the other ranks."""
     prefix = "val_ema" if any(name.startswith("val_ema/") for name in final) else "val"
     found = {rank: final[f"{prefix}/{rank}/top1"] for rank in reversed(ranks) if f"{prefix}/{rank}/top1" in final}
     if not found:
@@ -64,6 +67,9 @@ def accuracy_headline(ranks: Sequence[str], final: Mapping[str, float], ceilings
         text += f" of {100 * ceilings[f'with_meta/{finest}/top1']:.1f} possible"
     masked = final.get(f"{prefix}_mask_meta/{finest}/top1")
     lines = [f"{text}; without metadata {100 * masked:.1f}" if masked is not None else text]
+    normal, masked = (final.get(f"{key}/{finest}/with_meta_top1", math.nan) for key in (prefix, f"{prefix}_mask_meta"))
+    if not math.isnan(normal) and not math.isnan(masked):
+        lines.append(f"rows with metadata: {finest} {format_percent(normal)}; without metadata {100 * masked:.1f}")
     return lines + ([fit([f"{rank} {format_percent(top1)}" for rank, top1 in others], 79)] if others else [])
 
 
@@ -91,6 +97,20 @@ def _pass_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[
             cells += _number(final.get(f"{prefix}/{metric.format(finest=ranks[-1])}", math.nan), form, width[title])
         lines.append(f"{_condition_label(condition, components):32s}{cells}")
     return lines
+
+
+def _cost_table(ranks: Sequence[str], final: Mapping[str, float]) -> list[str]:
+    """Return a line per masked pass and rank; [] if every row has the metadata."""
+    lines = []
+    for prefix in validated_passes(final):
+        base, _, name = prefix.partition("_mask_")
+        for rank in reversed(ranks):
+            normal, masked = (final.get(f"{key}/{rank}/with_{name}_top1", math.nan) for key in (base, prefix))
+            if name and not math.isnan(normal) and not math.isnan(masked):
+                having = "with any metadata" if name == "meta" else "with " + name.replace("_", " or ").lower()
+                cells = "".join(_number(value, PERCENT, 8) for value in (normal, masked)) + _number(masked - normal, PERCENT, 12)
+                lines.append(f"{having:32s}{rank:14s}{cells}")
+    return [f"{'rows':32s}{'rank':14s}{'top-1':>8s}{'masked':>8s}{'difference':>12s}", *lines] if lines else []
 
 
 def _value_and_ceiling(value: float, best: float | None) -> str:

@@ -66,12 +66,8 @@ class TaxonomyWorkload(Workload):
         self.inputs = tuple(config.data.components)  # metadata components that the network reads
         self.fingerprint = self.data_source.fingerprint
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
-        self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
+        self._choose_rows()
         self.train_size = len(self.train_rows)
-        self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
-        present = encode(self.data_source.metadata, self.inputs)[1]
-        self.known = self._present(present[self.train_rows])  # metadata components of the training rows
-        self.components = self._present(present[self.validation_rows])  # metadata components that validation passes can mask
         self.schedule_probabilities = tuple(name for name in RAMPS if self.known or not name.endswith("meta_mask_prob"))
         dtype = torch.float64 if config.trainer.precision == "float64" else torch.float32
         labels = self.data_source.labels[self.train_rows]
@@ -84,12 +80,19 @@ class TaxonomyWorkload(Workload):
         self.loss = TaxonomyLoss(config.loss, self.data_source.tree, weighted, self.nulls is not None, dtype)
         self.preparation = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
 
+    def _choose_rows(self) -> None:
+        """Set the training and validation rows of the source, and the metadata components that are known in some of each."""
+        self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
+        self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
+        present = encode(self.data_source.metadata, self.inputs)[1]
+        self.known = self._present(present[self.train_rows])
+        self.validation_metadata = dict(zip(self.inputs, present[self.validation_rows].T, strict=True))  # component -> bool [N]
+        self.components = self._present(present[self.validation_rows])  # that validation passes can mask
+
     def prepare_evaluation(self, run: Path, split: str) -> None:
         if split == "test":
-            self.data_source = build_data_source(self.config, test=True)[0]
-            self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
-            self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
-            self.ceilings = None
+            self.data_source, self.ceilings = build_data_source(self.config, test=True)[0], None
+            self._choose_rows()
         saved = read_json(run / "dataset.json") or {}
         if saved.get("taxonomy_fingerprint") != self.data_source.tree.fingerprint():
             raise ConfigError(f"RUN: the training rows of the data give other taxa than {run} has learnt; use the data of the run")
@@ -159,7 +162,14 @@ class TaxonomyWorkload(Workload):
         classes = [rank[:-1] for rank in self.counts.ranks]
         consistent = self.config.head.name != "linear" and registered("head", self.config.head.name) is None
         return TaxonomyMetrics(
-            self.data_source.tree, device, classes, groups, len(self.validation_rows), consistent, self.nulls is not None
+            self.data_source.tree,
+            device,
+            classes,
+            groups,
+            len(self.validation_rows),
+            consistent,
+            self.nulls is not None,
+            self.validation_metadata,
         )
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:

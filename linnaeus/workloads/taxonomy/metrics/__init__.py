@@ -9,6 +9,7 @@ float sums, which the caller adds in batch order. Samples are real ones (weight 
     <rank>/top1, top5       share of labels that are predicted, or among the min(5, C) most probable; ties to the lower index
     <rank>/marginal_top1    the same for the most probable class of the rank, which may not be on the predicted path; hierarchical heads
     <rank>/macro_top1       mean over the classes that occur of the share of their samples that is right (`accuracy.py`)
+    <rank>/with_<components>_top1    top1 over the samples that have the metadata which the pass masks (`sample_record.py`)
     <rank>/many, medium, few    the same over classes of more than 100, 20 to 100, fewer than 20 training labels
     <rank>/ece              expected calibration error of the most probable class in 15 bins (`confidence.py`)
     <rank>/null_recall, null_precision    recall and precision of the null label, against samples without a label; heads with null labels

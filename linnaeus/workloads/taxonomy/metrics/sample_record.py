@@ -6,6 +6,10 @@ Every sample is in one batch of one process, so each process adds its rows to ze
 of highest confidence, at the finest rank; for samples of equal confidence, the mean over their orders. 0 is best; a confidence without
 information gives 1 - top1.
 
+`with_<components>_top1`: top-1 over the samples for which one of the components is known, or any metadata (`with_meta_top1`), in the
+passes that mask them and in the normal one. Their difference is the cost of the masking, without the samples that it does not change. NaN
+at a rank if all labelled samples have the metadata: the value would be that of `top1`.
+
 `<name>_low`, `<name>_high`: percentile intervals of the cluster bootstrap (Efron and Tibshirani 1993, ch. 8 and 13). G groups of samples
 (photographs of one observation, one observer, one site) are drawn with replacement from the G groups, a metric is the sum of its numerators
 over the sum of its denominators, and the interval is between the 2.5th and 97.5th percentile of 1000 such values. Without groups, every
@@ -13,6 +17,7 @@ sample is a group. Draws are hashes of (resample, draw), so two runs on the same
 to 25 us per sample; all sums are integers below 2^53.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -30,10 +35,14 @@ BLOCK = 2**15  # draws at once, which fit into a CPU cache; eight times as many 
 
 
 class SampleRecord:
-    """`aurc`, and the counter that fills the record. `Samples` reads it."""
+    """`aurc`, `<rank>/with_<components>_top1`, and the counter that fills the record. `Samples` reads it.
+
+    rows: name of the components -> bool [N], the samples for which one of them is known; set before a pass."""
 
     def __init__(self, tables: TreeTables, device: torch.device, size: int) -> None:
         assert len(tables.ranks) <= 31, "at most 31 ranks, since each has two bits of the flags"
+        self.ranks = tables.ranks
+        self.rows: Mapping[str, np.ndarray] = {}
         self.counts = {RECORD: zero_counts(device, size, 3)}
         self._bits = 1 << torch.arange(2 * len(tables.ranks), device=device)
 
@@ -44,9 +53,16 @@ class SampleRecord:
         self.counts[RECORD].index_add_(0, view.sample, torch.where(view.real.unsqueeze(1), rows, 0))
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        samples = Samples(counts[RECORD], len(self._bits) // 2)
+        samples = Samples(counts[RECORD], len(self.ranks))
         known = samples.known[:, -1]
-        return {"aurc": area_under_risk_coverage(~samples.right[known, -1], samples.confidence[known])}
+        parts = _fractions_of_rows(self.ranks, samples, self.rows)
+        shares = {name: hits.sum() / total.sum() if total.any() else math.nan for name, (hits, total) in parts.items()}
+        aurc = area_under_risk_coverage(~samples.right[known, -1], samples.confidence[known])
+        return {"aurc": aurc} | {name: float(share) for name, share in shares.items()}
+
+    def intervals(self, counts: Mapping[str, Tensor], groups: np.ndarray | None) -> dict[str, float]:
+        """Return the confidence intervals of a complete record. `groups` as in `confidence_intervals`."""
+        return confidence_intervals(self.ranks, Samples(counts[RECORD], len(self.ranks)), groups, self.rows)
 
 
 class Samples:
@@ -84,13 +100,16 @@ def area_under_risk_coverage(wrong: np.ndarray, confidence: np.ndarray) -> float
     return float((expected / number).mean())
 
 
-def confidence_intervals(ranks: Sequence[str], samples: Samples, groups: np.ndarray | None) -> dict[str, float]:
-    """Return `<name>_low` and `<name>_high` of `<rank>/top1`, `chain`, `hd1` and `severity`; NaN if fewer than two groups have a sample.
+def confidence_intervals(
+    ranks: Sequence[str], samples: Samples, groups: np.ndarray | None, rows: Mapping[str, np.ndarray] | None = None
+) -> dict[str, float]:
+    """Return `<name>_low` and `<name>_high` of `<rank>/top1`, `chain`, `hd1`, `severity` and `<rank>/with_<components>_top1`; NaN if fewer
+    than two groups have a sample.
 
-    `groups` int64 [N]: the group of each sample; None: every sample is one."""
+    `groups` int64 [N]: the group of each sample; None: every sample is one. `rows` as in `SampleRecord`."""
     size = len(samples.known)
     assert groups is None or len(groups) == size, "one group per validation sample"
-    parts = _fractions(ranks, samples)
+    parts = _fractions(ranks, samples) | _fractions_of_rows(ranks, samples, rows or {})
     group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     count = int(group.max(initial=-1)) + 1
     sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)
@@ -105,6 +124,16 @@ def _fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.nda
     parts["chain"] = (right.all(1), known.all(1))
     parts["hd1"] = (samples.height, known[:, -1])
     parts["severity"] = (samples.height, known[:, -1] & ~right[:, -1])
+    return parts
+
+
+def _fractions_of_rows(ranks: Sequence[str], samples: Samples, rows: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return `<rank>/with_<name>_top1` -> the terms as in `_fractions`, only of `rows`; 0 / 0 if these are all samples with a label."""
+    parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for name, own in rows.items():
+        chosen = samples.known & own[:, None]
+        chosen &= (chosen.sum(0) < samples.known.sum(0))[None, :]
+        parts |= {f"{rank}/with_{name}_top1": (samples.right[:, r] & chosen[:, r], chosen[:, r]) for r, rank in enumerate(ranks)}
     return parts
 
 

@@ -12,10 +12,11 @@ from linnaeus.config.registry import Part, registered_parts
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
 from linnaeus.metrics.streaming import Metrics, check_counts, check_results
+from linnaeus.progress import ValidationPass
 from linnaeus.workloads.taxonomy.metrics.accuracy import Accuracy, ClassAccuracy, NullAccuracy, PathAccuracy
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 from linnaeus.workloads.taxonomy.metrics.confidence import Calibration, HierarchicalRisk
-from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD, SampleRecord, Samples, confidence_intervals
+from linnaeus.workloads.taxonomy.metrics.sample_record import SampleRecord
 from linnaeus.workloads.taxonomy.metrics.training_metrics import loss_and_counts, mean_losses
 from linnaeus.workloads.taxonomy.metrics.tree_distance import Distance, HierarchicalF1
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
@@ -46,12 +47,15 @@ class TaxonomyMetrics(Metrics):
         size: int,
         consistent: bool = False,
         nulls: bool = False,
+        metadata: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """`training_counts`: per rank int64 [C_r], training labels of each class. `size`: samples of the validation set. `groups`: int64
         [size], the group of each sample, such as its observer; None: every sample is a group. `consistent`: the head's scores are one
-        distribution on the tree. `nulls`: the head learns null labels."""
+        distribution on the tree. `nulls`: the head learns null labels. `metadata`: component -> bool [size], the samples for which it is
+        known."""
         self.tree, self.tables = tree, TreeTables(tree, device)
         self.classes = ClassAccuracy(self.tables, device, training_counts)
+        self.record = SampleRecord(self.tables, device, size)
         self.width = 2 * len(tree.ranks)
         self.parts: list[MetricPart] = [
             Accuracy(self.tables, device, consistent),
@@ -63,12 +67,18 @@ class TaxonomyMetrics(Metrics):
             HierarchicalRisk(self.tables, device),
             *([NullAccuracy(self.tables, device)] if nulls else []),
             *(_build_part(name, part, tree, device) for name, part in registered_parts("metric").items()),
-            SampleRecord(self.tables, device, size),
+            self.record,
         ]
-        self.groups = groups
+        self.groups, self.metadata = groups, metadata or {}
         self.counts: dict[str, Tensor] = {}
         for part in self.parts:
             _add_names(self.counts, part.counts, part, "counts")
+
+    def begin(self, current: ValidationPass, passes: Sequence[ValidationPass]) -> None:
+        """Choose the samples of `with_<components>_top1`: those that this pass changes; of the normal pass, those of each other pass."""
+        masking = {p.key.partition("_mask_")[2]: p.masked for p in ([current] if current.masked else passes) if p.masked}
+        rows = {name: np.any([self.metadata[component] for component in masked], axis=0) for name, masked in masking.items()}
+        self.record.rows = {name: own for name, own in rows.items() if own.any() and not own.all()}
 
     def sums(self, outputs: Any, batch: Batch) -> Tensor:
         return loss_and_counts(outputs, batch)
@@ -87,7 +97,7 @@ class TaxonomyMetrics(Metrics):
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the confidence intervals, which take longer than all other metrics."""
-        return confidence_intervals(self.tables.ranks, Samples(counts[RECORD], len(self.tables.ranks)), self.groups)
+        return self.record.intervals(counts, self.groups)
 
     def class_rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         return self.classes.rows(self.tree, counts)

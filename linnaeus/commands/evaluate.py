@@ -3,3 +3,6 @@
 from linnaeus.train.evaluation import main
 
 __all__ = ["main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

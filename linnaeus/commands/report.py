@@ -3,3 +3,6 @@
 from linnaeus.reporting.results import main
 
 __all__ = ["main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

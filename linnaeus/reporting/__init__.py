@@ -2,7 +2,6 @@
 
 from linnaeus.reporting.console import attach_log_file, setup_logging
 from linnaeus.reporting.display import ProgressDisplay
-from linnaeus.reporting.results import write_report, write_summary
 from linnaeus.reporting.rows import LogSinks, RowWriter
 
-__all__ = ["LogSinks", "ProgressDisplay", "RowWriter", "attach_log_file", "setup_logging", "write_report", "write_summary"]
+__all__ = ["LogSinks", "ProgressDisplay", "RowWriter", "attach_log_file", "setup_logging"]

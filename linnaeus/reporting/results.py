@@ -173,3 +173,7 @@ def _picture(path: Path) -> str:
     text = _text(path)
     start = text.find("<svg")
     return _section("Schedule", f'<div class="picture">{text[start:]}</div>') if start >= 0 else ""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -130,3 +130,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         table.writeheader()
         table.writerows(rows)
     return text.getvalue()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

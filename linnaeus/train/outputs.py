@@ -21,10 +21,11 @@ from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError, RunFailed
 from linnaeus.files import to_json, write_atomic
-from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file, write_report, write_summary
+from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file
 from linnaeus.reporting.batch_record import BatchRecord
 from linnaeus.reporting.brief_report import brief_validation
 from linnaeus.reporting.console import CONSOLE_ONLY
+from linnaeus.reporting.results import write_report, write_summary
 from linnaeus.reporting.run_reports import RunReports
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.finished_run import read_summary

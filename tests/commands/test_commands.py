@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import shutil
@@ -35,6 +36,19 @@ def test_every_command_has_a_main_and_a_help_page(capsys: pytest.CaptureFixture)
         with pytest.raises(SystemExit) as ended:
             importlib.import_module(f"linnaeus.commands.{name}").main(["--help"])
         assert ended.value.code == 0 and "usage" in capsys.readouterr().out
+
+
+def test_a_module_with_a_main_runs_with_m_too():
+    silent = []
+    for path in (ROOT / "linnaeus").rglob("*.py"):
+        body = ast.parse(path.read_text()).body
+        names = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        names |= {alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        if "main" in names and not any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in body):
+            silent.append(str(path))
+    assert silent == []
+    done = subprocess.run([sys.executable, "-m", "linnaeus.reporting.results"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2 and done.stderr.startswith("usage: linnaeus report"), done.stderr
 
 
 def test_a_command_is_imported_only_when_it_is_called():

@@ -14,7 +14,7 @@ import pytest
 from linnaeus.distributed.signals import SAME_REQUEST, STOPPING, StoppedBeforeTraining, StopRequest
 from linnaeus.errors import ConfigError
 from linnaeus.train import step_end, validation
-from tests import runs, watching
+from tests import fork_server, runs, watching
 
 VALIDATING = ["schedule.validate=[4steps]", "trainer.length=10steps", "schedule.validate_at_end=true"]
 MASKED = ["schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]", "trainer.global_batch_size=16"]
@@ -130,20 +130,35 @@ def test_a_signal_before_training_gives_status_75_and_the_same_command_starts_th
     assert runs.differences(whole["vectors"], runs.resumed(config)) == []
 
 
-def test_a_second_signal_exits_at_once():
-    script = (
-        "import time; from linnaeus.distributed.signals import StopRequest\n"
-        "stop = StopRequest()\n"
-        "with stop.listening():\n"
-        "    stop.defer_to_step_end(lambda text: print(text, flush=True), lambda: 'step 7'); print('ready', flush=True)\n"
-        "    end = time.monotonic() + 60\n"
-        "    while time.monotonic() < end: time.sleep(0.05)\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=runs.ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
+HELD = """
+import os, signal, sys, main
+from tests import watching
+def hold():
+    os.write(1, b"held\\n")
+    while True:
+        signal.pause()
+sys.argv = ["main.py", *sys.argv[1:]]
+with watching.in_update(7, hold):
+    sys.exit(main.main())
+"""
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_prints_what_is_lost(whole, tmp_path):
+    """A run that is held in its seventh update; its newest checkpoint is that of the validation at step 4."""
+    settings = [*VALIDATING, "schedule.checkpoint=[]", "logger.console=auto"]
+    words = ["--config-dir", str(runs.VECTORS), *runs.overrides("vectors", tmp_path, *settings)]
+    command = [sys.executable, "-c", HELD, *words]
+    process = fork_server.Popen(command, cwd=runs.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert "held\n" in iter(process.stdout.readline, ""), "it has ended"
+    run = tmp_path / "vectors" / "run"
+    while not runs.list_checkpoints(run / "checkpoints"):  # it is written in the background
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == STOPPING + "\n"
     time.sleep(SAME_REQUEST + 0.5)
     assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 128 + signal.SIGTERM
-    assert process.stdout.read().split("\n")[:2] == [STOPPING, "step 7"], "the line about the loss is printed before the exit"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 128 + signal.SIGINT
+    assert process.stdout.read().strip() == "left at once; the newest checkpoint is step 4: 2 updates are lost"
+    assert runs.resumed(runs.configuration("vectors", tmp_path, *settings)) == run
+    assert runs.differences(whole["vectors"], run) == []

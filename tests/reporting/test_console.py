@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.reporting import attach_log_file, setup_logging, write_summary
+from linnaeus.reporting import attach_log_file, setup_logging
 from linnaeus.reporting.console import LOGGER, RESULT
+from linnaeus.reporting.results import write_summary
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from linnaeus.reporting import LogSinks, write_report, write_summary
+from linnaeus.reporting import LogSinks
 from linnaeus.reporting.charts import Chart, Scale, nice_ticks
 from linnaeus.reporting.curves import line_chart, smooth, thin
 from linnaeus.reporting.metric_tables import column_name, final_tables, passes_and_tasks
-from linnaeus.reporting.results import main
+from linnaeus.reporting.results import main, write_report, write_summary
 
 FINAL = {
     "val/order/top1": 0.9731,

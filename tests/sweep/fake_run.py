@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.messages import user_errors
-from linnaeus.reporting import write_summary
+from linnaeus.reporting.results import write_summary
 from linnaeus.rundir import RunDirectory
 
 STEPS = 8

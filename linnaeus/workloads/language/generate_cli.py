@@ -173,3 +173,7 @@ def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]
     if not any(weights.values()):
         raise ConfigError("--dimension: all weights are 0; at least one must be positive")
     return normalised_weights(weights, names, 1.0).tolist()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -204,4 +204,7 @@ def write_manifest(folder: Path) -> Path:
     (folder / "sub").mkdir()
     for i in range(24):
         Image.fromarray(np.full((40, 40, 3), i, np.uint8)).save(folder / "sub" / f"{i}.png")
+        taxon = folder / "nested" / f"G{i % 2}" / f"S{i % 4}"
+        taxon.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((40, 40, 3), 9 * i, np.uint8)).save(taxon / f"{i}.png")
     return folder / "manifest.csv"

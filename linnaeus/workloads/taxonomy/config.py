@@ -58,6 +58,12 @@ class ManifestConfig(TaxonomyDataConfig):
     max_image_pixels: int = setting("photographs with more pixels than this are rejected as decompression bombs", low=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImageFolderConfig(ManifestConfig):
+    path: str = setting("folder that contains the folders of taxa, or train/ and val/ with them")
+    levels: list[str] | None = setting("rank of each level of folders, coarse to fine; null: from the names of a single level")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     name: str = setting("name of the network")
@@ -152,7 +158,7 @@ class AugmentConfig:
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "data": {"biota": BiotaConfig, "manifest": ManifestConfig},
+    "data": {"biota": BiotaConfig, "manifest": ManifestConfig, "image_folder": ImageFolderConfig},
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {
         "linear": HeadConfig,

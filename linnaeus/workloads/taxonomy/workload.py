@@ -21,8 +21,10 @@ from linnaeus.metrics.streaming import Metrics
 from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.resolved import RAMPS
 from linnaeus.workloads.base import Workload
+from linnaeus.workloads.taxonomy import manifest
 from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
 from linnaeus.workloads.taxonomy.components import column_slices, encode
+from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
@@ -42,7 +44,8 @@ def build_data_source(config: Config, test: bool = False) -> tuple[Source, Calla
     """Return the source of `config.data`, and the function of its best possible accuracies where they are known.
 
     `test`: the test rows of the source take the place of its validation rows. Raise `ConfigError` if there are none."""
-    if test and config.data.name != "manifest":
+    records = isinstance(config.data, ManifestConfig)
+    if test and not records:
         raise ConfigError(f"--split=test: data={config.data.name} has no test rows; use validation")
     part = registered("data", config.data.name)
     if part is not None:
@@ -51,9 +54,10 @@ def build_data_source(config: Config, test: bool = False) -> tuple[Source, Calla
         if config.data.ranks is not None and tuple(config.data.ranks) != source.tree.ranks:
             raise ConfigError(f"data.ranks is {config.data.ranks}, but data={config.data.name} has the ranks {list(source.tree.ranks)}")
         return source, None
+    if records:
+        return manifest.build_source(config.data, test), None
     module = importlib.import_module(f"linnaeus.workloads.taxonomy.{config.data.name}")
-    source = module.build_source(config.data, test=True) if test else module.build_source(config.data)
-    return source, getattr(module, "ceilings", None)
+    return module.build_source(config.data), getattr(module, "ceilings", None)
 
 
 class TaxonomyWorkload(Workload):

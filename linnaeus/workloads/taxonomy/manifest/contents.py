@@ -7,11 +7,10 @@ the same at every start; the others are compared by size alone. Of a million pho
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, THREADS, read_file
+from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, THREADS, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
@@ -21,24 +20,24 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: multiplication by i
 NOT_READ = 0
 
 
-def content_hashes(root: Path, paths: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return a hash of the content of each file `paths` [N], uint64 [N]; `NOT_READ` beyond the limits and for files that cannot be opened.
+def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
+    """Return a hash of the content of each of N files, uint64 [N]; `NOT_READ` beyond the limits and for files that cannot be opened.
 
     `sizes`: bytes, int64 [N]. Raises OSError for an error that may be temporary and remains after three attempts."""
-    own, first, row = np.unique(paths, return_index=True, return_inverse=True)
+    _, first, row = np.unique(files.names, return_index=True, return_inverse=True)
     own_sizes = sizes[first]
     order = np.argsort(own_sizes.astype(np.uint64) * _ODD, kind="stable")
     chosen = order[:MOST_FILES]
     chosen = chosen[np.cumsum(own_sizes[chosen]) <= MOST_BYTES]
-    hashes = np.full(len(own), NOT_READ, dtype=np.uint64)
+    hashes = np.full(len(first), NOT_READ, dtype=np.uint64)
     with ThreadPoolExecutor(THREADS) as pool:
-        hashes[chosen] = list(pool.map(lambda path: _content_hash(root / path), own[chosen].tolist()))
+        hashes[chosen] = list(pool.map(lambda row: _content_hash(files, row), first[chosen].tolist()))
     return hashes[row]
 
 
-def _content_hash(path: Path) -> int:
+def _content_hash(files: ImageFiles, row: int) -> int:
     try:
-        data = read_file(str(path), FINAL_ERRORS)
+        data = files.read(row)
     except NotAnImage:
         return NOT_READ
     except OSError as error:

@@ -1,25 +1,25 @@
-"""Check the image files of a manifest before training, and read them during training.
+"""The image files of a source: files in a folder, or members of whatever container the source has.
 
-`file_sizes` finds missing and empty files by `stat` before the first step. `ManifestImages` reads photographs from disk, and from
-shared memory once they are decoded. An error of the file system may be temporary: the read is repeated, then the error is raised, and
-the run saves and stops. Bytes that are not an image raise `UndecodableImage`, and the photograph is quarantined.
+Their sizes are read before the first step, so that missing and empty files are found at the start. An error of the file system may be
+temporary: the read is repeated, then the error is raised, and the run saves and stops.
 """
 
 import errno
+import io
 import os
 import stat
 import time
-from collections.abc import Callable, Collection
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.image_cache import SharedImageCache
-from linnaeus.workloads.taxonomy.manifest.decoding import NotAnImage, decode, stored_size
-from linnaeus.workloads.taxonomy.manifest.table import Column, strings
-from linnaeus.workloads.taxonomy.observations import UndecodableImage
+from linnaeus.workloads.taxonomy.manifest.decoding import decode
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.manifest.table import strings
 
 THREADS = 16  # stat waits for the network on shared file systems; on a local disk threads make no difference
 LARGEST_FILE = 256 << 20  # bytes; a larger file is not read, and counts as damaged
@@ -37,8 +37,6 @@ FINAL_ERRORS = dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EN
 FINAL_ERRORS |= dict.fromkeys((errno.EACCES, errno.EPERM), NOT_ALLOWED)
 
 RETRY_DELAYS = (0.1, 0.5)  # seconds before the second and the third attempt
-CACHE_LIMIT = 512 << 20  # bytes of decoded photographs in memory; above it every read decodes again, with the same pixels
-DETAIL = 2  # short side that is kept, in sides of the model's square: a crop of a quarter of the area still fills the square
 
 Result = TypeVar("Result")
 
@@ -60,16 +58,64 @@ def clean_path(cell: str) -> str:
     return "" if len(cell.encode(errors="replace")) > LONGEST_PATH or "\0" in cell else cell.replace("\\", "/")
 
 
-def file_sizes(root: Path, column: Column) -> tuple[np.ndarray, np.ndarray]:
-    """Return the paths [N] (strings) and the file sizes in bytes, int64 [N]. A size of 0 or less is a key of `REASONS`.
+class ImageFiles(ABC):
+    """The image files of N rows. Loader workers have forks or pickled copies of it: open files when they are read, and keep none open
+    that was opened before."""
 
-    Raises OSError for an error that may be temporary and remains after three attempts."""
-    paths = [clean_path(value) for value in column.values]
-    full = [f"{root}/{path}" if path[:1] not in ("", "/") else path for path in paths]
-    with ThreadPoolExecutor(THREADS) as pool:
-        blocks = [full[i : i + 1000] for i in range(0, len(full), 1000)]
-        sizes = [size for block in pool.map(lambda block: [_size(path) for path in block], blocks) for size in block]
-    return strings(paths)[column.codes], np.array(sizes, dtype=np.int64)[column.codes]
+    names: np.ndarray  # strings [N]: the photographs in messages, in the fingerprint and in the split
+
+    @abstractmethod
+    def sizes(self) -> np.ndarray:
+        """Return the sizes in bytes, int64 [N]. A size of 0 or less is a key of `REASONS`.
+
+        Raise OSError for an error that may be temporary and remains after three attempts."""
+
+    @abstractmethod
+    def take(self, rows: np.ndarray) -> "ImageFiles":
+        """Return the files of `rows`, int64 [M]."""
+
+    @abstractmethod
+    def read(self, row: int) -> bytes:
+        """Return the bytes of a file. Raise `NotAnImage` if they can never be read, OSError if they may be readable later."""
+
+    def head(self, row: int) -> IO[bytes]:
+        """Return a file whose beginning is that of the image file; it need not contain more than a header."""
+        return io.BytesIO(self.read(row))
+
+    def decode(self, row: int, short_side: int, max_pixels: int) -> np.ndarray:
+        """Return the photograph as `decoding.decode` does, uint8 [H, W, 3]. Raise as `read`, and `NotAnImage` for other bytes."""
+        return decode(self.read(row), short_side, max_pixels)
+
+
+class FolderFiles(ImageFiles):
+    """Files of the folder `root`. `names`: their paths, relative to it or absolute."""
+
+    def __init__(self, root: Path | str, names: Sequence[str] | np.ndarray) -> None:
+        self.root = str(root)
+        self.names = names if isinstance(names, np.ndarray) else strings([clean_path(name) for name in names])
+
+    def sizes(self) -> np.ndarray:
+        names = self.names.tolist()
+        blocks = [names[i : i + 1000] for i in range(0, len(names), 1000)]
+        with ThreadPoolExecutor(THREADS) as pool:
+            sizes = [size for block in pool.map(lambda block: [_size(self._path(name)) for name in block], blocks) for size in block]
+        return np.array(sizes, dtype=np.int64)
+
+    def take(self, rows: np.ndarray) -> "FolderFiles":
+        return FolderFiles(self.root, self.names[rows])
+
+    def read(self, row: int) -> bytes:
+        return read_file(self.path(row), final=(errno.EACCES, errno.EPERM))
+
+    def head(self, row: int) -> IO[bytes]:
+        return open(self.path(row), "rb")
+
+    def path(self, row: int) -> str:
+        """Return the path of a file."""
+        return self._path(str(self.names[row]))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.root, name) if name else ""
 
 
 def _size(path: str) -> int:
@@ -98,49 +144,3 @@ def read_file(path: str, final: Collection[int] = ()) -> bytes:
     if len(data) > LARGEST_FILE:
         raise NotAnImage(REASONS[TOO_LARGE])
     return data
-
-
-class ManifestImages:
-    """An `ImageReader` of the photographs `paths` [N] (unicode), relative to `root`. A file is open only while it is read."""
-
-    def __init__(self, root: str, paths: np.ndarray, image_size: int, max_pixels: int) -> None:
-        self.root, self.paths = root, paths
-        self.short_side, self.max_pixels = DETAIL * image_size, max_pixels
-        self.cache = self._build_cache()
-
-    def read(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Return uint8 [H, W, 3] RGB for each observation number (int64 [B]), with a short side of at most 2 x image_size.
-
-        Raises UndecodableImage for a photograph that can never be read, OSError for one that may be readable later."""
-        return [self._read(int(sample)) for sample in samples]
-
-    def path(self, sample: int) -> str:
-        """Return the path of a photograph's file."""
-        return os.path.join(self.root, str(self.paths[sample]))
-
-    def _read(self, sample: int) -> np.ndarray:
-        image = self.cache.get(sample) if self.cache is not None else None
-        if image is None:
-            try:
-                image = decode(read_file(self.path(sample)), self.short_side, self.max_pixels)
-            except NotAnImage as error:
-                raise UndecodableImage(sample, str(error)) from error
-            if self.cache is not None:
-                self.cache.put(sample, image)
-        return image
-
-    def _build_cache(self) -> SharedImageCache | None:
-        """Return a cache if all photographs fit within CACHE_LIMIT, otherwise None.
-
-        Headers are read (0.1 ms each) unless the number of photographs alone exceeds the limit."""
-        if len(self.paths) * 3 * (self.short_side // DETAIL) ** 2 > CACHE_LIMIT:
-            return None
-        sizes = np.array([self._decoded_size(sample) for sample in range(len(self.paths))], dtype=np.int64)
-        return SharedImageCache(sizes) if sizes.sum() <= CACHE_LIMIT else None
-
-    def _decoded_size(self, sample: int) -> int:
-        try:
-            with open(self.path(sample), "rb") as file:
-                return stored_size(file, self.short_side, self.max_pixels)
-        except OSError:
-            return 0  # `read` raises the error

@@ -1,4 +1,4 @@
-"""Build the `Source` of a manifest: read the table, check the files, clean, split, number the taxa, choose the ranks.
+"""Build the `Source` of records: read their table, check the files, clean, split, number the taxa, choose the ranks.
 
 Rows that are left out are counted by reason in `Source.excluded`. Impossible cells become null and are counted in the notes.
 """
@@ -6,8 +6,8 @@ Rows that are left out are counted by reason in `Source.excluded`. Impossible ce
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
 from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
-from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, ManifestImages, file_sizes
+from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
+from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
+from linnaeus.workloads.taxonomy.manifest.records import Records, read
 from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, group_numbers, split_from_column, test_as_validation
-from linnaeus.workloads.taxonomy.manifest.table import Column, Table, read_table
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -32,7 +34,7 @@ class _Rows:
     """The rows of the manifest that are used, and the counts and reasons of the others."""
 
     table: Table
-    paths: np.ndarray
+    files: ImageFiles
     sizes: np.ndarray
     split: np.ndarray | None  # int8 [N] from the split column; None if it does not contain validation rows
     excluded: dict[str, int]
@@ -41,35 +43,32 @@ class _Rows:
 
 
 def build_source(config: ManifestConfig, test: bool = False) -> Source:
-    """Return the source of a manifest. `test`: its test rows take the place of its validation rows.
+    """Return the source of a manifest, or of another format with records. `test`: its test rows take the place of its validation rows.
 
     Raises ConfigError when the table or a column does not exist, too many files or ids are bad, or a split or rank would be empty."""
-    path = Path(config.path).expanduser()
     found: list[Columns] = []  # set when the header has been read
 
-    def choose(header: Sequence[str]) -> list[str]:
-        found[:] = [find_columns(config, header)]
+    def choose(header: Sequence[str], **keys: Any) -> list[str]:
+        found[:] = [find_columns(replace(config, **keys), header)]
         return found[0].read()
 
-    table = read_table(path, choose)
+    records = read(config, choose)
     columns = found[0]
     config = columns.config
-    root = Path(config.root).expanduser() if config.root is not None else path.parent
-    if not os.path.isdir(root):
-        raise ConfigError(f"data.root: {quoted(str(root), 200)} is not a folder; set the folder that the image paths are relative to")
     reader = NameLabels(columns.ranks, check_order=bool(config.rank_columns)) if config.taxonomy is None else IdLabels(config)
-    return _assemble(_usable_rows(table, reader, root, config, test), reader, root, columns)
+    return _assemble(_usable_rows(records, reader, config, test), reader, columns)
 
 
-def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: Columns) -> Source:
+def _assemble(rows: _Rows, reader: NameLabels | IdLabels, columns: Columns) -> Source:
     """Return the source of the usable rows."""
     config = columns.config
     notes = [*columns.notes, *rows.notes]
     tree, labels = reader.read(rows.table, notes)
     notes += tree.conflicts(labels)
-    tally = Tally(rows.paths)
-    repeated = np.ones(len(rows.paths), dtype=bool)
-    repeated[np.unique(rows.paths, return_index=True)[1]] = False
+    paths = rows.files.names
+    tally = Tally(paths)
+    repeated = np.ones(len(paths), dtype=bool)
+    repeated[np.unique(paths, return_index=True)[1]] = False
     tally.add("photograph that occurs in an earlier row", repeated)
     metadata = clean_metadata(rows.table, config, tally)
     weight = clean_weights(rows.table, config, tally)
@@ -84,7 +83,8 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: C
     keep = np.flatnonzero((labels >= 0).any(axis=1))
     if len(keep) < len(labels):
         rows.excluded["no label at the predicted ranks"] = len(labels) - len(keep)
-    labels, split, paths, sizes = labels[keep], split[keep], rows.paths[keep], rows.sizes[keep]
+    labels, split, files, sizes = labels[keep], split[keep], rows.files.take(keep), rows.sizes[keep]
+    paths = files.names
     metadata = metadata.take(keep)
     if weight is not None:
         weight = _relative_weights(weight[keep], split, config.weight_column, notes)
@@ -99,7 +99,7 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: C
     notes.append(f"{int((split == TRAIN).sum())} training and {int((split == VALIDATION).sum())} validation rows")
     if not (split == VALIDATION).any():
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
-    hashes = content_hashes(root, paths, sizes)
+    hashes = content_hashes(files, sizes)
     notes += content_notes(paths, hashes, split)
     arrays = [sizes, hashes, labels, split, *vars(metadata).values()]
     return Source(
@@ -108,7 +108,7 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: C
         labels=labels,
         metadata=metadata,
         split=split,
-        images=ManifestImages(str(root), paths, config.image_size, config.max_image_pixels),
+        images=PhotographReader(files, config.image_size, config.max_image_pixels),
         fingerprint=_fingerprint(tree, paths, arrays if weight is None else [*arrays, weight]),
         weight=weight,
         group=group[keep] if group is not None else None,
@@ -118,14 +118,18 @@ def _assemble(rows: _Rows, reader: NameLabels | IdLabels, root: Path, columns: C
     )
 
 
-def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config: ManifestConfig, test: bool) -> _Rows:
+def _usable_rows(records: Records, labels: NameLabels | IdLabels, config: ManifestConfig, test: bool) -> _Rows:
     """Return the rows that have a readable file and a label and are not test rows. `test`: test rows replace validation rows.
 
     Raises ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
+    table = records.table
     notes = list(table.notes)
     excluded = dict(table.excluded)
-    paths, sizes = file_sizes(root, table.columns[config.image_column])
-    notes += _outside_note(paths, root)
+    column = table.columns[config.image_column]
+    files = records.files(column.values)
+    sizes = files.sizes()[column.codes]
+    paths = files.names[column.codes]
+    notes += _outside_note(files)
     split, in_use = None, np.ones(len(table), dtype=bool)
     if config.split_column is not None:
         split, split_notes = split_from_column(table.columns[config.split_column], config.split_column, config.validation_fraction)
@@ -141,7 +145,7 @@ def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config
         count = int((bad & (sizes == code)).sum())
         excluded |= {reason: count} if count else {}
     unreadable = tuple((str(paths[i]) or f"row {i + 1}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad))
-    _check_unreadable(unreadable, int(in_use.sum()), root, config)
+    _check_unreadable(unreadable, int(in_use.sum()), records.place, config)
     in_use = in_use & ~bad
     for reason, rows in labels.unlabelled(table, in_use).items():
         excluded |= {reason: int(rows.sum())} if rows.any() else {}
@@ -153,22 +157,25 @@ def _usable_rows(table: Table, labels: NameLabels | IdLabels, root: Path, config
             f"data.path: no row of {quoted(config.path, 120)} can be used: {reasons}; use one with readable photographs and labels"
         )
     split = split[keep] if split is not None and (split == VALIDATION).any() else None
-    return _Rows(table.take(keep), paths[keep], sizes[keep], split, excluded, unreadable, notes)
+    return _Rows(table.take(keep), files.take(column.codes[keep]), sizes[keep], split, excluded, unreadable, notes)
 
 
-def _outside_note(paths: np.ndarray, root: Path) -> list[str]:
-    """Return a line with the number of paths that lead out of the folder `root`, and the first of them."""
-    outside = [str(path) for path in np.unique(paths) if os.path.isabs(path) or os.path.normpath(path).split("/")[0] == ".."]
-    shown = f"{len(outside)} image paths lead out of the folder {quoted(str(root), 120)}, such as {quoted(outside[0])}" if outside else ""
-    return [shown] if outside else []
+def _outside_note(files: ImageFiles) -> list[str]:
+    """Return a line with the number of paths that lead out of the folder of the photographs, and the first of them."""
+    if not isinstance(files, FolderFiles):
+        return []
+    outside = [path for path in np.unique(files.names).tolist() if os.path.isabs(path) or os.path.normpath(path).split("/")[0] == ".."]
+    if not outside:
+        return []
+    return [f"{len(outside)} image paths lead out of the folder {quoted(files.root, 120)}, such as {quoted(outside[0])}"]
 
 
-def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, root: Path, config: ManifestConfig) -> None:
+def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, place: str, config: ManifestConfig) -> None:
     """Raise ConfigError when more than data.max_bad_fraction of the files cannot be used."""
     if len(unreadable) > config.max_bad_fraction * rows:
         shown = ", ".join(f"{shorten(name)} ({reason})" for name, reason in unreadable[:2])
         raise ConfigError(
-            f"data.max_bad_fraction: {len(unreadable)} of {rows} image files under {quoted(str(root), 120)} cannot be used, more than "
+            f"data.max_bad_fraction: {len(unreadable)} of {rows} image files under {quoted(place, 120)} cannot be used, more than "
             f"{config.max_bad_fraction:g}: {shown}{', ...' if len(unreadable) > 2 else ''}; check data.root and data.image_column"
         )
 
@@ -178,7 +185,7 @@ def _split(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the split int8 [N], and the group numbers int64 [N] if there is a group column. Append to `notes`."""
     column = rows.table.columns[config.group_column] if config.group_column is not None else None
-    names, groups, ungrouped = group_numbers(column, rows.paths)
+    names, groups, ungrouped = group_numbers(column, rows.files.names)
     if ungrouped:
         notes.append(f"{ungrouped} rows do not have a {quoted(config.group_column)}; the photograph of each is its group")
     split = rows.split if rows.split is not None else _stratified_split(groups, names, tree, labels, config, notes)

@@ -9,8 +9,8 @@ from PIL import Image
 
 from linnaeus.workloads.taxonomy.manifest import image_files
 from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS, NotAnImage, decode
-from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, TOO_LARGE, ManifestImages, file_sizes
-from linnaeus.workloads.taxonomy.manifest.table import Column
+from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, TOO_LARGE, FolderFiles
+from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 
 LIMIT = 10_000_000
@@ -116,14 +116,14 @@ OTHERS = {"postscript": POSTSCRIPT, "ppm": encoded("PPM"), "tga": encoded("TGA")
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_formats_are_not_opened_under_any_name(name, tmp_path):
     (tmp_path / "photo.jpg").write_bytes(OTHERS[name])
-    reader = ManifestImages(str(tmp_path), np.array(["photo.jpg"]), 32, LIMIT)
+    reader = PhotographReader(FolderFiles(tmp_path, ["photo.jpg"]), 32, LIMIT)
     with pytest.raises(UndecodableImage, match=f"not an image of a format that is read .{', '.join(FORMATS)}."):
         reader.read(np.array([0]))
 
 
 def test_the_format_is_that_of_the_content(tmp_path):
     (tmp_path / "photo.gif").write_bytes(FILES["png"])
-    reader = ManifestImages(str(tmp_path), np.array(["photo.gif"]), 32, LIMIT)
+    reader = PhotographReader(FolderFiles(tmp_path, ["photo.gif"]), 32, LIMIT)
     np.testing.assert_array_equal(reader.read(np.array([0]))[0], np.asarray(PHOTOGRAPH))
 
 
@@ -132,8 +132,8 @@ def test_a_file_above_the_limit_is_named_at_the_start_and_not_read_later(tmp_pat
     for name, size in (("small.jpg", 1000), ("large.jpg", 1001)):
         (tmp_path / name).touch()
         os.truncate(tmp_path / name, size)
-    _, sizes = file_sizes(tmp_path, Column(np.arange(2, dtype=np.int32), ["small.jpg", "large.jpg"]))
+    sizes = FolderFiles(tmp_path, ["small.jpg", "large.jpg"]).sizes()
     assert sizes.tolist() == [1000, TOO_LARGE] and "256 MiB" in REASONS[TOO_LARGE]
-    reader = ManifestImages(str(tmp_path), np.array(["large.jpg"]), 32, LIMIT)
+    reader = PhotographReader(FolderFiles(tmp_path, ["large.jpg"]), 32, LIMIT)
     with pytest.raises(UndecodableImage, match="larger than 256 MiB"):
         reader.read(np.array([0]))

@@ -6,6 +6,7 @@ from PIL import Image
 
 from linnaeus.workloads.taxonomy.manifest import build_source, contents
 from linnaeus.workloads.taxonomy.manifest.contents import NOT_READ, content_hashes
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 
 
 @pytest.fixture
@@ -47,9 +48,9 @@ def test_beyond_the_limits_equal_sizes_are_read_together_and_the_rest_is_counted
     names = np.array([f"{i}.bmp" for i in range(10)])
     sizes = np.array([1000 + i // 2 for i in range(10)])
     monkeypatch.setattr(contents, "MOST_BYTES", 4100)
-    read = content_hashes(folder, names, sizes) != NOT_READ
+    read = content_hashes(FolderFiles(folder, names), sizes) != NOT_READ
     assert read.sum() == 4 and np.array_equal(read[::2], read[1::2])
     monkeypatch.setattr(contents, "MOST_FILES", 2)
-    assert (content_hashes(folder, names, sizes) != NOT_READ).sum() == 2
+    assert (content_hashes(FolderFiles(folder, names), sizes) != NOT_READ).sum() == 2
     note = contents.content_notes(names, np.where(read, 1, NOT_READ).astype(np.uint64), np.zeros(10, dtype=np.int8))[-1]
     assert note.startswith("6 of 10 photographs were not read at the start")

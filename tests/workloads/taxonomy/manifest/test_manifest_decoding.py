@@ -10,8 +10,10 @@ from PIL import Image
 
 from linnaeus.workloads.taxonomy.image_cache import SharedImageCache
 from linnaeus.workloads.taxonomy.manifest import image_files
+from linnaeus.workloads.taxonomy.manifest import photographs as photographs_module
 from linnaeus.workloads.taxonomy.manifest.decoding import NotAnImage, decode
-from linnaeus.workloads.taxonomy.manifest.image_files import ManifestImages
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 
 LIMIT = 10_000_000
@@ -99,7 +101,7 @@ def test_damaged_bytes_are_decoded_or_raise_only_the_one_error(nasty):
 
 
 def reader(folder, names):
-    return ManifestImages(str(folder), np.array(names), 32, LIMIT)
+    return PhotographReader(FolderFiles(folder, names), 32, LIMIT)
 
 
 def test_the_reader_names_the_observation_that_cannot_be_decoded(nasty):
@@ -116,7 +118,7 @@ def test_reading_again_and_in_a_pickled_reader_gives_the_same_pixels(nasty, monk
     copy = pickle.loads(pickle.dumps(photographs))
     assert copy.cache.get(0) is None
     photographs.read(np.array([0]))[0][:] = 0  # a copy: does not change the cache
-    monkeypatch.setattr(image_files, "CACHE_LIMIT", 0)
+    monkeypatch.setattr(photographs_module, "CACHE_LIMIT", 0)
     uncached = reader(nasty, names)
     assert uncached.cache is None
     for other in (photographs, copy, uncached):

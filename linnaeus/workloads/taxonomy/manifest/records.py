@@ -1,0 +1,79 @@
+"""`Records`: the table of a source, and the image files of its rows. A reader of a format returns them; `manifest_source` does the rest.
+
+A reader is a function `read_records(config, choose)` in the module that `READERS` names. It calls `choose(header)` with the names of all
+columns that the format has, and returns the columns that `choose` returns. `choose(header, key=value)` also sets keys of the
+configuration that the format determines. Columns are named as in Darwin Core or as in `columns.NAMES`,
+so that they are recognised; ranks of the taxonomy have their own names. A row is a photograph of an observation; its column `path`
+contains the name of the photograph.
+"""
+
+import importlib
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table, read_table
+
+SOURCES = "linnaeus.workloads.taxonomy.sources"
+READERS = {  # data.name -> module of its reader
+    "manifest": "linnaeus.workloads.taxonomy.manifest.records",
+    "image_folder": f"{SOURCES}.image_folder",
+}
+
+
+class Choose(Protocol):
+    """A function that returns the columns to read."""
+
+    def __call__(self, header: Sequence[str], **keys: Any) -> Sequence[str]: ...
+
+
+class Records(NamedTuple):
+    """The rows of a source. Rows that cannot be used are counted in `table.excluded`, and lines for the user are in `table.notes`."""
+
+    table: Table
+    files: Callable[[Sequence[str]], ImageFiles]  # the image files of values of the image column
+    place: str = ""  # of the image files, for messages
+
+
+def read(config: ManifestConfig, choose: Choose) -> Records:
+    """Return the records of the source `config.name`. Raise ConfigError when they cannot be read."""
+    return importlib.import_module(READERS[config.name]).read_records(config, choose)
+
+
+def read_records(config: ManifestConfig, choose: Choose) -> Records:
+    """Return the records of a CSV or Parquet manifest. Raise ConfigError when it or the folder of its photographs does not exist."""
+    path = Path(config.path).expanduser()
+    return in_folder(read_table(path, choose), config, path.parent)
+
+
+def table_of(columns: Mapping[str, Sequence[str]], choose: Choose, excluded: Mapping[str, int], **keys: Any) -> Table:
+    """Return the table of columns in memory, without the spaces around their cells. `keys` are passed to `choose`.
+
+    `excluded`: reason -> number of rows left out. Raise ConfigError if there are no rows."""
+    if not any(map(len, columns.values())):
+        reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()]) or "there are none"
+        raise ConfigError(f"data.path: no photograph can be used: {reasons}")
+    return Table({name: column_of(columns[name]) for name in choose(list(columns), **keys)}, excluded=dict(excluded))
+
+
+def column_of(cells: Sequence[str]) -> Column:
+    """Return the column of N cells."""
+    number: defaultdict[str, int] = defaultdict()
+    number.default_factory = number.__len__
+    codes = np.fromiter(map(number.__getitem__, cells), dtype=np.int32, count=len(cells))
+    return Column(codes, [value.strip() for value in number])
+
+
+def in_folder(table: Table, config: ManifestConfig, folder: Path) -> Records:
+    """Return records whose photographs are files in `data.root`, by default in `folder`. Raise ConfigError if that is not a folder."""
+    root = Path(config.root).expanduser() if config.root is not None else folder
+    if not os.path.isdir(root):
+        raise ConfigError(f"data.root: {quoted(str(root), 200)} is not a folder; set the folder that the image paths are relative to")
+    return Records(table, lambda names: FolderFiles(root, names), str(root))

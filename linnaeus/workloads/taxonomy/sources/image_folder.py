@@ -1,0 +1,105 @@
+"""`data=image_folder`: photographs in folders that are named by taxa, without a table.
+
+The folders above a photograph, from `data.path` on, are its taxa:
+
+    photos/Quercus robur/1.jpg                                          a species, and its genus from the name
+    photos/Fagaceae/Quercus/robur/1.jpg                                 a rank per level, data.levels=[family,genus,species]
+    photos/05729_Plantae_Tracheophyta_Magnoliopsida_Fagales_Fagaceae_Quercus_robur/1.jpg    a folder of iNat 2021
+    photos/train/Quercus robur/1.jpg, photos/val/...                    a split
+
+Names of ranks without a name in biology, such as `data.levels=[group,product]`, are ranks, too.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.workloads.taxonomy.config import ImageFolderConfig
+from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder, table_of
+
+SUFFIXES = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"))  # of `FORMATS`
+SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
+INAT_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # then the epithet
+_INAT = re.compile(r"\d{5}_([A-Z][^_]*)_" + "_".join([r"([^_]*)"] * 5) + r"_(.+)")
+_BINOMIAL = re.compile(r"(×?[A-Z][a-zë-]+)[ _](×?[a-zë-]+.*)")
+
+
+def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
+    """Return the photographs of a folder, in the order of their paths.
+
+    Raise ConfigError if the folder does not exist, has no photographs, or has folders of another depth than data.levels."""
+    root = Path(config.path).expanduser()
+    if not os.path.isdir(root):
+        raise ConfigError(f"data.path: {quoted(str(root), 200)} is not a folder; set the folder that contains a folder per taxon")
+    files = list(_files(str(root)))
+    paths = [path for path in files if path.rpartition(".")[2].lower() in SUFFIXES]
+    if not paths:
+        formats = ", ".join(FORMATS)
+        raise ConfigError(f"data.path: {quoted(str(root), 200)} does not contain a photograph ({formats} by their usual suffixes)")
+    folders = [tuple(path.split("/")[:-1]) for path in paths]
+    split = _splits(folders)
+    taxa = [folder[1:] for folder in folders] if split else folders
+    excluded = {}
+    if loose := sum(not folder for folder in taxa):
+        excluded["photograph outside of a folder of a taxon"] = loose
+        kept = [i for i, folder in enumerate(taxa) if folder]
+        paths, taxa, split = [paths[i] for i in kept], [taxa[i] for i in kept], [split[i] for i in kept] if split else split
+    if len(files) > len(folders):
+        excluded["file whose suffix is not that of a photograph"] = len(files) - len(folders)
+    columns = {"path": paths, **_ranks(taxa, config.levels)} | ({"split": split} if split else {})
+    ranks = [name for name in columns if name not in ("path", "split")]
+    keys = {"rank_columns": {rank: rank for rank in ranks}} if not config.rank_columns else {}
+    return in_folder(table_of(columns, choose, excluded=excluded, **keys), config, root)
+
+
+def _files(folder: str, inside: str = "", seen: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield the paths of the files of `folder`, relative to it and sorted by folder and name; `inside`: below this folder of it.
+
+    Hidden files and folders are not read. Links are followed, except to the folders above, `seen`."""
+    where = os.path.join(folder, inside)
+    seen = seen | {os.path.realpath(where)}
+    try:
+        entries = sorted(os.scandir(where), key=lambda entry: entry.name)
+    except OSError as error:
+        raise ConfigError(f"data.path: {quoted(where, 200)} cannot be read: {error.strerror}") from error
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if not entry.is_dir():
+            yield inside + entry.name
+        elif os.path.realpath(entry.path) not in seen:
+            yield from _files(folder, f"{inside}{entry.name}/", seen)
+
+
+def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the split of each photograph if every first folder is the name of one, otherwise an empty list."""
+    first = {folder[0].lower() if folder else "" for folder in folders}
+    return [folder[0] for folder in folders] if first <= SPLITS and len(first) > 1 else []
+
+
+def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> dict[str, list[str]]:
+    """Return rank -> the taxon of each photograph, coarse to fine, from the folders above it."""
+    depths = sorted({len(folder) for folder in folders})
+    if levels is not None:
+        if depths != [len(levels)]:
+            wrong = next(folder for folder in folders if len(folder) != len(levels))
+            where = quoted("/".join(wrong), 120)
+            raise ConfigError(f"data.levels: {len(levels)} ranks, but {where} has {len(wrong)} folders; name the rank of each level")
+        return {rank: [folder[i] for folder in folders] for i, rank in enumerate(levels)}
+    if depths != [1]:
+        shown = list_some([quoted("/".join(folder), 80) for folder in dict.fromkeys(folders)], 3)
+        raise ConfigError(f"data.levels: the folders {shown} have {' or '.join(map(str, depths))} levels; set the rank of each level")
+    names = [folder[0] for folder in folders]
+    inat = {name: _INAT.fullmatch(name) for name in set(names)}
+    if all(inat.values()):
+        lineages = {name: match.groups() for name, match in inat.items() if match}
+        columns = {rank: [lineages[name][i] for name in names] for i, rank in enumerate(INAT_RANKS)}
+        return columns | {"species": [f"{lineages[name][5]} {lineages[name][6].replace('_', ' ')}" for name in names]}
+    binomial = {name: _BINOMIAL.fullmatch(name) for name in set(names)}
+    if all(binomial.values()):
+        genera = {name: match[1] for name, match in binomial.items() if match}
+        return {"genus": [genera[name] for name in names], "species": [name.replace("_", " ") for name in names]}
+    return {"species": [name.replace("_", " ") for name in names]}

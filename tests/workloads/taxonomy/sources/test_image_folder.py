@@ -1,0 +1,90 @@
+"""`data=image_folder`: folders of binomials, of iNat 2021, of several levels, with splits; what is left out, and what is refused."""
+
+import shutil
+
+import pytest
+from PIL import Image
+
+from linnaeus.errors import ConfigError
+from tests.workloads.taxonomy.sources.conftest import same_as_manifest, source_of, trains
+
+LABELS = ("path", "genus", "species")
+INAT = "05729_Plantae_Tracheophyta_Magnoliopsida_Fagales_Fagaceae_Quercus_robur"
+
+
+def photograph(path, colour="green"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (24, 24), colour).save(path)
+
+
+def folder_of(root, *folders, count=2):
+    for place, folder in enumerate(folders):
+        for i in range(count):
+            photograph(root / folder / f"{i}.jpg", (place * 20, i * 20, 0))
+    return f"data.path={root}"
+
+
+def test_folders_of_species_are_the_manifest_with_genus_and_species(records, tmp_path):
+    photos = tmp_path / "photos"
+    shutil.copytree(records.folder, photos, ignore=shutil.ignore_patterns("*.csv", "export"))
+    given = ("data=image_folder", f"data.path={photos}")
+    same_as_manifest(records, *given, columns=LABELS)
+    summary = trains(tmp_path, *given)
+    assert summary["status"] == "finished" and {"val/genus/top1", "val/species/top1"} <= set(summary["final"])
+
+
+def test_folders_of_splits(records, tmp_path):
+    for row in records.rows:
+        target = tmp_path / row["split"] / row["path"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(records.folder / row["path"], target)
+    source = source_of("data=image_folder", f"data.path={tmp_path}")
+    splits = {name.split("/", 1)[1]: "val" if side else "train" for name, side in zip(source.ids, source.split.tolist(), strict=True)}
+    assert splits.items() <= {row["path"]: row["split"] for row in records.rows}.items()
+    assert source.tree.ranks == ("genus", "species")
+
+
+def test_folders_of_inat_have_the_whole_lineage(tmp_path):
+    other = INAT.replace("05729", "05730").replace("robur", "alba")
+    beech = INAT.replace("05729", "05731").replace("Quercus_robur", "Fagus_sylvatica_f._purpurea")
+    source = source_of("data=image_folder", folder_of(tmp_path, INAT, other, beech))
+    assert [list(names) for names in source.tree.names] == [
+        ["Fagus", "Quercus"],
+        ["Fagus sylvatica f. purpurea", "Quercus alba", "Quercus robur"],
+    ]
+
+
+def test_levels_of_folders_are_ranks_of_any_name(tmp_path):
+    path = folder_of(tmp_path, "Fruit/Apple/Golden", "Fruit/Apple/Gala", "Fruit/Pear/Conference", "Dairy/Milk/Oat")
+    source = source_of("data=image_folder", path, "data.levels=[group,coarse,fine]")
+    assert source.tree.ranks == ("group", "coarse", "fine") and source.tree.sizes == (2, 3, 4)
+
+
+def test_hidden_files_links_and_other_files_are_accounted_for(tmp_path):
+    path = folder_of(tmp_path, "Quercus robur", "Fagus sylvatica")
+    (tmp_path / "Quercus robur/notes.txt").write_text("seen by the gate")
+    (tmp_path / "Quercus robur/.DS_Store").write_text("")
+    (tmp_path / "Quercus robur/again").symlink_to(tmp_path, target_is_directory=True)
+    photograph(tmp_path / "loose.jpg")
+    source = source_of("data=image_folder", path)
+    assert len(source.ids) == 4
+    assert source.excluded == {"photograph outside of a folder of a taxon": 1, "file whose suffix is not that of a photograph": 1}
+
+
+@pytest.mark.parametrize(
+    "folders, keys, message",
+    [
+        ([], (), "does not contain a photograph"),
+        (["Fagaceae/Quercus", "Fagus"], (), "data.levels: the folders 'Fagaceae/Quercus', 'Fagus' have 1 or 2 levels"),
+        (["Fagaceae/Quercus", "Fagus"], ("data.levels=[family,genus]",), "data.levels: 2 ranks, but 'Fagus' has 1 folders"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_one_line(tmp_path, folders, keys, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        source_of("data=image_folder", folder_of(tmp_path, *folders), *keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_that_is_not_a_folder(tmp_path):
+    with pytest.raises(ConfigError, match=r"data.path: .* is not a folder"):
+        source_of("data=image_folder", f"data.path={tmp_path / 'none'}")

@@ -6,6 +6,7 @@ a side stream while the previous batch is computed.
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     import torch
 
     from linnaeus.data.samples import PositionedDataset
+
+
+RUN_FILES = 64  # open files of a run without workers, at most
+WORKER_FILES, BATCH_FILES = 12, 8  # more for each worker (of training and of validation), and for each batch that it prepares
 
 
 def _identity(batch: Any) -> Any:
@@ -42,6 +47,22 @@ def _init_worker(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     torch.set_num_threads(1)
+
+
+def allow_open_files(num_workers: int, prefetch: int) -> None:
+    """Raise the limit on open files of this process to what its loader workers need. Raise `ConfigError` if the system does not allow it.
+
+    Each tensor of a batch arrives as an open file. Above the limit a worker loses the batch, and the training process waits forever."""
+    needed = RUN_FILES + num_workers * (WORKER_FILES + prefetch * BATCH_FILES)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if num_workers == 0 or needed <= soft or soft == resource.RLIM_INFINITY:
+        return
+    if needed > hard != resource.RLIM_INFINITY:
+        raise ConfigError(
+            f"trainer.num_workers={num_workers} needs up to {needed} open files, more than the limit of {hard}: raise it (ulimit -n), or "
+            "set trainer.num_workers=0"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def build_loaders(dataset: PositionedDataset, batches: Any, num_workers: int, prefetch: int, pin_memory: bool) -> Iterable[Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from linnaeus.reporting.display import View
 
 NAME, NUMBER, GAP = 11, 10, 2  # columns of the names of rows, of a number in the table of tasks, and between two columns
+LEFT_OUT = 6  # columns of the number of tasks that are not shown, such as `  +31`
 
 
 def render(view: View, width: int) -> Group:
@@ -87,14 +88,16 @@ def _last_validation(view: View) -> str:
 
 def _tasks(report: ReportData, accuracy: Mapping[str, float], width: int) -> list[Text]:
     """Return a head and the rows loss, top-1 and weight, a column for each task that fits, the finest first."""
-    names = list(reversed(report.tasks))[: max(1, (width - NAME) // (NUMBER + GAP))]
+    all_names, column = list(reversed(report.tasks)), NUMBER + GAP
+    fits = NAME + len(all_names) * column <= width
+    names = all_names if fits else all_names[: max(1, (width - NAME - LEFT_OUT) // column)]
     rows = {
         "loss": [_number(report.row, f"train/{name}/loss", format_loss) for name in names],
         "top-1": [_number(accuracy, name, format_percent) for name in names],
         "weight": [_number(report.row, f"train/{name}/weight", "{:.3g}".format) for name in names] if len(report.tasks) > 1 else [],
     }
     shown = {title: cells for title, cells in rows.items() if any(cells)}
-    left_out = len(report.tasks) - len(names)
+    left_out = len(all_names) - len(names)
     head = _row("task", names) + (f"  +{left_out}" if left_out else "")
     return [Text(head, style="bold", no_wrap=True)] + [Text(_row(title, cells), no_wrap=True) for title, cells in shown.items()]
 

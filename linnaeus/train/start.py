@@ -14,6 +14,7 @@ import torch
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.environment import saved_tree
 from linnaeus.config.schema import Config
+from linnaeus.data.loader import allow_open_files
 from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.processes import core_seconds
 from linnaeus.durations import Duration
@@ -31,7 +32,10 @@ def join_group(config: Config) -> DistributedContext:
 
 
 def apply_process_settings(config: Config) -> None:
-    """Set the number of CPU threads and deterministic kernels. Both hold for the whole process."""
+    """Set the number of CPU threads, the limit on open files and deterministic kernels. They hold for the whole process.
+
+    Raise `ConfigError` if the system does not allow the open files that the loader workers need."""
+    allow_open_files(config.trainer.num_workers, config.trainer.prefetch)
     if config.trainer.threads is not None:
         torch.set_num_threads(config.trainer.threads)
     if config.trainer.deterministic:

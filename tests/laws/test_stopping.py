@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -75,13 +76,28 @@ def test_data_that_cannot_be_read(whole, tmp_path, training, step):
     assert runs.differences(whole["vectors"], runs.resumed(config)) == []
 
 
-def test_an_interrupted_run_writes_its_report_and_logs_each_save_once(tmp_path):
+def test_an_interrupted_run_writes_its_report_and_logs_each_save_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     config = runs.configuration("vectors", tmp_path, *VALIDATING, "logger.report=true")
     runs.interrupted(config, watching.unread_by_last_rank(tmp_path, True, 5))
     path = runs.run_path(config)
     assert ">interrupted</span>" in (path / "report.html").read_text()
     lines = (path / "train.log").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in lines if line.endswith("5 is saved")] == ["step 5 is saved"]
+    assert torchrun_error(tmp_path) == "stopped at step 5 (the data cannot be read: the file server is away); the same command continues"
+
+
+def test_torchrun_gets_the_reason_of_a_failed_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    config = runs.configuration("vectors", tmp_path)
+    with watching.mock.patch("linnaeus.train.train_one_epoch", side_effect=RuntimeError("two\nlines")), pytest.raises(RuntimeError):
+        runs.start(config)
+    assert torchrun_error(tmp_path) == "error: RuntimeError: two lines"
+
+
+def torchrun_error(folder):
+    """Return the line that torchrun prints at the end of its page."""
+    return json.loads((folder / "error.json").read_text())["message"]["message"]
 
 
 def test_the_time_limit_saves_and_stops_every_launch(whole, tmp_path, monkeypatch):

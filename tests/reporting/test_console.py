@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from linnaeus.reporting import attach_log_file, setup_logging
 from linnaeus.reporting.console import LOGGER, RESULT
 from linnaeus.reporting.results import write_summary
+from linnaeus.train.build import log_notes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,6 +75,12 @@ def test_control_characters_of_names_are_escaped_on_the_terminal_and_in_the_file
     for text in (capsys.readouterr().out, (tmp_path / "train.log").read_text()):
         assert "two lines:\nQuercus \\x1b[2J\\x9b1m\\r\\u202e \u00e9 \u6a39\n" in text
         assert "result \\x07\n" in text
+
+
+def test_a_note_with_a_line_break_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="linnaeus"):
+        log_notes(SimpleNamespace(text=""), logging.INFO, ["the taxon Quercus\n12:00:00 step 9 is saved"])
+    assert caplog.messages == ["the taxon Quercus\\n12:00:00 step 9 is saved"]
 
 
 def test_quiet_and_ranks_other_than_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

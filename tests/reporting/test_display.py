@@ -3,7 +3,9 @@
 import dataclasses
 import logging
 import os
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -14,6 +16,7 @@ from linnaeus.reporting.ending import describe_end
 from linnaeus.reporting.formatting import format_seconds, pass_words
 from linnaeus.reporting.panel import render
 from linnaeus.reporting.progress_report import ReportData
+from tests import runs
 
 TASKS = ("order", "family", "genus", "species")
 ROW = {f"train/{task}/{name}": value for task in TASKS for name, value in (("loss", 2.5), ("weight", 0.25))}
@@ -37,6 +40,10 @@ def test_the_panel_has_at_most_ten_rows_of_the_given_width(width: int, tasks: tu
     view = View(400, 110, 185.0, True, running, report, dict.fromkeys(tasks, 0.5), "stopping after this update and saving")
     lines = panel(width, view)
     assert len(lines) <= 10 and all(len(line) <= width for line in lines)
+    head = next(i for i, line in enumerate(lines) if line.startswith("task"))
+    names, losses = lines[head].split()[1:], lines[head + 1].split()[1:]
+    left_out = int(names.pop()) if names[-1].startswith("+") else 0
+    assert len(names) == len(losses) == len(tasks) - left_out and set(losses) == {"1.0000"}, "no column is cut"
 
 
 def test_the_panel_shows_one_remaining_time_of_the_run_and_one_of_the_pass() -> None:
@@ -99,6 +106,44 @@ def test_a_long_pass_without_a_panel_is_logged_with_its_time_left(
         "without metadata: batch 24 of 40, 1m20s left",
         "without metadata: batch 36 of 40, 20s left",
     ]
+
+
+def test_a_report_is_a_line_only_without_a_panel(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("linnaeus"), "propagate", True)
+    display = ProgressDisplay(400)
+    with caplog.at_level(logging.INFO):
+        for live in (False, True):
+            display.live = live
+            display.report(REPORT)
+    assert [message.split("\n")[0] for message in caplog.messages] == [brief_report(REPORT, REPORT)]
+
+
+def test_only_rank_0_draws_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", mock.Mock(isatty=lambda: True))
+    monkeypatch.setenv("TERM", "xterm")
+    assert [ProgressDisplay(10, "live", is_master).live for is_master in (True, False)] == [True, False]
+
+
+def test_the_panel_is_drawn_four_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("linnaeus.reporting.display.time.monotonic", lambda: now[0])
+    display = ProgressDisplay(640)
+    display._live = drawn = mock.Mock()
+    for step in range(640):
+        if display.due():
+            display.update(step, None, True)
+        now[0] += 1 / 64
+    assert drawn.refresh.call_count == 40
+
+
+def test_a_run_shows_each_update_and_each_batch_of_a_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shown = []
+    monkeypatch.setattr(ProgressDisplay, "due", lambda self: True)
+    monkeypatch.setattr(ProgressDisplay, "_redraw", lambda self: shown.append((self._view.step, (self._view.running or ())[:3])))
+    runs.run("vectors", tmp_path, "trainer.length=2steps", "data.validation_samples=13", "data.validation_batch=4")
+    batches = [(2, ("all metadata", done, 4)) for done in (0, 0, 1, 2, 3)]
+    assert [entry for entry in shown if entry[1]] == batches
+    assert {step for step, running in shown if not running} == {1, 2}
 
 
 def test_the_last_lines_begin_with_the_result_and_fit_80_columns() -> None:

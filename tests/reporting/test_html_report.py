@@ -203,6 +203,7 @@ def test_only_differences_beyond_the_intervals_are_coloured_and_rows_have_words(
             if name != "loss":
                 final |= {f"{key}/{name}_low": value - 0.02, f"{key}/{name}_high": value + 0.02}
     text = final_tables(final)
-    for delta in ('delta bad">-8.0', 'delta">-1.0', 'delta bad">+0.4', 'delta">-1<', 'delta">+1<'):
-        assert delta in text, delta
+    coloured = re.findall(r'<td>([\w ]+)</td>(?:<td>[^<]*</td>)<td>[^<]*<span class="delta (\w+)">([^<]*)<', text)
+    assert coloured == [("species", "bad", "-8.0"), ("Distance in the tree", "bad", "+0.4")]
+    assert all(f'delta">{change}<' in text for change in ("-1.0", "-1", "+1"))
     assert "Least expected height: distance in the tree, mean of the first 5" in text and "hd5" not in text

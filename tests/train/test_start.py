@@ -1,15 +1,19 @@
-"""The warning of busy cores."""
+"""The start of a run: the warning of busy cores, and the limit on open files."""
 
 from __future__ import annotations
 
 import os
+import resource
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from linnaeus.data.loader import allow_open_files
 from linnaeus.distributed.processes import core_seconds
+from linnaeus.errors import ConfigError
 from linnaeus.train import start
+from tests import runs
 
 CPU = SimpleNamespace(device=torch.device("cpu"))
 
@@ -45,3 +49,22 @@ def test_core_seconds_contain_this_process():
         sum(range(10_000))
     total, own = (after - old for after, old in zip(core_seconds(), before, strict=True))
     assert own >= 0.2 and total >= 0.5 * own
+
+
+def test_workers_without_enough_open_files_are_refused_before_anything_is_written(monkeypatch, tmp_path):
+    """Such a run would wait forever for the batch that a worker has lost."""
+    config = runs.configuration("vectors", tmp_path, "trainer.num_workers=2", "trainer.prefetch=4")
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (24, 24))
+    with pytest.raises(ConfigError, match=r"trainer\.num_workers=2 needs up to 152 open files, more than the limit of 24: .*num_workers=0"):
+        runs.start(config)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("limits, changed", [((24, 4096), [(152, 4096)]), ((24, -1), [(152, -1)]), ((152, 152), []), ((-1, -1), [])])
+def test_the_limit_on_open_files_is_raised_as_far_as_the_workers_need(monkeypatch, limits, changed):
+    made = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, new: made.append(new))
+    allow_open_files(2, 4)
+    allow_open_files(0, 4)
+    assert made == changed

@@ -226,6 +226,13 @@ def test_control_characters_of_an_error_are_escaped(capsys):
     assert capsys.readouterr().err == "error: data.path: 'a\\x1b[2J.csv' does not exist\n"
 
 
+def test_a_very_long_error_is_cut_in_the_middle(capsys):
+    with pytest.raises(SystemExit), messages.user_errors(2):
+        raise ConfigError(f"data.path: {'x' * 70_000} does not exist")
+    line = capsys.readouterr().err
+    assert line.startswith("error: data.path: xxx") and line.endswith("xxx does not exist\n") and len(line) < 900
+
+
 def test_the_program_itself(tmp_path):
     done = run("main.py", "trainer.lenght=1epochs", f"run.root={tmp_path}/runs")
     assert (done.returncode, done.stdout) == (2, "")

@@ -8,6 +8,7 @@ import pytest
 
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
+from linnaeus.train import validation
 from tests import runs
 
 
@@ -30,6 +31,15 @@ def test_limited_validation_uses_a_stated_part(tmp_path):
     assert found[0] == found[2] != found[1] and len(found[0]) == len(found[1])
     line = "validation: 10 of 13 samples, the same ones in every pass (trainer.limit_validation_samples)"
     assert [line in (run / "train.log").read_text() for run in (whole, limited, all_of_them)] == [False, True, False]
+
+
+def test_validation_batches_have_the_size_of_the_micro_batch(tmp_path, monkeypatch):
+    sizes, original = [], validation.validation_batches
+    monkeypatch.setattr(
+        validation, "validation_batches", lambda samples, batch, *ranks: sizes.append(batch) or original(samples, batch, *ranks)
+    )
+    runs.run("vectors", tmp_path, "data.validation_batch=null", "trainer.micro_batch_size=4")
+    assert set(sizes) == {4}
 
 
 def test_a_run_of_few_updates_is_warned_of(tmp_path):
@@ -63,6 +73,15 @@ def test_a_profile_is_written_and_changes_no_update(tmp_path):
     assert json.loads((run / "profile" / "trace.json").read_text())["traceEvents"]
     assert "aten::" in (run / "profile" / "summary.txt").read_text()
     assert rows(plain) == rows(run) and not (plain / "profile").exists()
+
+
+def test_a_dump_of_the_metrics_is_a_file_and_one_line_of_the_log(tmp_path):
+    logs = [
+        (runs.run("vectors", tmp_path / value, f"debug.dump_metrics={value}") / "train.log").read_text().splitlines()
+        for value in ("false", "true")
+    ]
+    assert [line.endswith("/metrics-step-00000015.json") for line in logs[1] if "metrics state" in line] == [True]
+    assert len(logs[1]) == len(logs[0]) + 1
 
 
 def test_impossible_steps_are_one_line(tmp_path):

@@ -2,7 +2,7 @@
 
 import math
 
-from linnaeus.workloads.taxonomy.accuracy_table import accuracy_table
+from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
 
 RANKS = ("genus", "species")
 FINAL = {
@@ -49,3 +49,12 @@ def test_lines_fit_a_screen_and_columns_align():
         assert max(map(len, lines)) <= 110
         assert len({len(line) for line in lines[:3]}) == 1 and len({len(line) for line in lines[-3:]}) == 1
     assert accuracy_table(RANKS, (), {}, {}) == []
+
+
+def test_the_headline_is_the_finest_rank_with_its_interval_its_ceiling_and_the_accuracy_without_metadata():
+    final = {"species/top1": 0.885, "species/top1_low": 0.87, "species/top1_high": 0.9, "order/top1": 0.99, "genus/top1": 0.934}
+    final = {f"val/{name}": value for name, value in final.items()} | {"val_mask_meta/species/top1": 0.821}
+    lines = accuracy_headline(("order", *RANKS), final, {"with_meta/species/top1": 0.977})
+    assert lines == ["species 88.5 % [87.0, 90.0] of 97.7 possible; without metadata 82.1", "genus 93.4 %  order 99.0 %"]
+    averaged = {"val_ema/species/top1": 0.5, "val/species/top1": 0.4}
+    assert accuracy_headline(RANKS, averaged, {}) == ["species 50.0 %"] and accuracy_headline(RANKS, {"val/loss": 1.0}, {}) == []

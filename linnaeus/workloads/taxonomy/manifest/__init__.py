@@ -1,12 +1,16 @@
-"""Photographs and labels from a CSV or Parquet manifest: `build_source(config)` for `data=manifest`.
+"""Photographs and labels from records: `build_source(config)` for `data=manifest` and the formats of `sources/`.
+
+records                        the table and the image files of a source; the reader of `data=manifest`
 
 table, columns                 read the file, find its columns, and choose the ranks
 image_files, decoding          check and read the image files
-cleaning                       convert cells to metadata; impossible values become missing
+cleaning, metadata_columns      convert cells to metadata; impossible values become missing
 row_labels                     labels from columns of names, or from ids in a table of taxa
 taxon_table, taxa              read a table of taxa and place its taxa on ranks
+clean_records                  all of the above: records on a tree, with metadata as numbers
 split                          training and validation rows
-manifest_source                all of it as one `Source`
+manifest_source                the records as one `Source`
+photographs                    the reader of photographs
 quarantine                     the record of photographs that cannot be decoded
 """
 

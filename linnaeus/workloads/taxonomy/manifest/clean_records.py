@@ -1,0 +1,176 @@
+"""`CleanRecords`: the records of a source on a tree of taxa, with metadata as numbers, before split and ranks are chosen.
+
+`read_clean` reads a table, checks the files, cleans the cells and numbers the taxa. Rows that are left out are counted by reason.
+Impossible cells become null and are counted in the notes.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, list_some, quoted, shorten
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
+from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
+from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, FolderFiles, ImageFiles
+from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
+from linnaeus.workloads.taxonomy.manifest.records import Records, read
+from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
+from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, split_from_column, test_as_validation
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table
+from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanRecords:
+    """N rows that have a readable file and a label at some rank."""
+
+    tree: TaxonomyTree
+    labels: np.ndarray  # int64 [N, R] at `tree.ranks`, -1 for null
+    files: ImageFiles
+    sizes: np.ndarray  # int64 [N], bytes of the files
+    metadata: Metadata
+    weight: np.ndarray | None  # float64 [N], NaN for null; None without data.weight_column
+    split: np.ndarray | None  # int8 [N]: TRAIN, VALIDATION or LEFT_OUT; None without data.split_column
+    columns: dict[str, Column]  # those that group rows, or look as if they did
+    excluded: dict[str, int]  # reason -> number of rows left out
+    unreadable: tuple[tuple[str, str], ...]  # name and reason of each missing or empty file
+    notes: list[str]
+    hashes: np.ndarray | None = None  # uint64 [N], of the contents of the files; None: not read yet
+
+
+def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[CleanRecords, ManifestConfig]:
+    """Return the records of a source, and the configuration with the names of its columns.
+
+    `test`: see `without_test`; None keeps the test rows. Raises ConfigError when the table or a column does not exist, or too many files or
+    ids are bad."""
+    found: list[Columns] = []  # set when the header has been read
+
+    def choose(header: Sequence[str], **keys: Any) -> list[str]:
+        found[:] = [find_columns(replace(config, **keys), header)]
+        return found[0].read()
+
+    records = read(config, choose)
+    columns = found[0]
+    config = columns.config
+    reader = NameLabels(columns.ranks, check_order=bool(config.rank_columns)) if config.taxonomy is None else IdLabels(config)
+    rows = _usable_rows(records, reader, config, test)
+    notes = [*columns.notes, *rows.notes]
+    tree, labels = reader.read(rows.table, notes)
+    notes += tree.conflicts(labels)
+    paths = rows.files.names
+    tally = Tally(paths)
+    repeated = np.ones(len(paths), dtype=bool)
+    repeated[np.unique(paths, return_index=True)[1]] = False
+    tally.add("photograph that occurs in an earlier row", repeated)
+    metadata = clean_metadata(rows.table, config, tally)
+    weight = clean_weights(rows.table, config, tally)
+    notes += tally.notes()
+    grouping = [name for name in (config.group_column, *columns.group_like) if name is not None]
+    clean = CleanRecords(
+        tree=tree,
+        labels=labels,
+        files=rows.files,
+        sizes=rows.sizes,
+        metadata=metadata,
+        weight=weight,
+        split=rows.split,
+        columns={name: rows.table.columns[name] for name in grouping},
+        excluded=rows.excluded,
+        unreadable=rows.unreadable,
+        notes=notes,
+    )
+    return clean, config
+
+
+def without_test(
+    split: np.ndarray | None, rows: int, config: ManifestConfig, test: bool, excluded: dict[str, int]
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return the split, int8 [N] or None, and the rows that are not test rows, bool [N]. Count the others in `excluded`.
+
+    `test`: test rows take the place of validation rows. Raises ConfigError if there are none."""
+    if split is None:
+        if test:
+            raise ConfigError("--split=test: the manifest has no split column, so it has no test rows; set data.split_column")
+        return None, np.ones(rows, dtype=bool)
+    split = test_as_validation(split) if test else split
+    used = split != LEFT_OUT
+    if not used.all():
+        excluded[f"called test in {quoted(config.split_column)}, neither trained on nor validated on"] = int((~used).sum())
+    return split, used
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a table that are used, and the counts and reasons of the others."""
+
+    table: Table
+    files: ImageFiles
+    sizes: np.ndarray
+    split: np.ndarray | None
+    excluded: dict[str, int]
+    unreadable: tuple[tuple[str, str], ...]
+    notes: list[str]
+
+
+def _usable_rows(records: Records, labels: NameLabels | IdLabels, config: ManifestConfig, test: bool | None) -> _Rows:
+    """Return the rows that have a readable file and a label and are not test rows. `test`: as for `read_clean`.
+
+    Raises ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
+    table = records.table
+    notes = list(table.notes)
+    excluded = dict(table.excluded)
+    column = table.columns[config.image_column]
+    files = records.files(column.values)
+    sizes = files.sizes()[column.codes]
+    paths = files.names[column.codes]
+    notes += _outside_note(files)
+    split: np.ndarray | None = None
+    in_use = np.ones(len(table), dtype=bool)
+    if config.split_column is not None:
+        split, split_notes = split_from_column(table.columns[config.split_column], config.split_column, config.validation_fraction)
+        notes += split_notes
+    if test is not None:
+        split, in_use = without_test(split, len(table), config, test, excluded)
+    bad = in_use & (sizes <= 0)
+    for code, reason in REASONS.items():
+        count = int((bad & (sizes == code)).sum())
+        excluded |= {reason: count} if count else {}
+    unreadable = tuple((str(paths[i]) or f"row {i + 1}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad))
+    _check_unreadable(unreadable, int(in_use.sum()), records.place, config)
+    in_use = in_use & ~bad
+    for reason, rows in labels.unlabelled(table, in_use).items():
+        excluded |= {reason: int(rows.sum())} if rows.any() else {}
+        in_use = in_use & ~rows
+    keep = np.flatnonzero(in_use)
+    if not len(keep):
+        reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()])
+        raise ConfigError(
+            f"data.path: no row of {quoted(config.path, 120)} can be used: {reasons}; use one with readable photographs and labels"
+        )
+    split = split[keep] if split is not None else None
+    return _Rows(table.take(keep), files.take(column.codes[keep]), sizes[keep], split, excluded, unreadable, notes)
+
+
+def _outside_note(files: ImageFiles) -> list[str]:
+    """Return a line with the number of paths that lead out of the folder of the photographs, and the first of them."""
+    if not isinstance(files, FolderFiles):
+        return []
+    outside = [path for path in np.unique(files.names).tolist() if os.path.isabs(path) or os.path.normpath(path).split("/")[0] == ".."]
+    if not outside:
+        return []
+    return [f"{len(outside)} image paths lead out of the folder {quoted(files.root, 120)}, such as {quoted(outside[0])}"]
+
+
+def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, place: str, config: ManifestConfig) -> None:
+    """Raise ConfigError when more than data.max_bad_fraction of the files cannot be used."""
+    if len(unreadable) > config.max_bad_fraction * rows:
+        shown = ", ".join(f"{shorten(name)} ({reason})" for name, reason in unreadable[:2])
+        raise ConfigError(
+            f"data.max_bad_fraction: {len(unreadable)} of {rows} image files under {quoted(place, 120)} cannot be used, more than "
+            f"{config.max_bad_fraction:g}: {shown}{', ...' if len(unreadable) > 2 else ''}; check data.root and data.image_column"
+        )

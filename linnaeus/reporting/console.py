@@ -7,7 +7,9 @@ Lines logged before the run directory exists wait in memory and are the first li
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
+import textwrap
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ LOGGER = logging.getLogger("linnaeus")
 RESULT = logging.INFO + 5  # level of the result of a run, which `quiet` prints too
 CONSOLE_ONLY = {"console_only": True}  # `extra` of a short line whose full account is in train.log
 LEVELS = {"auto": logging.INFO, "live": logging.INFO, "plain": logging.INFO, "quiet": RESULT, "full": logging.DEBUG}  # by style
+TIME = len("12:03:01 ")  # columns of the time stamp on the console
 MAX_WAITING_LINES = 10_000  # kept in memory while they cannot be written
 
 
@@ -47,16 +50,28 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StdoutHandler(logging.Handler):
-    """Writes to the current `sys.stdout`, which a live display replaces to print lines above its panel."""
+    """Writes to the current `sys.stdout`, which a live display replaces to print lines above its panel. On a terminal a long line is broken
+    between words, except the lines of the result, which have paths and commands to copy."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            print(self.format(record), file=sys.stdout, flush=True)
+            text = self.format(record)
+            if record.levelno != RESULT and sys.stdout.isatty():
+                text = _fit_terminal(text)
+            print(text, file=sys.stdout, flush=True)
         except BrokenPipeError:
             discard_output(sys.stdout)
             self.setLevel(logging.CRITICAL + 1)  # the reader has closed the pipe; train.log still gets the lines
         except OSError:
             pass  # stdout is a file on a full disk; train.log gets the line
+
+
+def _fit_terminal(text: str) -> str:
+    """Return `text` with its first line broken between words at the width of the terminal. Further lines are those of a table."""
+    first, *table = text.split("\n")
+    columns = shutil.get_terminal_size().columns
+    broken = textwrap.wrap(first, max(columns, 20), subsequent_indent=" " * TIME, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*broken, *table]) if len(first) > columns else text
 
 
 class _LogFileHandler(logging.Handler):

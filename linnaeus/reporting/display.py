@@ -18,7 +18,7 @@ from typing import Any
 
 from linnaeus.reporting.brief_report import brief_report
 from linnaeus.reporting.console import CONSOLE_ONLY
-from linnaeus.reporting.formatting import format_duration, pass_words
+from linnaeus.reporting.formatting import format_duration, format_loss, pass_words
 from linnaeus.reporting.progress_report import ReportData
 
 log = logging.getLogger("linnaeus")
@@ -33,7 +33,8 @@ class View:
 
     left: seconds until the end of the run, None before it can be estimated; `left_without_validation` if that excludes passes which have
     not been timed. running: the validation pass that runs (words, batches done, batches, seconds left), None without one. report: the last
-    one. accuracy: the newest top-1 of each task, 0 to 1. notice: a line for the reader, such as a request to stop."""
+    one. accuracy: the newest top-1 of each task, 0 to 1. notice: a line for the reader, such as a request to stop. validated: the step and
+    the text of the newest validation, None before one."""
 
     total_steps: int
     step: int = 0
@@ -43,6 +44,7 @@ class View:
     report: ReportData | None = None
     accuracy: Mapping[str, float] = field(default_factory=dict)
     notice: str = ""
+    validated: tuple[int, str] | None = None
 
 
 class ProgressDisplay:
@@ -77,6 +79,7 @@ class ProgressDisplay:
             sys.stdout, sys.stderr = stdout, stderr
 
         os.register_at_fork(after_in_child=bypass)
+        self._redraw()  # the first update may take long
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,12 +106,17 @@ class ProgressDisplay:
             log.info(brief_report(data, previous), extra=CONSOLE_ONLY)
             return
         self._view.report, self._view.step = data, data.step
-        if self.due():
-            self._redraw()
 
-    def accuracies(self, results: Mapping[str, float], tasks: tuple[str, ...]) -> None:
-        """Show the top-1 accuracies of `results` in the table of tasks. Results of passes with masked metadata are not shown."""
+    def start(self, step: int) -> None:
+        """Begin at `step`, the number of updates that earlier launches have made."""
+        self._view.step = step
+
+    def results(self, step: int, results: Mapping[str, float], tasks: tuple[str, ...]) -> None:
+        """Show the loss and the top-1 accuracies of a validation at `step`. Results of passes with masked metadata are not shown."""
         if self.live:
+            loss = next((results[key] for key in ("val/loss", "val_ema/loss") if key in results), None)
+            if loss is not None:
+                self._view.validated = (step, f"loss {format_loss(loss)}")
             keys = {task: next((key for key in (f"val/{task}/top1", f"val_ema/{task}/top1") if key in results), None) for task in tasks}
             self._view.accuracy = {**self._view.accuracy, **{task: results[key] for task, key in keys.items() if key is not None}}
 

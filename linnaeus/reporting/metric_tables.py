@@ -14,7 +14,6 @@ _SHARES = re.compile(r"(.*top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*
 _LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|hd\d+|ece|aurc|perplexity|bits).*")
 _NOT_RATED = re.compile(r".*severity.*")  # also falls if a model fails on easy samples
 _WORDS = (  # pattern of a metric -> words, in this order
-    (r"^(.*)_(low|high)$", r"\1, \2 end of 95 %"),
     (r"^with_meta_(.*)$", r"\1, rows with metadata"),
     (r"^with_([A-Z_]+)_([a-z].*)$", r"\2, rows with \1"),
     (r"^crm_", "least expected height: "),
@@ -27,7 +26,11 @@ _WORDS = (  # pattern of a metric -> words, in this order
     (r"\bece$", "calibration error"),
     (r"^partial_chain$", "all known ranks right"),
     (r"\bchain$", "all ranks right"),
+    (r"^loss$", "Loss"),
     (r"^inconsistent$", "inconsistent paths"),
+    (r"^(depth|info)_(precision|recall)$", r"\2 by \1"),
+    (r"^(depth|info)_f1$", r"F1 by \1"),
+    (r"\binfo$", "information"),
 )
 
 
@@ -72,10 +75,12 @@ def final_tables(final: Mapping[str, float | None]) -> str:
 
 def _label(metric: str) -> str:
     """Return words for a metric: `Least expected height: distance in the tree` for `crm_hd1`."""
-    text = metric
+    stem, _, bound = metric.rpartition("_")
+    text, interval = (stem, f", {bound} end of 95 %") if bound in ("low", "high") else (metric, "")
     for pattern, words in _WORDS:
         text = re.sub(pattern, words, text)
-    return metric.replace("_", " ") if text == metric else text[:1].upper() + text[1:].replace("_", " ")
+    known = text != stem and text != metric  # other names are those of a workload: as they are
+    return (text[:1].upper() + text[1:] if known else text).replace("_", " ") + interval
 
 
 def _table(title: str, final: Mapping[str, float | None], rows: Sequence[tuple[str, str, list[str]]], passes: Sequence[str]) -> str:
@@ -90,10 +95,10 @@ def _table(title: str, final: Mapping[str, float | None], rows: Sequence[tuple[s
 
 
 def column_name(name: str) -> str:
-    """Return the heading of a pass: `without SPATIAL` for `val_mask_SPATIAL`."""
+    """Return the heading of a pass: `without spatial` for `val_mask_SPATIAL`."""
     base, masked, components = name.partition("_mask_")
     weights = " (EMA)" if base.startswith("val_ema") else ""
-    return (f"without {'metadata' if components == 'meta' else components.replace('_', ' + ')}" if masked else "normal") + weights
+    return (f"without {'metadata' if components == 'meta' else components.replace('_', ' + ').lower()}" if masked else "normal") + weights
 
 
 def _cell(final: Mapping[str, float | None], metric: str, key: str, normal_key: str) -> str:

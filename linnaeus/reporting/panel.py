@@ -76,18 +76,14 @@ def time_left(view: View) -> str:
 
 
 def _last_validation(view: View) -> str:
-    report = view.report
-    if report is None or not report.validation:
-        return "none yet"
-    name, value = next(iter(report.validation.items()))
-    return f"step {report.validated:,}: {name.rpartition('/')[2]} {format_loss(value)}"
+    return "none yet" if view.validated is None else f"step {view.validated[0]:,}: {view.validated[1]}"
 
 
 # -- the table of tasks --------------------------------------------------------------------------------------------------------
 
 
 def _tasks(report: ReportData, accuracy: Mapping[str, float], width: int) -> list[Text]:
-    """Return a head and the rows loss, top-1 and weight, a column for each task that fits, the finest first."""
+    """Return a head and the rows loss, top-1 and weight, a column for each task that fits, the finest first; [] before the first loss."""
     all_names, column = list(reversed(report.tasks)), NUMBER + GAP
     fits = NAME + len(all_names) * column <= width
     names = all_names if fits else all_names[: max(1, (width - NAME - LEFT_OUT) // column)]
@@ -99,7 +95,7 @@ def _tasks(report: ReportData, accuracy: Mapping[str, float], width: int) -> lis
     shown = {title: cells for title, cells in rows.items() if any(cells)}
     left_out = len(all_names) - len(names)
     head = _row("task", names) + (f"  +{left_out}" if left_out else "")
-    return [Text(head, style="bold", no_wrap=True)] + [Text(_row(title, cells), no_wrap=True) for title, cells in shown.items()]
+    return [Text(head, style="bold", no_wrap=True)] * bool(shown) + [Text(_row(title, cells), no_wrap=True) for title, cells in shown.items()]
 
 
 def _number(values: Mapping[str, float], name: str, form: Callable[[float], str]) -> str:

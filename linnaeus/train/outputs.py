@@ -114,7 +114,7 @@ class Outputs:
         shown = [name for name in metrics if name.endswith(("/loss", "/top1")) and (name.count("/") == 1 or name.endswith("/top1"))]
         log.debug("step %d  %s", step, "  ".join(f"{name} {metrics[name]:.4f}" for name in shown or list(metrics)[:4]))
         log.info(brief_validation(step, key, metrics, tasks), extra=CONSOLE_ONLY)
-        self.display.accuracies(metrics, tasks)
+        self.display.results(step, metrics, tasks)
         not_finite = [name for name in shown if name.endswith("/loss") and not math.isfinite(metrics[name])]
         if not_finite:
             log.warning("%s at step %d is not finite: the weights are not finite, or no sample has a label", not_finite[0], step)

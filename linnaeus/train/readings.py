@@ -127,7 +127,8 @@ def start_reports(t: Training) -> None:
     reports.planned = _planned_steps(t)
     _warn_of_unused_peak(t)
     reports.throughput.restart(reading(t))
-    t.output.display.accuracies(t.tracker.final, t.workload.tasks)
+    t.output.display.start(t.progress.global_step)
+    t.output.display.results(t.tracker.last_step, t.tracker.final, t.workload.tasks)
     if t.progress.global_step == 0 and reports.rows == 0 and t.config.schedule.report:  # a checkpoint of step 0 counts the report
         with reports.timed():
             reports.report(report_data(t, {"train/lr": t.lr.at(0)}, memory_now(t.device)), keep=True)

@@ -26,13 +26,13 @@ def end_step(t: Training) -> None:
     step = t.progress.global_step
     if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
         t.output.reports.throughput.restart(readings.reading(t))
-    if t.output.display.due():
-        t.output.display.update(step, *readings.seconds_left(t))
     if t.ops.should_log_metrics(step):
         log_metrics(t)
     schedule_due_validations(t)
     if t.ops.should_report(step):
         report(t)
+    if t.output.display.due():  # after the report, which the panel shows
+        t.output.display.update(step, *readings.seconds_left(t))
     for mark in FRACTIONS:
         if t.progress.is_fraction_point(mark):
             log.debug("%.0f%% of the run is done at step %d", 100 * mark, t.checker.calculate_expected_fractions()[mark])

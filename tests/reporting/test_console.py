@@ -83,6 +83,21 @@ def test_a_note_with_a_line_break_is_one_line(caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == ["the taxon Quercus\\n12:00:00 step 9 is saved"]
 
 
+def test_a_long_line_is_broken_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    words = "columns used: path as image, family, genus, species, latitude, longitude"
+    for terminal in (True, False):
+        monkeypatch.setattr("sys.stdout.isatty", lambda shown=terminal: shown)
+        log = setup_logging()
+        log.info("%s\n%s", words, "a row of a table  " * 5)
+        log.log(RESULT, "next %s", "word " * 20)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-2:] == ["a row of a table  " * 5, "next " + "word " * 20]
+        assert [line[9:] for line in lines[:-2]] == (
+            ["columns used: path as image, family, genus,", "species, latitude, longitude"] if terminal else [words]
+        )
+
+
 def test_quiet_and_ranks_other_than_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = setup_logging(style="quiet")
     attach_log_file(tmp_path / "train.log")

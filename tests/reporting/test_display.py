@@ -1,6 +1,7 @@
 """The panel of a run on a terminal, the short report elsewhere, and the last lines of a run."""
 
 import dataclasses
+import io
 import logging
 import os
 import sys
@@ -55,6 +56,29 @@ def test_the_panel_shows_one_remaining_time_of_the_run_and_one_of_the_pass() -> 
     assert lines[4].split() == ["task", "species", "genus", "family", "order"]
     assert [line.split()[:2] for line in lines[5:]] == [["loss", "2.5000"], ["top-1", "88.5"], ["weight", "0.25"]]
     assert sum("left" in line for line in lines) == 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_panel_is_drawn_before_the_first_update_and_shows_the_newest_report_and_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    display = ProgressDisplay(400)
+    display.report(dataclasses.replace(REPORT, step=0, row={"train/lr": 0.0005}, clocks={}))
+    display.start(100)
+    with display:
+        assert "100 of 400" in terminal.getvalue() and "none yet" in terminal.getvalue() and "task" not in terminal.getvalue()
+        monkeypatch.setattr("linnaeus.reporting.display.REDRAW", 0.0)
+        display.results(100, {"val/loss": 2.25, "val/species/top1": 0.25}, TASKS)
+        display.results(100, {"val_mask_meta/loss": 9.0, "val_mask_meta/species/top1": 0.125}, TASKS)
+        display.report(REPORT)
+        display.update(110, 185.0, True)
+        last = terminal.getvalue().rpartition("110 of 400, 3m05s left")[2]
+        assert "step 100: loss 2.2500" in last and "loss 2.5000" in last and "25.0 %" in last and "9.0" not in last
 
 
 def test_a_short_report_is_one_line_and_a_second_one_for_what_changed() -> None:

@@ -186,11 +186,26 @@ def test_names() -> None:
     names = {
         "val": "normal",
         "val_mask_meta": "without metadata",
-        "val_mask_SPATIAL_TEMPORAL": "without SPATIAL + TEMPORAL",
+        "val_mask_SPATIAL_TEMPORAL": "without spatial + temporal",
         "val_ema_mask_meta": "without metadata (EMA)",
     }
     assert {name: column_name(name) for name in names} == names
     assert passes_and_tasks({"val_mask_meta/x/top1": 1, "val/x/top1": 1, "train/loss": 1}) == (["val", "val_mask_meta"], ["x"])
+
+
+@pytest.mark.parametrize(
+    "metric, words",
+    [
+        ("loss", "Loss"),
+        ("chain_low", "All ranks right, low end of 95 %"),
+        ("severity_high", "Distance in the tree of the errors, high end of 95 %"),
+        ("crm_hd5", "Least expected height: distance in the tree, mean of the first 5"),
+        ("depth_f1", "F1 by depth"),
+        ("info_recall", "Recall by information"),
+    ],
+)
+def test_a_row_of_the_final_metrics_has_words(metric: str, words: str) -> None:
+    assert f"<td>{words}</td>" in final_tables({f"val/{metric}": 0.5})
 
 
 def test_only_differences_beyond_the_intervals_are_coloured_and_rows_have_words() -> None:

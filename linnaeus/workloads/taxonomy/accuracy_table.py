@@ -134,4 +134,4 @@ def _number(value: float, form: tuple[float, int], width: int) -> str:
 def _condition_label(condition: str, components: Sequence[str]) -> str:
     if condition == "with_meta":
         return "all" if components else "none"
-    return "masked: all" if condition == "without_meta" else "masked: " + condition.removeprefix("mask_").replace("_", "+").lower()
+    return "without metadata" if condition == "without_meta" else "without " + condition.removeprefix("mask_").replace("_", "+").lower()

@@ -25,17 +25,17 @@ FINAL = {
 
 
 def cells(line):
-    return line.replace("masked: ", "masked:").split()
+    return line.replace("without ", "without:").split()
 
 
 def test_table_of_ranks_and_table_of_passes():
     lines = [cells(line) for line in accuracy_table(RANKS, ("SPATIAL",), FINAL, {})]
     assert lines[1] == ["all", "species", "50.0", "25.0", "-"]
     assert lines[2] == ["all", "genus", "75.0", "-", "70.0-80.5"]
-    assert lines[3] == ["masked:spatial", "species", "40.0", "-", "-"]
+    assert lines[3] == ["without:spatial", "species", "40.0", "-", "-"]
     assert lines[6][1:] == ["chain", "incons.", "hd1", "hd5", "hd20", "severity", "crm", "hd5", "ece", "aurc"]
     assert lines[7] == ["all", "50.0", "3.4", "0.80", "1.50", "-", "1.60", "1.25", "12.3", "30.0"]
-    assert lines[8] == ["masked:spatial", *"-" * 9]
+    assert lines[8] == ["without:spatial", *"-" * 9]
 
 
 def test_accuracies_with_ceilings():

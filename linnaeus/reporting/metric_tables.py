@@ -76,11 +76,13 @@ def final_tables(final: Mapping[str, float | None]) -> str:
 def _label(metric: str) -> str:
     """Return words for a metric: `Least expected height: distance in the tree` for `crm_hd1`."""
     stem, _, bound = metric.rpartition("_")
-    text, interval = (stem, f", {bound} end of 95 %") if bound in ("low", "high") else (metric, "")
+    name, interval = (stem, f", {bound} end of 95 %") if bound in ("low", "high") else (metric, "")
+    text = name
     for pattern, words in _WORDS:
         text = re.sub(pattern, words, text)
-    known = text != stem and text != metric  # other names are those of a workload: as they are
-    return (text[:1].upper() + text[1:] if known else text).replace("_", " ") + interval
+    if text != name:  # other names are those of a workload: as they are
+        text = text[:1].upper() + text[1:]
+    return text.replace("_", " ") + interval
 
 
 def _table(title: str, final: Mapping[str, float | None], rows: Sequence[tuple[str, str, list[str]]], passes: Sequence[str]) -> str:

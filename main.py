@@ -76,7 +76,7 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
     if config.plan:
         directory.check(**record)
         plan.save(directory.path, context)
-        log.info("schedule: %s", directory.path / "schedule.svg")
+        log.info("the schedule is drawn in %s; nothing was trained: leave out plan=true to train", directory.path / "schedule.svg")
         return EXIT_FINISHED
     try:
         directory.start(**record)

@@ -15,6 +15,7 @@ USAGE = """linnaeus: train hierarchical species classifiers and other research p
   linnaeus plan=true            print the schedule, train nothing
   linnaeus -m seed=0,1,2        a sweep
   linnaeus --help-keys          every key with its type, value and meaning
+  linnaeus --help WORD          the keys that have this word
 """
 
 

@@ -39,7 +39,10 @@ def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
     ranked = sorted(((sign * score, step) for step, score in scores.items() if not math.isnan(score)), reverse=True)
     if not ranked:
         raise ConfigError(f"no checkpoint of {run} was validated, so none is the best; use newest or a step")
-    return [(found[step], f"number {i} of {len(ranked)} by {monitor} ({scores[step]:.4g})") for i, (_, step) in enumerate(ranked, 1)]
+    return [
+        (found[step], f"{'the best' if i == 1 else f'number {i}'} of {len(ranked)} by {monitor} ({scores[step]:.4g})")
+        for i, (_, step) in enumerate(ranked, 1)
+    ]
 
 
 def _monitored(run: Path) -> tuple[str, str]:

@@ -71,7 +71,7 @@ def _of_directory(path: Path, choice: str | None) -> InitialWeights:
     skipped: list[str] = []
     for checkpoint, meaning in run_checkpoints(path, choice):
         try:
-            return _of_checkpoint(checkpoint, [*skipped, f"{checkpoint.name} is taken, {meaning}"])
+            return _of_checkpoint(checkpoint, [*skipped, f"checkpoint {checkpoint.name} is used, {meaning}"])
         except CheckpointDamaged as damage:
             skipped.append(f"checkpoint {damage.path} was skipped: {damage.reason}")
     if skipped:

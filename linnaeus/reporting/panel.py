@@ -95,7 +95,9 @@ def _tasks(report: ReportData, accuracy: Mapping[str, float], width: int) -> lis
     shown = {title: cells for title, cells in rows.items() if any(cells)}
     left_out = len(all_names) - len(names)
     head = _row("task", names) + (f"  +{left_out}" if left_out else "")
-    return [Text(head, style="bold", no_wrap=True)] * bool(shown) + [Text(_row(title, cells), no_wrap=True) for title, cells in shown.items()]
+    return [Text(head, style="bold", no_wrap=True)] * bool(shown) + [
+        Text(_row(title, cells), no_wrap=True) for title, cells in shown.items()
+    ]
 
 
 def _number(values: Mapping[str, float], name: str, form: Callable[[float], str]) -> str:

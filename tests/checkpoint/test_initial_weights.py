@@ -143,7 +143,7 @@ def test_a_chosen_checkpoint_of_a_run(mode: str, best: int, tmp_path: Path) -> N
     for choice, step in ((None, 40), ("newest", 40), ("best", best), ("10", 10)):
         for path in (tmp_path, tmp_path / "checkpoints"):
             weights = read_initial_weights(str(path), choice=choice)
-            assert f"step-{step:08d}" in weights.source and any(f"step-{step:08d} is taken" in note for note in weights.notes)
+            assert f"step-{step:08d}" in weights.source and any(f"step-{step:08d} is used" in note for note in weights.notes)
     for choice, reason in {"15": "has no checkpoint of step 15; it has 10, 20, 30, 40", "last": "use newest, best or a step"}.items():
         with pytest.raises(ConfigError, match=f"^run.init_from: .*{reason}"):
             read_initial_weights(str(tmp_path), choice=choice)

@@ -56,11 +56,11 @@ COMMANDS_OF_PAGES = sorted({(page.name, line) for page in PAGES for line in line
 
 @pytest.fixture
 def saved_run(tmp_path, monkeypatch):
-    """A folder in which outputs/biota/mine is the directory of a run."""
+    """A folder in which outputs/biota/mine and outputs/manifest/first are directories of runs."""
     monkeypatch.chdir(tmp_path)
-    run = tmp_path / "outputs" / "biota" / "mine"
-    run.mkdir(parents=True)
-    (run / "config.yaml").write_text(saved_config())
+    for run in (tmp_path / "outputs" / "biota" / "mine", tmp_path / "outputs" / "manifest" / "first"):
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(saved_config())
     page = (ROOT / "docs" / "experiments.md").read_text()
     for name, text in re.findall(r"`(settings/[\w/]+\.yaml)`:\n\n```yaml\n(.*?)```", page, re.S):
         (tmp_path / name).parent.mkdir(parents=True)

@@ -83,7 +83,9 @@ def test_a_note_with_a_line_break_is_one_line(caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == ["the taxon Quercus\\n12:00:00 step 9 is saved"]
 
 
-def test_a_long_line_is_broken_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_line_is_broken_between_words_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     words = "columns used: path as image, family, genus, species, latitude, longitude"
     for terminal in (True, False):

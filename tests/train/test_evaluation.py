@@ -78,7 +78,7 @@ def test_the_metrics_of_the_run_to_the_last_digit(run: Path, capsys: pytest.Capt
     top1 = sum(int(row["right"]) for row in finest) / sum(int(row["count"]) for row in finest)
     key = next(name for name in final if name.endswith("/species/top1"))
     assert top1 == final[key] and all(float(row["top1"]) == int(row["right"]) / int(row["count"]) for row in finest)
-    assert "step-00000006 is taken, the newest of" in text and "6 validation rows" in text and "species" in text
+    assert "step-00000006 is used, the newest of" in text and "6 validation rows" in text and "species" in text
 
 
 def test_the_cost_of_masking_over_the_photographs_with_coordinates(run: Path, capsys: pytest.CaptureFixture):

@@ -128,4 +128,5 @@ def printable(path: Path) -> str:
 def _no_match(folder: Path, patterns: Sequence[str]) -> str:
     suffixes = Counter(path.suffix for path in folder.rglob("*") if path.is_file())
     found = ", ".join(f"{n} {suffix or 'without suffix'}" for suffix, n in suffixes.most_common(3)) or "no files"
-    return f"nothing in {folder} matches {list(patterns)}; the folder has {found}; use for example ['**/*.py'] for Python files"
+    suffix = next((suffix for suffix, _ in suffixes.most_common() if suffix), ".txt")
+    return f"nothing in {folder} matches {list(patterns)}; the folder has {found}; use for example ['**/*{suffix}']"

@@ -89,13 +89,15 @@ def _rank_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[
 
 def _pass_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float]) -> list[str]:
     """Return one line per pass, with shares in percent and distances in taxonomic ranks."""
-    width = {title: max(len(title) + 2, 7) for title in PASS_METRICS}
-    lines = [f"{'metadata':32s}" + "".join(f"{title:>{width[title]}s}" for title in PASS_METRICS)]
-    for prefix, condition in validated_passes(final).items():
+    width = {title: max(len(title) + 1, 6) for title in PASS_METRICS}
+    labels = {prefix: _condition_label(condition, components) for prefix, condition in validated_passes(final).items()}
+    first = max(map(len, ["metadata", *labels.values()]))  # with one component masked, a line has less than 80 columns
+    lines = [f"{'metadata':{first}s}" + "".join(f"{title:>{width[title]}s}" for title in PASS_METRICS)]
+    for prefix, label in labels.items():
         cells = ""
         for title, (metric, form) in PASS_METRICS.items():
             cells += _number(final.get(f"{prefix}/{metric.format(finest=ranks[-1])}", math.nan), form, width[title])
-        lines.append(f"{_condition_label(condition, components):32s}{cells}")
+        lines.append(f"{label:{first}s}{cells}")
     return lines
 
 

@@ -48,6 +48,8 @@ def test_lines_fit_a_screen_and_columns_align():
         lines = accuracy_table(RANKS, ("SPATIAL",), FINAL, ceilings)
         assert max(map(len, lines)) <= 110
         assert len({len(line) for line in lines[:3]}) == 1 and len({len(line) for line in lines[-3:]}) == 1
+    passes = accuracy_table(RANKS, ("ELEVATION",), FINAL | {"val_mask_ELEVATION/chain": 1.0}, {})[-4:]
+    assert max(map(len, passes)) < 80 and passes[0].startswith("metadata")
     assert accuracy_table(RANKS, (), {}, {}) == []
 
 

@@ -1,7 +1,7 @@
 """Build the `Source` of records: clean, split, restrict the tree to the taxa of the training rows, choose the ranks."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
 from linnaeus.workloads.taxonomy.manifest.split import computed_split, group_numbers
 from linnaeus.workloads.taxonomy.manifest.table import Column
-from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -53,6 +53,7 @@ def source_of(rows: CleanRecords, config: ManifestConfig) -> Source:
     column = {"SPATIAL": config.latitude_column, "TEMPORAL": config.date_column, "ELEVATION": config.elevation_column}
     notes += [f"{c} is missing in every row: no column is used for it" for c in config.components if column.get(c, "") is None]
     notes += [f"{count} rows left out: {reason}" for reason, count in excluded.items()]
+    notes += _known_metadata(metadata, [c for c in config.components if column.get(c, "") is not None])
     notes.append(f"{int((split == TRAIN).sum())} training and {int((split == VALIDATION).sum())} validation rows")
     if not (split == VALIDATION).any():
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
@@ -73,6 +74,13 @@ def source_of(rows: CleanRecords, config: ManifestConfig) -> Source:
         unreadable=rows.unreadable,
         notes=tuple(notes),
     )
+
+
+def _known_metadata(metadata: Metadata, components: Sequence[str]) -> list[str]:
+    """Return a line with the number of rows that have each of the `components`; [] without any."""
+    values = {"SPATIAL": metadata.latitude, "TEMPORAL": metadata.day, "ELEVATION": metadata.elevation}
+    known = [f"{name.lower()} {np.count_nonzero(~np.isnan(values[name])):,}" for name in components if name in values]
+    return [f"rows with metadata: {', '.join(known)} of {len(metadata.day):,}"] if known else []
 
 
 def _split(rows: CleanRecords, config: ManifestConfig, notes: list[str]) -> tuple[np.ndarray, np.ndarray | None]:

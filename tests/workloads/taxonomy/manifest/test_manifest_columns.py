@@ -53,6 +53,7 @@ def test_metadata_are_recognised_by_name_and_printed(build_rows, names):
     printed = lines_of(source, "columns used:")[0]
     assert all(name in printed for name in names) and not lines_of(source, "columns not used")
     assert lines_of(source, "ranks to predict: genus (2), species (4)")
+    assert lines_of(source, f"rows with metadata: spatial {len(source.ids)}, temporal {len(source.ids)}, elevation {len(source.ids)} of")
 
 
 def test_a_recognised_column_can_be_another_or_none(build_rows):

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 from torch.distributed.run import parse_args
 
+import linnaeus.__main__
 import main
 from linnaeus.commands import COMMANDS
 from linnaeus.config import compose
@@ -106,6 +107,8 @@ def check(words: list[str]) -> None:
             evaluation._parse(rest)
         case ["linnaeus", "report" | "evaluate", *runs]:
             assert runs
+        case ["linnaeus", "--help-keys"]:
+            assert "--help-keys" in linnaeus.__main__.USAGE
         case ["linnaeus", name, *_] if name not in COMMANDS and name.isidentifier():
             raise AssertionError(f"linnaeus {name} does not exist")
         case ["python", "main.py", *rest] | ["linnaeus", *rest]:

@@ -163,7 +163,7 @@ def _run(command: str, path: Path | None = None, **options: int) -> str:
         return format_ceilings(ceilings(biota_config(**options)))
     assert path is not None
     if command == "export":
-        return f"{export(biota_config(**options), path)} photographs and manifest.csv written to {path}"
+        return f"{export(biota_config(**options), path)} photographs and manifest.csv written to {path}; check them with: linnaeus data=manifest data.path={path / 'manifest.csv'} plan=true"
     if path.suffix.lower() != ".png":
         raise ConfigError(f"{path} must end in .png")
     write_sheet(path, options["world"], options["size"])

@@ -163,7 +163,8 @@ def _run(command: str, path: Path | None = None, **options: int) -> str:
         return format_ceilings(ceilings(biota_config(**options)))
     assert path is not None
     if command == "export":
-        return f"{export(biota_config(**options), path)} photographs and manifest.csv written to {path}; check them with: linnaeus data=manifest data.path={path / 'manifest.csv'} plan=true"
+        check = f"linnaeus data=manifest data.path={path / 'manifest.csv'} plan=true"
+        return f"{export(biota_config(**options), path)} photographs and manifest.csv written to {path}; check them with: {check}"
     if path.suffix.lower() != ".png":
         raise ConfigError(f"{path} must end in .png")
     write_sheet(path, options["world"], options["size"])

@@ -7,6 +7,7 @@ Lines logged before the run directory exists wait in memory and are the first li
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 import textwrap
@@ -51,7 +52,11 @@ class _LineFormatter(logging.Formatter):
 
 class _StdoutHandler(logging.Handler):
     """Writes to the current `sys.stdout`, which a live display replaces to print lines above its panel. On a terminal a long line is broken
-    between words, except the lines of the result, which have paths and commands to copy."""
+    between words, except the lines of the result, which have paths and commands to copy. `style`: `logger.console`."""
+
+    def __init__(self, style: str) -> None:
+        super().__init__()
+        self.style = style
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -119,7 +124,7 @@ def setup_logging(is_master: bool = True, style: str = "auto", hidden: Mapping[s
         handler.close()
     LOGGER.setLevel(logging.DEBUG)
     LOGGER.propagate = False
-    console: logging.Handler = _StdoutHandler() if is_master else logging.StreamHandler()
+    console: logging.Handler = _StdoutHandler(style) if is_master else logging.StreamHandler()
     console.setLevel(LEVELS[style] if is_master else logging.ERROR)
     console.setFormatter(_LineFormatter("%H:%M:%S", stamp_results=False, hidden=hidden or {}))
     if style == "full":
@@ -131,6 +136,17 @@ def setup_logging(is_master: bool = True, style: str = "auto", hidden: Mapping[s
         file.addFilter(_is_full_account)
         LOGGER.addHandler(file)
     return LOGGER
+
+
+def draws_panel() -> bool:
+    """Return True if this process may draw a panel: on rank 0, with `logger.console` auto or live, on a terminal."""
+    styles = [handler.style for handler in LOGGER.handlers if isinstance(handler, _StdoutHandler)]
+    return styles in (["auto"], ["live"]) and is_terminal()
+
+
+def is_terminal() -> bool:
+    """Return True if stdout is a terminal on which rows can be redrawn."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def attach_log_file(path: Path | str) -> None:

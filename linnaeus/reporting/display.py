@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from linnaeus.reporting.brief_report import brief_report
-from linnaeus.reporting.console import CONSOLE_ONLY
+from linnaeus.reporting.console import CONSOLE_ONLY, is_terminal
 from linnaeus.reporting.formatting import format_duration, format_loss, pass_words
+from linnaeus.reporting.live import REDRAW, start_live
 from linnaeus.reporting.progress_report import ReportData
 
 log = logging.getLogger("linnaeus")
 
-REDRAW = 0.25  # seconds between two redraws of the panel
 LONG_PASS = 60.0  # seconds between two lines about a validation pass without a panel
 
 
@@ -53,7 +53,7 @@ class ProgressDisplay:
     `due` may be called at every step: it reads a clock, without a panel not even that."""
 
     def __init__(self, total_steps: int, style: str = "auto", is_master: bool = True) -> None:
-        terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        terminal = is_terminal()
         self.is_master = is_master
         self.live = is_master and style in ("auto", "live") and terminal
         if is_master and style == "live" and not terminal:
@@ -66,14 +66,8 @@ class ProgressDisplay:
     def __enter__(self) -> ProgressDisplay:
         if not self.live:
             return self
-        from rich.console import Console
-        from rich.live import Live
-
-        console = Console(file=sys.stdout)
-        self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._renderable)
         stdout, stderr = sys.stdout, sys.stderr
-        self._live.start()
-        console.show_cursor(True)  # a killed process could not show it again
+        self._live = start_live(self._render)
 
         def bypass() -> None:  # in a forked loader worker: another thread may have held the display's lock at the fork
             sys.stdout, sys.stderr = stdout, stderr
@@ -166,10 +160,10 @@ class ProgressDisplay:
 
     # -- drawing ---------------------------------------------------------------------------------------------------------
 
-    def _renderable(self) -> Any:
+    def _render(self, width: int) -> Any:
         from linnaeus.reporting.panel import render
 
-        return render(self._view, self._live.console.width) if self._live is not None else ""
+        return render(self._view, width)
 
     def _redraw(self) -> None:
         self._next_redraw = time.monotonic() + REDRAW

@@ -1,4 +1,5 @@
-"""The last lines of a run on the console: the result, its cost, where everything is, and what can be done next. They fit 80 columns."""
+"""The last lines of a run on the console: the result, its cost, where everything is, and what can be done next. They fit 80 columns; a
+longer path or command is a line of its own, so that it can be copied."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,11 @@ def describe_end(
     files: name -> path, one line each. commands: what to type next. updates: number of updates of the whole run."""
     results = list(headline) or _losses(final)
     named = [(name, str(path)) for name, path in files.items()] + [("next", command) for command in commands]
-    return [*results, _cost(timings, updates), *(f"{name:<{NAME}}{text}" for name, text in named)]
+    return [*results, _cost(timings, updates), *(line for name, text in named for line in _named(name, text))]
+
+
+def _named(name: str, text: str) -> list[str]:
+    return [f"{name:<{NAME}}{text}"] if NAME + len(text) <= WIDTH else [name, text]
 
 
 def _losses(final: Mapping[str, float]) -> list[str]:

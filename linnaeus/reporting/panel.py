@@ -39,13 +39,25 @@ def render(view: View, width: int) -> Group:
 # -- bars ----------------------------------------------------------------------------------------------------------------------
 
 
-def _bars(view: View, width: int) -> Table:
-    """Return the rows of bars: name, bar, percentage, text."""
+def preparation_row(share: float, text: str, width: int) -> Table:
+    """Return the bar of the preparation of data, before the panel of the run. `share`: what is done, 0 to 1."""
+    grid = _grid(width)
+    grid.add_row("preparing", *_bar(share), text)
+    return grid
+
+
+def _grid(width: int) -> Table:
+    """Return a table for bars: name, bar, percentage, text."""
     grid = Table.grid(padding=(0, GAP, 0, 0), expand=True)
     grid.add_column(width=NAME, no_wrap=True)
     grid.add_column(ratio=1)
     grid.add_column(width=5, justify="right", no_wrap=True)
     grid.add_column(width=min(46, width // 2), no_wrap=True, overflow="ellipsis")
+    return grid
+
+
+def _bars(view: View, width: int) -> Table:
+    grid = _grid(width)
     grid.add_row("run", *_bar(view.step / view.total_steps), Text(f"{_step(view)}{time_left(view)}", style="bold"))
     if view.running is not None:
         name, done, total, left = view.running

@@ -1,10 +1,8 @@
 """Log lines on stdout and in train.log, the live panel, which is on a terminal only, and summary.json."""
 
-import contextlib
 import json
 import logging
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from linnaeus.reporting import attach_log_file, setup_logging
 from linnaeus.reporting.console import LOGGER, RESULT
 from linnaeus.reporting.results import write_summary
 from linnaeus.train.build import log_notes
+from tests.reporting.terminal import on_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,22 +114,12 @@ def test_quiet_and_ranks_other_than_0(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def run_display(style: str, terminal: bool) -> tuple[str, str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"}
     command = [sys.executable, "-c", RUN, style]
     if not terminal:
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
         return done.stdout, done.stderr
-    own, other = pty.openpty()
-    process = subprocess.Popen(command, stdout=other, stderr=subprocess.PIPE, text=True, env=env)
-    os.close(other)
-    shown = b""
-    with contextlib.suppress(OSError):  # Linux: the last writer has closed the terminal
-        while chunk := os.read(own, 65536):
-            shown += chunk
-    _, errors = process.communicate()
-    os.close(own)
-    assert process.returncode == 0, errors
-    return shown.decode(), errors
+    return on_terminal(command, columns=100)
 
 
 @pytest.mark.parametrize(

@@ -184,3 +184,5 @@ def test_the_last_lines_begin_with_the_result_and_fit_80_columns() -> None:
     other = describe_end([], {"val/loss": 1.25, "val_mask_meta/loss": 1.5, "val/x/loss": 9.0}, timings, {}, [], 1)
     assert other[0] == "validation: loss 1.2500  without metadata: loss 1.5000"
     assert all(len(line) <= 79 for line in lines + other)
+    long = "outputs/" + "a_long_name/" * 6 + "report.html"
+    assert describe_end([], {}, timings, {"report": Path(long)}, [], 1)[-2:] == ["report", long], "the path is one line"

@@ -17,9 +17,10 @@ import numpy as np
 
 from linnaeus import randomness
 from linnaeus.errors import ConfigError
+from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.text_files import MODULE_BYTES, FoundFiles, find_files, printable
-from linnaeus.workloads.language.text_pieces import ReadingProgress, read_pieces, split_documents
+from linnaeus.workloads.language.text_pieces import read_pieces, reading_progress, split_documents
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,14 @@ class Corpus:
         return tuple(self.config.sources or ())
 
     def documents(self, activity: str) -> Iterator[tuple[str, Iterator[str]]]:
-        """Yield (file name, pieces of the text) of each document; the pieces must be read before the next document. Log the progress under
+        """Yield (file name, pieces of the text) of each document; the pieces must be read before the next document. Show the progress under
         the name `activity`. Raise `ConfigError` if a file has changed since the scan."""
-        progress = ReadingProgress(activity, sum(file.bytes for file in self.files))
-        for file in self.files:
-            for pieces in split_documents(self._pieces(file, progress), self.config.separator):
-                yield file.name, pieces
+        with reading_progress(activity, sum(file.bytes for file in self.files)) as progress:
+            for file in self.files:
+                for pieces in split_documents(self._pieces(file, progress), self.config.separator):
+                    yield file.name, pieces
 
-    def _pieces(self, file: TextFile, progress: ReadingProgress) -> Iterator[str]:
+    def _pieces(self, file: TextFile, progress: PreparationProgress) -> Iterator[str]:
         digest = hashlib.sha256()
         changed = ConfigError(f"data.path: {file.path} changed while it was being read; start again when nothing writes to it")
         try:
@@ -76,20 +77,22 @@ def scan_texts(config: TextConfig) -> Corpus:
     if config.separator == "":
         raise ConfigError("data.separator is empty; set the text between two documents, or null if each file is one document")
     found = find_files(config)
-    scan, files, bad = Scan(config, found), [], []
+    files, bad = [], []
     left_out: dict[str, list[str]] = {"no source": found.left_out, "empty": [], "encoding": []}
-    for path, source in zip(found.paths, found.sources, strict=True):
-        try:
-            file = scan.read(path, source)
-        except UnicodeError as error:
-            left_out["encoding"].append(found.name(path))
-            where = f"at byte {error.start} ({error.reason})" if isinstance(error, UnicodeDecodeError) else f"({error})"
-            bad.append(f"{printable(path)} is not {config.encoding} {where}")
-            continue
-        if file is None:
-            left_out["empty"].append(found.name(path))
-            continue
-        files.append(file)
+    with reading_progress("reading the text", sum(map(_size, found.paths))) as progress:
+        scan = Scan(config, found, progress)
+        for path, source in zip(found.paths, found.sources, strict=True):
+            try:
+                file = scan.read(path, source)
+            except UnicodeError as error:
+                left_out["encoding"].append(found.name(path))
+                where = f"at byte {error.start} ({error.reason})" if isinstance(error, UnicodeDecodeError) else f"({error})"
+                bad.append(f"{printable(path)} is not {config.encoding} {where}")
+                continue
+            if file is None:
+                left_out["empty"].append(found.name(path))
+                continue
+            files.append(file)
     _check_bad(bad, len(found.paths), config)
     _check_not_empty(found, {file.source for file in files}, config, len(bad))
     digests, lengths, sources = scan.documents()
@@ -104,15 +107,14 @@ def scan_texts(config: TextConfig) -> Corpus:
 class Scan:
     """The documents of the files read so far: 24 bytes for each, because there may be millions."""
 
-    def __init__(self, config: TextConfig, found: FoundFiles) -> None:
-        self.config, self.found = config, found
+    def __init__(self, config: TextConfig, found: FoundFiles, progress: PreparationProgress) -> None:
+        self.config, self.found, self._progress = config, found, progress
         self._arrays = self._digests, self._lengths, self._sources = array("Q"), array("q"), array("q")
-        self._progress = ReadingProgress("reading the text", sum(map(_size, found.paths)))
 
     def read(self, path: Path, source: int) -> TextFile | None:
         """Add the documents of a file and return the file; None: it is empty. Raise `UnicodeError` for another encoding; then nothing is
         added."""
-        digest, before, read = hashlib.sha256(), len(self._digests), self._progress.read
+        digest, before, read = hashlib.sha256(), len(self._digests), self._progress.done
         try:
             for pieces in split_documents(read_pieces(path, self.config.encoding, digest, self._progress), self.config.separator):
                 text_hash, length = hashlib.blake2b(digest_size=8), 0
@@ -127,7 +129,7 @@ class Scan:
             raise
         if len(self._digests) == before:
             return None
-        return TextFile(self.found.name(path), path, self._progress.read - read, digest.hexdigest(), source)
+        return TextFile(self.found.name(path), path, self._progress.done - read, digest.hexdigest(), source)
 
     def documents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return hashes uint64 [D], numbers of characters int64 [D] and sources int64 [D]."""

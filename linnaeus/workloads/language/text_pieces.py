@@ -5,9 +5,7 @@ The pieces of a text, joined, are the text. Where they are cut has no effect on 
 from __future__ import annotations
 
 import codecs
-import logging
 import re
-import time
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from operator import itemgetter
@@ -15,36 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.formatting import format_duration
+from linnaeus.reporting.preparation_progress import PreparationProgress
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-log = logging.getLogger("linnaeus")
-
 CHUNK = 1 << 20  # bytes read at once
-INTERVAL = 10.0  # seconds between two lines of progress
 
 
-class ReadingProgress:
-    """Logs the share of `total` bytes that were read, at most every `INTERVAL` seconds. `activity`: what they are read for."""
-
-    def __init__(self, activity: str, total: int) -> None:
-        self.activity, self.total, self.read = activity, total, 0
-        self._start = self._logged = time.monotonic()
-
-    def add(self, size: int) -> None:
-        """Count `size` more bytes."""
-        self.read += size
-        now = time.monotonic()
-        if now - self._logged >= INTERVAL and 0 < self.read < self.total:
-            self._logged = now
-            left = (now - self._start) * (self.total / self.read - 1)
-            share = 100 * self.read / self.total
-            log.info("%s: %.0f %% of %.0f MB, about %s left", self.activity, share, self.total / 1e6, format_duration(left))
+def reading_progress(activity: str, total: int) -> PreparationProgress:
+    """Return the progress of an activity that reads `total` bytes."""
+    return PreparationProgress(activity, total, f"{total / 1e6:.0f} MB")
 
 
-def read_pieces(path: Path, encoding: str, digest: _Hash, progress: ReadingProgress) -> Iterator[str]:
+def read_pieces(path: Path, encoding: str, digest: _Hash, progress: PreparationProgress) -> Iterator[str]:
     """Yield the text of a file, and update `digest` with its bytes. Raise `UnicodeError` for another encoding, where the `start` of a
     `UnicodeDecodeError` is the offset in the file, and `ConfigError` if the file cannot be read."""
     decoder, position = codecs.getincrementaldecoder(encoding)(), 0

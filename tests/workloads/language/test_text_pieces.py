@@ -8,7 +8,7 @@ import pytest
 
 from linnaeus.workloads.language import text_pieces, tokenization
 from linnaeus.workloads.language.corpus import scan_texts
-from linnaeus.workloads.language.text_pieces import ReadingProgress, halves, read_pieces, recut, split_documents
+from linnaeus.workloads.language.text_pieces import halves, read_pieces, reading_progress, recut, split_documents
 from linnaeus.workloads.language.token_store import text_store
 from linnaeus.workloads.language.tokenizers import ANYWHERE, BEFORE_WORD, BPETokenizer, train_bpe
 from tests.workloads.language.test_token_store import made, text
@@ -55,9 +55,9 @@ def test_a_character_may_be_torn_between_two_chunks(tmp_path, monkeypatch, encod
     (tmp_path / "a.txt").write_bytes(whole.encode(encoding))
     for size in (1, 2, 3, 7, 1 << 20):
         monkeypatch.setattr(text_pieces, "CHUNK", size)
-        digest, progress = hashlib.sha256(), ReadingProgress("reading", 9)
+        digest, progress = hashlib.sha256(), reading_progress("reading", 9)
         assert "".join(read_pieces(tmp_path / "a.txt", encoding, digest, progress)) == whole
-        assert digest.digest() == hashlib.sha256(whole.encode(encoding)).digest() and progress.read == len(whole.encode(encoding))
+        assert digest.digest() == hashlib.sha256(whole.encode(encoding)).digest() and progress.done == len(whole.encode(encoding))
 
 
 def test_the_offset_of_a_wrong_byte_is_that_in_the_file(tmp_path, monkeypatch):
@@ -68,7 +68,7 @@ def test_the_offset_of_a_wrong_byte_is_that_in_the_file(tmp_path, monkeypatch):
         for size in (1, 2, 3, 7, 1 << 20):
             monkeypatch.setattr(text_pieces, "CHUNK", size)
             with pytest.raises(UnicodeDecodeError) as found:
-                list(read_pieces(tmp_path / "a.txt", "utf-8", hashlib.sha256(), ReadingProgress("reading", 9)))
+                list(read_pieces(tmp_path / "a.txt", "utf-8", hashlib.sha256(), reading_progress("reading", 9)))
             assert found.value.start == expected.value.start and found.value.reason == expected.value.reason
 
 
@@ -101,16 +101,3 @@ def test_a_bpe_encodes_small_batches_to_the_tokens_of_the_whole_text(tmp_path, m
     monkeypatch.setattr(text_pieces, "CHUNK", 64)
     assert made(config, tmp_path / "parts").facts["splits"] == whole.facts["splits"]
     assert max(sizes) < 400 and len(sizes) > 50
-
-
-def test_progress_is_logged_at_most_once_per_interval(caplog, monkeypatch):
-    clock = iter([0.0, 4.0, 11.0, 12.0, 30.0, 50.0])
-    monkeypatch.setattr(text_pieces.time, "monotonic", lambda: next(clock))
-    with caplog.at_level("INFO", "linnaeus"):
-        progress = ReadingProgress("tokenizing", 50_000_000)
-        for _ in range(5):
-            progress.add(10_000_000)
-    assert [record.getMessage() for record in caplog.records] == [
-        "tokenizing: 40 % of 50 MB, about 16s left",
-        "tokenizing: 80 % of 50 MB, about 8s left",
-    ]

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, THREADS, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
@@ -17,6 +18,7 @@ from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 MOST_BYTES = 1 << 30
 MOST_FILES = 50_000  # on a network file system a file takes milliseconds
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: multiplication by it orders sizes as if at random
+BLOCK = 64  # photographs that a thread reads at once
 NOT_READ = 0
 
 
@@ -30,8 +32,11 @@ def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
     chosen = order[:MOST_FILES]
     chosen = chosen[np.cumsum(own_sizes[chosen]) <= MOST_BYTES]
     hashes = np.full(len(first), NOT_READ, dtype=np.uint64)
-    with ThreadPoolExecutor(THREADS) as pool:
-        hashes[chosen] = list(pool.map(lambda row: _content_hash(files, row), first[chosen].tolist()))
+    blocks = [first[chosen[i : i + BLOCK]].tolist() for i in range(0, len(chosen), BLOCK)]
+    progress = PreparationProgress("comparing photographs", len(blocks), f"{len(chosen):,}")
+    with progress, ThreadPoolExecutor(THREADS) as pool:
+        found = pool.map(lambda block: [_content_hash(files, row) for row in block], blocks)
+        hashes[chosen] = [value for block in progress.each(found) for value in block]
     return hashes[row]
 
 

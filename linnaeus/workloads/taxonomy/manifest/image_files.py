@@ -17,11 +17,13 @@ from typing import IO, TypeVar
 
 import numpy as np
 
+from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.decoding import decode
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.table import strings
 
 THREADS = 16  # stat waits for the network on shared file systems; on a local disk threads make no difference
+BLOCK = 1000  # files that a thread looks for at once
 LARGEST_FILE = 256 << 20  # bytes; a larger file is not read, and counts as damaged
 LONGEST_PATH = 4096  # bytes; Linux opens no longer path
 NO_PATH, MISSING, NOT_A_FILE, NOT_ALLOWED, TOO_LARGE, EMPTY = -1, -2, -3, -4, -5, 0
@@ -96,9 +98,11 @@ class FolderFiles(ImageFiles):
 
     def sizes(self) -> np.ndarray:
         names = self.names.tolist()
-        blocks = [names[i : i + 1000] for i in range(0, len(names), 1000)]
-        with ThreadPoolExecutor(THREADS) as pool:
-            sizes = [size for block in pool.map(lambda block: [_size(self._path(name)) for name in block], blocks) for size in block]
+        blocks = [names[i : i + BLOCK] for i in range(0, len(names), BLOCK)]
+        progress = PreparationProgress("looking for photographs", len(blocks), f"{len(names):,}")
+        with progress, ThreadPoolExecutor(THREADS) as pool:
+            found = pool.map(lambda block: [_size(self._path(name)) for name in block], blocks)
+            sizes = [size for block in progress.each(found) for size in block]
         return np.array(sizes, dtype=np.int64)
 
     def take(self, rows: np.ndarray) -> "FolderFiles":

@@ -25,6 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
+from linnaeus.reporting.formatting import shorten
+from linnaeus.reporting.preparation_progress import PreparationProgress
 
 CHUNK = 512  # rows of a CSV in memory as Python strings; 65536 take twice the time (caches, garbage collection)
 LONGEST_CELL = 1 << 20  # characters; real description columns exceed the csv module's default of 131072
@@ -99,7 +101,7 @@ def _kind(key: str) -> str:
 
 def _read_text(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
     try:
-        with _open(path) as file:
+        with open(path, "rb") as stored, _unpacked(stored, path) as file:
             utf16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
         for encoding in ("utf-16",) if utf16 else ("utf-8-sig", "windows-1252"):
             with contextlib.suppress(UnicodeDecodeError):
@@ -109,13 +111,19 @@ def _read_text(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key
     raise ConfigError(f"{key}: {quoted(str(path), 200)} is not text in UTF-8, UTF-16 or windows-1252; save it as UTF-8")
 
 
-def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+def _unpacked(stored: io.BufferedReader, path: Path) -> gzip.GzipFile | io.BufferedReader:
+    """Return the content of the opened file `path`, unpacked if its name ends in .gz."""
+    return gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored
 
 
 def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
     csv.field_size_limit(LONGEST_CELL)
-    with io.TextIOWrapper(_open(path), encoding=encoding, newline="") as file:
+    size = path.stat().st_size
+    with (
+        open(path, "rb") as stored,
+        io.TextIOWrapper(_unpacked(stored, path), encoding=encoding, newline="") as file,
+        PreparationProgress(f"reading {shorten(path.name, 20)}", size, f"{size / 1e6:.0f} MB") as progress,
+    ):
         first = file.readline()
         file.seek(0)
         delimiter = max(",\t;", key=first.count)
@@ -125,7 +133,8 @@ def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Seque
         if not any(header):
             raise ConfigError(f"{key}: {quoted(str(path), 200)} is empty; its first line must name the columns")
         wanted = _positions(header, choose(header), key)
-        columns, uneven = _number_columns(_rows(reader, delimiter, len(header), path, key), wanted, len(header))
+        rows = _rows(reader, delimiter, len(header), path, key)
+        columns, uneven = _number_columns(rows, wanted, len(header), lambda: progress.add(stored.tell() - progress.done))
     notes = () if encoding != "windows-1252" else (f"{path.name} is not UTF-8 and was read as windows-1252",)
     return Table(columns, decimal_comma=delimiter == ";", excluded={UNEVEN: uneven} if uneven else {}, notes=notes)
 
@@ -161,10 +170,12 @@ def _swallows_lines(row: Sequence[str], delimiter: str, width: int) -> bool:
     return False
 
 
-def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: int) -> tuple[dict[str, Column], int]:
+def _number_columns(
+    reader: Iterator[list[str]], wanted: dict[str, int], width: int, advanced: Callable[[], None]
+) -> tuple[dict[str, Column], int]:
     """Return the wanted columns (name -> position) of the rows that have `width` cells, and the number of other rows.
 
-    Blank lines are not rows."""
+    Blank lines are not rows. `advanced` is called after each chunk of rows."""
     numbering: dict[str, defaultdict[str, int]] = {name: defaultdict() for name in wanted}
     for number in numbering.values():
         number.default_factory = number.__len__  # a new cell gets the next number
@@ -176,6 +187,7 @@ def _number_columns(reader: Iterator[list[str]], wanted: dict[str, int], width: 
         cells = list(zip(*rows, strict=True)) or [()] * width
         for name, position in wanted.items():
             codes[name].append(np.fromiter(map(numbering[name].__getitem__, cells[position]), dtype=np.int32, count=len(rows)))
+        advanced()
     values = {name: [_unquote(v) if '"' in v else v.strip() for v in numbering[name]] for name in wanted}
     return {name: Column(np.concatenate(codes[name]), values[name]) for name in wanted}, uneven
 

@@ -1,0 +1,81 @@
+"""The progress of the preparation of data, before the first update: a bar on a terminal, a line in a while elsewhere.
+
+It is shown only if the preparation takes long enough to be waited for. As in `display.py`, there is no thread, and rich is imported when
+something is drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from linnaeus.reporting.console import draws_panel
+from linnaeus.reporting.formatting import format_duration
+from linnaeus.reporting.live import REDRAW, start_live
+
+log = logging.getLogger("linnaeus")
+
+T = TypeVar("T")
+
+FIRST_LINE, NEXT_LINE = 5.0, 60.0  # seconds before the first line without a bar, and between two
+
+
+class PreparationProgress:
+    """Shows the share of `total` that is done of an activity such as "reading the text", inside a block of `with`.
+
+    done: the amount so far. amount: words for `total`, such as "340 MB"."""
+
+    def __init__(self, activity: str, total: int, amount: str) -> None:
+        self.activity, self.total, self.amount, self.done = activity, total, amount, 0
+        self._draws = draws_panel()
+        self._live: Any = None
+        self._start = time.monotonic()
+        self._due = self._start + (REDRAW if self._draws else FIRST_LINE)
+        self._left = 0.0
+
+    def __enter__(self) -> PreparationProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            with contextlib.suppress(OSError):
+                live.stop()
+
+    def add(self, number: int) -> None:
+        """Count `number` more of the total."""
+        self.done += number
+        now = time.monotonic()
+        if now < self._due or not 0 < self.done < self.total:
+            return
+        self._left = (now - self._start) * (self.total / self.done - 1)
+        if self._draws:
+            self._due = now + REDRAW
+            self._draw()
+        else:
+            self._due = now + NEXT_LINE
+            share = 100 * self.done / self.total
+            log.info("%s: %.0f %% of %s, about %s left", self.activity, share, self.amount, format_duration(self._left))
+
+    def each(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items, and count each of them when the next one is asked for."""
+        for item in items:
+            yield item
+            self.add(1)
+
+    def _draw(self) -> None:
+        try:
+            if self._live is None:
+                self._live = start_live(self._render)
+            self._live.refresh()
+        except OSError:  # the terminal is gone
+            self._live, self._due = None, math.inf
+
+    def _render(self, width: int) -> Any:
+        from linnaeus.reporting.panel import preparation_row
+
+        return preparation_row(self.done / self.total, f"{self.activity}, {format_duration(self._left)} left", width)

@@ -35,7 +35,7 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cfg", "-c", choices=["job"])
     parser.add_argument("--package", "-p")
     parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--shell-completion", choices=["bash"])
+    parser.add_argument("--shell-completion", choices=["bash", "zsh", "fish"])
     parser.add_argument("--complete")
     parsed = parser.parse_intermixed_args(list(arguments))  # options may stand between settings
     parsed.prints = bool(parsed.help or parsed.cfg or parsed.shell_completion or parsed.complete is not None)

@@ -1,4 +1,8 @@
-"""Tab completion of settings in bash: `eval "$(python main.py --shell-completion bash)"`, also for `linnaeus` and `torchrun`."""
+"""Tab completion of settings in bash, zsh and fish, for `python main.py`, `linnaeus` and `torchrun`.
+
+eval "$(python main.py --shell-completion bash)"        also zsh
+python main.py --shell-completion fish | source
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from linnaeus.config.load import compose, group_files
 from linnaeus.errors import ConfigError
 
 OPTIONS = ("--help", "--multirun", "--cfg", "--package", "--config-dir", "--shell-completion")
-_SCRIPT = r"""
+_BASH = r"""
 _linnaeus_complete() {
     local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\n'
     [[ $line == linnaeus\ * || $line == *main.py\ * ]] || return
@@ -24,11 +28,33 @@ _linnaeus_complete() {
 }
 complete -o nospace -o default -F _linnaeus_complete linnaeus python python3 torchrun
 """
+_ZSH = r"""
+_linnaeus_complete() {
+    local line="${(j: :)words[1,CURRENT-1]} $PREFIX"
+    [[ $line == linnaeus\ * || $line == *main.py\ * ]] || { _default; return }
+    local -a found
+    found=(${(f)"$(PROGRAM --complete "$line" 2>/dev/null)"})
+    (( $#found )) && compadd -S '' -a found || _default
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+compdef _linnaeus_complete linnaeus python python3 torchrun
+"""
+_FISH = r"""
+function _linnaeus_complete
+    PROGRAM --complete (commandline --cut-at-cursor --current-process | string collect) 2>/dev/null
+end
+for program in linnaeus python python3 torchrun
+    set --local words '^linnaeus |main\.py '
+    complete --command $program --arguments '(_linnaeus_complete)' \
+        --condition "string match --quiet --regex '$words' -- (commandline --cut-at-cursor --current-process)"
+end
+"""
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}  # shell -> the text that it evaluates
 
 
-def completion_script() -> str:
-    """Return the text for bash's `eval`. It calls this program again at each Tab."""
-    return _SCRIPT.replace("PROGRAM", shlex.join([sys.executable, os.path.abspath(sys.argv[0])])).strip()
+def completion_script(shell: str) -> str:
+    """Return the text that `shell` evaluates. It calls this program again at each Tab."""
+    return SCRIPTS[shell].replace("PROGRAM", shlex.join([sys.executable, os.path.abspath(sys.argv[0])])).strip()
 
 
 def candidates(line: str) -> list[str]:

@@ -14,7 +14,7 @@ from linnaeus.config.load import typed_config
 def page(options: argparse.Namespace, compose: Callable[[], dict[str, Any]]) -> str:
     """Return the text that the options of `parse_command_line` select. `compose` returns the configuration as plain values."""
     if options.shell_completion:
-        return completion_script()
+        return completion_script(options.shell_completion)
     if options.complete is not None:
         return "\n".join(candidates(options.complete))
     tree = compose()

@@ -34,7 +34,7 @@ log.info("done")
 def test_a_terminal_gets_a_bar_with_unbroken_lines_above_it() -> None:
     shown, _ = on_terminal([sys.executable, "-c", BAR, "auto"], columns=80)
     assert "preparing" in shown and "comparing photographs, 0s left" in shown and " 50 %" in shown
-    assert [line for line in shown.split("\r\n") if line.endswith(f"3 {LONG}")], "rich would break the path"
+    assert [line for line in shown.split("\r\n") if line.strip().endswith(LONG)], "rich would break the path"
     assert "preparing" not in shown.rpartition("\x1b[2K")[2] and shown.rstrip().endswith("done"), "the bar is gone at the end"
     assert "?25l" not in shown.rpartition("?25h")[2], "the cursor stays visible"
     shown, _ = on_terminal([sys.executable, "-c", BAR, "plain"], columns=80)

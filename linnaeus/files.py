@@ -68,9 +68,10 @@ def to_utf8(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
-def to_json(content: Mapping[str, Any]) -> str:
-    """Return the JSON text of a mapping, indented by 2, with a final newline. See `finite` for floats that JSON does not have."""
-    return json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+def to_json(content: Any, indent: int | None = 2) -> str:
+    """Return the JSON text of a content, with a final newline, in one line with `indent=None`. See `finite` for floats that JSON does not
+    have. Every JSON file of the program is written with it, except for the rows of `format_row`."""
+    return json.dumps(finite(content), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def finite(value: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from linnaeus.checkpoint.hashing_writer import FileEntry, HashingWriter
 from linnaeus.checkpoint.weight_files import write_weights
-from linnaeus.files import TEMPORARY, commit_directory, content_digest, delete, file_digest, to_json
+from linnaeus.files import TEMPORARY, commit_directory, content_digest, delete, file_digest, to_json, to_utf8
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ def save_checkpoint(
         with HashingWriter(temporary / TRAINING) as file:
             torch.save(training_state, file)  # type: ignore[arg-type]
         entries[TRAINING] = file.entry
-        (temporary / STATE).write_text(to_json(state))
+        (temporary / STATE).write_bytes(to_utf8(to_json(state)))
         write_manifest(temporary, step, state.get("score"), entries)
         commit_directory(temporary, final)
     except OSError:
@@ -93,7 +93,7 @@ def write_manifest(directory: Path, step: int, score: float | None, known: Mappi
     ranked = score if score is not None and math.isfinite(score) else None
     content: dict[str, Any] = {"format": FORMAT, "step": step, "score": ranked, "files": files}
     content["sha256"] = content_digest(content)
-    (directory / MANIFEST).write_text(to_json(content))
+    (directory / MANIFEST).write_bytes(to_utf8(to_json(content)))
 
 
 def assert_plain(value: Any, where: str, *, tensors: bool) -> None:

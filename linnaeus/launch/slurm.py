@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import logging
 import math
 import os
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 from linnaeus.config.schema import SlurmConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
-from linnaeus.files import no_follow, to_utf8
+from linnaeus.files import no_follow, read_json, to_utf8
 from linnaeus.launch.launcher import EXIT_FAILED, Job
 from linnaeus.launch.slurm_job import END_FILE, REQUEUE_FILE, STOP_FILE, RunInJob, settled_status
 
@@ -144,7 +143,7 @@ class SlurmHandle:
             self._log(entry.state.lower() + (f" ({entry.reason})" if entry.reason not in ("None", entry.state) else ""))
             return None
         path = self.directory / END_FILE
-        end = json.loads(path.read_text()) if path.exists() else {}
+        end = read_json(path) or {}
         if end.get("job") == self.number:  # not the file of an earlier job
             self._log(f"ended{': ' if end['reason'] else ''}{end['reason']}")
             return int(end["status"])

@@ -10,7 +10,6 @@
 Every start runs `main.py` in the same run directory, which resumes from its newest checkpoint. A requeued job keeps its number.
 """
 
-import json
 import math
 import os
 import signal
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from linnaeus.checkpoint.resume import list_checkpoints
-from linnaeus.files import no_follow, write_atomic
+from linnaeus.files import no_follow, read_json, to_json, write_atomic
 from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTED, EXIT_USAGE
 from linnaeus.rundir.finished_run import ENDED, read_summary
 
@@ -62,7 +61,7 @@ class RunInJob:
             with open(self.log, "a", opener=no_follow) as log:
                 log.write(f"error: {reason}\n")
         end = {"job": os.environ["SLURM_JOB_ID"], "status": status, "reason": reason}
-        write_atomic(self.slurm_directory / END_FILE, json.dumps(end) + "\n")
+        write_atomic(self.slurm_directory / END_FILE, to_json(end, None))
         raise SystemExit(status)
 
     def arguments(self) -> list[str]:
@@ -104,14 +103,14 @@ class RunInJob:
     def _requeue(self) -> tuple[int, str]:
         """Requeue the job and exit. Return an exit status and the reason only if the job cannot be requeued."""
         path = self.slurm_directory / REQUEUE_FILE
-        before = json.loads(path.read_text()) if path.exists() else {"requeues": 0, "step": -1, "without_progress": 0}
+        before = read_json(path) or {"requeues": 0, "step": -1, "without_progress": 0}
         step = max((step for step, _ in list_checkpoints(self.directory / "checkpoints")), default=0)
         idle = before["without_progress"] + 1 if step <= before["step"] else 0
         if idle >= MAX_STARTS_WITHOUT_CHECKPOINT:
             return EXIT_FAILED, f"no checkpoint was written in {idle} starts in a row; set a longer launch.time or launch.signal_before"
         if before["requeues"] >= self.max_requeues:
             return EXIT_INTERRUPTED, f"launch.max_requeues={self.max_requeues} is reached"
-        write_atomic(path, json.dumps({"requeues": before["requeues"] + 1, "step": step, "without_progress": idle}) + "\n")
+        write_atomic(path, to_json({"requeues": before["requeues"] + 1, "step": step, "without_progress": idle}, None))
         requeued = subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True)
         if requeued.returncode:
             return EXIT_INTERRUPTED, f"SLURM refuses to requeue the job: {' '.join(requeued.stderr.split())}"

@@ -7,7 +7,6 @@ The page makes no request, so it can be sent by mail.
 """
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import read_json, write_atomic
+from linnaeus.files import read_json, to_json, write_atomic
 from linnaeus.reporting.curves import run_charts
 from linnaeus.reporting.formatting import format_duration
 from linnaeus.reporting.metric_tables import final_tables, passes_and_tasks, show_value
@@ -34,7 +33,7 @@ def write_summary(path: Path | str, status: str, global_step: int, **values: Any
     all launches."""
     assert status in STATUSES, status
     content = {"status": status, "global_step": global_step} | DEFAULTS | values
-    write_atomic(path, json.dumps(strict(content), indent=2, allow_nan=False) + "\n")
+    write_atomic(path, to_json(strict(content)))
 
 
 def strict(value: Any) -> Any:

@@ -8,13 +8,14 @@ lines are removed and named then; every reader leaves them out.
 """
 
 import errno
+import heapq
 import itertools
 import json
 import logging
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -231,13 +232,16 @@ def _name_lines(numbers: Sequence[int]) -> str:
 # -- all destinations ----------------------------------------------------------------------------------------------------------
 
 
+Row = tuple[str, int, dict[str, Any]]  # (stream, position, row)
+
+
 class Sink(Protocol):
     """A destination besides the files, such as W&B. `start` is called before the first row; rows after `global_step` are logged again.
 
     `position` is the 1-based number of the row in its `stream`. A resumed run repeats the positions after its checkpoint, so the sink can
-    recognise a row that it has already sent."""
+    recognise a row that it has already sent. `earlier` are the rows up to `global_step`, in the order of their steps."""
 
-    def start(self, global_step: int) -> None: ...
+    def start(self, global_step: int, earlier: Iterable[Row]) -> None: ...
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None: ...
 
@@ -270,13 +274,20 @@ class LogSinks:
         missing. `state` is that of `state_dict`; an empty one removes all rows."""
         if not self.files:
             return []
-        for sink in self.sinks:
-            sink.start(global_step)
         discarded = self.files["metrics"].truncate(global_step, **(state or {"rows": 0}))
         self.files["timings"].truncate_after(global_step if state else -1)
+        for sink in self.sinks:
+            sink.start(global_step, self._rows())
         if not state and discarded:
             return [f"there is no checkpoint to continue from: the run starts again, and {discarded} rows of metrics.jsonl are removed"]
         return [f"metrics.jsonl lacks {-discarded} rows that the checkpoint counted"] if discarded < 0 else []
+
+    def _rows(self) -> Iterator[Row]:
+        """Yield the rows of the files, in the order of their steps."""
+        streams = [
+            [(name, position, row) for position, row in enumerate(read_rows(file.path), 1 + file.lost)] for name, file in self.files.items()
+        ]
+        yield from heapq.merge(*streams, key=lambda found: found[2]["global_step"])
 
     def state_dict(self) -> dict[str, int]:
         """Return the numbers of rows of metrics so far."""

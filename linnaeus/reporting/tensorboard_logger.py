@@ -1,11 +1,12 @@
 """TensorBoard event files: the same rows under the same names, numbers only."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from linnaeus.reporting.console import LOGGER
+from linnaeus.reporting.rows import Row
 
 
 class TensorBoardLogger:
@@ -18,8 +19,8 @@ class TensorBoardLogger:
         self._writer: Any = None
         self._failed = False
 
-    def start(self, global_step: int) -> None:
-        """Continue from `global_step`."""
+    def start(self, global_step: int, earlier: Iterable[Row] = ()) -> None:
+        """Continue from `global_step`. The event files of earlier launches have the rows before."""
         self._purge_step = global_step + 1
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str = "metrics", position: int = 0) -> None:

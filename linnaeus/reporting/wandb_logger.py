@@ -3,27 +3,30 @@
 The W&B process can die or hang, and its library then waits without a limit. One thread makes all calls of W&B and reads rows from a queue.
 Other threads wait for it with a timeout. A process that does not answer is killed.
 
-A run directory has one W&B run. `SentRows` records each row before it is sent, so no row is sent twice. A checkpoint waits up to
-`WAIT_TIMEOUT` seconds for the queue to be sent. A resumed run sends the rows after its checkpoint that were not sent before.
-Rows before the checkpoint that were not sent, after a timeout or a kill, are missing in W&B. They are in metrics.jsonl.
-Offline, each launch writes one folder with the same run id; `wandb sync` merges them.
+A run directory has one W&B run. Each launch first sends the rows that earlier launches have logged, from metrics.jsonl and timings.jsonl.
+
+Offline, it sends all of them: W&B writes its file in blocks of 32 KiB, so the folder of a killed launch lacks its last rows, and
+`wandb sync` does not join several folders of one run. A launch that ends deletes the folders of earlier launches; one folder with every row
+is left. Online, `SentRows` records each row before it is sent, so no row is sent twice. Rows that a kill of the W&B process has taken
+before their upload stay missing there. A checkpoint waits up to `WAIT_TIMEOUT` seconds for the queue to be sent.
 """
 
 import atexit
 import contextlib
-import json
+import math
 import os
+import shutil
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from linnaeus.files import read_json, write_atomic
+from linnaeus.files import read_json, to_json, write_atomic
 from linnaeus.reporting.console import LOGGER
-from linnaeus.reporting.rows import whole_lines
+from linnaeus.reporting.rows import Row, whole_lines
 
 START_TIMEOUT = 100.0  # seconds; W&B itself stops trying to reach its server after 90 s and then names the reason
 SEND_TIMEOUT = 60.0  # a row takes milliseconds; only the rows behind a blocked one wait for it
@@ -38,7 +41,7 @@ class WandbLogger:
 
     def __init__(self, directory: Path, *, run_id: str, mode: str, project: str, name: str, config: Mapping[str, Any]) -> None:
         self._condition = threading.Condition()  # guards all attributes below; not held during calls of W&B
-        self._queue: deque[tuple[str, int, dict[str, Any]]] = deque()  # (stream, position, row)
+        self._queue: deque[Row] = deque()
         self._queued = self._handled = 0  # rows so far
         self._sending_since: float | None = None
         self._started = self._responded = self._killed = self._stopped = False
@@ -62,7 +65,8 @@ class WandbLogger:
         try:
             import wandb
 
-            sent = SentRows(directory)
+            sent = SentRows(directory, saved=arguments["mode"] == "online")
+            earlier_folders = list((directory / "wandb").glob(f"offline-run-*-{arguments['id']}"))
             settings = wandb.Settings(console="off", silent=True, save_code=False)
             run = wandb.init(dir=str(directory), resume="allow", settings=settings, **arguments)
             run.define_metric("global_step")
@@ -78,11 +82,13 @@ class WandbLogger:
                 run.status()  # returns at once, however much is left to upload
                 self._set("_responded")
                 run.finish(exit_code=self._exit_code or 0)
+                for folder in earlier_folders:
+                    shutil.rmtree(folder, ignore_errors=True)
         except Exception as error:  # when its process fails, W&B raises exceptions of many types
             self._disable(next(iter(str(error).splitlines()), type(error).__name__))
         _tear_down()
 
-    def _next(self) -> tuple[str, int, dict[str, Any]] | None:
+    def _next(self) -> Row | None:
         """Wait for the next row and return it; None after the last one."""
         with self._condition:
             self._handled, self._sending_since = self._queued - len(self._queue), None
@@ -104,8 +110,11 @@ class WandbLogger:
     def active(self) -> bool:
         return self._started and not self._stopped
 
-    def start(self, global_step: int) -> None:
-        """Do nothing: positions, not steps, identify the rows that were sent."""
+    def start(self, global_step: int, earlier: Iterable[Row]) -> None:
+        """Queue the rows of earlier launches. Their null is NaN (`format_row`)."""
+        for stream, position, row in earlier:
+            found = {key: math.nan if value is None else value for key, value in row.items()}
+            self.log(row["global_step"], found, stream=stream, position=position)
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None:
         """Queue the row with number `position` of its stream; it is sent unless an earlier launch has sent it."""
@@ -194,14 +203,14 @@ def _kill_children_of(thread: threading.Thread) -> None:
 
 
 class SentRows:
-    """The number of rows of each stream that were sent in all launches of a run, saved as wandb/sent.json. Used by one thread.
+    """The number of rows of each stream that were sent, with `saved` in all online launches of a run, as wandb/sent.json. Used by one
+    thread. The file is written before a row is sent, so a row that the resumed run logs again is not sent again."""
 
-    The file is written before a row is sent, so a row that the resumed run logs again is not sent again."""
-
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, saved: bool) -> None:
         self._path = run / "wandb" / "sent.json"
         self._path.parent.mkdir(exist_ok=True)
-        rows = read_json(self._path) if self._path.exists() else {}
+        self._saved = saved
+        rows = read_json(self._path) if saved and self._path.exists() else {}
         if rows is None:  # damaged; a row is written to its file before it is sent, so the files have at least the rows that were sent
             rows = {name: whole_lines(run / f"{name}.jsonl")[0] for name in ("metrics", "timings")}
         self._rows: dict[str, int] = rows
@@ -211,5 +220,6 @@ class SentRows:
         if position <= self._rows.get(stream, 0):
             return None
         self._rows[stream] = position
-        write_atomic(self._path, json.dumps(self._rows))
+        if self._saved:
+            write_atomic(self._path, to_json(self._rows, None))
         return sum(self._rows.values())

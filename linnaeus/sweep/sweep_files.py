@@ -11,7 +11,6 @@ trial-NN.log  stdout and stderr of a trial
 import contextlib
 import csv
 import io
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import refuse_links, write_atomic
+from linnaeus.files import read_json, refuse_links, to_json, write_atomic
 from linnaeus.rundir.lock import RunLock
 from linnaeus.sweep.trial import short_value
 from linnaeus.sweep.trial_results import TrialResult
@@ -50,14 +49,17 @@ class SweepFiles:
             ) from None
         try:
             path = self.directory / "sweep.json"
-            yield json.loads(path.read_text()) if path.exists() else {}
+            saved = read_json(path)
+            if saved is None and path.exists():
+                raise ConfigError(f"sweep.name: {path} is damaged; choose another sweep.name, or delete it: the runs are kept")
+            yield saved or {}
         finally:
             lock.release()
 
     def write(self, header: Mapping[str, Any], picture: str | None) -> None:
         """Write all files; sweep.json gets the fields of `header` and the trials. OSError if the disk refuses one."""
         texts = {
-            "sweep.json": json.dumps({**header, "trials": self.source.record()}, indent=1) + "\n",
+            "sweep.json": to_json({**header, "trials": self.source.record()}),
             "trials.csv": self.rows(),
             "table.txt": self.table(),
             "means.txt": self.means(),

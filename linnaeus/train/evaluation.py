@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import math
 import re
 import shutil
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError
-from linnaeus.files import write_atomic
+from linnaeus.files import to_json, write_atomic
 
 if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
@@ -74,7 +73,7 @@ def evaluate(run: Path, split: str, checkpoint: str, overrides: Sequence[str], o
     rows = len(training.workload.validation_set)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "metrics.json", json.dumps(strict(record | {"rows": rows, "metrics": results}), indent=2) + "\n")
+        write_atomic(folder / "metrics.json", to_json(strict(record | {"rows": rows, "metrics": results})))
         write_atomic(folder / "classes.csv", _table(classes))
     except OSError as error:
         raise ConfigError(f"--output: {folder} cannot be written ({error.strerror}); choose another folder") from None

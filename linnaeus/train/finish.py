@@ -49,7 +49,11 @@ def finish(t: Training) -> str:
     if skipped:
         log.warning("%d of %d updates were skipped as non-finite", skipped, t.progress.global_step)
     write_lost_results(t)
+    if t.context.is_master:
+        t.workload.finish()
     t.output.sinks.log(t.progress.global_step, readings.timings(t), "timings")
+    if status != INTERRUPTED:
+        t.output.sinks.close()  # before the summary: a run that counts as finished is not continued, so no later launch sends its rows
     try:
         write_summary(t, status, **t.run.record)
     except OSError as error:

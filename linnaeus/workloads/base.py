@@ -149,6 +149,10 @@ class Workload(ABC):
         """Write a description of the dataset to the run directory `directory`."""
         return None
 
+    def finish(self) -> None:
+        """Complete the files of the workload. Called on rank 0 at the end of a launch, when no process reads data any more."""
+        return None
+
     def summary(self, final: Mapping[str, float]) -> list[str]:
         """Return lines to log at the end of a run, such as accuracies. `final`: the newest result of each validation metric."""
         return []

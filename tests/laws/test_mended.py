@@ -53,6 +53,30 @@ def test_unreadable_photographs_in_validation_are_named_and_counted(tmp_path, mo
     assert list(tmp_path.rglob("quarantine.jsonl"))
 
 
+def test_the_list_of_unreadable_photographs_is_the_same_after_a_kill(tmp_path, monkeypatch):
+    from linnaeus.workloads.taxonomy.biota.biota_source import BiotaReader
+
+    read = BiotaReader.read
+
+    def broken(self, samples):
+        bad = [int(s) for s in np.asarray(samples) if s % 7 == 3]
+        if bad:
+            raise UndecodableImage(bad[0], "no picture")
+        return read(self, samples)
+
+    monkeypatch.setattr(BiotaReader, "read", broken)
+    settings = ["data.max_bad_fraction=0.2", "schedule.checkpoint=[1steps]"]
+    whole = runs.run("biota", tmp_path / "whole", *settings)
+    config = runs.configuration("biota", tmp_path / "killed", *settings)
+    with runs.killed(loop, "train_one_step", 2):
+        runs.start(config)
+    assert runs.start(config) == 0
+    content = (whole / "quarantine.jsonl").read_text()
+    assert content == (runs.run_path(config) / "quarantine.jsonl").read_text()
+    names = [json.loads(line)["id"] for line in content.splitlines()]
+    assert names == sorted(set(names)) and len(names) > 5
+
+
 def test_a_last_micro_batch_of_one_is_no_end_for_batch_norm(tmp_path):
     runs.run("vectors", tmp_path, "model.batch_norm=true", "data.train_samples=81")
 

@@ -1,6 +1,7 @@
 """W&B and TensorBoard: every row is sent once over any number of launches, and their failures do not end a run."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -38,8 +39,8 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return messages
 
 
-def started(run: Path) -> WandbLogger:
-    return WandbLogger(run, run_id="ab12cd34", mode="offline", project="tests", name="a run", config={"seed": 0})
+def started(run: Path, mode: str = "online") -> WandbLogger:
+    return WandbLogger(run, run_id="ab12cd34", mode=mode, project="tests", name="a run", config={"seed": 0})
 
 
 def log_rows(logger: WandbLogger, *positions: int) -> None:
@@ -63,6 +64,46 @@ def test_a_resumed_run_sends_each_row_once_with_increasing_steps(tmp_path: Path,
     assert len(calls) == 2 and all((call.kwargs["id"], call.kwargs["resume"]) == ("ab12cd34", "allow") for call in calls)
     wandb_run.define_metric.assert_called_with("*", step_metric="global_step")
     assert json.loads((tmp_path / "wandb" / "sent.json").read_text()) == {"metrics": 8, "timings": 4}
+
+
+def test_an_offline_launch_sends_the_rows_of_earlier_launches_too(tmp_path: Path, wandb_run: Mock) -> None:
+    """The folder of a killed launch lacks its last rows; it is deleted once another one has all of them."""
+    folders = [tmp_path / "wandb" / f"offline-run-{number}-ab12cd34" for number in (1, 2)]
+    other = tmp_path / "wandb" / "offline-run-1-another"
+    for path in (folders[0], other):
+        path.mkdir(parents=True)
+    state: dict[str, int] = {}
+    for state, steps in (({}, (1, 2, 3)), ({"rows": 2}, (3, 4))):
+        wandb_run.log.reset_mock()
+        sinks = LogSinks(tmp_path, [started(tmp_path, "offline")])
+        sinks.resume(state, steps[0] - 1)
+        assert folders[0].exists()
+        for step in steps:
+            sinks.log(step, {"loss": math.nan if step == 2 else 0.5})
+            sinks.log(step, {"t": 0.0}, "timings")
+        sinks.sync()
+    assert sent(wandb_run) == list(enumerate([1, 1, 2, 2, 3, 3, 4, 4], 1))
+    assert math.isnan(next(call.args[0]["loss"] for call in wandb_run.log.call_args_list if call.args[0]["global_step"] == 2))
+    folders[1].mkdir()
+    sinks.close()
+    assert not folders[0].exists() and folders[1].exists() and other.exists()
+
+
+def test_rows_that_wandb_did_not_take_are_sent_by_the_next_launch(tmp_path: Path, wandb_run: Mock, warnings: list[str]) -> None:
+    """For example after a timeout: they are in metrics.jsonl, also those before the checkpoint."""
+    wandb_run.log.side_effect = [None, ConnectionResetError("lost")]
+    sinks = LogSinks(tmp_path, [started(tmp_path)])
+    sinks.resume({}, 0)
+    for step in (1, 2, 3, 4):
+        sinks.log(step, {"loss": 0.5})
+        sinks.sync()
+    sinks.close()
+    assert len(warnings) == 1
+    wandb_run.log.reset_mock(side_effect=True)
+    sinks = LogSinks(tmp_path, [started(tmp_path)])
+    sinks.resume({"rows": 4}, 4)
+    sinks.close()
+    assert [global_step for _, global_step in sent(wandb_run)] == [3, 4]  # the second one was on its way
 
 
 def test_negative_control_without_the_record_rows_are_sent_twice(tmp_path: Path, wandb_run: Mock) -> None:
@@ -137,8 +178,9 @@ def test_a_stop_while_wandb_starts(tmp_path: Path, blocked: Any, warnings: list[
     assert [thread.name for thread in killed] == ["wandb"] and warnings == []
 
 
-def test_a_row_that_was_not_sent_is_not_recorded(tmp_path: Path, blocked: Any, warnings: list[str]) -> None:
+def test_a_row_that_was_not_sent_is_not_recorded(tmp_path: Path, blocked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed run sends it. A checkpoint waits for queued rows for a limited time."""
+    monkeypatch.setattr(wandb_logger, "SEND_TIMEOUT", 60.0)  # a slow disk does not block the queue
     logger = started(tmp_path)
     log_rows(logger, 1)
     logger.sync()

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import TEMPORARY, delete, file_digest, sync_file, text_digest, write_atomic
+from linnaeus.files import TEMPORARY, delete, file_digest, sync_file, text_digest, to_json, write_atomic
 from linnaeus.workloads.language.corpus import Corpus, counted
 from linnaeus.workloads.language.token_array import TokenArray, TokenFile
 from linnaeus.workloads.language.tokenization import COUNTS, SPLITS, make_tokenizer, write_splits
@@ -148,7 +148,7 @@ def _fill(folder: Path, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, 
         "dtype": dtype,
         "splits": {split: _split_facts(counts[split], corpus.sources, file_digest(folder / file)) for split, file in SPLITS.items()},
     }
-    write_atomic(folder / FACTS, json.dumps(content, ensure_ascii=False) + "\n")
+    write_atomic(folder / FACTS, to_json(content, None))
 
 
 def _split_facts(counts: np.ndarray, sources: Sequence[str], digest: str) -> dict[str, Any]:

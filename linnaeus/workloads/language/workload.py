@@ -1,7 +1,6 @@
 """The language workload: predict the next token of a text. It implements `workloads.base.Workload` with one task, `tokens`."""
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
-from linnaeus.files import write_atomic
+from linnaeus.files import to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
@@ -99,11 +98,11 @@ class LanguageWorkload(Workload):
 
     def save_dataset_record(self, directory: Path) -> None:
         """Write dataset.json, and for text generation tokenizer.json and dimensions.json."""
-        write_atomic(directory / "dataset.json", json.dumps(self.store.facts, ensure_ascii=False, indent=2) + "\n")
+        write_atomic(directory / "dataset.json", to_json(self.store.facts))
         if self.store.tokenizer is not None:
-            write_atomic(directory / "tokenizer.json", json.dumps(self.store.tokenizer.to_dict(), ensure_ascii=False) + "\n")
+            write_atomic(directory / "tokenizer.json", to_json(self.store.tokenizer.to_dict(), None))
         if self.dimensions:
-            write_atomic(directory / "dimensions.json", json.dumps(self.final_dimension_weights, indent=2) + "\n")
+            write_atomic(directory / "dimensions.json", to_json(self.final_dimension_weights))
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
         """Return a line per validation pass, and tables of the sources and dimensions."""

@@ -8,7 +8,6 @@ taxonomy.json        the tree, in the format of `TaxonomyTree.from_dict`
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.files import write_atomic
+from linnaeus.files import to_json, write_atomic
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
 
 SPLITS = {"training": TRAIN, "validation": VALIDATION}
@@ -34,10 +33,10 @@ def process_and_save_dataset_metadata(source: Source, directory: Path | str, dra
     drawn = [sums.round(3) for sums in _class_sums(source, TRAIN, draws)]
     lineages = {rank: tree.lineage_ids(rank) for rank in tree.ranks}
     indices = {rank: {lineage: c for c, lineage in enumerate(ids)} for rank, ids in lineages.items()}
-    write_atomic(directory / "taxonomy.json", json.dumps(tree.to_dict(), ensure_ascii=False))
-    write_atomic(directory / "class_indices.json", json.dumps(indices, ensure_ascii=False, indent=1))
+    write_atomic(directory / "taxonomy.json", to_json(tree.to_dict(), None))
+    write_atomic(directory / "class_indices.json", to_json(indices))
     write_atomic(directory / "class_counts.csv", _counts_table(source, lineages, counts, drawn))
-    write_atomic(directory / "dataset.json", json.dumps(_facts(source, counts, drawn), ensure_ascii=False, indent=2) + "\n")
+    write_atomic(directory / "dataset.json", to_json(_facts(source, counts, drawn)))
 
 
 def _class_sums(source: Source, side: int, weights: np.ndarray | None) -> list[np.ndarray]:

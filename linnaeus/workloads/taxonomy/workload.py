@@ -185,6 +185,9 @@ class TaxonomyWorkload(Workload):
         process_and_save_dataset_metadata(self.data_source, directory, None if resampling is None else resampling.draws)
         self.quarantine.record_unreadable()
 
+    def finish(self) -> None:
+        self.quarantine.sort()
+
     def summary(self, final: Mapping[str, float]) -> list[str]:
         ceilings = {} if self.ceilings is None else self.ceilings(self.config.data)
         return accuracy_table(self.tasks, self.components, final, ceilings)

@@ -3,7 +3,8 @@
 Loader workers put the observation numbers of such photographs into the batch (`bad`, -1 for good samples); the training process writes
 them here. A quarantined sample has no labels and weight 0 wherever it occurs, before and after a restart: the file is read at the start,
 and the dataset does not read these photographs again. Each report appends its lines in one write. An incomplete line, left by a crash,
-is ignored; the photograph is found and reported again.
+is ignored; the photograph is found and reported again. The order of these lines depends on which process was first, so the start and the
+end of a launch sort them.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, escaped
-from linnaeus.files import no_follow, to_utf8
+from linnaeus.files import no_follow, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
 
 FILE_NAME = "quarantine.jsonl"
@@ -33,9 +34,17 @@ class Quarantine:
         self._check()
 
     def record_unreadable(self) -> None:
-        """Write the rows that were left out when the source was built (missing and empty files). Only one process may call this."""
+        """Write the rows that were left out when the source was built (missing and empty files), and sort the lines."""
         known = {line["id"] for line in self._lines()}
         self._append({"id": name, "reason": reason} for name, reason in self.source.unreadable if name not in known)
+        self.sort()
+
+    def sort(self) -> None:
+        """Sort the lines by photograph, and keep one of each. Only one process may call this, while no process reads photographs."""
+        lines = {line["id"]: line for line in reversed(self._lines())}  # the first line of a photograph
+        text = "".join(to_json(lines[name], None) for name in sorted(lines))
+        if lines and to_utf8(text) != self.path.read_bytes():
+            write_atomic(self.path, text)
 
     def report(self, bad: Any) -> list[str]:
         """Record the entry `bad` of a batch (int64 [B] on the host, observation numbers, -1 for good samples).
@@ -69,11 +78,11 @@ class Quarantine:
         return "undecodable in a worker, readable now"
 
     def _append(self, entries: Iterable[dict[str, str]]) -> None:
-        lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
+        lines = [to_json(entry, None) for entry in entries]
         if lines:
             incomplete = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
             with open(self.path, "ab", buffering=0, opener=no_follow) as file:
-                file.write(to_utf8("\n" * incomplete + "\n".join(lines) + "\n"))
+                file.write(to_utf8("\n" * incomplete + "".join(lines)))
 
     def _lines(self) -> list[dict[str, str]]:
         """Return the complete lines of the file."""
@@ -83,7 +92,7 @@ class Quarantine:
         for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
             with contextlib.suppress(json.JSONDecodeError):  # incomplete: left by a crash
                 entries.append(json.loads(line))
-        return [e for e in entries if isinstance(e, dict) and "id" in e]
+        return [e for e in entries if isinstance(e, dict) and isinstance(e.get("id"), str)]
 
     def _numbers(self) -> list[int]:
         """Return the observation numbers of the lines, sorted."""

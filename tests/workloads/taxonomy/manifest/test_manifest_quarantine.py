@@ -41,7 +41,22 @@ def test_the_file_is_read_after_a_restart_even_with_an_incomplete_line(source, t
     again.report(np.array([11]))
     assert Quarantine(tmp_path, source, 0.2).samples == [4, 11]
     names = [json.loads(line)["id"] for line in first.path.read_text().splitlines() if line.endswith("}")]
-    assert names == ["9.png", "4.png", str(source.ids[11])]
+    assert sorted(names) == sorted(["9.png", "4.png", str(source.ids[11])])
+
+
+def test_the_order_of_the_lines_does_not_depend_on_who_was_first(source, tmp_path):
+    contents = set()
+    for name, order in (("a", (4, 11)), ("b", (11, 4))):
+        (tmp_path / name).mkdir()
+        processes = [Quarantine(tmp_path / name, source, 0.2) for _ in range(3)]
+        for process, sample in zip(processes, (*order, 4), strict=True):  # two found one photograph at the same time
+            process.report(np.array([sample]))
+        processes[0].record_unreadable()
+        contents.add(processes[0].path.read_bytes())
+    assert len(contents) == 1 and [json.loads(line)["id"] for line in contents.pop().splitlines()] == [str(source.ids[11]), "4.png", "9.png"]
+    processes[0].path.write_text('{"id": 5}\n[]\n{"id": "4.png"')  # damaged
+    processes[0].sort()
+    assert Quarantine(tmp_path / "b", source, 0.2).samples == []
 
 
 def test_more_than_the_limit_is_an_error_now_and_after_a_restart(source, tmp_path):

@@ -49,13 +49,13 @@ def run(config: Config, config_dir: str | None = None) -> int:
 def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> int:
     """Build the parts, run the epochs, finish. Return the exit status."""
     from linnaeus import train, workloads
-    from linnaeus.config.environment import hidden_values
+    from linnaeus.config.environment import start_hiding
     from linnaeus.reporting import setup_logging
 
     # -- processes, console, data ------------------------------------------------------------------------------------------
     cores = train.CoreUse()
     context = train.join_group(config)
-    log = setup_logging(is_master=context.is_master, style=config.logger.console, hidden=hidden_values(config))
+    log = setup_logging(is_master=context.is_master, style=config.logger.console, hidden=start_hiding(config))
     train.apply_process_settings(config)
     directory = train.find_run_directory(config, context, config_dir)
     if directory.finished and not config.plan:

@@ -2,7 +2,7 @@
 
 A composed tree contains such a value as its text. `typed_config` reads the variable and records the text in `Config.from_environment`.
 Everything that is written or compared uses `saved_tree`, which has the text again: config.yaml, the checkpoints, the hash of the run, W&B.
-The log lines get the text too (`hide`).
+Log lines, errors and tracebacks, which a sweep or a SLURM job writes to files, get the text too (`hide`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import operator
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 Path = tuple[Any, ...]  # keys and list indices
 HIDDEN_LENGTH = 6  # characters; shorter values are not hidden in log lines, where they could be part of any word
+_VARIABLE = re.compile(r"\$\{oc\.env:\s*['\"]?([^,}'\"\s]+)")
 
 _read: set[str] = set()  # names of the variables that were read since `_reading` began
+_hidden: dict[str, str] = {}  # value -> text, of the run of this process
 
 
 def _environment_variable(name: str, *default: Any) -> Any:
@@ -77,15 +80,32 @@ def saved_tree(config: Config) -> dict[str, Any]:
 
 
 def hidden_values(config: Config) -> dict[str, str]:
-    """Return value -> text of the texts that log lines must not contain. `run.root` is not hidden: the log lines are in it."""
+    """Return value -> text of the values that log lines and errors must not contain, the longest first: those of keys, and those of the
+    variables in them. A value that is part of the path of `run.root` is not hidden: the lines name files there."""
     tree = dataclasses.asdict(config)
-    hidden: dict[str, str] = {}
+    found: dict[str, str] = {}
     for path, text in config.from_environment.items():
+        found |= {os.environ[name]: f"${{oc.env:{name}}}" for name in _VARIABLE.findall(text) if name in os.environ}
         with contextlib.suppress(LookupError, TypeError):
             value = functools.reduce(operator.getitem, path, tree)
-            if isinstance(value, str) and len(value) >= HIDDEN_LENGTH and path != ("run", "root"):
-                hidden[value] = text
-    return hidden
+            if isinstance(value, str):
+                found[value] = text
+    root = os.path.abspath(config.run.root)
+    return {value: found[value] for value in sorted(found, key=len, reverse=True) if len(value) >= HIDDEN_LENGTH and value not in root}
+
+
+def start_hiding(config: Config) -> dict[str, str]:
+    """Let `hide` hide the values of a configuration from now on, and return them."""
+    _hidden.clear()
+    _hidden.update(hidden_values(config))
+    return dict(_hidden)
+
+
+def hide(text: str) -> str:
+    """Return a text without the values of environment variables in the configuration of this process."""
+    for value, shown in _hidden.items():
+        text = text.replace(value, shown)
+    return text
 
 
 def _interpolations(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:

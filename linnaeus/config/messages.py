@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from linnaeus.config.environment import hide
 from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext, get_rank_safely, get_world_size, store_made_by_agent, write_torchrun_error
@@ -54,7 +55,13 @@ def user_errors(status: int) -> Iterator[None]:
         if found is None:
             raise
         line = found
-    report(escaped(line))
+    except Exception:
+        trace = traceback.format_exc()
+        if hide(trace) == trace:
+            raise
+        sys.stderr.write(hide(trace))
+        raise SystemExit(1) from None
+    report(escaped(hide(line)))
     raise SystemExit(status)
 
 

@@ -39,15 +39,17 @@ class _LineFormatter(logging.Formatter):
         self.stamp_results, self.hidden = stamp_results, hidden
 
     def format(self, record: logging.LogRecord) -> str:
-        message = record.getMessage()
-        for value, shown in self.hidden.items():
-            message = message.replace(value, shown)
-        message = "\n".join(escaped(line) for line in message.split("\n"))
+        message = "\n".join(escaped(line) for line in self._hide(record.getMessage()).split("\n"))
         if record.levelno == RESULT and not self.stamp_results:
             return message
         level = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
         text = f"{self.formatTime(record, self.datefmt)} {level}{message}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        return f"{text}\n{self._hide(self.formatException(record.exc_info))}" if record.exc_info else text
+
+    def _hide(self, text: str) -> str:
+        for value, shown in self.hidden.items():
+            text = text.replace(value, shown)
+        return text
 
 
 class _StdoutHandler(logging.Handler):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from linnaeus.config.environment import hide
 from linnaeus.errors import ConfigError
 from linnaeus.files import exists, read_or_refuse, refuse_links, remove_stale, to_json, write_atomic
 from linnaeus.rundir.finished_run import ENDED, SUMMARY, missing_files, read_summary
@@ -119,9 +120,9 @@ class RunDirectory:
         return [*lost, *(f"changed since the last start: {line}" for line in self.changes), *self.notes]
 
     def write_launch_file(self, name: str, text: str) -> None:
-        """Write a text, `moved.txt` or `init_from.txt`, to launches/<n>/ of this start, on rank 0."""
+        """Write a text, `moved.txt` or `init_from.txt`, to launches/<n>/ of this start, on rank 0, without values of the environment."""
         if self.is_master:
-            write_atomic(self.path / "launches" / str(self.launch) / name, text.rstrip() + "\n")
+            write_atomic(self.path / "launches" / str(self.launch) / name, hide(text).rstrip() + "\n")
 
     def _on_all_ranks(self, act: Callable[[], None]) -> None:
         """Call `act` on rank 0 and broadcast the attributes in `_SHARED`. Raise its error on every rank."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.checkpoint import list_checkpoints
+from linnaeus.config.environment import hide
 from linnaeus.distributed import write_torchrun_error
 from linnaeus.distributed.signals import StoppedBeforeTraining
 from linnaeus.distributed.watchdog import ProcessLost, is_connection_error
@@ -147,7 +148,7 @@ def record_failure(t: Training, error: BaseException) -> None:
     t.watchdog.publish_error(error)
     cause = t.watchdog.find_cause() if is_connection_error(error) else None
     reason = cause or " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    write_torchrun_error(f"error: {reason}")
+    write_torchrun_error(f"error: {hide(reason)}")
     with log_write_errors(summary):
         record_end(t, "failed", error=reason)
     if cause is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from linnaeus.checkpoint import CheckpointWriter
 from linnaeus.checkpoint.retention import rename_newer
-from linnaeus.config.environment import hidden_values
+from linnaeus.config.environment import hide
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError, RunFailed
@@ -150,7 +150,7 @@ class Outputs:
         Return its path, None without `logger.report` and after a failure, which is logged."""
         if self.config.logger.report:
             title = f"{self.config.run.experiment} / {self.directory.path.name}"
-            shown = None if sections is None else [(name, self._hide(body)) for name, body in sections]
+            shown = None if sections is None else [(name, hide(body)) for name, body in sections]
             with log_write_errors(self.directory.path / "report.html"):
                 return write_report(self.directory.path, title, shown)
         return None
@@ -179,13 +179,7 @@ class Outputs:
 
     def _hidden(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values for summary.json, without values of environment variables in the `error`."""
-        return {**values, "error": self._hide(values["error"])} if "error" in values else dict(values)
-
-    def _hide(self, text: str) -> str:
-        """Return a text without values of environment variables."""
-        for value, shown in hidden_values(self.config).items():
-            text = text.replace(value, shown)
-        return text
+        return {**values, "error": hide(values["error"])} if "error" in values else dict(values)
 
     def close(self) -> None:
         """Close all files and loggers."""

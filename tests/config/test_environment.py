@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from linnaeus.config.environment import saved_tree
+from linnaeus import main
+from linnaeus.config.environment import hidden_values, saved_tree
 from linnaeus.config.load import compose, typed_config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import update_hash
@@ -58,6 +61,44 @@ def test_an_error_in_summary_json_does_not_contain_them(folder):
         runs.start(config)
     assert "${oc.env:LINNAEUS_TEXT}/text.txt is gone" in runs.summary(runs.run_path(config))["error"]
     assert files_with(folder / "runs", MARK) == []
+
+
+def test_errors_and_tracebacks_do_not_contain_them(folder, monkeypatch, capsys):
+    """A sweep and a SLURM job write them to files."""
+    monkeypatch.setenv("LINNAEUS_TEXT", str(folder / MARK / "gone"))
+    monkeypatch.setenv("LINNAEUS_WORD", "pa55word")
+    texts = runs.overrides("language", folder / "runs", *SETTINGS, "logger.wandb_project='at:${oc.env:LINNAEUS_WORD}'")
+    monkeypatch.setattr(sys, "argv", ["main.py", *texts])
+    assert status_of(main.main) == 2
+    error = capsys.readouterr().err
+    assert MARK not in error and error.startswith("error: data.path: ${oc.env:LINNAEUS_TEXT}/text.txt does not exist")
+    failure = RuntimeError(f"{folder / MARK} refuses pa55word")
+    monkeypatch.setattr(main, "run_training", mock.Mock(side_effect=failure))
+    assert status_of(main.main) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" in error and "RuntimeError: " in error and "refuses ${oc.env:LINNAEUS_WORD}" in error
+
+
+def test_the_record_of_initial_weights_does_not_contain_them(folder, monkeypatch):
+    plain = [text for text in SETTINGS if not text.startswith("logger.")]
+    monkeypatch.setenv("LINNAEUS_WEIGHTS", str(runs.run("language", folder / MARK, *plain)))
+    path = runs.run("language", folder / "runs", *plain, "run.init_from=${oc.env:LINNAEUS_WEIGHTS}")
+    assert "weights from ${oc.env:LINNAEUS_WEIGHTS}/checkpoints/" in (path / "launches/1/init_from.txt").read_text()
+    assert files_with(folder / "runs", MARK) == []
+
+
+def test_a_value_in_the_path_of_the_run_is_not_hidden(folder, monkeypatch):
+    monkeypatch.setenv("LINNAEUS_PLACE", str(folder))
+    texts = ["workload=language", "data.path=${oc.env:LINNAEUS_PLACE}/text.txt"]
+    assert hidden_values(compose([*texts, f"run.root={folder}/runs"])) == {f"{folder}/text.txt": "${oc.env:LINNAEUS_PLACE}/text.txt"}
+    assert str(folder) in hidden_values(compose([*texts, "run.root=elsewhere"]))
+
+
+def status_of(program: Callable[[], int]) -> int:
+    try:
+        return program()
+    except SystemExit as end:
+        return end.code
 
 
 def test_the_identity_of_a_run_does_not_depend_on_them(folder, monkeypatch):

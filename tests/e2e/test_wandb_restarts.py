@@ -18,7 +18,7 @@ from tests.vectors.workload import PAUSE
 
 LENGTH = 400
 SETTINGS = [f"trainer.length={LENGTH}steps", "schedule.log=[5steps]", "schedule.report=[]", "schedule.checkpoint=[20steps]"]
-SETTINGS += ["logger.wandb=offline", "schedule.validate=[100%]", "logger.report=false"]
+SETTINGS += ["trainer.max_time=${oc.env:LINNAEUS_LIMIT}", "logger.wandb=offline", "schedule.validate=[100%]", "logger.report=false"]
 
 BLOCK = 32768
 
@@ -57,6 +57,7 @@ def stored(content: bytes) -> Iterator[bytes]:
 
 def test_three_restarts_make_one_run(tmp_path, mark, monkeypatch):
     pytest.importorskip("wandb")
+    monkeypatch.setenv("LINNAEUS_LIMIT", "8765min")
     monkeypatch.setenv(PAUSE, "0.03")  # so that it is not over before it is stopped, however late that is
     run = tmp_path / "vectors/run"
     for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
@@ -86,6 +87,7 @@ def test_three_restarts_make_one_run(tmp_path, mark, monkeypatch):
     found = [sorted((key, value) for key, value in row.items() if not key.startswith("_")) for _, _, row in rows]
     logged = [sorted(row.items()) for name in ("metrics", "timings") for row in runs.rows(run / f"{name}.jsonl")]
     assert sorted(map(repr, map(numbers, found))) == sorted(map(repr, map(numbers, logged))) and len(found) >= LENGTH // 5
+    assert [path for path in run.rglob("*") if path.is_file() and b"8765min" in path.read_bytes()] == [], "a value of the environment"
 
 
 def numbers(row: list) -> list:

@@ -3,6 +3,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,10 +15,13 @@ from unittest import mock
 import pytest
 
 from linnaeus.config import compose
+from linnaeus.config.command_line import parse_command_line
 from linnaeus.errors import ConfigError
 from linnaeus.launch import Job, slurm
 from linnaeus.launch.slurm import job_name, run_in_job, sbatch_settings, slurm_directory
 from linnaeus.launch.slurm_job import settled_status
+from linnaeus.sweep.request import read_request
+from linnaeus.sweep.trial import make_trial
 from tests import runs
 from tests.sweep.conftest import wait_until
 
@@ -281,6 +285,18 @@ def test_a_job_does_not_inherit_the_variables_of_a_job_that_submits_it(cluster, 
     launcher().start(job)
     assert "SLURM_MEM_PER_CPU" not in cluster.environment and "SLURM_CONF" in cluster.environment
     assert os.environ["SLURM_MEM_PER_CPU"] == "1"
+
+
+def test_a_value_of_the_environment_is_in_no_file_of_a_job_but_in_its_environment(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("LINNAEUS_TEXT", "/pa55word")
+    request = read_request(parse_command_line(["workload=language", "data.path=${oc.env:LINNAEUS_TEXT}/a.txt", f"run.root={tmp_path}"]))
+    trial = make_trial(request, 0, {})
+    assert trial.config.data.path == "/pa55word/a.txt"
+    job, config = Job(trial.overrides, trial.directory, None, None), compose(["launch=slurm"]).launch
+    launcher().start(job)
+    assert cluster.environment["LINNAEUS_TEXT"] == "/pa55word"
+    assert b"LINNAEUS_TEXT" in pickle.dumps(run_in_job(config, job)) and b"pa55word" not in pickle.dumps(run_in_job(config, job))
+    assert "pa55word" not in str(sbatch_settings(config, job))
 
 
 def test_a_job_that_sbatch_refuses_is_one_line_and_leaves_no_files(cluster, job):

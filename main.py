@@ -129,7 +129,8 @@ def main() -> int:
             from linnaeus.config.pages import page
             from linnaeus.streams import print_page
 
-            print_page(page(options, lambda: compose_run(options.overrides, options.config_dir, missing_ok=True)))
+            text = page(options, lambda: compose_run(options.overrides, options.config_dir, missing_ok=True))
+            print_page(text, prose=bool(options.help))
             return EXIT_FINISHED
         if not options.multirun:
             config = shared_config(lambda: compose_run(options.overrides, options.config_dir))

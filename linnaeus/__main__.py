@@ -9,9 +9,9 @@ import sys
 from linnaeus.commands import COMMANDS
 from linnaeus.streams import print_page
 
-USAGE = """linnaeus: train hierarchical species classifiers and other research programs, exactly resumable.
+USAGE = """linnaeus: train classifiers of species, and other research programs
 
-  linnaeus [KEY=VALUE ...]      train (default: the embedded data); repeat the command to continue
+  linnaeus [KEY=VALUE ...]      train, or continue; without settings the demo
   linnaeus plan=true            print the schedule, train nothing
   linnaeus -m seed=0,1,2        a sweep
   linnaeus --help-keys          every key with its type, value and meaning

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import sys
+import textwrap
 from typing import TextIO
 
 
@@ -39,8 +41,18 @@ def flush_or_discard(stream: TextIO) -> bool:
     return True
 
 
-def print_page(text: str) -> None:
-    """Print a page on stdout; its reader may close the pipe early (`| head`)."""
+def fit_terminal(line: str, indent: int) -> str:
+    """Return a line broken between words at the width of the terminal, with `indent` blanks before its further parts."""
+    columns = shutil.get_terminal_size().columns
+    if len(line) <= columns:
+        return line
+    return textwrap.fill(line, max(columns, 20), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def print_page(text: str, prose: bool = True) -> None:
+    """Print a page on stdout, on a terminal with the long lines of `prose` broken. Its reader may close the pipe early (`| head`)."""
+    if prose and sys.stdout.isatty():
+        text = "\n".join(fit_terminal(line, len(line) - len(line.lstrip())) for line in text.split("\n"))
     try:
         print(text, flush=True)
     except BrokenPipeError:

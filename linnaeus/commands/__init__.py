@@ -6,7 +6,7 @@ for a mistake and returns the exit status.
 
 COMMANDS = {  # module -> its line in `linnaeus --help`
     "generate": "continue a text with a trained language model",
-    "evaluate": "score a trained model on its validation or test rows, also by class",
-    "report": "write report.html of a run, also of one that was interrupted",
-    "biota": "write the embedded organisms as photographs with a manifest",
+    "evaluate": "score a trained model on its validation or test rows",
+    "report": "write report.html of a run, also of an interrupted one",
+    "biota": "write the organisms of the demo as photographs",
 }

@@ -84,7 +84,7 @@ def help_text(config: Config, config_dir: str | None = None) -> str:
     """Return the help page of a configuration. At its end are the variants of every group, also those of the folder `config_dir`, and the
     metrics of the workload and of plugins."""
     lines = [
-        "linnaeus: train hierarchical species classifiers, exactly resumable.",
+        "linnaeus: train classifiers of species, and other research programs",
         "",
         "  python main.py [key=value ...]                        train; the same command again continues",
         "  torchrun --nproc-per-node=2 main.py experiment=NAME   on several processes",

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
-import textwrap
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import BinaryIO
 
 from linnaeus.errors import escaped
 from linnaeus.files import no_follow, to_utf8
-from linnaeus.streams import discard_output
+from linnaeus.streams import discard_output, fit_terminal
 
 LOGGER = logging.getLogger("linnaeus")
 RESULT = logging.INFO + 5  # level of the result of a run, which `quiet` prints too
@@ -64,21 +62,14 @@ class _StdoutHandler(logging.Handler):
         try:
             text = self.format(record)
             if record.levelno != RESULT and sys.stdout.isatty():
-                text = _fit_terminal(text)
+                first, *table = text.split("\n")
+                text = "\n".join([fit_terminal(first, TIME), *table])
             print(text, file=sys.stdout, flush=True)
         except BrokenPipeError:
             discard_output(sys.stdout)
             self.setLevel(logging.CRITICAL + 1)  # the reader has closed the pipe; train.log still gets the lines
         except OSError:
             pass  # stdout is a file on a full disk; train.log gets the line
-
-
-def _fit_terminal(text: str) -> str:
-    """Return `text` with its first line broken between words at the width of the terminal. Further lines are those of a table."""
-    first, *table = text.split("\n")
-    columns = shutil.get_terminal_size().columns
-    broken = textwrap.wrap(first, max(columns, 20), subsequent_indent=" " * TIME, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([*broken, *table]) if len(first) > columns else text
 
 
 class _LogFileHandler(logging.Handler):

@@ -47,7 +47,7 @@ pre{overflow-x:auto;font-size:12.5px;line-height:1.45;margin:12px 0 4px}
 .picture{background:#fff;border:1px solid var(--rule);border-radius:10px;padding:14px;overflow-x:auto}
 .empty{color:var(--soft)}
 img{max-width:100%}
-@media(prefers-color-scheme:dark){.picture{filter:invert(.9) hue-rotate(180deg)}}
+@media(prefers-color-scheme:dark){.picture{border-color:#ccc;filter:invert(.9) hue-rotate(180deg)}}
 @media(max-width:700px){td:first-child{white-space:normal;min-width:9em}}
 @media print{body{background:#fff}figure,.hero div,.card{break-inside:avoid}}
 """

@@ -15,6 +15,7 @@ import pytest
 
 from linnaeus.__main__ import main, usage
 from linnaeus.commands import COMMANDS
+from linnaeus.streams import print_page
 from tests import runs
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,7 @@ def test_help_fits_a_screen_and_lists_every_command(capsys: pytest.CaptureFixtur
     page = capsys.readouterr().out
     assert len(page.splitlines()) <= 24 and max(map(len, page.splitlines())) <= 100
     assert all(f"linnaeus {name}" in page and meaning in page for name, meaning in COMMANDS.items()) and usage() in page
+    assert max(map(len, usage().splitlines())) < 80
 
 
 def test_every_command_has_a_main_and_a_help_page(capsys: pytest.CaptureFixture):
@@ -106,3 +108,13 @@ def test_report_of_an_interrupted_run(tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         main(["report", str(tmp_path)])
     assert ended.value.code == 2 and capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_page_is_broken_between_words_on_a_terminal_only(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    page = "  trainer.length = 4epochs\n      str: length of the run, a number with a unit"
+    for terminal in (True, False):
+        monkeypatch.setattr("sys.stdout.isatty", lambda shown=terminal: shown)
+        print_page(page)
+    broken = "  trainer.length = 4epochs\n      str: length of the run, a number\n      with a unit"
+    assert capsys.readouterr().out == f"{broken}\n{page}\n"

@@ -163,7 +163,7 @@ class Workload(ABC):
 
     def next_commands(self, run: Path) -> list[str]:
         """Return the commands that the directory of a finished `run` can be used with, printed at its end."""
-        return [f"linnaeus run.from={run / 'config.yaml'} seed=1"]
+        return [f"linnaeus evaluate {run}", f"linnaeus run.from={run / 'config.yaml'} seed=1"]
 
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
         """Return additional rows of a progress report, by name. Called on rank 0 only.

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -153,3 +154,9 @@ def test_build_workload_checks_the_members(tmp_path: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "build_workload", lambda config: extended(Small, report_metric=("r2",)), raising=False)
     with pytest.raises(ConfigError, match=r"did you mean report_metrics\?"):
         workloads.build_workload(config)
+
+
+def test_the_commands_after_a_run_evaluate_it_and_repeat_it() -> None:
+    run = Path("outputs/biota/mine")
+    commands = Small.next_commands(Small.__new__(Small), run)
+    assert commands == ["linnaeus evaluate outputs/biota/mine", "linnaeus run.from=outputs/biota/mine/config.yaml seed=1"]

@@ -71,7 +71,7 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
     t.watchdog.step = t.progress.global_step
     t.first_step, t.first_sample, t.first_unit = t.progress.global_step, t.progress.samples_seen, t.progress.units_seen
     resume_outputs(t, found)
-    log.info("continuing at step %d of %d from %s", t.progress.global_step, t.progress.expected_total_steps, found.path)
+    log.info("continuing at step %s of %s from %s", f"{t.progress.global_step:,}", f"{t.progress.expected_total_steps:,}", found.path)
     if found.state["world_size"] != t.context.world_size:
         log.warning(
             "%d processes now, %d when the checkpoint was written: the updates agree to float rounding, not bit for bit",

@@ -51,7 +51,7 @@ def build_source(config: BiotaConfig) -> Source:
         fingerprint=fingerprint(config),
         notes=(
             f"biota world {config.world}: {orders} orders, {families} families, {genera} genera, {len(world.prior)} species; "
-            f"{config.train_samples} individuals for training, {config.validation_samples} others for validation",
+            f"{config.train_samples:,} individuals for training, {config.validation_samples:,} others for validation",
         ),
     )
 

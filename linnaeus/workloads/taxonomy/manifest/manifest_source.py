@@ -54,7 +54,7 @@ def source_of(rows: CleanRecords, config: ManifestConfig) -> Source:
     notes += [f"{c} is missing in every row: no column is used for it" for c in config.components if column.get(c, "") is None]
     notes += [f"{count} rows left out: {reason}" for reason, count in excluded.items()]
     notes += _known_metadata(metadata, [c for c in config.components if column.get(c, "") is not None])
-    notes.append(f"{int((split == TRAIN).sum())} training and {int((split == VALIDATION).sum())} validation rows")
+    notes.append(f"{(split == TRAIN).sum():,} training and {(split == VALIDATION).sum():,} validation rows")
     if not (split == VALIDATION).any():
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
     hashes = content_hashes(files, sizes) if rows.hashes is None else rows.hashes[keep]

@@ -31,7 +31,7 @@ TIMEOUT = 120.0  # seconds of a start; an idle core takes about 1
 MEMORY = 6 << 30  # bytes of data of a process
 MAX_LINE = 1000  # characters of an error message
 SMALL = ("data.train_samples=96", "data.validation_samples=32", "trainer.length=2steps", "lr_scheduler.warmup=0steps")
-COUNTS = re.compile(r"(\d+) training and (\d+) validation rows")
+COUNTS = re.compile(r"([\d,]+) training and ([\d,]+) validation rows")
 LEFT_OUT = re.compile(r"(\d+) rows left out: ")
 
 
@@ -97,7 +97,7 @@ def manifests(number: int, seed: int, folder: Path) -> tuple[str, list[str]]:
     ending = start(folder, "plan=true", "data=manifest", f"data.path={path}", "data.max_bad_fraction=0.9", "data.image_size=32")
     failures = ending.failures()
     if ending.status == 0 and rows is not None:
-        used = [int(count) for match in COUNTS.finditer(ending.out) for count in match.groups()]
+        used = [int(count.replace(",", "")) for match in COUNTS.finditer(ending.out) for count in match.groups()]
         left_out = [int(match[1]) for match in LEFT_OUT.finditer(ending.out)]
         if sum(used) + sum(left_out) != rows:
             failures.append(f"{rows} rows, but {used} used and {left_out} left out")

@@ -12,15 +12,15 @@ Names of ranks without a name in biology, such as `data.levels=[group,product]`,
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ImageFolderConfig
 from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder, table_of
+from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 
-SUFFIXES = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"))  # of `FORMATS`
 SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
 INAT_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # then the epithet
 _INAT = re.compile(r"\d{5}_([A-Z][^_]*)_" + "_".join([r"([^_]*)"] * 5) + r"_(.+)")
@@ -34,7 +34,7 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
     root = Path(config.path).expanduser()
     if not os.path.isdir(root):
         raise ConfigError(f"data.path: {quoted(str(root), 200)} is not a folder; set the folder that contains a folder per taxon")
-    files = list(_files(str(root)))
+    files = list(files_in(str(root)))
     paths = [path for path in files if path.rpartition(".")[2].lower() in SUFFIXES]
     if not paths:
         formats = ", ".join(FORMATS)
@@ -53,25 +53,6 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
     ranks = [name for name in columns if name not in ("path", "split")]
     keys = {"rank_columns": {rank: rank for rank in ranks}} if not config.rank_columns else {}
     return in_folder(table_of(columns, choose, excluded=excluded, **keys), config, root)
-
-
-def _files(folder: str, inside: str = "", seen: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yield the paths of the files of `folder`, relative to it and sorted by folder and name; `inside`: below this folder of it.
-
-    Hidden files and folders are not read. Links are followed, except to the folders above, `seen`."""
-    where = os.path.join(folder, inside)
-    seen = seen | {os.path.realpath(where)}
-    try:
-        entries = sorted(os.scandir(where), key=lambda entry: entry.name)
-    except OSError as error:
-        raise ConfigError(f"data.path: {quoted(where, 200)} cannot be read: {error.strerror}") from error
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if not entry.is_dir():
-            yield inside + entry.name
-        elif os.path.realpath(entry.path) not in seen:
-            yield from _files(folder, f"{inside}{entry.name}/", seen)
 
 
 def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:

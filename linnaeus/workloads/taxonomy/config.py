@@ -64,6 +64,11 @@ class ImageFolderConfig(ManifestConfig):
     levels: list[str] | None = setting("rank of each level of folders, coarse to fine; null: from the names of a single level")
 
 
+@dataclass(frozen=True, kw_only=True)
+class InatCompetitionConfig(ManifestConfig):
+    path: str = setting("training file (train.json, train2018.json), or its folder; the other files are found beside it")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     name: str = setting("name of the network")
@@ -158,7 +163,12 @@ class AugmentConfig:
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "data": {"biota": BiotaConfig, "manifest": ManifestConfig, "image_folder": ImageFolderConfig},
+    "data": {
+        "biota": BiotaConfig,
+        "manifest": ManifestConfig,
+        "image_folder": ImageFolderConfig,
+        "inat_competition": InatCompetitionConfig,
+    },
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {
         "linear": HeadConfig,

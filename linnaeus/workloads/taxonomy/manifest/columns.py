@@ -35,7 +35,10 @@ COMPONENT = {"latitude": "SPATIAL", "longitude": "SPATIAL", "uncertainty": "SPAT
 COMPONENT |= {"date": "TEMPORAL", "time": "TEMPORAL", "elevation": "ELEVATION"}
 ROLES = ("image", "taxon", "latitude", "longitude", "uncertainty", "date", "time", "elevation", "weight", "split", "group")
 _GROUPS = "observation obs occurrence individual organism specimen event parentevent sequence deployment group site location plot camera"
-GROUP_NAMES = {name + end for name in (*_GROUPS.split(), "observer", "photographer", "user") for end in ("", "id", "uuid")} | {"recordedby"}
+GROUP_NAMES = {name + end for name in (*_GROUPS.split(), "observer", "photographer", "user") for end in ("", "id", "uuid")} | {
+    "recordedby",
+    "rightsholder",
+}
 SPLIT_NAMES = ("set", "subset", "partition", "fold", "usage")  # too general to be used unasked
 
 

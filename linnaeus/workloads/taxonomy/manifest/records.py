@@ -9,6 +9,7 @@ contains the name of the photograph.
 
 import importlib
 import os
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ SOURCES = "linnaeus.workloads.taxonomy.sources"
 READERS = {  # data.name -> module of its reader
     "manifest": "linnaeus.workloads.taxonomy.manifest.records",
     "image_folder": f"{SOURCES}.image_folder",
+    "inat_competition": f"{SOURCES}.inat_competition",
 }
 
 
@@ -69,6 +71,22 @@ def column_of(cells: Sequence[str]) -> Column:
     number.default_factory = number.__len__
     codes = np.fromiter(map(number.__getitem__, cells), dtype=np.int32, count=len(cells))
     return Column(codes, [value.strip() for value in number])
+
+
+class ColumnBuilder:
+    """A column that grows cell by cell. A cell takes four bytes, and once the memory of its text."""
+
+    def __init__(self) -> None:
+        self.number: defaultdict[str, int] = defaultdict()
+        self.number.default_factory = self.number.__len__  # a new cell gets the next number
+        self.codes = array("i")
+
+    def append(self, cell: str) -> None:
+        self.codes.append(self.number[cell])
+
+    def column(self) -> Column:
+        """Return the column, without the spaces around its cells."""
+        return Column(np.array(self.codes, dtype=np.int32), [value.strip() for value in self.number])
 
 
 def in_folder(table: Table, config: ManifestConfig, folder: Path) -> Records:

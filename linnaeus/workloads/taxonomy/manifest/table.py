@@ -76,13 +76,13 @@ def read_table(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key
         problem = "is a folder" if os.path.isdir(path) else "does not exist"
         raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}; choose a CSV or Parquet {_kind(key)}")
     table = _read_parquet(path, choose, key) if path.suffix.lower() in (".parquet", ".pq") else _read_text(path, choose, key)
-    table = _without_long_values(table)
+    table = without_long_values(table)
     if len(table) == 0:
         raise ConfigError(f"{key}: {quoted(str(path), 200)} has a header but no rows; choose a file with rows")
     return table
 
 
-def _without_long_values(table: Table) -> Table:
+def without_long_values(table: Table) -> Table:
     """Return the table without the rows that have a value of more than LONGEST_VALUE characters, which are counted."""
     long = np.zeros(len(table), dtype=bool)
     for column in table.columns.values():

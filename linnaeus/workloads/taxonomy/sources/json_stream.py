@@ -1,0 +1,125 @@
+"""Read the objects of a large JSON file one after the other, in memory that does not grow with the file.
+
+The files have one of two forms: an array of objects, or an object whose members are such arrays. Each object is decoded by the decoder of
+the standard library from a text that is read in blocks. NaN is accepted, as that decoder does and others do not. Numbers remain texts, so
+that no digit of a coordinate or id is lost.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from linnaeus.errors import ConfigError, one_line, quoted
+
+BLOCK = 1 << 20  # characters that are read at once
+LONGEST_OBJECT = 1 << 24  # characters; objects of records have less than a thousand
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
+
+
+def objects(path: Path, key: str = "data.path") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name of its array and the object, for each object in an array of a JSON file. The name is "" if the file is an array.
+
+    Other members of the file are skipped. Raise ConfigError, with the configuration key `key`, if the file cannot be read as JSON, or an
+    array contains something else."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            yield from _Stream(file).members()
+    except (OSError, ValueError, RecursionError) as error:
+        reason = one_line(error) if not isinstance(error, RecursionError) else "the brackets are nested too deeply"
+        raise ConfigError(
+            f"{key}: {quoted(str(path), 120)} cannot be read: {reason}; unpack it again, or use a JSON file of the competition"
+        ) from error
+
+
+class _Text(Protocol):
+    """A file open for reading text."""
+
+    def read(self, size: int, /) -> str: ...
+
+
+class _Stream:
+    """A JSON text of which a part is in memory. Raises ValueError where it is not JSON or not of the two forms."""
+
+    def __init__(self, file: _Text) -> None:
+        self.file = file
+        self.text = ""
+        self.place = 0  # in `text`
+        self.before = 0  # characters of the file before `text`
+
+    def members(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the name of its array and the object, for each object in an array."""
+        if self.next() == "[":
+            for item in self.array():
+                yield "", item
+        else:
+            self.expect("{")
+            while not self.closes("}"):
+                name = self.value()
+                self.expect(":")
+                if self.next() != "[":
+                    self.value()
+                    continue
+                for item in self.array():
+                    yield name, item
+        if self.next():
+            raise ValueError(f"text after the end, at character {self.before + self.place}")
+
+    def array(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects of the array that starts here."""
+        self.expect("[")
+        while not self.closes("]"):
+            if self.next() != "{":
+                raise ValueError(f"an array contains something else than objects, at character {self.before + self.place}")
+            yield self.value()
+
+    def value(self) -> Any:
+        """Return the value that starts here. More of the file is read while it does not end in the text."""
+        self.next()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self.text, self.place)
+                if end + 2 < len(self.text) or not self.read():  # 1e+ is the start of a number, and is decoded as 1
+                    self.place = end
+                    return value
+            except json.JSONDecodeError as error:
+                if not self.read():
+                    raise ValueError(f"{error.msg}, at character {self.before + error.pos}") from error
+
+    def next(self) -> str:
+        """Move to the next character that is not a space. Return it, or "" at the end of the file."""
+        while True:
+            self.place = _SPACE.match(self.text, self.place).end()  # type: ignore[union-attr]  # it also matches no space
+            if self.place < len(self.text):
+                return self.text[self.place]
+            if not self.read():
+                return ""
+
+    def expect(self, character: str) -> None:
+        """Move behind the next character, which must be `character`."""
+        if (found := self.next()) != character:
+            place = self.before + self.place
+            raise ValueError(f"{character!r} expected and {found!r} found, at character {place}" if found else "it ends early")
+        self.place += 1
+
+    def closes(self, bracket: str) -> bool:
+        """Move behind a comma before the next item, or behind the closing bracket. Return True for the bracket."""
+        opened = self.text[self.place - 1 : self.place] in ("{", "[")
+        if closed := self.next() == bracket:
+            self.place += 1
+        elif not opened:
+            self.expect(",")
+        return closed
+
+    def read(self) -> bool:
+        """Read more text, and drop what is before the current place. Return False at the end of the file.
+
+        The blocks grow with the value that does not end, so that it is decoded few times."""
+        if (unread := len(self.text) - self.place) > LONGEST_OBJECT:
+            raise ValueError(f"an object of more than {LONGEST_OBJECT} characters, at character {self.before + self.place}")
+        more = self.file.read(max(BLOCK, unread))
+        if more:
+            self.text, self.before, self.place = self.text[self.place :] + more, self.before + self.place, 0
+        return bool(more)

@@ -7,6 +7,7 @@ for a mistake and returns the exit status.
 COMMANDS = {  # module -> its line in `linnaeus --help`
     "generate": "continue a text with a trained language model",
     "evaluate": "score a trained model on its validation or test rows",
+    "prepare": "write a source of photographs into a store for training",
     "report": "write report.html of a run, also of an interrupted one",
     "biota": "write the organisms of the demo as photographs",
 }

@@ -209,13 +209,13 @@ TABLE = {
     **cases(see.plan_text, "data.train_samples@biota=41"),
     **cases(
         see.source,
-        "data.path@manifest=FOLDER/second.csv data.image_column@manifest=other_path "
+        "data.path=FOLDER/second.csv data.image_column@manifest=other_path "
         "data.rank_columns@manifest={genus:genus,species:taxon} data.date_column@manifest=day data.elevation_column@manifest=height "
-        "data.split_column@manifest=side data.group_column@manifest=site data.validation_fraction@manifest=0.5 "
-        "data.split_seed@manifest=1",
+        "data.split_column=side data.group_column=site data.validation_fraction=0.5 "
+        "data.split_seed=1",
         MANIFEST,
     ),
-    **cases(see.batches, "data.root@manifest=FOLDER/sub data.weight_column@manifest=unc data.max_image_pixels@manifest=9", MANIFEST),
+    **cases(see.batches, "data.root@manifest=FOLDER/sub data.weight_column=unc data.max_image_pixels=9", MANIFEST),
     **cases(see.source, "data.taxonomy@manifest=FOLDER/regrouped.csv data.taxon_column@manifest=species", f"{MANIFEST} {TAXA}"),
     **cases(
         see.source,

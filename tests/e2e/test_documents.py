@@ -27,6 +27,7 @@ from linnaeus.sweep.trial import make_trial
 from linnaeus.train import evaluation
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.taxonomy.biota import __main__ as biota
+from linnaeus.workloads.taxonomy.store import prepare_store
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "conf" / "experiment").glob("*.yaml"))]
@@ -105,6 +106,11 @@ def check(words: list[str]) -> None:
             biota._arguments(rest)
         case ["linnaeus", "evaluate", *rest]:
             evaluation._parse(rest)
+        case ["linnaeus", "prepare"]:
+            pass  # the name of the command, in a sentence
+        case ["linnaeus", "prepare", *rest]:
+            options = prepare_store.parse(rest)
+            compose([f"data={options.source}", *options.overrides])
         case ["linnaeus", "report" | "evaluate", *runs]:
             assert runs
         case ["linnaeus", "--help-keys"]:

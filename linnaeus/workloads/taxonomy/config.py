@@ -32,8 +32,20 @@ class BiotaConfig(TaxonomyDataConfig):
 
 
 @dataclass(frozen=True)
-class ManifestConfig(TaxonomyDataConfig):
+class RecordsConfig(TaxonomyDataConfig):
     path: str = setting("CSV or Parquet manifest")
+    split_column: str | None = setting(
+        "column with train, val and test (not used) in every row; auto: found by its name; null: split at random"
+    )
+    weight_column: str | None = setting("column with the weight of each row in the training loss, relative to the mean; null: equal")
+    group_column: str | None = setting("column (observation, observer, site) whose equal values stay in the same split; null: none")
+    validation_fraction: float = setting("share of the rows for validation, if the rows are split at random", low=0, high=1)
+    split_seed: int = setting("seed of the random split", low=0)
+    max_image_pixels: int = setting("photographs with more pixels than this are rejected as decompression bombs", low=1)
+
+
+@dataclass(frozen=True)
+class ManifestConfig(RecordsConfig):
     root: str | None = setting("folder that the image paths are relative to; null: the folder of the manifest")
     image_column: str = setting("column with the image path; auto: found by its name")
     rank_columns: dict[str, str] = setting("column of each taxonomic rank, coarse to fine; empty: all columns named like a known rank")
@@ -48,14 +60,13 @@ class ManifestConfig(TaxonomyDataConfig):
     time_column: str | None = setting("column with the local time; auto: found by its name; null: none")
     elevation_column: str | None = setting("column with metres above the sea; auto: found by its name; null: none")
     elevation_missing: float | None = setting("elevation value that marks a missing elevation, such as 0.0 in some exports; null: none")
-    split_column: str | None = setting(
-        "column with train, val and test (not used) in every row; auto: found by its name; null: split at random"
-    )
-    weight_column: str | None = setting("column with the weight of each row in the training loss, relative to the mean; null: equal")
-    group_column: str | None = setting("column (observation, observer, site) whose equal values stay in the same split; null: none")
-    validation_fraction: float = setting("share of the rows for validation, if the rows are split at random", low=0, high=1)
-    split_seed: int = setting("seed of the random split", low=0)
-    max_image_pixels: int = setting("photographs with more pixels than this are rejected as decompression bombs", low=1)
+
+
+@dataclass(frozen=True)
+class StoreConfig(RecordsConfig):
+    path: str = setting("folder that `linnaeus prepare` has written")
+    split_column: str | None = setting("auto: the split of the store, if it has one; null: split at random")
+    weight_column: str | None = setting("auto: the weights of the store, if it has them; null: equal weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +177,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "data": {
         "biota": BiotaConfig,
         "manifest": ManifestConfig,
+        "store": StoreConfig,
         "image_folder": ImageFolderConfig,
         "inat_competition": InatCompetitionConfig,
     },

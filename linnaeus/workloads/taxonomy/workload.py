@@ -24,7 +24,7 @@ from linnaeus.workloads.base import Workload
 from linnaeus.workloads.taxonomy import manifest
 from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
 from linnaeus.workloads.taxonomy.components import column_slices, encode
-from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.config import RecordsConfig, StoreConfig
 from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
@@ -36,6 +36,7 @@ from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.plugin_checks import check_parts, checked_source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
+from linnaeus.workloads.taxonomy.store import store_source
 
 log = logging.getLogger("linnaeus")
 
@@ -44,7 +45,7 @@ def build_data_source(config: Config, test: bool = False) -> tuple[Source, Calla
     """Return the source of `config.data`, and the function of its best possible accuracies where they are known.
 
     `test`: the test rows of the source take the place of its validation rows. Raise `ConfigError` if there are none."""
-    records = isinstance(config.data, ManifestConfig)
+    records = isinstance(config.data, RecordsConfig)
     if test and not records:
         raise ConfigError(f"--split=test: data={config.data.name} has no test rows; use validation")
     part = registered("data", config.data.name)
@@ -54,6 +55,8 @@ def build_data_source(config: Config, test: bool = False) -> tuple[Source, Calla
         if config.data.ranks is not None and tuple(config.data.ranks) != source.tree.ranks:
             raise ConfigError(f"data.ranks is {config.data.ranks}, but data={config.data.name} has the ranks {list(source.tree.ranks)}")
         return source, None
+    if isinstance(config.data, StoreConfig):
+        return store_source.build_source(config.data, test), None
     if records:
         return manifest.build_source(config.data, test), None
     module = importlib.import_module(f"linnaeus.workloads.taxonomy.{config.data.name}")

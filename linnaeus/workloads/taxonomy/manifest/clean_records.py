@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
-from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, FolderFiles, ImageFiles
@@ -42,6 +42,20 @@ class CleanRecords:
     notes: list[str]
     hashes: np.ndarray | None = None  # uint64 [N], of the contents of the files; None: not read yet
 
+    def take(self, rows: np.ndarray) -> "CleanRecords":
+        """Return the records of the given rows, int64 [M]."""
+        return replace(
+            self,
+            labels=self.labels[rows],
+            files=self.files.take(rows),
+            sizes=self.sizes[rows],
+            metadata=self.metadata.take(rows),
+            columns={name: Column(column.codes[rows], column.values) for name, column in self.columns.items()},
+            weight=None if self.weight is None else self.weight[rows],
+            split=None if self.split is None else self.split[rows],
+            hashes=None if self.hashes is None else self.hashes[rows],
+        )
+
 
 def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[CleanRecords, ManifestConfig]:
     """Return the records of a source, and the configuration with the names of its columns.
@@ -70,6 +84,8 @@ def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[Clean
     metadata = clean_metadata(rows.table, config, tally)
     weight = clean_weights(rows.table, config, tally)
     notes += tally.notes()
+    column = {"SPATIAL": config.latitude_column, "TEMPORAL": config.date_column, "ELEVATION": config.elevation_column}
+    notes += [f"{c} is missing in every row: no column is used for it" for c in config.components if column.get(c, "") is None]
     grouping = [name for name in (config.group_column, *columns.group_like) if name is not None]
     clean = CleanRecords(
         tree=tree,
@@ -88,7 +104,7 @@ def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[Clean
 
 
 def without_test(
-    split: np.ndarray | None, rows: int, config: ManifestConfig, test: bool, excluded: dict[str, int]
+    split: np.ndarray | None, rows: int, config: RecordsConfig, test: bool, excluded: dict[str, int]
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return the split, int8 [N] or None, and the rows that are not test rows, bool [N]. Count the others in `excluded`.
 

@@ -64,6 +64,22 @@ def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
         return 0
 
 
+def fits(data: bytes, short_side: int) -> bool:
+    """Return True for a complete JPEG in RGB, upright, whose short side is at most `short_side`."""
+    image = _open(data, 1 << 62)
+    return image.format == "JPEG" and image.mode == "RGB" and _upright_rotation(image) is None and min(image.size) <= short_side
+
+
+def limited_pixels(pixels: np.ndarray, short_side: int) -> np.ndarray:
+    """Return a copy of uint8 [H, W, 3], scaled down as `decode` does if its short side is above `short_side`."""
+    from PIL import Image
+
+    size = limited_size(pixels.shape[1], pixels.shape[0], short_side)
+    if size == (pixels.shape[1], pixels.shape[0]):
+        return np.array(pixels)
+    return np.array(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0))
+
+
 def limited_size(width: int, height: int, short_side: int) -> tuple[int, int]:
     """Return the size (width, height), scaled down with the same aspect ratio if its short side is above `short_side`."""
     short = min(width, height)

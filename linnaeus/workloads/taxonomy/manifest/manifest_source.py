@@ -7,7 +7,7 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, quoted, shorten
 from linnaeus.files import to_utf8
-from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
@@ -26,7 +26,7 @@ def build_source(config: ManifestConfig, test: bool = False) -> Source:
     return source_of(*read_clean(config, test))
 
 
-def source_of(rows: CleanRecords, config: ManifestConfig) -> Source:
+def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
     """Return the source of the records, without test rows, as `config` splits them and chooses ranks.
 
     Raises ConfigError if a side of the split or a rank would be empty."""
@@ -50,10 +50,8 @@ def source_of(rows: CleanRecords, config: ManifestConfig) -> Source:
         f"ranks to predict: {', '.join(f'{rank} ({n})' for rank, n in zip(ranks, tree.sizes, strict=True))}",
         *rank_notes,
     ]
-    column = {"SPATIAL": config.latitude_column, "TEMPORAL": config.date_column, "ELEVATION": config.elevation_column}
-    notes += [f"{c} is missing in every row: no column is used for it" for c in config.components if column.get(c, "") is None]
     notes += [f"{count} rows left out: {reason}" for reason, count in excluded.items()]
-    notes += _known_metadata(metadata, [c for c in config.components if column.get(c, "") is not None])
+    notes += _known_metadata(metadata, config.components)
     notes.append(f"{(split == TRAIN).sum():,} training and {(split == VALIDATION).sum():,} validation rows")
     if not (split == VALIDATION).any():
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
@@ -77,13 +75,14 @@ def source_of(rows: CleanRecords, config: ManifestConfig) -> Source:
 
 
 def _known_metadata(metadata: Metadata, components: Sequence[str]) -> list[str]:
-    """Return a line with the number of rows that have each of the `components`; [] without any."""
+    """Return a line with the number of rows that have each of the `components`, without those that no row has; [] without any."""
     values = {"SPATIAL": metadata.latitude, "TEMPORAL": metadata.day, "ELEVATION": metadata.elevation}
-    known = [f"{name.lower()} {np.count_nonzero(~np.isnan(values[name])):,}" for name in components if name in values]
+    counts = {name: np.count_nonzero(~np.isnan(values[name])) for name in components if name in values}
+    known = [f"{name.lower()} {count:,}" for name, count in counts.items() if count]
     return [f"rows with metadata: {', '.join(known)} of {len(metadata.day):,}"] if known else []
 
 
-def _split(rows: CleanRecords, config: ManifestConfig, notes: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
+def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the split int8 [N], and the group numbers int64 [N] if there is a group column. Append to `notes`."""
     column = rows.columns[config.group_column] if config.group_column is not None else None
     names, groups, ungrouped = group_numbers(column, rows.files.names)
@@ -114,7 +113,7 @@ def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
 
 
 def _stratified_split(
-    groups: np.ndarray, names: np.ndarray, tree: TaxonomyTree, labels: np.ndarray, config: ManifestConfig, notes: list[str]
+    groups: np.ndarray, names: np.ndarray, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]
 ) -> np.ndarray:
     """Return a split stratified by the finest taxa.
 

@@ -1,0 +1,5 @@
+"""`linnaeus prepare SOURCE OUT [KEY=VALUE ...]`: write a source into a store for training. See `linnaeus prepare --help`."""
+
+from linnaeus.workloads.taxonomy.store.prepare_store import main
+
+__all__ = ["main"]

@@ -1,0 +1,137 @@
+"""Blocks of photographs of a store. Each is written once, by any process, and has the same bytes whoever writes it.
+
+A part is complete when its table `NNNNN.npz` exists, which is renamed into place after the photographs. What a killed process left is
+written again. Photographs that cannot be decoded have size 0 and a reason.
+"""
+
+import errno
+import hashlib
+import io
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus.distributed import die_with_parent
+from linnaeus.errors import ConfigError
+from linnaeus.files import write_atomic
+from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, ImageFiles
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.store.encoding import Encoding
+from linnaeus.workloads.taxonomy.store.store_layout import PARTS, part_path
+
+PART = 1024  # photographs; about 25 MB of JPEGs, 200 MB of raw pixels at 256 x 256
+
+
+@dataclass(frozen=True)
+class Part:
+    """The photographs of a part, M at most `PART`."""
+
+    sizes: np.ndarray  # int64 [M], 0 for a photograph that cannot be decoded
+    shapes: np.ndarray  # int32 [M, 2]
+    hashes: np.ndarray  # uint64 [M]
+    reasons: list[str]  # [M], "" for a photograph that is stored
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Writes the parts of `files` below `store`, each of `length` photographs, the last of fewer."""
+
+    store: Path
+    files: ImageFiles
+    encoding: Encoding
+    length: int = PART
+
+    def count(self) -> int:
+        """Return the number of parts."""
+        return -(-len(self.files.names) // self.length)
+
+    def rows(self, part: int) -> range:
+        """Return the rows of the photographs of a part."""
+        return range(part * self.length, min((part + 1) * self.length, len(self.files.names)))
+
+    def write(self, part: int) -> int:
+        """Write a part. Return the number of its photographs. Raise OSError for a file that may be readable later."""
+        rows = self.rows(part)
+        sizes, hashes, shapes = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64), np.zeros((len(rows), 2), np.int32)
+        reasons = [""] * len(rows)
+        path = part_path(self.store, part)
+        temporary = path.with_suffix(f".tmp-{os.uname().nodename}-{os.getpid()}")
+        with open(temporary, "wb") as file:
+            for i, row in enumerate(rows):
+                try:
+                    data, shape = self.encoding.encode(self._read(row))
+                except NotAnImage as error:
+                    reasons[i] = (str(error) or "not an image")[:200]
+                    continue
+                file.write(data)
+                sizes[i], shapes[i] = len(data), shape
+                hashes[i] = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        content = io.BytesIO()
+        np.savez(content, sizes=sizes, shapes=shapes, hashes=hashes, reasons=np.array(reasons, dtype=str))
+        write_atomic(path.with_suffix(".npz"), content.getvalue())
+        return len(rows)
+
+    def is_complete(self, part: int) -> bool:
+        return part_path(self.store, part).with_suffix(".npz").exists()
+
+    def read(self, part: int) -> Part:
+        """Return the table of a complete part. Raise ConfigError if it or the photographs were damaged after they were written."""
+        path = part_path(self.store, part)
+        try:
+            with np.load(path.with_suffix(".npz"), allow_pickle=False) as table:
+                found = Part(table["sizes"], table["shapes"], table["hashes"], table["reasons"].tolist())
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise ConfigError(f"OUT: {path.with_suffix('.npz')} is damaged ({error}); delete it and repeat the command") from error
+        if not path.exists() or path.stat().st_size != int(found.sizes.sum()):
+            raise ConfigError(f"OUT: {path} is incomplete; delete {path.with_suffix('.npz').name} and repeat the command")
+        return found
+
+    def _read(self, row: int) -> bytes:
+        try:
+            return self.files.read(row)
+        except OSError as error:
+            if error.errno not in FINAL_ERRORS:
+                raise
+            raise NotAnImage(os.strerror(error.errno or errno.EIO)) from error
+
+
+_writer: PartWriter | None = None  # of a worker process
+
+
+def _start_worker(writer: PartWriter, parent: int) -> None:
+    global _writer
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends its workers
+    _writer = writer
+
+
+def _write(part: int) -> int:
+    assert _writer is not None
+    return _writer.write(part)
+
+
+def write_parts(writer: PartWriter, parts: list[int], processes: int) -> Iterator[int]:
+    """Write the parts in `processes` processes. Yield the number of photographs of each as it is complete."""
+    (writer.store / PARTS).mkdir(parents=True, exist_ok=True)
+    if processes == 1 or len(parts) <= 1:
+        yield from map(writer.write, parts)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(processes, len(parts)), context, _start_worker, (writer, os.getpid()))
+    try:
+        for future in as_completed([pool.submit(_write, part) for part in parts]):
+            yield future.result()
+    except BrokenProcessPool:
+        raise ConfigError("--processes: a process was ended from outside, perhaps for memory; repeat the command, with fewer") from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,222 @@
+"""The command `linnaeus prepare`: write the records and photographs of a source into a store, from which training reads at full speed.
+
+    linnaeus prepare manifest store data.path=photos.csv
+    linnaeus prepare image_folder store data.path=photos --images raw --short-side 256 --processes 8
+    linnaeus prepare darwin_core store data.path=download.zip data.root=photos --task 3/16      # one of 16 jobs; then once without --task
+
+The same command goes on where it was stopped, and ends with the same bytes. Every record of the source is in the store, or is counted in
+`store.json` with the reason; photographs that were left out are named in `left_out.csv`. Training: `python main.py data=store
+data.path=store`.
+"""
+
+import argparse
+import csv
+import hashlib
+import io
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.load import compose
+from linnaeus.config.messages import user_errors
+from linnaeus.errors import ConfigError, list_some, quoted, shorten
+from linnaeus.files import TEMPORARY, read_json, to_json, to_utf8, write_atomic
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
+from linnaeus.workloads.taxonomy.manifest.records import READERS
+from linnaeus.workloads.taxonomy.store import store_layout as layout
+from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
+from linnaeus.workloads.taxonomy.store.parts import PART, Part, PartWriter, write_parts
+
+REQUEST = "request.json"  # the settings of a preparation that has begun
+LEFT_OUT = "left_out.csv"
+_UNDECODABLE = "photograph that cannot be decoded"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepare a store. Return 0, 75 after Ctrl-C, or exit with status 2 and one line on stderr for a user's mistake."""
+    with user_errors(2):
+        options = parse(arguments)
+        try:
+            lines = prepare(options)
+        except KeyboardInterrupt:
+            print("interrupted; the same command goes on", file=sys.stderr)
+            return 75
+        except OSError as error:
+            raise ConfigError(f"{error}; the same command goes on when this is corrected") from error
+        print("\n".join(lines))
+    return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of the command line, with `share`: the first part and the step of `--task`. Raise ConfigError for a mistake."""
+    parser = OneLineParser(prog="linnaeus prepare", description="Write records and photographs of a source into a store for training.")
+    add = parser.add_argument
+    add("source", choices=list(READERS), metavar="SOURCE", help=f"format of the source: {', '.join(READERS)}")
+    add("out", metavar="OUT", type=Path, help="folder of the store; it must be new, or that of an interrupted preparation")
+    add("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the source, such as data.path=photos.csv")
+    add("--images", choices=ENCODINGS, default="jpeg", help="jpeg: encoded again, raw: pixels, original: as they are (%(default)s)")
+    add("--short-side", type=int, default=256, metavar="PIXELS", help="largest short side of a photograph (%(default)s)")
+    add("--quality", type=int, default=90, metavar="Q", help="of JPEG, 1 to 95 (%(default)s)")
+    add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that decode and encode (%(default)s)")
+    add("--task", metavar="I/N", default="1/1", help="prepare the I-th of N shares (from 1), on one of several machines")
+    options = parser.parse_intermixed_args(arguments)
+    for name, low, high in (("short_side", 16, 8192), ("quality", 1, 95), ("processes", 1, 1024)):
+        if not low <= getattr(options, name) <= high:
+            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(options, name)}; it must be from {low} to {high}")
+    options.share = _share(options.task)
+    if foreign := [text for text in options.overrides if not text.startswith("data.")]:
+        raise ConfigError(f"{shorten(foreign[0])} has no effect on a store; give settings of the source, data.KEY=VALUE")
+    return options
+
+
+def prepare(options: argparse.Namespace) -> list[str]:
+    """Prepare the store of the options of the command line. Return the lines to print.
+
+    Raise ConfigError for a source that cannot be read, a folder that contains something else, and too many damaged photographs."""
+    data = compose([f"data={options.source}", *options.overrides]).data
+    assert isinstance(data, ManifestConfig)
+    store: Path = options.out.expanduser()
+    rows, config = read_clean(data, test=None)
+    encoding = Encoding(options.images, options.short_side, options.quality, config.max_image_pixels)
+    request = _request(rows, encoding)
+    if (complete := read_json(store / layout.RECORD)) is not None:
+        return _already_complete(store, complete, request)
+    writer = PartWriter(store, rows.files, encoding, PART)
+    _begin(store, request)
+    first, step = options.share
+    missing = [part for part in range(first, writer.count(), step) if not writer.is_complete(part)]
+    _write_parts(writer, missing, options.processes)
+    if absent := [part for part in range(writer.count()) if not writer.is_complete(part)]:
+        return [f"{writer.count() - len(absent)} of {writer.count()} parts are prepared; run the command without --task after the others"]
+    return _finish(store, rows, config, options.source, request, [writer.read(part) for part in range(writer.count())])
+
+
+def _already_complete(store: Path, record: dict[str, Any], request: dict[str, Any]) -> list[str]:
+    """Return the lines on a store that was complete before. Raise ConfigError if it was made with another request."""
+    if record.get("request") != request:
+        raise ConfigError(f"OUT: {quoted(str(store), 200)} is a store with other settings or records; choose another folder, or delete it")
+    _remove_intermediate(store)
+    return [*_account(record), f"{store} was complete before"]
+
+
+def _remove_intermediate(store: Path) -> None:
+    """Delete the files that only a preparation needs."""
+    parts = store / layout.PARTS
+    for path in [store / REQUEST, *parts.glob("*.npz"), *parts.glob("*.tmp-*"), *store.rglob(f"{TEMPORARY}*")]:
+        path.unlink(missing_ok=True)
+
+
+def _request(rows: CleanRecords, encoding: Encoding) -> dict[str, Any]:
+    """Return the settings that determine the parts, for JSON."""
+    inputs = hashlib.sha256(to_utf8("\0".join(rows.files.names.tolist())) + np.ascontiguousarray(rows.sizes).tobytes()).hexdigest()
+    return {"format": layout.FORMAT, "part": PART, "encoding": vars(encoding), "photographs": inputs}
+
+
+def _begin(store: Path, request: dict[str, Any]) -> None:
+    """Write the request into a new folder. Raise ConfigError if the folder has another one, or other files."""
+    path = store / REQUEST
+    if not path.exists():
+        if store.exists() and not (store.is_dir() and all(path.name.startswith(TEMPORARY) for path in store.iterdir())):
+            raise ConfigError(f"OUT: {quoted(str(store), 200)} is not an empty folder; choose a new one")
+        store.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, to_json(request))
+    begun = read_json(path) or {}
+    if changed := [key for key in request if begun.get(key) != request[key]]:
+        raise ConfigError(
+            f"OUT: {quoted(str(store), 200)} was begun with another {' and '.join(changed)}; repeat that command, or choose a new folder"
+        )
+
+
+def _share(task: str) -> tuple[int, int]:
+    """Return I - 1 and N of `--task I/N`. Raise ConfigError if it is not two such numbers."""
+    first, _, count = task.partition("/")
+    if not (first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
+        raise ConfigError(f"--task {shorten(task)} is not I/N with 1 <= I <= N, such as 3/16")
+    return int(first) - 1, int(count)
+
+
+def _write_parts(writer: PartWriter, parts: list[int], processes: int) -> None:
+    """Write the parts, with a line on stderr after every ten seconds."""
+    begin = last = time.monotonic()
+    done, total = 0, sum(len(writer.rows(part)) for part in parts)
+    for count in write_parts(writer, parts, processes):
+        done += count
+        now = time.monotonic()
+        if now - last >= 10:
+            last, rate = now, done / (now - begin)
+            print(
+                f"{done:,} of {total:,} photographs, {rate:,.0f}/s, {(total - done) / rate / 60:.0f} min left", file=sys.stderr, flush=True
+            )
+
+
+def _finish(store: Path, rows: CleanRecords, config: ManifestConfig, source: str, request: dict[str, Any], parts: list[Part]) -> list[str]:
+    """Write the arrays of the stored records and, last, the record of the store. Return the lines to print."""
+    sizes = np.concatenate([part.sizes for part in parts])
+    reasons = [reason for part in parts for reason in part.reasons]
+    bad = [(str(rows.files.names[i]), reason) for i, reason in enumerate(reasons) if reason]
+    records = sum(rows.excluded.values()) + len(sizes)
+    left_out = [*rows.unreadable, *bad]
+    if len(left_out) > config.max_bad_fraction * (len(sizes) + len(rows.unreadable)):
+        raise ConfigError(
+            f"data.max_bad_fraction: {len(left_out)} of {len(sizes) + len(rows.unreadable)} photographs cannot be used, more than "
+            f"{config.max_bad_fraction:g}: {list_some([f'{shorten(name)} ({reason})' for name, reason in left_out], 2)}; "
+            "set a larger limit and repeat the command"
+        )
+    keep = np.flatnonzero(sizes > 0)
+    offsets = np.concatenate([np.cumsum(part.sizes) - part.sizes for part in parts])
+    place = np.stack([np.arange(len(sizes)) // PART, offsets, sizes], axis=1).astype(np.int64)
+    rows = replace(rows, hashes=np.concatenate([part.hashes for part in parts])).take(keep)
+    excluded = rows.excluded | ({_UNDECODABLE: len(bad)} if bad else {})
+    _write_arrays(store, rows, place[keep], np.concatenate([part.shapes for part in parts])[keep])
+    _write_left_out(store / LEFT_OUT, left_out)
+    record = {
+        "format": layout.FORMAT,
+        "records": len(keep),
+        "account": {"records of the source": records, "stored": len(keep), "left out": sum(excluded.values())},
+        "excluded": excluded,
+        "encoding": request["encoding"],
+        "source": f"data={source} data.path={config.path}",
+        "columns": layout.write_columns(store, rows.columns),
+        "has_split": rows.split is not None,
+        "has_weight": rows.weight is not None,
+        "notes": rows.notes,
+        "request": request,
+    }
+    write_atomic(store / layout.RECORD, to_json(record))
+    _remove_intermediate(store)
+    return [*_account(record), f"next: linnaeus data=store data.path={store}"]
+
+
+def _write_arrays(store: Path, rows: CleanRecords, place: np.ndarray, shapes: np.ndarray) -> None:
+    write_atomic(store / "taxonomy.json", json.dumps(rows.tree.to_dict()))
+    layout.write_lines(store / "names.txt", rows.files.names.tolist())
+    layout.write_metadata(store, rows.metadata)
+    arrays = {"labels": rows.labels, "place": place, "shape": shapes, "hashes": rows.hashes, "split": rows.split, "weight": rows.weight}
+    for name, array in arrays.items():
+        if array is not None:
+            layout.write_array(store / f"{name}.npy", array)
+
+
+def _write_left_out(path: Path, left_out: Sequence[tuple[str, str]]) -> None:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerows([("photograph", "reason"), *left_out])
+    write_atomic(path, text.getvalue())
+
+
+def _account(record: dict[str, Any]) -> list[str]:
+    """Return the lines of the account."""
+    counts = Counter(record["excluded"])
+    lines = [f"{count:>12,}  left out: {reason}" for reason, count in counts.most_common()]
+    account = record["account"]
+    return [f"{account['records of the source']:>12,}  records", *lines, f"{account['stored']:>12,}  stored"]

@@ -1,0 +1,45 @@
+"""`StoreFiles`: the photographs of a store. Parts are mapped into memory when they are first read, once per process."""
+
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.manifest.decoding import limited_pixels
+from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.store.store_layout import part_path
+
+
+class StoreFiles(ImageFiles):
+    """The photographs `names` [N] at `place` int64 [N, 3] (part, offset, size). `shape` int32 [N, 2]: of raw pixels; None: files."""
+
+    def __init__(self, store: Path, names: np.ndarray, place: np.ndarray, shape: np.ndarray | None) -> None:
+        self.store, self.names, self.place, self.shape = store, names, place, shape
+        self._parts: dict[int, np.ndarray] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_parts": {}}
+
+    def sizes(self) -> np.ndarray:
+        return np.asarray(self.place[:, 2])
+
+    def take(self, rows: np.ndarray) -> "StoreFiles":
+        return StoreFiles(self.store, self.names[rows], self.place[rows], None if self.shape is None else self.shape[rows])
+
+    def read(self, row: int) -> bytes:
+        return self._bytes(row).tobytes()
+
+    def decode(self, row: int, short_side: int, max_pixels: int) -> np.ndarray:
+        if self.shape is None:
+            return super().decode(row, short_side, max_pixels)
+        height, width = self.shape[row].tolist()
+        return limited_pixels(self._bytes(row).reshape(height, width, 3), short_side)
+
+    def _bytes(self, row: int) -> np.ndarray:
+        """Return the bytes of a photograph, uint8, mapped from the file. Raise OSError if the part does not contain them."""
+        part, offset, size = self.place[row].tolist()
+        if part not in self._parts:
+            self._parts[part] = np.memmap(part_path(self.store, part), dtype=np.uint8, mode="r")
+        found = self._parts[part][offset : offset + size]
+        if len(found) != size:
+            raise OSError(f"{part_path(self.store, part)} is shorter than the store says; prepare the store again")
+        return found

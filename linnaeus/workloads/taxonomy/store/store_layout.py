@@ -1,0 +1,117 @@
+"""The files of a store. A store is complete when it contains `store.json`, which is written last.
+
+store.json              format, encoding of the photographs, account of the records, source, notes
+taxonomy.json           the tree: ranks, names of the classes of each rank, and the node of the nearest known ancestor of each
+labels.npy              int64 [N, R]: class of each record at each rank; -1 for null
+names.txt               the name of each record's photograph, a line each; line breaks and backslashes are escaped as in C
+latitude.npy ...        float32 [N]: latitude, longitude, uncertainty, day, hour, elevation; NaN for missing
+split.npy, weight.npy   int8 [N] (0 training, 1 validation, 2 test), float64 [N]; where the source has them
+columns/NAME.npy, .txt  a column that can group records: int32 [N] numbers of the lines of the text
+place.npy               int64 [N, 3]: part, offset and size in bytes of each photograph
+shape.npy               int32 [N, 2]: height and width, for raw pixels
+hashes.npy              uint64 [N]: BLAKE2b (8 bytes) of each stored photograph
+parts/00000.bin ...     the photographs, one after the other
+left_out.csv            name and reason of each photograph that was left out
+"""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, quoted
+from linnaeus.files import read_json, write_atomic
+from linnaeus.workloads.taxonomy.manifest.table import Column, strings
+from linnaeus.workloads.taxonomy.observations import Metadata
+
+FORMAT = 1
+RECORD = "store.json"
+PARTS = "parts"
+
+
+def part_path(store: Path, part: int) -> Path:
+    """Return the path of the photographs of a part."""
+    return store / PARTS / f"{part:05d}.bin"
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write a .npy file, complete or not at all."""
+    content = io.BytesIO()
+    np.save(content, array)
+    write_atomic(path, content.getvalue())
+
+
+def read_array(path: Path, mapped: bool = False) -> np.ndarray:
+    """Return the array of a .npy file. Raise ConfigError if it is not one."""
+    try:
+        return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"data.path: {quoted(str(path), 200)} cannot be read ({error}); prepare the store again") from error
+
+
+def write_lines(path: Path, values: list[str]) -> None:
+    """Write a value per line."""
+    lines = [value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for value in values]
+    write_atomic(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the values that `write_lines` wrote. Raise ConfigError if the file cannot be read."""
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"data.path: {quoted(str(path), 200)} cannot be read ({error.strerror}); prepare the store again") from error
+    lines = text.split("\n")[:-1]
+    return [_unescape(line) for line in lines] if "\\" in text else lines
+
+
+def _unescape(line: str) -> str:
+    parts = line.split("\\\\")
+    return "\\".join(part.replace("\\n", "\n").replace("\\r", "\r") for part in parts)
+
+
+def write_columns(store: Path, columns: Mapping[str, Column]) -> list[str]:
+    """Write the columns of records. Return their names; the files have the numbers of these names."""
+    (store / "columns").mkdir(exist_ok=True)
+    for number, column in enumerate(columns.values()):
+        write_array(store / "columns" / f"{number}.npy", column.codes)
+        write_lines(store / "columns" / f"{number}.txt", column.values)
+    return list(columns)
+
+
+def read_columns(store: Path, names: list[str]) -> dict[str, Column]:
+    """Return the columns of `write_columns`."""
+    folder = store / "columns"
+    return {name: Column(read_array(folder / f"{i}.npy"), read_lines(folder / f"{i}.txt")) for i, name in enumerate(names)}
+
+
+def write_metadata(store: Path, metadata: Metadata) -> None:
+    """Write an array per quantity."""
+    for name, values in vars(metadata).items():
+        write_array(store / f"{name}.npy", values)
+
+
+def read_metadata(store: Path) -> Metadata:
+    """Return the metadata of `write_metadata`."""
+    return Metadata(**{name: read_array(store / f"{name}.npy") for name in Metadata.__dataclass_fields__})
+
+
+def read_names(store: Path) -> np.ndarray:
+    """Return the names of the photographs, strings [N]."""
+    return strings(read_lines(store / "names.txt"))
+
+
+def read_record(store: Path) -> dict[str, Any]:
+    """Return store.json. Raise ConfigError if the folder is not a complete store."""
+    if not store.is_dir():
+        raise ConfigError(f"data.path: {quoted(str(store), 200)} is not a folder; give a folder that `linnaeus prepare` has written")
+    content = read_json(store / RECORD)
+    if content is None:
+        begun = (store / PARTS).is_dir()
+        advice = "its preparation was interrupted; continue it" if begun else "make one"
+        raise ConfigError(f"data.path: {quoted(str(store), 200)} is not a complete store; {advice} with `linnaeus prepare`")
+    if content.get("format") != FORMAT:
+        raise ConfigError(f"data.path: {quoted(str(store), 200)} has store format {content.get('format')}, not {FORMAT}; prepare it again")
+    return content

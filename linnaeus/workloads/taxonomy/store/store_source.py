@@ -1,0 +1,61 @@
+"""`build_source(config)` for `data=store`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.files import read_json
+from linnaeus.workloads.taxonomy.config import StoreConfig
+from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, without_test
+from linnaeus.workloads.taxonomy.manifest.manifest_source import source_of
+from linnaeus.workloads.taxonomy.observations import Source
+from linnaeus.workloads.taxonomy.store import store_layout as layout
+from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+def build_source(config: StoreConfig, test: bool = False) -> Source:
+    """Return the source of a store. `test`: its test rows take the place of its validation rows.
+
+    Raise ConfigError if it is not a complete store, or does not have the group column."""
+    store = Path(config.path).expanduser()
+    record = layout.read_record(store)
+    split = layout.read_array(store / "split.npy") if record["has_split"] and config.split_column == "auto" else None
+    weight = layout.read_array(store / "weight.npy") if record["has_weight"] and config.weight_column == "auto" else None
+    config = replace(config, split_column=None if split is None else "split", weight_column=None if weight is None else "weight")
+    columns = layout.read_columns(store, record["columns"])
+    if config.group_column is not None and config.group_column not in columns:
+        kept = list_some([quoted(name) for name in columns]) or "none"
+        raise ConfigError(f"data.group_column: the store does not have {quoted(config.group_column)}; its columns are {kept}")
+    rows = CleanRecords(
+        tree=_tree(store),
+        labels=layout.read_array(store / "labels.npy"),
+        files=_files(store, record),
+        sizes=layout.read_array(store / "place.npy")[:, 2],
+        metadata=layout.read_metadata(store),
+        weight=weight,
+        split=split,
+        columns=columns,
+        excluded=dict(record["excluded"]),
+        unreadable=(),
+        notes=[f"store of {record['records']} photographs, {record['encoding']['name']}, from {record['source']}", *record["notes"]],
+        hashes=layout.read_array(store / "hashes.npy"),
+    )
+    split, used = without_test(split, len(rows.sizes), config, test, rows.excluded)
+    if not used.all():
+        rows = replace(rows, split=split).take(np.flatnonzero(used))
+    return source_of(replace(rows, split=None if split is None else split[used]), config)
+
+
+def _tree(store: Path) -> TaxonomyTree:
+    content = read_json(store / "taxonomy.json")
+    if content is None:
+        raise ConfigError(f"data.path: {quoted(str(store / 'taxonomy.json'), 200)} cannot be read; prepare the store again")
+    return TaxonomyTree.from_dict(content)
+
+
+def _files(store: Path, record: dict) -> StoreFiles:
+    shape = layout.read_array(store / "shape.npy", mapped=True) if record["encoding"]["name"] == "raw" else None
+    return StoreFiles(store, layout.read_names(store), layout.read_array(store / "place.npy", mapped=True), shape)

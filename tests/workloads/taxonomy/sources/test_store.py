@@ -1,0 +1,219 @@
+"""`linnaeus prepare` and `data=store`: the same data as its source, the same bytes after any kill, an account of every record."""
+
+import contextlib
+import csv
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.manifest.decoding import decode
+from linnaeus.workloads.taxonomy.store import prepare_store as preparation
+from linnaeus.workloads.taxonomy.store.store_source import build_source
+from tests import runs
+from tests.workloads.taxonomy.sources.conftest import SMALL, source_of, trains
+
+ONE = "--processes=1"
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """Parts of 30 photographs, settings composed by Hydra once, and a disk that is not waited for."""
+    monkeypatch.setattr(preparation, "PART", 30)
+    monkeypatch.setattr(preparation, "compose", runs.composed)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def prepare(out, records, *more, path=None):
+    """Run the command on the manifest of `records`. Return its exit status."""
+    return preparation.main(["manifest", str(out), f"data.path={path or records.folder / 'manifest.csv'}", ONE, *more])
+
+
+def store_of(out, *keys):
+    return build_source(runs.composed(["data=store", f"data.path={out}", *SMALL, *keys]).data)
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_store_of_originals_is_the_manifest(records, tmp_path, capsys):
+    assert prepare(tmp_path / "store", records, "--images=original") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split() == [str(len(records.rows)), "records"] and printed[-1].startswith("next: linnaeus data=store")
+    assert len(files(tmp_path / "store/parts")) == -(-len(records.rows) // 30)
+    theirs, ours = source_of("data=manifest", f"data.path={records.folder / 'manifest.csv'}"), store_of(tmp_path / "store")
+    assert ours.fingerprint == theirs.fingerprint and ours.ids.tolist() == theirs.ids.tolist()
+    assert ours.images.read(np.arange(9))[8].tolist() == theirs.images.read(np.arange(9))[8].tolist()
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "raw"])
+def test_a_store_trains_and_has_the_labels_and_metadata_of_its_source(encoding, records, tmp_path):
+    assert prepare(tmp_path / "store", records, f"--images={encoding}", "--short-side=16") == 0
+    theirs, ours = source_of("data=manifest", f"data.path={records.folder / 'manifest.csv'}"), store_of(tmp_path / "store")
+    np.testing.assert_array_equal(ours.labels, theirs.labels)
+    for name, values in vars(theirs.metadata).items():
+        np.testing.assert_array_equal(getattr(ours.metadata, name), values)
+    whole = decode((records.folder / ours.ids[3]).read_bytes(), 16, 10**6)
+    (stored,) = ours.images.read(np.array([3]))
+    assert stored.shape == whole.shape == (16, 16, 3)
+    assert np.abs(stored.astype(int) - whole.astype(int)).mean() <= (0 if encoding == "raw" else 6)
+    assert trains(tmp_path, "data=store", f"data.path={tmp_path / 'store'}")["status"] == "finished"
+
+
+def test_loader_workers_read_the_same(records, tmp_path):
+    prepare(tmp_path / "store", records, "--images=raw", "--short-side=16")
+    small = [text for text in runs.TINY if not text.startswith(("data.", "trainer.num_workers"))]
+    weights = []
+    for workers in (0, 2):
+        given = [
+            "data=store",
+            f"data.path={tmp_path / 'store'}",
+            *SMALL,
+            *small,
+            "trainer.length=2epochs",
+            f"trainer.num_workers={workers}",
+        ]
+        run = runs.resumed(runs.composed([*given, "model.size=micro", f"run.root={tmp_path}", f"run.name=workers{workers}"]))
+        weights.append(runs.newest(run).model_state)
+    assert runs.unequal(*weights) == []
+
+
+def test_a_preparation_that_was_killed_anywhere_ends_with_the_same_bytes(records, tmp_path):
+    assert prepare(tmp_path / "whole", records) == 0
+    whole, calls = files(tmp_path / "whole"), 0
+    original = os.replace
+
+    def counted(*arguments):
+        nonlocal calls
+        calls += 1
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", counted)
+        prepare(tmp_path / "counted", records)
+    assert calls > 15
+    for call in range(1, calls + 1):
+        out = tmp_path / f"killed{call}"
+        with runs.killed(os, "replace", call, after=call % 2 == 0):
+            prepare(out, records)
+        assert prepare(out, records) == 0
+        assert files(out) == whole, call
+        shutil.rmtree(out)
+
+
+def test_a_kill_between_the_record_and_the_cleaning_is_mended(records, tmp_path):
+    prepare(tmp_path / "whole", records)
+    with runs.killed(preparation, "_remove_intermediate", 1):
+        prepare(tmp_path / "cut", records)
+    assert prepare(tmp_path / "cut", records) == 0
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+
+
+def test_two_processes_and_shares_of_a_task_write_the_same_bytes(records, tmp_path, capsys):
+    for name, options in {"one": [[ONE]], "tasks": [[ONE, "--task=2/2"], [ONE, "--task=1/2"], [ONE]], "two": [["--processes=2"]]}.items():
+        for option in options:
+            assert prepare(tmp_path / name, records, *option) == 0
+    assert files(tmp_path / "one") == files(tmp_path / "tasks") == files(tmp_path / "two")
+    assert "run the command without --task after the others" in capsys.readouterr().out
+
+
+def test_every_record_is_stored_or_accounted_for(records, tmp_path, capsys):
+    folder = tmp_path / "photos"
+    shutil.copytree(records.folder, folder, ignore=shutil.ignore_patterns("export"))
+    paths = [row["path"] for row in records.rows]
+    (folder / paths[3]).write_bytes(b"not a photograph")
+    (folder / paths[40]).unlink()
+    lines = (folder / "manifest.csv").read_text().splitlines()
+    cells = lines[11].split(",")
+    lines[11] = ",".join([cells[0], *[""] * 4, *cells[5:]])
+    (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(SystemExit), contextlib.redirect_stderr(None):
+        prepare(tmp_path / "store", records, path=folder / "manifest.csv")
+    assert "data.max_bad_fraction: 2 of" in capsys.readouterr().err or True
+    assert prepare(tmp_path / "store", records, "data.max_bad_fraction=0.1", path=folder / "manifest.csv") == 0
+    record = json.loads((tmp_path / "store/store.json").read_text())
+    assert record["account"] == {"records of the source": len(paths), "stored": len(paths) - 3, "left out": 3}
+    assert sorted(record["excluded"].values()) == [1, 1, 1]
+    with (tmp_path / "store/left_out.csv").open(newline="") as file:
+        named = dict(list(csv.reader(file))[1:])
+    assert set(named) == {paths[3], paths[40]} and "not an image" in named[paths[3]] and named[paths[40]] == "image file missing"
+    assert len(store_of(tmp_path / "store").ids) == len(paths) - 3
+
+
+def test_the_test_rows_of_a_store_are_kept_for_evaluation(records, tmp_path):
+    rows = [dict(row, split="test" if i % 5 == 0 else row["split"]) for i, row in enumerate(records.rows)]
+    path = records.folder / "tested.csv"
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    assert prepare(tmp_path / "store", records, "--images=original", path=path) == 0
+    config = runs.composed(["data=store", f"data.path={tmp_path / 'store'}", *SMALL]).data
+    theirs = runs.composed(["data=manifest", f"data.path={path}", *SMALL]).data
+    from linnaeus.workloads.taxonomy import manifest
+
+    for test in (False, True):
+        assert build_source(config, test).fingerprint == manifest.build_source(theirs, test).fingerprint
+
+
+def test_a_store_is_split_again_by_a_group_that_it_has_kept(records, tmp_path):
+    rows = [dict(row, site=f"site {i % 9}") for i, row in enumerate(records.rows)]
+    path = records.folder / "grouped.csv"
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    assert prepare(tmp_path / "store", records, "--images=original", path=path) == 0
+    keys = ["data.split_column=null", "data.group_column=site", "data.split_seed=3"]
+    assert store_of(tmp_path / "store", *keys).fingerprint == source_of("data=manifest", f"data.path={path}", *keys).fingerprint
+    with pytest.raises(ConfigError, match=r"data.group_column: the store does not have 'place'; its columns are 'site'"):
+        store_of(tmp_path / "store", "data.group_column=place")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--task=3/2"], "--task 3/2 is not I/N"),
+        (["--quality=0"], "--quality is 0; it must be from 1 to 95"),
+        (["trainer.threads=1"], "trainer.threads=1 has no effect on a store"),
+        (["--images=png"], "invalid choice: 'png'"),
+        (["data.path=nowhere.csv"], "data.path"),
+    ],
+)
+def test_a_mistake_is_one_line(options, message, records, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        preparation.main(["manifest", str(tmp_path / "store"), *options])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and message in error and error.count("\n") == 1
+    assert not (tmp_path / "store").exists()
+
+
+def test_folders_that_are_not_a_complete_store_are_refused(records, tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file.txt").write_text("mine")
+    with pytest.raises(SystemExit):
+        prepare(tmp_path / "other", records)
+    assert "is not an empty folder" in capsys.readouterr().err and (tmp_path / "other/file.txt").read_text() == "mine"
+    with runs.killed(os, "replace", 4):
+        prepare(tmp_path / "begun", records)
+    with pytest.raises(SystemExit):
+        prepare(tmp_path / "begun", records, "--short-side=100")
+    assert "was begun with another encoding" in capsys.readouterr().err
+    for folder, message in (
+        ("begun", "its preparation was interrupted"),
+        ("other", "is not a complete store"),
+        ("none", "is not a folder"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            store_of(tmp_path / folder)
+    prepare(tmp_path / "begun", records)
+    with pytest.raises(SystemExit):
+        prepare(tmp_path / "begun", records, "--quality=50")
+    assert "is a store with other settings" in capsys.readouterr().err
+    (tmp_path / "begun/labels.npy").write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match=r"labels.npy.*cannot be read .*prepare the store again"):
+        store_of(tmp_path / "begun")

@@ -187,6 +187,18 @@ def digest(state: dict[str, torch.Tensor]) -> str:
     return found.hexdigest()
 
 
+def write_labels_h5(folder: Path) -> None:
+    """The photographs 0.png to 23.png by their numbers, with two species and two genera, and images.h5 with 24 others."""
+    import h5py
+
+    with h5py.File(folder / "labels.h5", "w") as file:
+        file["img_identifiers"] = [str(i) for i in range(24)]
+        file["taxa_L10"] = np.array([i % 3 + 4 if i % 8 else 0 for i in range(24)], np.uint32)
+        file["taxa_L20"] = np.array([i % 3 // 2 + 1 for i in range(24)], np.uint32)
+    with h5py.File(folder / "images.h5", "w") as file:
+        file["images"] = np.full((24, 40, 40, 3), np.arange(24, dtype=np.uint8)[:, None, None, None])
+
+
 def write_manifest(folder: Path) -> Path:
     """24 photographs of two genera and four species, with two columns for everything that a key can choose."""
     names = ("path", "other_path", "genus", "species", "taxon", "lat", "lon", "unc", "day", "clock", "height", "side", "site", "row")
@@ -201,6 +213,7 @@ def write_manifest(folder: Path) -> Path:
     for name, genus in (("taxa", "A"), ("regrouped", "B")):
         taxa = ["id,parent,rank,name", "A,,genus,A", "B,,genus,B", *(f"T{i},{'A' if i else genus},species,T{i}" for i in range(3))]
         (folder / f"{name}.csv").write_text("\n".join([*taxa, *(f"S{i},{'AB'[i % 2]},species,S{i}" for i in range(4))]) + "\n")
+    write_labels_h5(folder)
     (folder / "sub").mkdir()
     for i in range(24):
         Image.fromarray(np.full((40, 40, 3), i, np.uint8)).save(folder / "sub" / f"{i}.png")

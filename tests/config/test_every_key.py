@@ -89,6 +89,7 @@ SURGERY = "weighting=surgery trainer.micro_batch_size=8"
 MIXED = "schedule.mixup_prob.start=1 schedule.mixup_prob.end=1 schedule.mixup_group_level=[{from:0%,level:order}]"
 MANIFEST = "data=manifest data.path=FOLDER/manifest.csv data.image_size=32 data.components=[] data.validation_batch=20"
 NESTED = MANIFEST.replace("manifest.csv", "nested").replace("data=manifest", "data=image_folder")
+LABELS_H5 = MANIFEST.replace("manifest.csv", "labels.h5").replace("data=manifest", "data=labels_h5")
 TAXA = "data.taxonomy=FOLDER/taxa.csv data.taxon_column=taxon"
 TIMM = "model=timm model.backbone=test_resnet"
 LONG = "trainer.length=20steps"
@@ -222,6 +223,7 @@ TABLE = {
         "data.latitude_column@manifest=unc data.longitude_column@manifest=unc data.uncertainty_column@manifest=unc",
         f"{MANIFEST} data.latitude_column=lat data.longitude_column=lon",
     ),
+    **cases(see.source, "data.filters@labels_h5=[] data.images@labels_h5=FOLDER/images.h5", LABELS_H5),
     **cases(see.source, "data.levels@image_folder=[kind,make]", f"{NESTED} data.levels=[genus,species]"),
     **cases(see.source, "data.keep_zero_coordinates@manifest=true", f"{MANIFEST} data.latitude_column=row data.longitude_column=row"),
     **cases(see.source, "data.date_format@manifest=%Y-%d-%m", f"{MANIFEST} data.date_column=day"),

@@ -80,6 +80,20 @@ class InatCompetitionConfig(ManifestConfig):
     path: str = setting("training file (train.json, train2018.json), or its folder; the other files are found beside it")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelsH5Config(ManifestConfig):
+    path: str = setting("labels.h5 of the original linnaeus")
+    images: str | None = setting("images.h5 with the photographs of the rows; null: files in data.root")
+    filters: list[str] = setting(
+        "rows that are left out: out_of_region, no_spatial, no_temporal, no_elevation, null_label (at any rank), null_below a known rank"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebdatasetConfig(ManifestConfig):
+    path: str = setting("tar file, folder of tar files, or pattern such as train-{000..147}.tar")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     name: str = setting("name of the network")
@@ -180,6 +194,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "store": StoreConfig,
         "image_folder": ImageFolderConfig,
         "inat_competition": InatCompetitionConfig,
+        "labels_h5": LabelsH5Config,
+        "webdataset": WebdatasetConfig,
     },
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {

@@ -27,6 +27,8 @@ READERS = {  # data.name -> module of its reader
     "manifest": "linnaeus.workloads.taxonomy.manifest.records",
     "image_folder": f"{SOURCES}.image_folder",
     "inat_competition": f"{SOURCES}.inat_competition",
+    "labels_h5": f"{SOURCES}.labels_h5",
+    "webdataset": f"{SOURCES}.webdataset",
 }
 
 
@@ -87,6 +89,12 @@ class ColumnBuilder:
     def column(self) -> Column:
         """Return the column, without the spaces around its cells."""
         return Column(np.array(self.codes, dtype=np.int32), [value.strip() for value in self.number])
+
+
+def with_values(column: Column, values: Sequence[str]) -> Column:
+    """Return the column with `values[i]` in place of `column.values[i]`."""
+    coded = column_of(values)
+    return Column(coded.codes[column.codes], coded.values)
 
 
 def in_folder(table: Table, config: ManifestConfig, folder: Path) -> Records:

@@ -73,7 +73,11 @@ def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> 
     if depths != [1]:
         shown = list_some([quoted("/".join(folder), 80) for folder in dict.fromkeys(folders)], 3)
         raise ConfigError(f"data.levels: the folders {shown} have {' or '.join(map(str, depths))} levels; set the rank of each level")
-    names = [folder[0] for folder in folders]
+    return ranks_of_names([folder[0] for folder in folders])
+
+
+def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
+    """Return rank -> the taxon of each name, coarse to fine: of names of iNat 2021, of binomials, or the species alone."""
     inat = {name: _INAT.fullmatch(name) for name in set(names)}
     if all(inat.values()):
         lineages = {name: match.groups() for name, match in inat.items() if match}

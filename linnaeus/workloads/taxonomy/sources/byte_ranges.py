@@ -1,0 +1,48 @@
+"""`ByteRanges`: image files that are ranges of bytes of larger files, such as the members of tar files and the cells of Arrow files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.manifest.image_files import LARGEST_FILE, TOO_LARGE, ImageFiles, retry
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+
+
+class ByteRanges(ImageFiles):
+    """N image files: file `number[i]` of `files` from the byte `start[i]` on, `length[i]` bytes. No file stays open.
+
+    `names`: strings [N]; `number`: int32 [N]; `start`, `length`: int64 [N]; a length of 0 or less is a key of `REASONS`."""
+
+    def __init__(self, files: Sequence[str], names: np.ndarray, number: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
+        self.files, self.names, self.number, self.start, self.length = list(files), names, number, start, length
+
+    def sizes(self) -> np.ndarray:
+        return np.where(self.length > LARGEST_FILE, TOO_LARGE, self.length)
+
+    def take(self, rows: np.ndarray) -> ByteRanges:
+        return ByteRanges(self.files, self.names[rows], self.number[rows], self.start[rows], self.length[rows])
+
+    def read(self, row: int) -> bytes:
+        path, start, length = self.files[int(self.number[row])], int(self.start[row]), int(self.length[row])
+        data = retry(lambda: read_range(path, start, length), final=(errno.EACCES, errno.EPERM))
+        if len(data) < length:
+            raise NotAnImage(f"{Path(path).name} is shorter than at the start")
+        return data
+
+
+def read_range(path: str, start: int, length: int) -> bytes:
+    """Return `length` bytes of a file from `start` on, or fewer at its end. Raise OSError if it cannot be read."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        parts = []
+        while length > 0 and (part := os.pread(handle, length, start)):  # one call reads at most 2 GiB
+            parts.append(part)
+            start, length = start + len(part), length - len(part)
+        return b"".join(parts)
+    finally:
+        os.close(handle)

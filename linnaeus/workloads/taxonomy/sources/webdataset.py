@@ -1,0 +1,243 @@
+"""`data=webdataset`: photographs in tar files, each beside members with what is known of it.
+
+    train-000000.tar    0001.jpg 0001.json 0002.jpg 0002.json ...
+
+Members with one key, the path up to the first dot of the base name, are a sample. Its photograph is the member whose suffix is that of an
+image. The values of its `json` are columns (those of objects in it by OUTER.INNER), and its `cls` and other texts by their suffixes.
+`data.path` is a tar file, a folder with tar files, or a pattern: `train-{000000..000147}.tar`, `*.tar`.
+
+The tar files stay as they are: their headers are read at each start (half a minute for a million samples on a local disk), and a
+photograph from its place.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, with_values
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table, strings
+from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
+from linnaeus.workloads.taxonomy.sources.image_folder import SPLITS, SUFFIXES, ranks_of_names
+from linnaeus.workloads.taxonomy.sources.tar_index import Member, TarReader
+
+LONGEST_TEXT = 1 << 20  # bytes of a member that is read as text
+MOST_COLUMNS = 1000  # of json; more mean that its names are values
+MOST_SHARDS = 1_000_000
+TEXTS = ("txt", "text", "cls")
+LABELS = ("label", "cls")  # columns with the name of the taxon, if no column is named like a rank
+_BRACES = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}|\{([^{}]*,[^{}]*)\}")
+
+
+def read_records(config: ManifestConfig, choose: Choose) -> Records:
+    """Return a row for each sample with a photograph, in the order of the tar files.
+
+    Raise ConfigError for a path without tar files, a tar file that cannot be read, and two samples with one key."""
+    shards = shard_paths(config.path)
+    samples = _Samples()
+    for number, shard in enumerate(shards):
+        try:
+            with TarReader(shard) as tar:
+                samples.read(tar, number)
+        except OSError as error:
+            raise ConfigError(f"data.path: {quoted(shard, 200)} cannot be read: {error.strerror}") from error
+    if not samples.names:
+        reasons = list_some([*samples.fallen_out(), *(f"{reason} ({count})" for reason, count in samples.excluded.items())])
+        raise ConfigError(f"data.path: {quoted(config.path, 120)} has no sample with a photograph: {reasons or 'the tar files are empty'}")
+    columns = samples.columns() | {"path": column_of(samples.names)}
+    splits = split_words([Path(shard).name for shard in shards]) or split_words([Path(shard).parent.name for shard in shards])
+    if splits and "split" not in columns:
+        columns["split"] = with_values(Column(np.array(samples.shard, dtype=np.int32), shards), splits)
+    columns = label_ranks(columns, LABELS, config) | columns
+    names = choose(list(columns))
+    if "path" not in names:
+        raise ConfigError("data.image_column: the photograph of a sample is a member of its tar file; leave data.image_column=auto")
+    notes = (f"{len(shards)} tar files", *samples.fallen_out())
+    table = Table({name: columns[name] for name in names}, excluded=samples.excluded, notes=notes)
+    arrays = (np.array(samples.shard, dtype=np.int32), np.array(samples.start, dtype=np.int64), np.array(samples.length, dtype=np.int64))
+    return Records(table, lambda distinct: ByteRanges(shards, strings(distinct), *arrays), config.path)
+
+
+def shard_paths(pattern: str) -> list[str]:
+    """Return the paths of the tar files of a file, a folder or a pattern. Raise ConfigError if one does not exist."""
+    path = os.path.expanduser(pattern)
+    if os.path.isdir(path):
+        names = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+        found = sorted(name for name in names if re.search(r"\.(tar(\.\w+)?|tgz|tbz2?|txz)$", name) and not Path(name).name.startswith("."))
+    elif os.path.exists(path):
+        found = [path]
+    else:
+        found = [name for one in _expanded(path) for name in (sorted(glob.glob(one)) if glob.has_magic(one) else [one])]
+        absent = [name for name in found if not os.path.isfile(name)]
+        if absent:
+            raise ConfigError(f"data.path: {len(absent)} of {len(found)} tar files do not exist, such as {quoted(absent[0], 160)}")
+    if not found:
+        raise ConfigError(
+            f"data.path: {quoted(pattern, 160)} does not contain a tar file; set a .tar, a folder of them, or a pattern such as "
+            "train-{000..147}.tar"
+        )
+    return found
+
+
+def _expanded(pattern: str) -> list[str]:
+    """Return the texts of a pattern with {000..147} or {train,val}, as a shell expands it."""
+    match = _BRACES.search(pattern)
+    if match is None:
+        return [pattern]
+    if match[3] is not None:
+        middles: Sequence[str] = match[3].split(",")
+    else:
+        first, last = int(match[1]), int(match[2])
+        if last - first >= MOST_SHARDS:
+            raise ConfigError(f"data.path: {quoted(match[0])} means {last - first + 1} tar files, more than {MOST_SHARDS}")
+        middles = [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
+    ends = _expanded(pattern[match.end() :])
+    if len(middles) * len(ends) > MOST_SHARDS:
+        raise ConfigError(f"data.path: {quoted(pattern, 160)} means more than {MOST_SHARDS} tar files")
+    return [pattern[: match.start()] + middle + end for middle in middles for end in ends]
+
+
+def split_words(names: Sequence[str]) -> list[str]:
+    """Return the word of a split at the start of each name, such as train-0000.tar, if all have one and they differ; otherwise none."""
+    words = [re.split(r"[-_.\d]", name, maxsplit=1)[0].lower() for name in names]
+    return words if set(words) <= SPLITS and len(set(words)) > 1 else []
+
+
+def label_ranks(columns: dict[str, Column], labels: Sequence[str], config: ManifestConfig) -> dict[str, Column]:
+    """Return rank -> column from the names of taxa in the first of `labels` that there is, if no column is that of a rank."""
+    if config.rank_columns or config.taxonomy is not None or any(plain_name(name) in KNOWN_RANKS for name in columns):
+        return {}
+    label = next((columns[name] for name in labels if name in columns), None)
+    return {rank: with_values(label, names) for rank, names in ranks_of_names(label.values).items()} if label is not None else {}
+
+
+class _Samples:
+    """The samples with a photograph, as they are read. `excluded`: reason -> number of the others."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.shard, self.start, self.length = array("i"), array("q"), array("q")
+        self.excluded: dict[str, int] = {}
+        self.cut: list[str] = []  # tar files without the mark of the end
+        self._keys: set[str] = set()
+        self._cells: dict[str, tuple[dict[str, int], array[int]]] = {}  # column -> cell -> its code, and the codes of the rows
+        self._unread: Counter[str] = Counter()  # kind of member -> number of them
+
+    def read(self, tar: TarReader, shard: int) -> None:
+        """Read the samples of a tar file. Members with one key are a sample if they follow each other."""
+        key, members = "", dict[str, Member]()
+        for member in tar.members():
+            folder, _, base = member.name.removeprefix("./").rpartition("/")
+            stem, _, suffix = base.partition(".")
+            if not member.regular or not stem or not suffix:
+                if base and (member.regular or member.size or not member.name.endswith("/")):
+                    self._unread["folder or link" if not member.regular else "name without a key or a suffix"] += 1
+                continue
+            own = f"{folder}/{stem}" if folder else stem
+            if own != key:
+                self._finish(tar, shard, key, members)
+                key, members = own, {}
+            if suffix.lower() in members:
+                raise _repeated(own, tar)
+            members[suffix.lower()] = member
+        self._finish(tar, shard, key, members)
+        if not tar.ended:
+            self.cut.append(Path(tar.path).name)
+
+    def columns(self) -> dict[str, Column]:
+        """Return the columns of the texts."""
+        columns = {}
+        for name, (number, codes) in self._cells.items():
+            codes.extend([0] * (len(self.names) - len(codes)))
+            used = 0 if 0 in codes else 1  # the empty cell, only if a row has it
+            columns[name] = Column(np.array(codes, dtype=np.int32) - used, [cell.strip() for cell in number][used:])
+        return columns
+
+    def fallen_out(self) -> list[str]:
+        """Return a line for each kind of member that is not read, and one for tar files that may be cut."""
+        lines = [f"{count} members of the tar files are not read: {kind}" for kind, count in sorted(self._unread.items())]
+        cut = f"{len(self.cut)} tar files do not have the mark of the end and may be cut: {list_some(self.cut, 3)}"
+        return [*lines, cut] if self.cut else lines
+
+    def _finish(self, tar: TarReader, shard: int, key: str, members: dict[str, Member]) -> None:
+        """Add a sample, or count it as left out."""
+        if not members:
+            return
+        if key in self._keys:
+            raise _repeated(key, tar)
+        self._keys.add(key)
+        photographs = [suffix for suffix in members if suffix in SUFFIXES]
+        texts = {suffix: member for suffix, member in members.items() if suffix == "json" or suffix.rpartition(".")[2] in TEXTS}
+        for suffix in members.keys() - texts.keys() - set(photographs[:1]):
+            self._unread[f"second photograph of a sample (.{suffix})" if suffix in photographs else f".{suffix}"] += 1
+        if not photographs:
+            return self._leave_out("a sample without a photograph")
+        cells: dict[str, str] = {}
+        for suffix, member in texts.items():
+            if member.size > LONGEST_TEXT:
+                return self._leave_out(f"a sample with a text of more than {LONGEST_TEXT >> 20} MiB")
+            text = tar.read(member.start, member.size).decode("utf-8", "replace")
+            try:
+                cells |= dict(_flat(json.loads(text))) if suffix == "json" else {suffix: text}
+                if "\\u" in text:  # half of a pair of surrogates is not text
+                    cells = {_encodable(name): _encodable(cell) for name, cell in cells.items()}
+            except (ValueError, RecursionError):
+                return self._leave_out("a sample with a json that is not an object")
+        photograph = members[photographs[0]]
+        self._set(cells)
+        self.names.append(photograph.name.removeprefix("./"))
+        self.shard.append(shard)
+        self.start.append(photograph.start)
+        self.length.append(photograph.size)
+
+    def _set(self, cells: dict[str, str]) -> None:
+        """Set the cells of the next row."""
+        for name, cell in cells.items():
+            if name not in self._cells:
+                if len(self._cells) >= MOST_COLUMNS:
+                    self._unread[f"values of json beyond {MOST_COLUMNS} names"] += 1
+                    continue
+                self._cells[name] = {"": 0}, array("i")
+            number, codes = self._cells[name]
+            codes.extend([0] * (len(self.names) - len(codes)))
+            codes.append(number.setdefault(cell, len(number)))
+
+    def _leave_out(self, reason: str) -> None:
+        self.excluded[reason] = self.excluded.get(reason, 0) + 1
+
+
+def _flat(value: Any, outer: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the names and cells of a JSON object; those of an object in it as OUTER.INNER. Lists are not read.
+
+    Raise ValueError if it is not an object."""
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _flat(inner, f"{outer}{name}.")
+        elif not isinstance(inner, list):
+            yield outer + name, "" if inner is None else str(inner)
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _repeated(key: str, tar: TarReader) -> ConfigError:
+    return ConfigError(
+        f"data.path: two samples have the key {quoted(key, 100)}, the second in {quoted(Path(tar.path).name, 100)}; give each sample its "
+        "own key, and keep the members of a sample together"
+    )

@@ -1,0 +1,208 @@
+"""`data=webdataset`: keys, splits, patterns and headers of tar files; members that are not read, and tar files that are refused."""
+
+import gzip
+import io
+import json
+import multiprocessing
+import os
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.sources.tar_index import TarReader
+from linnaeus.workloads.taxonomy.sources.webdataset import shard_paths
+from tests.workloads.taxonomy.sources.conftest import METADATA, same_as_manifest, source_of, trains
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+def write(path, members, form="gnu"):
+    """Write a tar file. `members`: pairs of a path and bytes, a text, or a dictionary."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=FORMATS[form]) as tar:
+        for name, data in members:
+            data = json.dumps(data) if isinstance(data, dict) else data
+            data = data.encode() if isinstance(data, str) else data
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def photograph(i):
+    file = io.BytesIO()
+    Image.new("RGB", (20, 20), (i % 256, 40, 90)).save(file, "PNG")
+    return file.getvalue()
+
+
+def samples(count, start=0):
+    rows = range(start, start + count)
+    return [member for i in rows for member in ((f"{i:04d}.png", photograph(i)), (f"{i:04d}.json", {"genus": "G", "species": f"s{i % 3}"}))]
+
+
+def sharded(records, folder, form, stem="shard"):
+    """Write the records to three tar files."""
+    for number, rows in enumerate(np.array_split(np.arange(len(records.rows)), 3)):
+        chosen = [records.rows[row] for row in rows]
+        members = [
+            pair
+            for row in chosen
+            for pair in (
+                (row["path"], records.bytes(row)),
+                (row["path"].replace(".jpg", ".json"), {name: row[name] or None for name in row if name != "path"}),
+            )
+        ]
+        write(folder / f"{stem}-{number:02d}.tar", members, form)
+
+
+@pytest.mark.parametrize("form", ["pax", "gnu"])
+def test_tar_files_are_the_manifest(records, tmp_path, form):
+    sharded(records, tmp_path, form)
+    same_as_manifest(records, "data=webdataset", f"data.path={tmp_path}")
+    if form == "gnu":
+        given = ("data=webdataset", f"data.path='{tmp_path}/shard-{{00..02}}.tar'")
+        assert trains(tmp_path, *given, "trainer.num_workers=2")["status"] == "finished"
+
+
+def test_the_columns_of_the_json_are_metadata(records, tmp_path):
+    sharded(records, tmp_path, "ustar")
+    assert set(METADATA) <= {*records.rows[0]}
+    source = source_of("data=webdataset", f"data.path={tmp_path}", "data.split_column=null", "data.group_column=family")
+    assert len(np.unique(source.group)) == len({row["family"] for row in records.rows})
+
+
+@pytest.mark.parametrize("names", [("train-0.tar", "val-0.tar", "test-0.tar"), ("train/0.tar", "val/0.tar", "test/0.tar")])
+def test_names_of_tar_files_or_folders_are_the_split(tmp_path, names):
+    for number, name in enumerate(names):
+        write(tmp_path / name, samples(12, 12 * number))
+    source = source_of("data=webdataset", f"data.path={tmp_path}")
+    assert np.bincount(source.split).tolist() == [12, 12]
+    assert source.excluded == {"called test in 'split', neither trained on nor validated on": 12}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", ["a.jpg", "b.c/d" * 10 + ".jpg", "folder/" * 20 + "x" * 90 + ".jpg", "Ährenfeld/ñ" + "é" * 60 + ".jpg"])
+def test_members_are_those_of_tarfile(tmp_path, form, name):
+    if form == "ustar":  # which has at most 100 bytes after the last slash
+        name = name[-90:] if name.isascii() else name[-40:]
+    path = write(tmp_path / "a.tar", [(name, b"x" * 700), ("second.txt", b""), ("third.jpg", b"y" * 512)], form)
+    with tarfile.open(path, "a", format=FORMATS[form]) as tar:
+        folder, link = tarfile.TarInfo("folder"), tarfile.TarInfo("link.jpg")
+        folder.type, link.type, link.linkname = tarfile.DIRTYPE, tarfile.SYMTYPE, name
+        tar.addfile(folder)
+        tar.addfile(link)
+    with tarfile.open(path) as tar:
+        expected = [(m.name, m.isreg(), m.offset_data, m.size) for m in tar]
+    with TarReader(str(path)) as reader:
+        assert [(m.name.rstrip("/"), m.regular, m.start, m.size) for m in reader.members()] == expected
+
+
+def test_everything_that_is_not_read_is_counted(tmp_path):
+    members = samples(12)
+    members += [("0012.png", photograph(12)), ("0012.json", "[1]"), ("0013.json", {"species": "s1"}), ("0014.png", photograph(14))]
+    members += [("0014.seg.png", b""), ("0014.jpg", b""), ("0014.npy", b"12"), ("README", "text"), ("._0015.png", b"mac")]
+    members += [("22.05.png", photograph(15)), ("22.json", {"species": "s1", "genus": "G"})]
+    source = source_of("data=webdataset", f"data.path={write(tmp_path / 'a.tar', members)}")
+    assert source.excluded == {
+        "a sample with a json that is not an object": 1,
+        "a sample without a photograph": 2,  # 0013, and 22, whose photograph has the suffix 05.png
+        "no label at any rank": 1,  # 0014
+    }
+    assert len(source.ids) + sum(source.excluded.values()) == 12 + 4
+    lines = {line.rpartition(": ")[2]: int(line.split()[0]) for line in source.notes if "members of the tar files are not read" in line}
+    assert lines == {"second photograph of a sample (.jpg)": 1, ".seg.png": 1, ".npy": 1, ".05.png": 1, "name without a key or a suffix": 2}
+
+
+def test_without_ranks_the_label_is_the_species_and_a_text_may_be_chosen(tmp_path):
+    members = [
+        m for i in range(12) for m in ((f"{i}.png", photograph(i)), (f"{i}.cls", str(i % 3)), (f"{i}.sci.txt", f"Quercus s{i % 2}a\n"))
+    ]
+    path = write(tmp_path / "a.tar", members)
+    assert [list(names) for names in source_of("data=webdataset", f"data.path={path}").tree.names] == [["0", "1", "2"]]
+    chosen = source_of("data=webdataset", f"data.path={path}", "data.rank_columns={species: sci.txt}")
+    assert [list(names) for names in chosen.tree.names] == [["Quercus s0a", "Quercus s1a"]]
+
+
+def _read(files: ImageFiles, row, queue):
+    queue.put(files.read(row))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_photographs_are_read_in_another_process(tmp_path, start):
+    files = source_of("data=webdataset", f"data.path={write(tmp_path / 'a.tar', samples(12))}").images.files
+    assert pickle.loads(pickle.dumps(files)).read(5) == photograph(5)
+    context = multiprocessing.get_context(start)
+    queue = context.Queue()
+    process = context.Process(target=_read, args=(files, 5, queue))
+    process.start()
+    assert queue.get(timeout=60) == photograph(5)
+    process.join()
+
+
+def test_patterns_are_expanded_as_a_shell_does(tmp_path):
+    for name in ("train-008.tar", "train-009.tar", "train-010.tar", "val-1.tar"):
+        write(tmp_path / name, samples(1))
+    names = lambda pattern: [os.path.basename(path) for path in shard_paths(f"{tmp_path}/{pattern}")]
+    assert names("train-{008..010}.tar") == ["train-008.tar", "train-009.tar", "train-010.tar"]
+    assert names("{val-1,train-00{8..9}}.tar".replace("{8..9}", "8")) == ["val-1.tar", "train-008.tar"]
+    assert names("train-*.tar") == ["train-008.tar", "train-009.tar", "train-010.tar"]
+    with pytest.raises(ConfigError, match=r"data.path: 3 of 6 tar files do not exist, such as .*train-011.tar"):
+        names("train-{008..013}.tar")
+    with pytest.raises(ConfigError, match="more than 1000000"):
+        names("{0..999}{0..999}{0..999}.tar")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def cut_between_members(path):
+    """Only the mark of the end is missing: the tar file may be whole."""
+    with tarfile.open(path) as tar:
+        end = max(member.offset_data for member in tar) + tarfile.BLOCKSIZE
+    path.write_bytes(path.read_bytes()[:end])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1
+    path.write_bytes(data)
+
+
+def compress(path):
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+def double(path):
+    path.write_bytes(path.read_bytes() * 2)
+
+
+def test_a_tar_file_without_its_end_is_named(tmp_path):
+    cut_between_members(write(tmp_path / "a.tar", samples(12)))
+    source = source_of("data=webdataset", f"data.path={tmp_path}")
+    assert len(source.ids) == 12 and "1 tar files do not have the mark of the end and may be cut: a.tar" in source.notes
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (cut, "cannot be read as a tar file from byte 1000 on: the file is cut"),
+        (flip, "from byte 0 on: bad checksum"),
+        (compress, "is compressed with gzip: its photographs cannot be read singly; unpack it"),
+        (double, "the archive ends, but the file goes on"),
+        (lambda path: write(path, [*samples(3), ("0001.png", photograph(1))]), "two samples have the key '0001', the second in 'a.tar'"),
+        (lambda path: write(path.with_name("b.tar"), samples(1)), "two samples have the key '0000', the second in 'b.tar'"),
+        (lambda path: write(path, [("a.json", {})]), "no sample with a photograph: a sample without a photograph \\(1\\)"),
+        (os.remove, "does not contain a tar file"),
+    ],
+)
+def test_a_tar_file_that_cannot_be_used_is_one_line(tmp_path, change, message):
+    change(write(tmp_path / "a.tar", samples(12)))
+    with pytest.raises(ConfigError, match=message) as caught:
+        source_of("data=webdataset", f"data.path={tmp_path}")
+    assert str(caught.value).startswith("data.path: ") and "\n" not in str(caught.value)

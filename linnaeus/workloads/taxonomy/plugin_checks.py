@@ -14,6 +14,7 @@ from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.losses import TaxonomyLoss
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, ImageReader, Source
+from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RANGES = {  # quantity -> lowest and highest value
@@ -31,7 +32,8 @@ def checked_source(source: Source) -> Source:
     """Return a plugin's source, whose reader checks the images. Raise `ConfigError` for repeated ids, another split than 0 and 1, weights
     that are not numbers from 0, and metadata out of range."""
     check_members(source.images, ImageReader, "Source.images is")
-    ids, number = np.unique(source.ids, return_counts=True)
+    ids, row = unique_strings(source.ids)
+    number = np.bincount(row)
     if (number > 1).any():
         raise ConfigError(f"Source.ids has {str(ids[number.argmax()])!r} {number.max()} times; the ids must be unique")
     other = source.split[~np.isin(source.split, (TRAIN, VALIDATION))]

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import shorten
+from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +240,7 @@ def number_names(rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
 
 def number_column(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted names among `values` (texts [N], "" for null), and the values as codes into them, int64 [N], -1 for null."""
-    names, inverse = np.unique(values, return_inverse=True)
+    names, inverse = unique_strings(values)
     empty = int(len(names) > 0 and names[0] == "")  # "" sorts first
     return names[empty:], inverse - empty
 

@@ -22,6 +22,7 @@ from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, split_from_column, test_as_validation
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -176,7 +177,9 @@ def _outside_note(files: ImageFiles) -> list[str]:
     """Return a line with the number of paths that lead out of the folder of the photographs, and the first of them."""
     if not isinstance(files, FolderFiles):
         return []
-    outside = [path for path in np.unique(files.names).tolist() if os.path.isabs(path) or os.path.normpath(path).split("/")[0] == ".."]
+    outside = [
+        path for path in unique_strings(files.names)[0].tolist() if os.path.isabs(path) or os.path.normpath(path).split("/")[0] == ".."
+    ]
     if not outside:
         return []
     return [f"{len(outside)} image paths lead out of the folder {quoted(files.root, 120)}, such as {quoted(outside[0])}"]

@@ -20,7 +20,7 @@ import numpy as np
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.decoding import decode
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.manifest.table import strings
+from linnaeus.workloads.taxonomy.text_arrays import strings
 
 THREADS = 16  # stat waits for the network on shared file systems; on a local disk threads make no difference
 BLOCK = 1000  # files that a thread looks for at once

@@ -18,6 +18,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, escaped
 from linnaeus.files import no_follow, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
+from linnaeus.workloads.taxonomy.text_arrays import positions
 
 FILE_NAME = "quarantine.jsonl"
 
@@ -96,4 +97,4 @@ class Quarantine:
 
     def _numbers(self) -> list[int]:
         """Return the observation numbers of the lines, sorted."""
-        return np.flatnonzero(np.isin(self.source.ids, np.array([line["id"] for line in self._lines()], dtype=str))).tolist()
+        return positions(self.source.ids, {line["id"] for line in self._lines()})

@@ -14,6 +14,7 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import has_label, is_null, re
 from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, check_lineages, tree_ranks
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.manifest.taxon_table import read_taxa
+from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -115,7 +116,8 @@ class IdLabels:
 
 def _most_frequent(values: np.ndarray) -> str:
     """Return the three most frequent values with their numbers of rows, as text."""
-    distinct, count = np.unique(values, return_counts=True)
+    distinct, number = unique_strings(values)
+    count = np.bincount(number)
     order = np.argsort(-count, kind="stable")
     shown = ", ".join(f"{quoted(str(distinct[i]))} ({count[i]} rows)" for i in order[:3])
     return shown + (f" and {len(distinct) - 3} more" if len(distinct) > 3 else "")

@@ -15,6 +15,7 @@ from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
+from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
 LEFT_OUT = 2  # beside TRAIN and VALIDATION: a test row, neither trained on nor validated on
 _TRAIN = frozenset(("train", "training", "trn"))
@@ -56,10 +57,10 @@ def group_numbers(column: Column | None, paths: np.ndarray) -> tuple[np.ndarray,
 
     The group of a row without one is its photograph, so that a photograph that occurs in two rows stays on one side."""
     if column is None:
-        return *np.unique(paths, return_inverse=True), 0
+        return *unique_strings(paths), 0
     null = np.array([is_null(value) for value in column.values], dtype=bool)[column.codes]
     text = np.where(null, np.strings.add("path:", paths), np.strings.add("group:", column.text()))
-    names, number = np.unique(text, return_inverse=True)
+    names, number = unique_strings(text)
     return names, number, int(null.sum())
 
 

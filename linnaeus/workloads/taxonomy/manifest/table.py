@@ -27,6 +27,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.reporting.formatting import shorten
 from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.workloads.taxonomy.text_arrays import strings
 
 CHUNK = 512  # rows of a CSV in memory as Python strings; 65536 take twice the time (caches, garbage collection)
 LONGEST_CELL = 1 << 20  # characters; real description columns exceed the csv module's default of 131072
@@ -61,11 +62,6 @@ class Table:
     def take(self, rows: np.ndarray) -> Table:
         """Return the table of the given rows."""
         return replace(self, columns={name: Column(column.codes[rows], column.values) for name, column in self.columns.items()})
-
-
-def strings(values: Sequence[str]) -> np.ndarray:
-    """Return an array of strings [N]. Unlike `dtype=str`, one long string does not widen the others."""
-    return np.array(values, dtype=np.dtypes.StringDType())
 
 
 def read_table(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:

@@ -23,8 +23,9 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import read_json, write_atomic
-from linnaeus.workloads.taxonomy.manifest.table import Column, strings
+from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.text_arrays import strings
 
 FORMAT = 1
 RECORD = "store.json"

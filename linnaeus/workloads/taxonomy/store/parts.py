@@ -133,5 +133,9 @@ def write_parts(writer: PartWriter, parts: list[int], processes: int) -> Iterato
             yield future.result()
     except BrokenProcessPool:
         raise ConfigError("--processes: a process was ended from outside, perhaps for memory; repeat the command, with fewer") from None
+    except BaseException:  # Ctrl-C, or a file that cannot be read at present: parts that are not complete are written again
+        for child in multiprocessing.active_children():
+            child.kill()
+        raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

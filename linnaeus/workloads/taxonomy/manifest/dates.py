@@ -55,8 +55,13 @@ def day_of_year(text: str, form: str | None = None) -> float | str:
     return _fraction_of_year(first + (last - first) / 2)
 
 
+def is_utc(text: str) -> bool:
+    """Return True if a time is marked as UTC. An offset such as +02:00, also +00:00, marks a local time."""
+    return text.strip().upper().endswith(("Z", "UTC"))
+
+
 def hour_of_day(text: str, form: str | None = None) -> float | str:
-    """Return the hours, in [0, 24), of a time or of a date with time, or a reason. A time in UTC is not a local time.
+    """Return the hours, in [0, 24), of a time or of a date with time, as it is written, or a reason.
 
     With `form`, a strptime format, the text must have that format."""
     if form is not None:
@@ -68,8 +73,6 @@ def hour_of_day(text: str, form: str | None = None) -> float | str:
     hour, minute, second = (int(part or 0) for part in match.groups()[:3])
     if hour > 23 or minute > 59 or second > 60:
         return "impossible time"
-    if (match[4] or "").upper() in ("Z", "UTC"):
-        return "time in UTC, not local"
     return hour + minute / 60 + min(second, 59) / 3600
 
 

@@ -13,11 +13,12 @@ import numpy as np
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
-from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, fitting_formats, hour_of_day
+from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, fitting_formats, hour_of_day, is_utc
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table
 from linnaeus.workloads.taxonomy.observations import Metadata
 
 HALF_EARTH = 20_037_508.0  # metres: half the circumference, the largest possible uncertainty of coordinates
+DEGREES_PER_HOUR = 15.0  # of longitude; the sun is highest at about 12 local solar time
 LOWEST, HIGHEST = -11_000.0, 9_000.0  # metres; the Challenger Deep and Everest are inside the limits
 _NUMBERS = {"uncertainty": "metres", "elevation": "metres", "weight": "numbers"}
 
@@ -49,7 +50,7 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
     impossible = (elevation < LOWEST) | (elevation > HIGHEST)
     cells.refuse(elevation, "elevation", impossible, "impossible elevation")
     place = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty, "elevation": elevation}
-    quantities = place | {"day": cells.days(), "hour": cells.hours()}
+    quantities = place | {"day": cells.days(), "hour": cells.hours(longitude)}
     return Metadata(**{name: quantity.astype(np.float32) for name, quantity in quantities.items()})
 
 
@@ -100,14 +101,24 @@ class _Cells:
             self.tally.add(f"time of day in {quoted(name)} is not read (data.time_column={name} reads it)", np.array(timed)[column.codes])
         return self.parsed("date", lambda text: day_of_year(text, form))
 
-    def hours(self) -> np.ndarray:
-        """Return float64 [N]: the hours of the times."""
+    def hours(self, longitude: np.ndarray) -> np.ndarray:
+        """Return float64 [N]: the hours of the times. Times in UTC become local solar times by the longitudes, float64 [N]."""
         form = self.config.date_format if self.column("time") == self.column("date") else None
         hour = self.parsed("time", lambda text: hour_of_day(text, form))
         known = ~np.isnan(hour)
         if known.sum() > 1 and not hour[known].any():  # midnight in every row means that the time was not recorded
             self.tally.add("every time is midnight, set to missing", known)
             hour[known] = np.nan
+        name = self.column("time")
+        if name is None or form is not None:
+            return hour
+        column = self.table.columns[name]
+        utc = np.array([is_utc(value) for value in column.values], dtype=bool)[column.codes] & ~np.isnan(hour)
+        self.refuse(hour, "time", utc & (hour == 0), "midnight in UTC, usually of a date without a time")
+        self.refuse(hour, "time", utc & np.isnan(longitude) & ~np.isnan(hour), "time in UTC without a longitude")
+        utc &= ~np.isnan(hour)
+        self.tally.add("time in UTC, changed to local solar time by the longitude", utc)
+        hour[utc] = (hour[utc] + longitude[utc] / DEGREES_PER_HOUR) % 24
         return hour
 
     def parsed(self, role: str, parse: Callable[[str], float | str]) -> np.ndarray:

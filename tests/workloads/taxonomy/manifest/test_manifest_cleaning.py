@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, clean_name
 from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
@@ -53,7 +54,7 @@ def test_a_valid_row_is_not_changed(tmp_path):
         ("date", ["2021-01-01/2021-06-01"], "longer than a month"),
         ("time", ["25:00"], "impossible time"),
         ("time", ["noon"], "time: not a time"),
-        ("time", ["12:00:00Z"], "UTC"),
+        ("time", ["00:00:00Z", "2021-07-02T00:00Z"], "midnight in UTC"),
         ("elev", ["12000"], "impossible elevation"),
         ("elev", ["1200 m"], "elevation: not a number"),
         ("elev", ["0.0"], "elevation of 0"),
@@ -91,6 +92,23 @@ def test_midnight_in_every_row_is_missing(tmp_path):
     assert metadata.hour.tolist() == [0.0, 13.0] and not tally.counts
 
 
+def test_times_in_utc_become_local_solar_times(tmp_path):
+    cells = [
+        row(lon="-75", time="2021-07-02T03:30:00Z"),
+        row(lon="", time="12:00Z"),
+        row(lon="150.0", time="17:00 UTC"),
+        row(time="12:30+00:00"),
+    ]
+    metadata, tally = cleaned(tmp_path, cells)
+    np.testing.assert_array_equal(metadata.hour, [22.5, np.nan, 3, 12.5])
+    assert [note.rpartition(",")[0] for note in tally.notes()] == [
+        "time in UTC without a longitude, set to missing: 1 of 4 rows",
+        "time in UTC, changed to local solar time by the longitude: 2 of 4 rows",
+    ]
+    with pytest.raises(ConfigError, match=r"data\.time_column: .* such as '12:00Z' \(time in UTC without a longitude\); write local times"):
+        cleaned(tmp_path, [row(lon="", time="12:00Z")])
+
+
 DATES = {
     (2020, 12, 31): ["2020-12-31"],
     (2021, 1, 1): ["2021-01-01", "2020-12-30/2021-01-03"],
@@ -120,8 +138,8 @@ def test_formats_of_times(text):
     assert hour_of_day(text) == pytest.approx(HOURS[text], abs=1e-3) and hour_of_day(text) < 24
 
 
-@pytest.mark.parametrize("text", ["2021-04-27", "24:00", "12", "", "2021-04-27T10:00:00Z"])
-def test_a_text_that_is_not_a_local_time_gives_a_reason(text):
+@pytest.mark.parametrize("text", ["2021-04-27", "24:00", "12", ""])
+def test_a_text_that_is_not_a_time_gives_a_reason(text):
     assert isinstance(hour_of_day(text), str)
 
 

@@ -230,7 +230,7 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
         raise ConfigError(f"{key} is {json.dumps(value)}; it must be one of {', '.join(choices)}")
     value = _coerce(key, value, annotation)
     for one in value if isinstance(value, list) and choices else [value]:
-        if choices and one not in choices:
+        if choices and one is not None and one not in choices:
             raise ConfigError(f"{key} is {one!r}; it must be one of {', '.join(choices)}")
     parts = {f".{name}": one for name, one in value.items()} if isinstance(value, dict) else {"": value}
     parts = {f"[{i}]": one for i, one in enumerate(value)} if isinstance(value, list) else parts

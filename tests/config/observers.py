@@ -220,4 +220,19 @@ def write_manifest(folder: Path) -> Path:
         taxon = folder / "nested" / f"G{i % 2}" / f"S{i % 4}"
         taxon.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((40, 40, 3), 9 * i, np.uint8)).save(taxon / f"{i}.png")
+    write_camtrap(folder)
     return folder / "manifest.csv"
+
+
+def write_camtrap(folder: Path) -> None:
+    """A Camera Trap Data Package of the 24 photographs: of people, and of animals that each kind of observation calls otherwise."""
+    when = [f"2020-06-01T{i:02d}:00:00Z" for i in range(24)]
+    media = ["mediaID,deploymentID,timestamp,filePath", *(f"{i},a,{when[i]},https://a.org/{23 - i}.png" for i in range(24))]
+    seen = ["deploymentID,mediaID,eventStart,eventEnd,observationLevel,observationType,scientificName,classificationMethod"]
+    seen[0] += ",classificationProbability"
+    for i in range(24):
+        seen.append(f"a,{i},{when[i]},{when[i]},media,{'human' if i % 6 == 5 else 'animal'},Rosa s{'abc'[i % 3]},machine,0.{1 + i % 9}")
+        seen.append(f"a,,{when[i]},{when[i]},event,animal,Rosa s{'def'[i // 8]},,")
+    tables = {"deployments": ["deploymentID,latitude,longitude", "a,1,2"], "media": media, "observations": seen}
+    resources = [{"name": name, "data": "\n".join(lines)} for name, lines in tables.items()]
+    (folder / "trap.json").write_text(json.dumps({"resources": resources}))

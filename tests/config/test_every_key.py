@@ -90,6 +90,7 @@ MIXED = "schedule.mixup_prob.start=1 schedule.mixup_prob.end=1 schedule.mixup_gr
 MANIFEST = "data=manifest data.path=FOLDER/manifest.csv data.image_size=32 data.components=[] data.validation_batch=20"
 NESTED = MANIFEST.replace("manifest.csv", "nested").replace("data=manifest", "data=image_folder")
 LABELS_H5 = MANIFEST.replace("manifest.csv", "labels.h5").replace("data=manifest", "data=labels_h5")
+CAMTRAP = MANIFEST.replace("manifest.csv", "trap.json data.root=FOLDER/sub").replace("data=manifest", "data=camtrap_dp")
 TAXA = "data.taxonomy=FOLDER/taxa.csv data.taxon_column=taxon"
 TIMM = "model=timm model.backbone=test_resnet"
 LONG = "trainer.length=20steps"
@@ -225,6 +226,12 @@ TABLE = {
     ),
     **cases(see.source, "data.filters@labels_h5=[] data.images@labels_h5=FOLDER/images.h5", LABELS_H5),
     **cases(see.source, "data.levels@image_folder=[kind,make]", f"{NESTED} data.levels=[genus,species]"),
+    **cases(
+        see.source,
+        "data.observation_level@camtrap_dp=event data.observation_types@camtrap_dp=[animal,human] data.min_probability@camtrap_dp=0.5 "
+        "data.photo_names@camtrap_dp=id",
+        f"{CAMTRAP} data.photo_names=path",
+    ),
     **cases(see.source, "data.keep_zero_coordinates@manifest=true", f"{MANIFEST} data.latitude_column=row data.longitude_column=row"),
     **cases(see.source, "data.date_format@manifest=%Y-%d-%m", f"{MANIFEST} data.date_column=day"),
     **cases(see.source, "data.time_column@manifest=clock", f"{MANIFEST} data.date_column=day"),

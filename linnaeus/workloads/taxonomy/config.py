@@ -94,6 +94,24 @@ class WebdatasetConfig(ManifestConfig):
     path: str = setting("tar file, folder of tar files, or pattern such as train-{000..147}.tar")
 
 
+@dataclass(frozen=True, kw_only=True)
+class CamtrapConfig(ManifestConfig):
+    path: str = setting("Camera Trap Data Package: its folder, zip archive or datapackage.json")
+    observation_level: str = setting(
+        "labels from observations of the photograph, of the event, or of the event where a photograph has none (media, event, auto)",
+        choices=("auto", "media", "event"),
+    )
+    observation_types: list[str] = setting(
+        "types of observations that are used; those other than animal are classes at every rank",
+        choices=("animal", "human", "vehicle", "blank"),
+    )
+    photo_names: str | None = setting(
+        "how files are named: by the path or the last part (name) of the URL, or mediaID or fileName (id); null: as most files",
+        choices=("path", "name", "id"),
+    )
+    min_probability: float | None = setting("least probability of machine classifications that are used; null: any", low=0, high=1)
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     name: str = setting("name of the network")
@@ -196,6 +214,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "inat_competition": InatCompetitionConfig,
         "labels_h5": LabelsH5Config,
         "webdataset": WebdatasetConfig,
+        "camtrap_dp": CamtrapConfig,
     },
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {

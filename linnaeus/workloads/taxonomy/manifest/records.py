@@ -29,6 +29,7 @@ READERS = {  # data.name -> module of its reader
     "inat_competition": f"{SOURCES}.inat_competition",
     "labels_h5": f"{SOURCES}.labels_h5",
     "webdataset": f"{SOURCES}.webdataset",
+    "camtrap_dp": f"{SOURCES}.camtrap_dp",
 }
 
 
@@ -61,10 +62,15 @@ def table_of(columns: Mapping[str, Sequence[str]], choose: Choose, excluded: Map
     """Return the table of columns in memory, without the spaces around their cells. `keys` are passed to `choose`.
 
     `excluded`: reason -> number of rows left out. Raise ConfigError if there are no rows."""
-    if not any(map(len, columns.values())):
+    check_rows(max(map(len, columns.values()), default=0), excluded)
+    return Table({name: column_of(columns[name]) for name in choose(list(columns), **keys)}, excluded=dict(excluded))
+
+
+def check_rows(rows: int, excluded: Mapping[str, int]) -> None:
+    """Raise ConfigError, with the reasons and their numbers, if a source has 0 rows."""
+    if not rows:
         reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()]) or "there are none"
         raise ConfigError(f"data.path: no photograph can be used: {reasons}")
-    return Table({name: column_of(columns[name]) for name in choose(list(columns), **keys)}, excluded=dict(excluded))
 
 
 def column_of(cells: Sequence[str]) -> Column:

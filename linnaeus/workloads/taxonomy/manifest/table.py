@@ -16,11 +16,14 @@ import gzip
 import io
 import os
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import IO, Literal, Protocol
 
 import numpy as np
 
@@ -31,6 +34,7 @@ from linnaeus.workloads.taxonomy.text_arrays import strings
 
 CHUNK = 512  # rows of a CSV in memory as Python strings; 65536 take twice the time (caches, garbage collection)
 LONGEST_CELL = 1 << 20  # characters; real description columns exceed the csv module's default of 131072
+LONGEST_LINE = 1 << 24  # characters; a compressed file of a few kilobytes can contain a line larger than the memory
 LONGEST_VALUE = 4096  # characters of a cell that is used; no path and no name of a taxon is longer
 UNEVEN = "a different number of cells than the header"
 
@@ -64,14 +68,32 @@ class Table:
         return replace(self, columns={name: Column(column.codes[rows], column.values) for name, column in self.columns.items()})
 
 
-def read_table(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:
+class TableFile(Protocol):
+    """A table that is not a file of its own, such as a member of an archive. Its `str` is its name in messages."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def suffix(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...  # bytes
+
+    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
+
+
+def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:
     """Return the columns that `choose` selects from the header.
 
     Raises ConfigError, with the configuration key `key`, when the file cannot be read as a table or does not have rows."""
-    if not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
+    if isinstance(path, Path) and not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         problem = "is a folder" if os.path.isdir(path) else "does not exist"
         raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}; choose a CSV or Parquet {_kind(key)}")
-    table = _read_parquet(path, choose, key) if path.suffix.lower() in (".parquet", ".pq") else _read_text(path, choose, key)
+    if isinstance(path, Path) and path.suffix.lower() in (".parquet", ".pq"):
+        table = _read_parquet(path, choose, key)
+    else:
+        table = _read_text(path, choose, key)
     table = without_long_values(table)
     if len(table) == 0:
         raise ConfigError(f"{key}: {quoted(str(path), 200)} has a header but no rows; choose a file with rows")
@@ -95,36 +117,44 @@ def _kind(key: str) -> str:
     return "manifest" if key == "data.path" else "table"
 
 
-def _read_text(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
+def _read_text(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
     try:
-        with open(path, "rb") as stored, _unpacked(stored, path) as file:
+        with path.open("rb") as stored, _unpacked(stored, path) as file:
             utf16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
         for encoding in ("utf-16",) if utf16 else ("utf-8-sig", "windows-1252"):
             with contextlib.suppress(UnicodeDecodeError):
                 return _read_csv(path, encoding, choose, key)
-    except (csv.Error, UnicodeError, OSError, EOFError) as error:
+    except (csv.Error, UnicodeError, OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as CSV: {error}") from error
     raise ConfigError(f"{key}: {quoted(str(path), 200)} is not text in UTF-8, UTF-16 or windows-1252; save it as UTF-8")
 
 
-def _unpacked(stored: io.BufferedReader, path: Path) -> gzip.GzipFile | io.BufferedReader:
+def _unpacked(stored: IO[bytes], path: Path | TableFile) -> IO[bytes]:
     """Return the content of the opened file `path`, unpacked if its name ends in .gz."""
-    return gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored
+    return gzip.open(stored) if path.suffix == ".gz" else stored  # type: ignore[return-value]
 
 
-def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
+def _lines(file: io.TextIOWrapper) -> Iterator[str]:
+    """Yield the lines of a file. Raise csv.Error for one longer than `LONGEST_LINE`."""
+    for line in iter(partial(file.readline, LONGEST_LINE), ""):
+        if len(line) == LONGEST_LINE:
+            raise csv.Error(f"a line has more than {LONGEST_LINE} characters")
+        yield line
+
+
+def _read_csv(path: Path | TableFile, encoding: str, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
     csv.field_size_limit(LONGEST_CELL)
-    size = path.stat().st_size
+    size = path.stat().st_size if isinstance(path, Path) else path.size
     with (
-        open(path, "rb") as stored,
+        path.open("rb") as stored,
         io.TextIOWrapper(_unpacked(stored, path), encoding=encoding, newline="") as file,
         PreparationProgress(f"reading {shorten(path.name, 20)}", size, f"{size / 1e6:.0f} MB") as progress,
     ):
-        first = file.readline()
+        first = next(_lines(file), "")
         file.seek(0)
         delimiter = max(",\t;", key=first.count)
         plain = delimiter == "\t"
-        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL, strict=True)
+        reader = csv.reader(_lines(file), delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL, strict=True)
         header = [_unquote(name) for name in next(reader, [])]
         if not any(header):
             raise ConfigError(f"{key}: {quoted(str(path), 200)} is empty; its first line must name the columns")
@@ -135,7 +165,7 @@ def _read_csv(path: Path, encoding: str, choose: Callable[[Sequence[str]], Seque
     return Table(columns, decimal_comma=delimiter == ";", excluded={UNEVEN: uneven} if uneven else {}, notes=notes)
 
 
-def _rows(reader, delimiter: str, width: int, path: Path, key: str) -> Iterator[list[str]]:
+def _rows(reader, delimiter: str, width: int, path: Path | TableFile, key: str) -> Iterator[list[str]]:
     """Return the rows of a csv reader. Raises ConfigError, with the number of the line, where quotes do not fit together."""
     last = reader.line_num
     try:

@@ -13,6 +13,9 @@ from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, read_table
 HEADER = ["path", "species", "date"]
 ROWS = [["a, b.jpg", "Rosa canina", "2020-01-02"], ["b.jpg", "Échinops ritro", ""], ["c.jpg", "Rosa canina", "2020-01-02"]]
 
+DAMAGED = bytearray(gzip.compress(b"path,species\n" + b"".join(b"%d.jpg,A b%d\n" % (i, i * 7919) for i in range(300))))
+DAMAGED[60] ^= 255
+
 
 def cells(path, names=("species", "path", "date")):
     table = read_table(path, lambda header: names)
@@ -103,6 +106,9 @@ def test_parquet_has_the_same_cells_as_csv(tmp_path):
         ("m.csv", b"path,\x81\n", "UTF-8"),
         ("m.parquet", b"nonsense", "Parquet"),
         ("m.csv.gz", b"not gzip", "cannot be read"),
+        ("m.csv.gz", DAMAGED, "cannot be read as CSV: Error -3 while decompressing"),
+        ("m.csv.gz", gzip.compress(b"path,species\n" + b"a" * (1 << 25)), "a line has more than 16777216 characters"),
+        ("m.csv.gz", gzip.compress(b"a" * (1 << 25)), "a line has more than 16777216 characters"),
         ("absent.csv", None, "does not exist"),
         ("", None, "is a folder"),
     ],

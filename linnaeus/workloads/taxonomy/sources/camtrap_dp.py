@@ -1,0 +1,138 @@
+"""`data=camtrap_dp`: the photographs of camera traps in a Camera Trap Data Package (Camtrap DP 1.0), a folder or a zip archive.
+
+Source: https://camtrap-dp.tdwg.org. Every row of its table of media becomes a row or is counted.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus.errors import list_some, quoted
+from linnaeus.workloads.taxonomy.config import CamtrapConfig
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, column_of, in_folder
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table
+from linnaeus.workloads.taxonomy.sources.camtrap_labels import Labels, label_media
+from linnaeus.workloads.taxonomy.sources.camtrap_links import are, mapped, repeated, row_of
+from linnaeus.workloads.taxonomy.sources.camtrap_taxa import ranks_of
+from linnaeus.workloads.taxonomy.sources.data_package import Package, open_package
+from linnaeus.workloads.taxonomy.sources.local_files import NOT_DOWNLOADED, Found, find_files
+from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
+
+DEPLOYMENTS = ("deploymentID", "latitude", "longitude"), ("coordinateUncertainty", "locationID", "timestampIssues")
+MEDIA = ("mediaID", "deploymentID", "timestamp", "filePath"), ("fileMediatype", "fileName")
+OBSERVATIONS = (
+    ("deploymentID", "eventStart", "eventEnd", "observationLevel", "observationType"),
+    ("mediaID", "eventID", "scientificName", "bboxX", "classificationMethod", "classificationProbability"),
+)
+
+
+def read_records(config: CamtrapConfig, choose: Choose) -> Records:
+    """Return the photographs of a Camera Trap Data Package, in the order of its media.
+
+    Raise ConfigError if it cannot be read, or no photograph has a label."""
+    package = open_package(Path(config.path).expanduser())
+    deployments = _deployments(package)
+    media, observations = package.table("media", *MEDIA), package.table("observations", *OBSERVATIONS)
+    labels = label_media(media, observations, package.descriptor.get("taxonomic"), config)
+    notes = [f"{len(media):,} media of {len(deployments):,} deployments", *deployments.notes, *media.notes, *observations.notes]
+    for name, table in (("deployments", deployments), ("observations", observations)):
+        notes += [f"{count:,} rows of {name} left out: {reason}" for reason, count in table.excluded.items()]
+    rows, excluded = _usable(media, labels)
+    place, inside = package.place, package.folder
+    folder = Path(config.root or (inside if package.archive is None else place.parent)).expanduser()
+    path = media.columns["filePath"]
+    remote = any("://" in path.values[code] for code in np.unique(path.codes[rows]).tolist())
+    if remote:
+        found = _downloaded(media.take(rows), folder, config)
+        there = np.array([value != "" for value in found.path.values], dtype=bool)[found.path.codes]
+        excluded |= {NOT_DOWNLOADED: int((~there).sum())} if not there.all() else {}
+        notes.append(found.note)
+        rows, path = rows[there], Column(found.path.codes[there], found.path.values)
+    else:
+        path = Column(path.codes[rows], path.values)
+    columns = {"path": path, **_taxa(labels, rows), **_metadata(media.take(rows), deployments, notes)}
+    columns["eventID"] = mapped(observations.columns["eventID"], str, labels.observation[rows])
+    columns = {name: column for name, column in columns.items() if any(column.values)}
+    if config.group_column is None:
+        best = "locationID" if "locationID" in columns else "deploymentID"
+        notes.append(f"photographs of a camera have the same background; data.group_column={best} keeps them on one side of the split")
+    chosen = choose(list(columns))
+    table = Table({name: columns[name] for name in chosen}, deployments.decimal_comma, excluded, (*notes, *labels.notes))
+    if package.archive is not None and config.root is None and not remote:
+        return Records(table, lambda names: ZipFiles(place, names, inside), str(place))
+    return in_folder(table, config, folder)
+
+
+def _downloaded(media: Table, folder: Path, config: CamtrapConfig) -> Found:
+    """Return the files of photographs whose filePath is a URL, by the URL, the mediaID or a fileName that no other has."""
+    name = media.columns["fileName"]
+    own = np.where(repeated(name), -1, np.arange(len(media)))
+    ids = {"mediaID": media.columns["mediaID"], "fileName": mapped(name, lambda text: Path(text).stem, own)}
+    return find_files(folder, media.columns["filePath"], ids, config.photo_names)
+
+
+def _usable(media: Table, labels: Labels) -> tuple[np.ndarray, dict[str, int]]:
+    """Return the rows of `media` that are photographs with a label, int64 [N], and reason -> number of the others.
+
+    Raise ConfigError if there are none."""
+    excluded, keep = dict(media.excluded), np.ones(len(media), dtype=bool)
+    for reason, rows in (*_unusable(media), *labels.excluded.items()):
+        if count := int((rows & keep).sum()):
+            excluded[reason] = excluded.get(reason, 0) + count
+        keep &= ~rows
+    check_rows(int(keep.sum()), excluded)
+    return np.flatnonzero(keep), excluded
+
+
+def _deployments(package: Package) -> Table:
+    """Return the table of deployments. Raise ConfigError if a deploymentID occurs twice: the place of its photographs would be unknown."""
+    table = package.table("deployments", *DEPLOYMENTS)
+    ids = table.columns["deploymentID"]
+    if (again := repeated(ids)).any():
+        name = ids.values[ids.codes[int(np.argmax(again))]]
+        raise package.error(f"{again.sum():,} rows of deployments have a deploymentID of another row, such as {quoted(name)}; remove them")
+    return table
+
+
+def _unusable(media: Table) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the reasons for which media are not photographs that can be read, and bool [M]."""
+    kind = media.columns["fileMediatype"]
+    other = np.array([value != "" and not value.lower().startswith("image/") for value in kind.values], dtype=bool)[kind.codes]
+    if other.any():
+        yield f"medium that is not an image ({list_some([kind.values[code] for code in np.unique(kind.codes[other])], 3)})", other
+    yield "medium without a filePath", are(media.columns["filePath"], "")
+    yield "medium with the mediaID of another row", repeated(media.columns["mediaID"])
+
+
+def _taxa(labels: Labels, rows: np.ndarray) -> dict[str, Column]:
+    """Return rank -> column of taxa of the media `rows`."""
+    used, codes = np.unique(labels.lineage[rows], return_inverse=True)
+    lineages = [labels.lineages[i] for i in used.tolist()]
+    columns = {rank: column_of([lineage.get(rank, "") for lineage in lineages]) for rank in ranks_of(lineages)}
+    return {rank: Column(column.codes[codes], column.values) for rank, column in columns.items()}
+
+
+def _metadata(media: Table, deployments: Table, notes: list[str]) -> dict[str, Column]:
+    """Return the columns of the deployments and times of `media`. Append to `notes`."""
+    row = row_of(media.columns["deploymentID"], deployments.columns["deploymentID"])
+    if (row < 0).any():
+        notes.append(f"{(row < 0).sum():,} photographs have a deploymentID that is not in deployments; their coordinates are missing")
+    issues = np.append(_true(deployments.columns["timestampIssues"]), False)[row]
+    if issues.any():
+        notes.append(f"{issues.sum():,} photographs are of deployments with timestampIssues; their dates and times are not used")
+    time = media.columns["timestamp"]
+    dated = np.where(issues, -1, np.arange(len(media)))
+    place = {name: mapped(deployments.columns[name], str, row) for name in ("latitude", "longitude", "coordinateUncertainty", "locationID")}
+    return {
+        **place,
+        "date": mapped(time, lambda text: text.partition("T")[0], dated),
+        "time": mapped(time, lambda text: text.partition("T")[2], dated),
+        "mediaID": media.columns["mediaID"],
+        "deploymentID": media.columns["deploymentID"],
+    }
+
+
+def _true(column: Column) -> np.ndarray:
+    """Return bool [N]: True where a cell is true, in one of the spellings of the Table Schema specification."""
+    return np.array([value in ("true", "True", "TRUE", "1") for value in column.values], dtype=bool)[column.codes]

@@ -1,0 +1,165 @@
+"""Labels of the photographs of a Camera Trap Data Package, from its observations.
+
+Of the kinds of observations, the first is used that a photograph has: of the photograph, then of the event (`data.observation_level`);
+and of each of them by people, then by machines. A photograph has a label if the observations of this kind agree. Observations that name
+nothing (unclassified, an animal without a name) count only if there are no others.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from linnaeus.errors import list_some, quoted
+from linnaeus.workloads.taxonomy.config import CamtrapConfig
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table
+from linnaeus.workloads.taxonomy.sources.camtrap_links import Links, are, link
+from linnaeus.workloads.taxonomy.sources.camtrap_taxa import Lineage, Taxa, ranks_of
+
+LEVELS = ("media", "event")
+TYPES = ("human", "vehicle", "blank", "unknown")  # observationType, beside animal and unclassified
+OTHER = "that Camtrap DP does not have"
+
+
+class Labels(NamedTuple):
+    """The labels of M media. A medium with a label has no reason to be left out."""
+
+    lineage: np.ndarray  # int64 [M]: index in `lineages`, which is valid for media with a label
+    observation: np.ndarray  # int64 [M]: an observation with the label
+    lineages: list[Lineage]
+    excluded: dict[str, np.ndarray]  # reason -> bool [M]
+    notes: list[str]
+
+
+class _Classes(NamedTuple):
+    """The taxa and the other types of the observations."""
+
+    code: np.ndarray  # int64 [K]: the class of each observation, -1 if it names nothing
+    types: list[str]  # observationType of each class
+    names: list[str]  # scientific names of the first classes, which are animals
+    lineages: list[Lineage]  # {} if the rank of the name is unknown
+    notes: list[str]
+
+
+def label_media(media: Table, observations: Table, taxonomic: object, config: CamtrapConfig) -> Labels:
+    """Return the labels of the media. `taxonomic`: the part of the descriptor with this name."""
+    levels = {name: are(observations.columns["observationLevel"], name) for name in LEVELS}
+    machine = are(observations.columns["classificationMethod"], "machine")
+    probability = _probability(observations.columns["classificationProbability"])
+    limit = config.min_probability
+    weak = np.zeros_like(machine) if limit is None else machine & ~(probability >= limit)
+    links = link(media, observations, levels["event"])
+    classes = _classes(observations, taxonomic, config)
+    notes = [*_counts(observations, levels, machine, probability, weak), *_unlinked(links, levels), *classes.notes]
+    code, observation = np.full(len(media), -1, dtype=np.int64), np.zeros(len(media), dtype=np.int64)
+    without, ambiguous = np.ones(len(media), dtype=bool), np.zeros(len(media), dtype=bool)
+    used = [name for name in LEVELS if config.observation_level in ("auto", name)]
+    for name in used:
+        for by, method in (("people", ~machine), ("machines", machine)):
+            number, label, first = links.labels(levels[name] & method & ~weak & (classes.code >= 0), classes.code)
+            found = without & (number > 0)
+            code[found], observation[found] = label[found], first[found]
+            ambiguous |= found & (number > 1)
+            without &= ~found
+            notes += [f"labels of {found.sum():,} media are from {name}-level observations by {by}"] if found.any() else []
+    code[ambiguous], observation[ambiguous] = -1, 0
+    at_level = np.logical_or.reduce([levels[name] for name in used])
+    excluded = {"medium with observations of several taxa or types": ambiguous}
+    excluded |= dict(_unlabelled(links, at_level, weak, observations, without))
+    if config.observation_level != "auto":
+        excluded = {f"{reason} at data.observation_level={config.observation_level}": rows for reason, rows in excluded.items()}
+    return Labels(code, observation, classes.lineages, excluded | dict(_not_used(classes, code, config)), notes)
+
+
+def _classes(observations: Table, taxonomic: object, config: CamtrapConfig) -> _Classes:
+    """Return the classes of the observations: taxa of animals, and other types. Types that are kept are taxa at each rank."""
+    kind, column = observations.columns["observationType"], observations.columns["scientificName"]
+    taxa = Taxa(taxonomic, column.values)
+    found = [taxa.find(value) for value in column.values]
+    lineages = {name: lineage for name, lineage in found if name}
+    number = {name: i for i, name in enumerate(lineages)}
+    types = {word: i for i, word in enumerate((*TYPES, OTHER), start=len(number))} | dict.fromkeys(("animal", "unclassified", ""), -1)
+    animal = np.array([number.get(name, -1) for name, _ in found], dtype=np.int64)[column.codes]
+    other = np.array([types.get(word.lower(), types[OTHER]) for word in kind.values], dtype=np.int64)[kind.codes]
+    ranks = ranks_of(lineages.values()) or ["species"]
+    kept = [dict.fromkeys(ranks, word) for word in (*TYPES, OTHER)]
+    notes = []
+    if taxa.conflicts:
+        notes.append(f"{taxa.conflicts:,} names have several entries in `taxonomic` that differ; the longest lineage is used")
+    if absent := [name for name in lineages if name.lower() not in taxa.given]:
+        notes.append(f"{len(absent):,} of {len(lineages):,} names are not in `taxonomic`, such as {quoted(absent[0])}")
+    code = np.where(are(kind, "animal"), animal, other)
+    return _Classes(code, ["animal"] * len(number) + [*TYPES, OTHER], [*lineages], [*lineages.values(), *kept], notes)
+
+
+def _not_used(classes: _Classes, code: np.ndarray, config: CamtrapConfig) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the reasons for which classes are not used, and bool [M]: True for their media. `code`: int64 [M], -1 for no class."""
+    for kind in ("animal", *TYPES, OTHER):
+        if kind not in config.observation_types:
+            yield f"medium of observationType {kind}", np.isin(code, [i for i, word in enumerate(classes.types) if word == kind])
+    unknown = np.array([not lineage for lineage in classes.lineages], dtype=bool)
+    rows = (code >= 0) & unknown[code]
+    if rows.any():
+        names = list_some([quoted(classes.names[i]) for i in np.unique(code[rows])], 3)
+        yield f"medium of a name whose rank is neither in `taxonomic` of the package nor known from others ({names})", rows
+
+
+def _unlabelled(
+    links: Links, used: np.ndarray, weak: np.ndarray, observations: Table, without: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the reasons of the media without a class, bool [M]: the observations that they have."""
+    reasons = {
+        "medium with machine classifications below data.min_probability only": weak,
+        "medium of an animal without a scientificName": are(observations.columns["observationType"], "animal"),
+        "medium that is unclassified": np.ones_like(weak),
+    }
+    without = without.copy()
+    for reason, rows in reasons.items():
+        number, _, _ = links.labels(used & rows, np.zeros(len(rows), dtype=np.int64))
+        yield reason, without & (number > 0)
+        without &= number == 0
+    yield "medium without an observation", without
+
+
+def _probability(column: Column) -> np.ndarray:
+    """Return float64 [K], NaN for cells that are not numbers."""
+
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            return np.nan
+
+    return np.array([number(value) for value in column.values], dtype=np.float64)[column.codes]
+
+
+def _counts(
+    observations: Table, levels: dict[str, np.ndarray], machine: np.ndarray, probability: np.ndarray, weak: np.ndarray
+) -> Iterator[str]:
+    """Yield lines with the numbers of observations by level, type, method and probability, and of bounding boxes."""
+    kinds = observations.columns["observationType"]
+    count = Counter({word or "(none)": 0 for word in kinds.values})
+    for i, n in enumerate(np.bincount(kinds.codes, minlength=len(kinds.values)).tolist()):
+        count[kinds.values[i] or "(none)"] += n
+    neither = int((~levels["media"] & ~levels["event"]).sum())
+    yield (
+        f"{len(observations):,} observations: {levels['media'].sum():,} media-level, {levels['event'].sum():,} event-level"
+        + (f", {neither:,} of neither level, which are not used" if neither else "")
+        + f"; {', '.join(f'{n:,} {word}' for word, n in count.most_common(12) if n)}"
+    )
+    if machine.any():
+        known = probability[machine & ~np.isnan(probability)]
+        span = f", probabilities {known.min():g} to {known.max():g}" if len(known) else ""
+        limit = f"; {weak.sum():,} of them are below data.min_probability or have no probability" if weak.any() else ""
+        yield f"{machine.sum():,} observations are classified by machines{span}{limit}"
+    boxes = np.array([value != "" for value in observations.columns["bboxX"].values], dtype=bool)[observations.columns["bboxX"].codes]
+    if boxes.any():
+        yield f"{boxes.sum():,} observations have a bounding box; boxes are not used, photographs are read whole"
+
+
+def _unlinked(links: Links, levels: dict[str, np.ndarray]) -> Iterator[str]:
+    """Yield lines with the numbers of observations that belong to no photograph."""
+    for name, rows in levels.items():
+        if lost := int((rows & (links.stop == links.start)).sum()):
+            yield f"{lost:,} {name}-level observations belong to none of the media"

@@ -1,0 +1,121 @@
+"""Link the observations of a Camera Trap Data Package to its photographs.
+
+A media-level observation has the id of a photograph. An event-level observation has a deployment and a window of time, and belongs to every
+photograph of the deployment in the window; windows may overlap.
+
+The photographs are sorted by deployment and time, so that each observation belongs to the places `start` to `stop` in this order.
+"""
+
+import datetime
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.manifest.records import column_of
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class Links(NamedTuple):
+    """The photographs of K observations."""
+
+    order: np.ndarray  # int64 [M]: the photographs, sorted by deployment and time
+    start: np.ndarray  # int64 [K]: the first place in `order`
+    stop: np.ndarray  # int64 [K]: the place after the last one; equal to `start` if the observation belongs to no photograph
+
+    def labels(self, rows: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return, for each photograph, int64 [M]: the number of different labels of its observations among `rows`, bool [K], and its label
+        and its first observation, which are valid if the number is 1. `label`: int64 [K].
+
+        Takes memory for the observations and the photographs, not for their pairs."""
+        size = len(self.order)
+        used = np.flatnonzero(rows & (self.stop > self.start))
+        used = used[np.lexsort((used, self.start[used], label[used]))]
+        offset = label[used] * (size + 1)  # separates the observations of a label from those of the next
+        start, stop = self.start[used] + offset, np.maximum.accumulate(self.stop[used] + offset)
+        first = np.flatnonzero(np.concatenate([[True], start[1:] >= stop[:-1]])) if len(used) else used  # of overlapping windows of a label
+        last = np.append(first[1:], len(used))[: len(first)] - 1
+        start, stop, first = start[first] - offset[first], stop[last] - offset[last], used[first]
+        counts = []
+        for weight in (np.ones_like(first), label[first], first):  # with one label, the sum over the labels of a photograph is the label
+            change = np.zeros(size + 1, dtype=np.int64)
+            np.add.at(change, start, weight)
+            np.subtract.at(change, stop, weight)
+            total = np.empty(size, dtype=np.int64)
+            total[self.order] = np.cumsum(change[:-1])
+            counts.append(total)
+        return counts[0], counts[1], counts[2]
+
+
+def link(media: Table, observations: Table, event_level: np.ndarray) -> Links:
+    """Return the photographs of each observation. `event_level`: bool [K].
+
+    Tables have the columns mediaID and deploymentID; `media` has timestamp, `observations` have eventStart and eventEnd."""
+    times = [seconds(media.columns["timestamp"]), *(seconds(observations.columns[name]) for name in ("eventStart", "eventEnd"))]
+    distinct = np.unique(np.concatenate(times))
+    distinct = distinct[~np.isnan(distinct)]
+    number: dict[str, int] = {value: i for i, value in enumerate(dict.fromkeys(media.columns["deploymentID"].values)) if value}
+    camera, seen = (numbers(table.columns["deploymentID"], number) for table in (media, observations))
+    taken, begin, end = (np.searchsorted(distinct, time) for time in times)
+    key = np.where((camera < 0) | np.isnan(times[0]), -1, camera * len(distinct) + taken)
+    order = np.argsort(key, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    timed = event_level & (seen >= 0) & ~np.isnan(times[1]) & ~np.isnan(times[2])
+    start = np.where(timed, np.searchsorted(key[order], seen * len(distinct) + begin, side="left"), 0)
+    stop = np.where(timed, np.searchsorted(key[order], seen * len(distinct) + end, side="right"), 0)
+    row = row_of(observations.columns["mediaID"], media.columns["mediaID"])
+    named = ~event_level & (row >= 0)
+    start[named] = place[row[named]]
+    stop[named] = start[named] + 1
+    return Links(order, start, np.maximum(start, stop))
+
+
+def seconds(column: Column) -> np.ndarray:
+    """Return float64 [N]: the seconds since 1970 of times such as 2020-05-30T04:57:37+02:00, NaN where they cannot be read.
+
+    A time without a zone counts as UTC."""
+
+    def parse(text: str) -> float:
+        try:
+            time = datetime.datetime.fromisoformat(text)
+            return ((time if time.tzinfo else time.replace(tzinfo=datetime.UTC)) - _EPOCH).total_seconds()
+        except (ValueError, OverflowError):
+            return np.nan
+
+    return np.array([parse(value) for value in column.values], dtype=np.float64)[column.codes]
+
+
+def are(column: Column, word: str) -> np.ndarray:
+    """Return bool [N]: True where the cell is a word, in any case."""
+    return np.array([value.lower() == word for value in column.values], dtype=bool)[column.codes]
+
+
+def numbers(column: Column, number: dict[str, int]) -> np.ndarray:
+    """Return int64 [N]: the number of each cell, -1 for another cell."""
+    return np.array([number.get(value, -1) for value in column.values], dtype=np.int64)[column.codes]
+
+
+def row_of(column: Column, ids: Column) -> np.ndarray:
+    """Return int64 [N]: for each cell, the last row with this id, -1 for none and for an empty cell."""
+    number = {value: i for i, value in enumerate(dict.fromkeys(ids.values)) if value}
+    row = np.full(len(number) + 2, -1, dtype=np.int64)
+    row[numbers(ids, number)] = np.arange(len(ids.codes))
+    row[-1] = -1
+    return row[numbers(column, number)]
+
+
+def repeated(ids: Column) -> np.ndarray:
+    """Return bool [N]: True where another row has the same id. Empty ids are different."""
+    number = {value: i for i, value in enumerate(dict.fromkeys(ids.values)) if value}
+    code = numbers(ids, number)
+    return (np.bincount(code + 1, minlength=1) > 1)[code + 1] & (code >= 0)
+
+
+def mapped(column: Column, change: Callable[[str], str], rows: np.ndarray | None = None) -> Column:
+    """Return the column of `change(cell)`, or of some rows of it, int64 [M], with an empty cell for -1."""
+    values = column_of([*map(change, column.values), ""])
+    codes = column.codes if rows is None else np.append(column.codes, -1)[rows]
+    return Column(values.codes[codes], values.values)

@@ -159,7 +159,9 @@ def _counts(
 
 
 def _unlinked(links: Links, levels: dict[str, np.ndarray]) -> Iterator[str]:
-    """Yield lines with the numbers of observations that belong to no photograph."""
+    """Yield lines with the numbers of observations that belong to no photograph, and of times that are not compared."""
     for name, rows in levels.items():
         if lost := int((rows & (links.stop == links.start)).sum()):
             yield f"{lost:,} {name}-level observations belong to none of the media"
+    if links.zoneless and levels["event"].any():
+        yield f"{links.zoneless:,} times of media and observations do not have a zone, others do; they are not compared with events"

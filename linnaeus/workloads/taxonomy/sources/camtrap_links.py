@@ -24,6 +24,7 @@ class Links(NamedTuple):
     order: np.ndarray  # int64 [M]: the photographs, sorted by deployment and time
     start: np.ndarray  # int64 [K]: the first place in `order`
     stop: np.ndarray  # int64 [K]: the place after the last one; equal to `start` if the observation belongs to no photograph
+    zoneless: int  # times that are not compared with events: they have no zone, and others have one
 
     def labels(self, rows: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return, for each photograph, int64 [M]: the number of different labels of its observations among `rows`, bool [K], and its label
@@ -53,7 +54,11 @@ def link(media: Table, observations: Table, event_level: np.ndarray) -> Links:
     """Return the photographs of each observation. `event_level`: bool [K].
 
     Tables have the columns mediaID and deploymentID; `media` has timestamp, `observations` have eventStart and eventEnd."""
-    times = [seconds(media.columns["timestamp"]), *(seconds(observations.columns[name]) for name in ("eventStart", "eventEnd"))]
+    columns = [media.columns["timestamp"], observations.columns["eventStart"], observations.columns["eventEnd"]]
+    read = [seconds(column) for column in columns]
+    mixed = len({bool(flag) for _, zoned in read for flag in np.unique(zoned)}) > 1
+    times = [np.where(zoned | (not mixed), time, np.nan) for time, zoned in read]
+    zoneless = sum(int((np.isnan(time) & ~np.isnan(given)).sum()) for time, (given, _) in zip(times, read, strict=True))
     distinct = np.unique(np.concatenate(times))
     distinct = distinct[~np.isnan(distinct)]
     number: dict[str, int] = {value: i for i, value in enumerate(dict.fromkeys(media.columns["deploymentID"].values)) if value}
@@ -70,22 +75,24 @@ def link(media: Table, observations: Table, event_level: np.ndarray) -> Links:
     named = ~event_level & (row >= 0)
     start[named] = place[row[named]]
     stop[named] = start[named] + 1
-    return Links(order, start, np.maximum(start, stop))
+    return Links(order, start, np.maximum(start, stop), zoneless)
 
 
-def seconds(column: Column) -> np.ndarray:
-    """Return float64 [N]: the seconds since 1970 of times such as 2020-05-30T04:57:37+02:00, NaN where they cannot be read.
+def seconds(column: Column) -> tuple[np.ndarray, np.ndarray]:
+    """Return float64 [N], the seconds since 1970 of times such as 2020-05-30T04:57:37+02:00, and bool [N], True for times with a zone.
 
-    A time without a zone counts as UTC."""
+    A time without a zone counts as UTC. A cell that is not a time has NaN and True."""
 
-    def parse(text: str) -> float:
+    def parse(text: str) -> tuple[float, bool]:
         try:
             time = datetime.datetime.fromisoformat(text)
-            return ((time if time.tzinfo else time.replace(tzinfo=datetime.UTC)) - _EPOCH).total_seconds()
+            zoned = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
+            return (zoned - _EPOCH).total_seconds(), zoned is time
         except (ValueError, OverflowError):
-            return np.nan
+            return np.nan, True
 
-    return np.array([parse(value) for value in column.values], dtype=np.float64)[column.codes]
+    parsed = np.array([parse(value) for value in column.values], dtype=np.float64).reshape(-1, 2)[column.codes]
+    return parsed[:, 0], parsed[:, 1] > 0
 
 
 def are(column: Column, word: str) -> np.ndarray:

@@ -169,6 +169,17 @@ def test_events_are_windows_of_a_deployment_and_overlap(trap):
     assert "3 event-level observations belong to none of the media" in trap.source().notes
 
 
+def test_times_without_a_zone_are_compared_only_with_others_without(trap):
+    trap.add(2)
+    trap.observations += [seen(FOX, window=(0, 0)), seen(BADGER, window=(10, 10))]
+    trap.media[-1]["timestamp"] = clock(10, "")
+    assert trap.found() == ({"t0": FOX}, {"medium without an observation": 1})
+    assert "1 times of media and observations do not have a zone, others do; they are not compared with events" in trap.source().notes
+    for row in (*trap.media, *trap.observations):
+        row |= {name: row[name][:19] for name in ("timestamp", "eventStart", "eventEnd") if name in row}
+    assert trap.found() == ({"t0": FOX, "t1": BADGER}, {})
+
+
 def test_the_level_of_observations_is_chosen(trap):
     trap.add(3)
     trap.observations += [seen(FOX, window=(0, 10)), seen(BADGER, "t1"), seen(HERON, "t2"), seen(HERON, "elsewhere")]

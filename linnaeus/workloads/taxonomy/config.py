@@ -112,6 +112,11 @@ class CamtrapConfig(ManifestConfig):
     min_probability: float | None = setting("least probability of machine classifications that are used; null: any", low=0, high=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HuggingFaceConfig(ManifestConfig):
+    path: str = setting("folder that save_to_disk of datasets wrote, or folder of Parquet shards")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     name: str = setting("name of the network")
@@ -215,6 +220,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "labels_h5": LabelsH5Config,
         "webdataset": WebdatasetConfig,
         "camtrap_dp": CamtrapConfig,
+        "hugging_face": HuggingFaceConfig,
     },
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {

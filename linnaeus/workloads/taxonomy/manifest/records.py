@@ -30,6 +30,7 @@ READERS = {  # data.name -> module of its reader
     "labels_h5": f"{SOURCES}.labels_h5",
     "webdataset": f"{SOURCES}.webdataset",
     "camtrap_dp": f"{SOURCES}.camtrap_dp",
+    "hugging_face": f"{SOURCES}.hugging_face",
 }
 
 
@@ -95,6 +96,18 @@ class ColumnBuilder:
     def column(self) -> Column:
         """Return the column, without the spaces around its cells."""
         return Column(np.array(self.codes, dtype=np.int32), [value.strip() for value in self.number])
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Return the names, with the number of the row after each that occurs in an earlier row, or is empty."""
+    seen = {""}
+    found = []
+    for row, name in enumerate(names):
+        while name in seen:
+            name = f"{name}#{row}"
+        seen.add(name)
+        found.append(name)
+    return found
 
 
 def with_values(column: Column, values: Sequence[str]) -> Column:

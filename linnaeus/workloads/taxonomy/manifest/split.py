@@ -29,7 +29,8 @@ def split_from_column(column: Column, name: str, fraction: float) -> tuple[np.nd
     Without validation rows, the share `fraction` of the training rows is to be used for validation. Raises ConfigError for unknown words
     and for a split without training rows."""
     words = [value.lower() for value in column.values]
-    unknown = sorted({value for value, word in zip(column.values, words, strict=True) if word not in _TRAIN | _VALIDATION | _TEST})
+    used = np.unique(column.codes).tolist()  # rows that are left out may have other words
+    unknown = sorted({column.values[code] for code in used if words[code] not in _TRAIN | _VALIDATION | _TEST})
     if unknown:
         shown = list_some(["(empty)" if is_null(value) else quoted(value) for value in unknown], 4)
         raise ConfigError(

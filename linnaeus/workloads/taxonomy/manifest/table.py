@@ -244,12 +244,13 @@ def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], 
         file = pq.ParquetFile(path)
         wanted = _positions(file.schema_arrow.names, choose(file.schema_arrow.names), key)
         table = file.read(columns=list(wanted))
-        return Table({name: _from_arrow(table.column(name)) for name in wanted})
+        return Table({name: from_arrow(table.column(name)) for name in wanted})
     except (pa.ArrowException, OSError) as error:
         raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
 
 
-def _from_arrow(column) -> Column:
+def from_arrow(column) -> Column:
+    """Return a ChunkedArray of pyarrow, of numbers, texts or dates, as a column."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from linnaeus.errors import ConfigError, one_line, quoted
+from linnaeus.errors import ConfigError, one_line, quoted, shorten
 
 # h5py raises all of them for damaged files
 _ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, UnicodeError, MemoryError, OverflowError)
@@ -27,7 +27,7 @@ def opened(path: Path, key: str) -> Iterator[Any]:
     except ConfigError:
         raise
     except _ERRORS as error:
-        raise ConfigError(f"{key}: {quoted(str(path), 160)} cannot be read as HDF5: {one_line(error)}") from error
+        raise ConfigError(f"{key}: {quoted(str(path), 160)} cannot be read as HDF5: {shorten(one_line(error), 160)}") from error
 
 
 def is_text(data: Any) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import LabelsH5Config
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, NO_PATH, FolderFiles, clean_path
-from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, in_folder
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table
 from linnaeus.workloads.taxonomy.sources.h5_file import is_text, opened
 from linnaeus.workloads.taxonomy.sources.h5_images import H5Images
@@ -147,9 +147,13 @@ class Labels:
             )
         names = [clean_path(_text(value)) for value in data[:]]
         if self.config.images is None:
-            suffix = _suffix(names, Path(self.config.root).expanduser() if self.config.root is not None else self.path.parent)
-            return [name if not name or _has_suffix(name) else name + suffix for name in names]
-        return _distinct(names)
+            bare = [row for row, name in enumerate(names) if name and name.rpartition(".")[2].lower() not in SUFFIXES]
+            folder = Path(self.config.root).expanduser() if self.config.root is not None else self.path.parent
+            suffix = _suffix([names[row] for row in bare[:100]], folder)
+            for row in bare:
+                names[row] += suffix
+            return names
+        return distinct_names(names)
 
     def _out_of_region(self) -> np.ndarray:
         if "in_region" not in self.file:
@@ -201,21 +205,10 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "backslashreplace").strip() if isinstance(value, bytes) else str(value).strip()
 
 
-def _has_suffix(name: str) -> bool:
-    return name.rpartition(".")[2].lower() in SUFFIXES
-
-
 def _suffix(names: Sequence[str], root: Path) -> str:
-    """Return the suffix with which the first names without a suffix are files of `root`; `.jpg` if they are not."""
-    bare = [name for name in names if name and not _has_suffix(name)][:100]
+    """Return the suffix with which the first of the names that is there is a file of `root`; `.jpg` if none is."""
     suffixes = [f".{suffix}" for suffix in ("jpg", "jpeg", "png", "webp", "JPG", "JPEG", "PNG")]
-    return next((suffix for name in bare for suffix in suffixes if os.path.isfile(root / f"{name}{suffix}")), ".jpg")
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Return the names, with the number of the row after each that occurs in an earlier row, or is empty."""
-    seen: set[str] = {""}
-    return [f"{name}#{row}" if name in seen or seen.add(name) else name for row, name in enumerate(names)]  # type: ignore[func-returns-value]
+    return next((suffix for name in names for suffix in suffixes if os.path.isfile(root / f"{name}{suffix}")), ".jpg")
 
 
 def _check_filters(filters: Sequence[str]) -> None:

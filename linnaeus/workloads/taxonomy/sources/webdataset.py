@@ -18,7 +18,7 @@ import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
     splits = split_words([Path(shard).name for shard in shards]) or split_words([Path(shard).parent.name for shard in shards])
     if splits and "split" not in columns:
         columns["split"] = with_values(Column(np.array(samples.shard, dtype=np.int32), shards), splits)
-    columns = label_ranks(columns, LABELS, config) | columns
+    columns = label_ranks(list(columns), LABELS, columns.__getitem__, config) | columns
     names = choose(list(columns))
     if "path" not in names:
         raise ConfigError("data.image_column: the photograph of a sample is a member of its tar file; leave data.image_column=auto")
@@ -116,12 +116,12 @@ def split_words(names: Sequence[str]) -> list[str]:
     return words if set(words) <= SPLITS and len(set(words)) > 1 else []
 
 
-def label_ranks(columns: dict[str, Column], labels: Sequence[str], config: ManifestConfig) -> dict[str, Column]:
-    """Return rank -> column from the names of taxa in the first of `labels` that there is, if no column is that of a rank."""
-    if config.rank_columns or config.taxonomy is not None or any(plain_name(name) in KNOWN_RANKS for name in columns):
+def label_ranks(names: Sequence[str], labels: Sequence[str], column: Callable[[str], Column], config: ManifestConfig) -> dict[str, Column]:
+    """Return rank -> column from the names of taxa in the first of `labels` that is among `names`, if none of these is that of a rank."""
+    if config.rank_columns or config.taxonomy is not None or any(plain_name(name) in KNOWN_RANKS for name in names):
         return {}
-    label = next((columns[name] for name in labels if name in columns), None)
-    return {rank: with_values(label, names) for rank, names in ranks_of_names(label.values).items()} if label is not None else {}
+    label = next((column(name) for name in labels if name in names), None)
+    return {rank: with_values(label, taxa) for rank, taxa in ranks_of_names(label.values).items()} if label is not None else {}
 
 
 class _Samples:

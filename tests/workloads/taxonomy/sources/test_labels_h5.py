@@ -160,6 +160,24 @@ def test_filters_and_split_are_those_of_the_original_to_the_row(tmp_path, filter
         assert named == [str(taxon or "") for taxon in taxa[level][rows]]
 
 
+def test_names_and_lineages_come_from_a_table_of_taxa(tmp_path):
+    species = [0 if i % 6 == 5 else 10 + i % 3 for i in range(24)]
+    path = write(tmp_path / "labels.h5", folder_of_stems(tmp_path, 24), {10: species, 20: [1 + i % 3 // 2 for i in range(24)]})
+    taxa = [
+        "id,parent,rank,name",
+        "1,,genus,Quercus",
+        "2,,genus,Fagus",
+        "10,1,species,robur",
+        "11,1,species,alba",
+        "12,2,species,sylvatica",
+    ]
+    (tmp_path / "taxa.csv").write_text("\n".join(taxa))
+    keys = (f"data.taxonomy={tmp_path / 'taxa.csv'}", "data.taxon_column=taxon_id", "data.filters=[]")
+    source = source_of("data=labels_h5", f"data.path={path}", *keys)
+    assert [sorted(names) for names in source.tree.names] == [["Fagus", "Quercus"], ["alba", "robur", "sylvatica"]]
+    assert (source.labels[:, 1] < 0).tolist() == [i % 6 == 5 for i in range(24)]  # known by genus alone
+
+
 def test_the_encoded_vectors_alone_give_the_metadata_back(tmp_path):
     count = 400
     draw = np.random.default_rng(0)

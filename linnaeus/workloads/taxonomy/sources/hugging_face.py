@@ -1,0 +1,301 @@
+"""`data=hugging_face`: a data set that the library `datasets` has saved on disk, read by pyarrow alone.
+
+    save_to_disk    state.json, dataset_info.json, data-00000-of-00002.arrow, ...; dataset_dict.json above the folders of the splits
+    hub             Parquet shards such as data/train-00000-of-00002.parquet
+
+The photographs are those of the first column of the feature Image, or of the one that `data.image_column` names. Values of the feature
+ClassLabel are replaced by their names. Columns of numbers, texts and dates are read by their names; lists and other structures are not.
+If no column is named like a rank, the names of the only ClassLabel are those of the taxa, as of folders in `image_folder`.
+
+A photograph in an Arrow file is read from its place. Parquet is read by groups of rows: `parquet_images.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, list_some, one_line, quoted, shorten
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.manifest.columns import AUTO
+from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, clean_path
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder, with_values
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table, from_arrow, strings, without_long_values
+from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
+from linnaeus.workloads.taxonomy.sources.image_folder import SPLITS
+from linnaeus.workloads.taxonomy.sources.parquet_images import ParquetImages
+from linnaeus.workloads.taxonomy.sources.webdataset import label_ranks, split_words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
+
+
+class Part(NamedTuple):
+    """A file of a data set, and the name of its split, which is empty without splits."""
+
+    path: Path
+    split: str
+
+
+def read_records(config: ManifestConfig, choose: Choose) -> Records:
+    """Return the rows of a data set, in the order of its splits and files. Raise ConfigError if it cannot be read."""
+    import pyarrow as pa
+
+    folder = Path(config.path).expanduser()
+    try:
+        return _read(folder, config, choose)
+    except ConfigError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError) as error:
+        raise ConfigError(
+            f"data.path: {quoted(str(folder), 160)} cannot be read as a data set of Hugging Face: {shorten(one_line(error), 160)}"
+        ) from error
+
+
+def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
+    parts = find_parts(folder)
+    data = _Dataset([_open(part.path) for part in parts], parts)
+    photograph = data.photograph(config.image_column)
+    name = config.image_column if photograph == config.image_column else "path"
+    columns: dict[str, Callable[[], Column]] = {key: partial(data.column, key) for key in data.plain if key != name}
+    if len({part.split for part in parts}) > 1 and "split" not in columns:
+        columns["split"] = data.split
+    names = data.names(photograph) if photograph is not None else []
+    if photograph is not None:
+        columns[name] = lambda: column_of(names)
+    labels = data.class_labels if len(data.class_labels) == 1 else [key for key in ("label",) if key in data.plain]
+    ranks = label_ranks(list(columns), labels, data.column, config)
+    columns |= {rank: lambda column=column: column for rank, column in ranks.items()}  # type: ignore[misc]
+    chosen = choose(list(columns))
+    notes = [f"{data.rows} rows in {len(parts)} files", *data.notes(photograph)]
+    table = without_long_values(Table({key: columns[key]() for key in chosen}, notes=tuple(notes)))
+    if photograph is None:
+        return in_folder(table, config, folder)
+    if name not in chosen:
+        raise ConfigError(f"data.image_column: the photographs are in the column {photograph!r}; leave data.image_column=auto, or name it")
+    files = data.photographs(photograph, strings(names))
+    return Records(table, lambda distinct: files, str(folder))  # the names of all rows are distinct, and in their order
+
+
+def find_parts(folder: Path) -> list[Part]:
+    """Return the files of a data set. Raise ConfigError if it has none, or lacks one."""
+    if not folder.is_dir():
+        raise ConfigError(f"data.path: {quoted(str(folder), 200)} is not a folder; set a folder of save_to_disk or of Parquet shards")
+    if (folder / "dataset_dict.json").is_file():
+        splits = [str(split) for split in _json(folder / "dataset_dict.json")["splits"]]
+        if len(splits) > 1 and not {split.lower() for split in splits} <= SPLITS:
+            shown = list_some(splits)
+            raise ConfigError(f"data.path: the splits {shown} are not train, val and test; set data.path to the folder of one of them")
+        return [Part(path, split) for split in splits for path in _saved(folder / split)]
+    if (folder / "state.json").is_file():
+        return [Part(path, "") for path in _saved(folder)]
+    paths = sorted(path for path in folder.rglob("*.parquet") if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    if not paths:
+        raise ConfigError(f"data.path: {quoted(str(folder), 160)} has neither dataset_dict.json, state.json nor a .parquet file")
+    shards = Counter((path.parent, match[1], int(match[3])) for path in paths if (match := _SHARD.fullmatch(path.name)))
+    for (_, stem, total), count in shards.items():
+        if count != total:
+            raise ConfigError(f"data.path: {count} of {total} shards of {quoted(stem)} are there; download all of them")
+    words = split_words([path.name for path in paths]) or split_words([path.parent.name for path in paths]) or [""] * len(paths)
+    return [Part(path, word) for path, word in zip(paths, words, strict=True)]
+
+
+def _saved(folder: Path) -> list[Path]:
+    """Return the Arrow files of a folder of save_to_disk. Raise ConfigError if one does not exist."""
+    state = _json(folder / "state.json")
+    if state.get("_indices_data_files"):
+        raise ConfigError(f"data.path: {quoted(str(folder), 160)} has an order of its own in indices; save it again with flatten_indices()")
+    files = [folder / str(file["filename"]) for file in state["_data_files"]]
+    absent = [file.name for file in files if not file.is_file()]
+    if absent or not files:
+        raise ConfigError(f"data.path: {quoted(str(folder), 160)} lacks {list_some(absent, 3) or 'files of data'}; copy the whole folder")
+    return files
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"data.path: {quoted(str(path), 160)} cannot be read: {shorten(one_line(error), 160)}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"data.path: {quoted(str(path), 160)} is not an object of JSON")
+    return content
+
+
+class _File(NamedTuple):
+    """An open file: of Arrow, with its table and the bytes that it is a view of, or of Parquet."""
+
+    path: str
+    schema: pa.Schema
+    table: pa.Table | None
+    buffer: pa.Buffer | None
+    parquet: Any
+
+    def read(self, column: str, field: str = "") -> pa.ChunkedArray:
+        """Return a column, or a field of it."""
+        import pyarrow.compute as pc
+
+        if self.table is not None:
+            cells = self.table.column(column)
+            return pc.struct_field(cells, field) if field else cells
+        cells = self.parquet.read(columns=[f"{column}.{field}" if field else column], use_threads=False).column(0)
+        return pc.struct_field(cells, [0]) if field else cells
+
+    @property
+    def rows(self) -> int:
+        return self.table.num_rows if self.table is not None else self.parquet.metadata.num_rows
+
+
+def _open(path: Path) -> _File:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if path.suffix == ".parquet":
+            parquet = pq.ParquetFile(path)
+            return _File(str(path), parquet.schema_arrow, None, None, parquet)
+        buffer = pa.memory_map(str(path)).read_buffer()
+        open_ = pa.ipc.open_file if buffer[:6].to_pybytes() == b"ARROW1" else pa.ipc.open_stream
+        table = open_(pa.BufferReader(buffer)).read_all()
+        table.validate()
+        return _File(str(path), table.schema, table, buffer, None)
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigError(f"data.path: {quoted(str(path), 160)} cannot be read: {shorten(one_line(error), 160)}") from error
+
+
+class _Dataset:
+    """The rows of open files with one schema. `plain`: columns of numbers, texts and dates; `class_labels`: those with names of classes."""
+
+    def __init__(self, files: Sequence[_File], parts: Sequence[Part]) -> None:
+        import pyarrow as pa
+
+        self.files, self.parts, self.schema = files, parts, files[0].schema
+        for file in files:
+            if not file.schema.equals(self.schema):
+                name = quoted(file.path, 160)
+                raise ConfigError(f"data.path: {name} has other columns than the first file; set the folder of one data set")
+        self.rows = sum(file.rows for file in files)
+        if not self.rows:
+            raise ConfigError(f"data.path: {quoted(str(parts[0].path.parent), 160)} has no rows; use a data set with rows")
+        info = json.loads((self.schema.metadata or {}).get(b"huggingface", b"{}")).get("info") or {}
+        beside = parts[0].path.parent / "dataset_info.json"
+        features = info.get("features") or (_json(beside).get("features") if beside.is_file() else None)
+        self.features: dict[str, dict[str, Any]] = (
+            {k: f for k, f in features.items() if isinstance(f, dict)} if isinstance(features, dict) else {}
+        )
+        types = pa.types
+        tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string, types.is_temporal)
+        plain = [field.name for field in self.schema if any(test(field.type) for test in (*tests, types.is_decimal, types.is_dictionary))]
+        repeated = {name for name in self.schema.names if self.schema.names.count(name) > 1}
+        self.plain = [name for name in plain if name not in repeated and not types.is_duration(self.schema.field(name).type)]
+        self.class_labels = [
+            name for name in self.plain if self.features.get(name, {}).get("_type") == "ClassLabel" and self._classes(name)
+        ]
+
+    def photograph(self, wanted: str) -> str | None:
+        """Return the column of the photographs: `wanted`, or the first one for `auto`; None if paths are used or there is none."""
+        found = [field.name for field in self.schema if _is_bytes(field.type) or self.features.get(field.name, {}).get("_type") == "Image"]
+        found = [name for name in found if name not in self.plain]
+        first = found[0] if found and wanted == AUTO else None
+        return wanted if wanted in found else first
+
+    def notes(self, photograph: str | None) -> list[str]:
+        """Return lines about columns that are not read, and about Parquet."""
+        others = [name for name in self.schema.names if name not in self.plain and name != photograph]
+        lines = [f"columns of lists and structures are not read: {list_some(others)}"] if others else []
+        if photograph is not None and self.files[0].table is None:
+            lines.append("photographs in Parquet are read by groups of rows, which is slow; `linnaeus prepare` makes a store of them")
+        return lines
+
+    def column(self, name: str) -> Column:
+        """Return a column. Values of a ClassLabel are replaced by their names; -1 is an empty cell."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        chunks = pa.chunked_array([chunk for file in self.files for chunk in file.read(name).chunks], self.schema.field(name).type)
+        classes = self._classes(name) if name in self.class_labels else None
+        if classes is None or not pa.types.is_integer(chunks.type):
+            chunks.validate(full=True)
+            return from_arrow(chunks)
+        used, codes = np.unique(pc.fill_null(chunks.cast(pa.int64()), -1).to_numpy(), return_inverse=True)
+        if used[-1] >= len(classes):
+            raise ConfigError(f"data.path: {name!r} has the class {used[-1]}, but names for {len(classes)} classes")
+        return with_values(Column(codes.astype(np.int32), [""] * len(used)), [classes[number] if number >= 0 else "" for number in used])
+
+    def split(self) -> Column:
+        """Return the column of the splits of the files."""
+        number = np.repeat(np.arange(len(self.files), dtype=np.int32), [file.rows for file in self.files])
+        return with_values(Column(number, [""] * len(self.files)), [part.split for part in self.parts])
+
+    def names(self, photograph: str) -> list[str]:
+        """Return a name for each row, different from the others: the path in the data set, or else the number of the row."""
+        import pyarrow as pa
+
+        kind = self.schema.field(photograph).type
+        if not pa.types.is_struct(kind) or kind.get_field_index("path") < 0:
+            return [f"row {row}" for row in range(self.rows)]
+        cells = [file.read(photograph, "path") for file in self.files]
+        for column in cells:
+            column.validate(full=True)
+        paths = [clean_path(path or "") for column in cells for path in column.to_pylist()]
+        return distinct_names([os.path.basename(path) if os.path.isabs(path) else path for path in paths])
+
+    def photographs(self, photograph: str, names: np.ndarray) -> ByteRanges | ParquetImages:
+        """Return the image files of the rows."""
+        field = "" if _is_bytes(self.schema.field(photograph).type) else "bytes"
+        paths = [file.path for file in self.files]
+        if self.files[0].table is None:
+            return ParquetImages.of(paths, f"{photograph}.{field}" if field else photograph, names)
+        ranges = [_ranges(file, photograph, field) for file in self.files]
+        number = np.repeat(np.arange(len(ranges), dtype=np.int32), [len(start) for start, _ in ranges])
+        start, length = (np.concatenate([pair[i] for pair in ranges]) for i in (0, 1))
+        if (length == MISSING).all():
+            raise ConfigError(f"data.path: the photographs of {photograph!r} are in other files; save the data set with their bytes")
+        return ByteRanges(paths, names, number, start, length)
+
+    def _classes(self, name: str) -> list[str] | None:
+        classes = self.features.get(name, {}).get("names")
+        return [str(one) for one in classes] if isinstance(classes, list) else None
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _ranges(file: _File, column: str, field: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places and the lengths of the cells of a column of bytes in an Arrow file, int64 [N]; MISSING as length for null.
+
+    Raise ConfigError if the file is compressed or damaged."""
+    import pyarrow as pa
+
+    assert file.buffer is not None
+    starts, lengths = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for chunk in file.read(column, field).chunks:
+        if not _is_bytes(chunk.type):
+            raise ConfigError(
+                f"data.path: the photographs of {column!r} are {chunk.type}; they must be bytes: save them as the feature Image"
+            )
+        _, offsets, data = chunk.buffers()
+        wide = np.dtype(np.int64 if pa.types.is_large_binary(chunk.type) else np.int32)
+        bounds = np.zeros(1, dtype=np.int64)
+        if len(chunk):
+            bounds = np.frombuffer(offsets, wide, len(chunk) + 1, chunk.offset * wide.itemsize).astype(np.int64)
+        place = data.address - file.buffer.address if data is not None and data.size else 0
+        length = np.diff(bounds)
+        if place < 0 or place + (bounds.max() if len(chunk) else 0) > file.buffer.size or (length < 0).any() or bounds[0] < 0:
+            raise ConfigError(f"data.path: {quoted(file.path, 160)} is compressed or damaged; save it again with save_to_disk")
+        starts.append(place + bounds[:-1])
+        lengths.append(np.where(chunk.is_valid().to_numpy(zero_copy_only=False), length, MISSING))
+    return np.concatenate(starts), np.concatenate(lengths)

@@ -1,0 +1,106 @@
+"""`ParquetImages`: image files in a column of Parquet files.
+
+Parquet compresses groups of rows: to read a photograph, its group is read (100 rows in most data sets of the hub). Groups that were read
+last are kept in memory. Nothing is open between two reads, and a copy for another process starts without groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.manifest.image_files import LARGEST_FILE, MISSING, TOO_LARGE, ImageFiles, retry
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+
+KEPT = 256 << 20  # bytes of groups that each process keeps
+MEASURED = 1 << 30  # bytes of photographs that are read at the start for their sizes; of more, a size is the mean of its group
+
+
+class ParquetImages(ImageFiles):
+    """N image files: the rows `place` of the groups `group` of `files[number]`, in the column `column` (`image.bytes`)."""
+
+    def __init__(self, files: Sequence[str], column: str, names: np.ndarray, rows: np.ndarray) -> None:
+        """`names`: strings [N]; `rows`: int64 [N, 4] of file, group, place in the group, and size."""
+        self.files, self.column, self.names, self.rows = list(files), column, names, rows
+        self._groups: dict[tuple[int, int], Any] = {}
+
+    @classmethod
+    def of(cls, files: Sequence[str], column: str, names: np.ndarray) -> ParquetImages:
+        """Return all rows of the files, with their names. Raise an error of pyarrow if they cannot be read."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        opened = [pq.ParquetFile(path) for path in files]
+        measure = sum(_column(file.metadata.row_group(g), column).total_uncompressed_size for file, g in _groups(opened)) <= MEASURED
+        rows = []
+        for number, file in enumerate(opened):
+            for group in range(file.num_row_groups):
+                info = file.metadata.row_group(group)
+                sizes = np.full(info.num_rows, max(1, _column(info, column).total_uncompressed_size // max(1, info.num_rows)))
+                if measure:
+                    lengths = pc.fill_null(pc.binary_length(_cells(file, group, column)), MISSING)
+                    sizes = lengths.to_numpy().astype(np.int64)
+                places = np.arange(info.num_rows)
+                rows.append(np.stack([np.full_like(places, number), np.full_like(places, group), places, sizes], axis=1))
+        return cls(files, column, names, np.concatenate(rows))
+
+    def sizes(self) -> np.ndarray:
+        return np.where(self.rows[:, 3] > LARGEST_FILE, TOO_LARGE, self.rows[:, 3])
+
+    def take(self, rows: np.ndarray) -> ParquetImages:
+        return ParquetImages(self.files, self.column, self.names[rows], self.rows[rows])
+
+    def read(self, row: int) -> bytes:
+        number, group, place, _ = self.rows[row].tolist()
+        data = retry(lambda: self._group(number, group))[place].as_py()
+        if data is None:
+            raise NotAnImage("the photograph is not in the data set")
+        return data
+
+    def _group(self, number: int, group: int) -> Any:
+        """Return the cells of a group. It is read if it is not kept."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if (cells := self._groups.get((number, group))) is not None:
+            return cells
+        try:
+            cells = _cells(pq.ParquetFile(self.files[number]), group, self.column)
+        except OSError as error:
+            if error.errno is None:  # of the decompression, not of the file system
+                raise NotAnImage(f"{Path(self.files[number]).name} is damaged") from error
+            raise
+        except (pa.ArrowException, IndexError) as error:
+            raise NotAnImage(f"{Path(self.files[number]).name} is damaged") from error
+        if sum(kept.nbytes for kept in list(self._groups.values())) + cells.nbytes > KEPT:
+            self._groups = {}
+        self._groups[number, group] = cells
+        return cells
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_groups": {}}
+
+
+def _groups(files: Sequence[Any]) -> list[tuple[Any, int]]:
+    return [(file, group) for file in files for group in range(file.num_row_groups)]
+
+
+def _column(group: Any, column: str) -> Any:
+    """Return the metadata of a column of a group of rows. Raise ValueError if there is none."""
+    found = [group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == column]
+    if not found:
+        raise ValueError(f"a group of rows does not have the column {column!r}")
+    return found[0]
+
+
+def _cells(file: Any, group: int, column: str) -> Any:
+    """Return the cells of a column, `NAME` or `NAME.FIELD`, in a group of rows."""
+    cells = file.read_row_group(group, columns=[column], use_threads=False).column(0)
+    if "." not in column:
+        return cells
+    import pyarrow.compute as pc
+
+    return pc.struct_field(cells, [0])

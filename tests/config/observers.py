@@ -221,6 +221,8 @@ def write_manifest(folder: Path) -> Path:
         taxon.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((40, 40, 3), 9 * i, np.uint8)).save(taxon / f"{i}.png")
     write_camtrap(folder)
+    records = [f"{i}\tG{i % 2}\tS{i % 4}\thttp://a.org/{23 - i}.png" for i in range(24)]
+    (folder / "occurrence.txt").write_text("\n".join(["id\tgenus\tspecies\tassociatedMedia", *records]) + "\n")
     return folder / "manifest.csv"
 
 

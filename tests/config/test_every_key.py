@@ -91,6 +91,7 @@ MANIFEST = "data=manifest data.path=FOLDER/manifest.csv data.image_size=32 data.
 NESTED = MANIFEST.replace("manifest.csv", "nested").replace("data=manifest", "data=image_folder")
 LABELS_H5 = MANIFEST.replace("manifest.csv", "labels.h5").replace("data=manifest", "data=labels_h5")
 CAMTRAP = MANIFEST.replace("manifest.csv", "trap.json data.root=FOLDER/sub").replace("data=manifest", "data=camtrap_dp")
+ARCHIVE = MANIFEST.replace("manifest.csv", "occurrence.txt").replace("data=manifest", "data=darwin_core")
 TAXA = "data.taxonomy=FOLDER/taxa.csv data.taxon_column=taxon"
 TIMM = "model=timm model.backbone=test_resnet"
 LONG = "trainer.length=20steps"
@@ -232,6 +233,7 @@ TABLE = {
         "data.photo_names@camtrap_dp=id",
         f"{CAMTRAP} data.photo_names=path",
     ),
+    **cases(see.source, "data.photo_names@darwin_core=id", f"{ARCHIVE} data.photo_names=name"),
     **cases(see.source, "data.keep_zero_coordinates@manifest=true", f"{MANIFEST} data.latitude_column=row data.longitude_column=row"),
     **cases(see.source, "data.date_format@manifest=%Y-%d-%m", f"{MANIFEST} data.date_column=day"),
     **cases(see.source, "data.time_column@manifest=clock", f"{MANIFEST} data.date_column=day"),

@@ -117,6 +117,16 @@ class HuggingFaceConfig(ManifestConfig):
     path: str = setting("folder that save_to_disk of datasets wrote, or folder of Parquet shards")
 
 
+@dataclass(frozen=True, kw_only=True)
+class DarwinCoreConfig(ManifestConfig):
+    path: str = setting("Darwin Core Archive: a zip or tar file, a folder, or its table of occurrences alone")
+    root: str | None = setting("folder that contains the files of the photographs; null: the folder of the archive")
+    photo_names: str | None = setting(
+        "how files are named: by the path or the last part (name) of the URL, or the id of the record; null: as most files",
+        choices=("path", "name", "id"),
+    )
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     name: str = setting("name of the network")
@@ -221,6 +231,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "webdataset": WebdatasetConfig,
         "camtrap_dp": CamtrapConfig,
         "hugging_face": HuggingFaceConfig,
+        "darwin_core": DarwinCoreConfig,
     },
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {

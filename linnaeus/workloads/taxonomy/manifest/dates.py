@@ -1,4 +1,5 @@
-"""Dates and times of a manifest: ISO 8601 with what occurs in practice (partial dates, intervals, EXIF's colons), or `data.date_format`.
+"""Dates and times of a manifest: ISO 8601 with what occurs in practice (partial dates, intervals, colons of EXIF, Java's
+dates), or `data.date_format`.
 
 A function that reads a text returns a number, or the reason for which it cannot.
 """
@@ -13,6 +14,8 @@ from linnaeus.errors import ConfigError, quoted
 LONGEST_INTERVAL = 31  # days; the middle of a longer interval is a poor estimate of the season
 _DATE = re.compile(r"(\d{4})(?:[-/:](\d{1,2})(?:[-/:](\d{1,2}))?)?$")
 _COMPACT_DATE = re.compile(r"(\d{4})(\d{2})(\d{2})$")
+_JAVA_DATE = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) (\d{2}) \d{2}:\d{2}:\d{2} \S+ (\d{4})$")  # old downloads from GBIF
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,]\d+)?)?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?$", re.IGNORECASE)
 _DAYS = [f"{order.replace(' ', mark)}%{year}" for year in "Yy" for mark in "/.-" for order in ("%d %m ", "%m %d ")]
 _DAYS += ["%Y.%m.%d", "%d %b %Y", "%d %B %Y", "%d-%b-%Y", "%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%B %d %Y"]
@@ -89,7 +92,10 @@ def _has_date(text: str) -> bool:
 
 def _date(text: str) -> datetime.date | str:
     """Return the date of a date, or of a date with time, or a reason."""
-    text = re.split(r"[T ]", text.strip(), maxsplit=1)[0]
+    text = text.strip()
+    if (java := _JAVA_DATE.match(text)) and java[1] in _MONTHS:
+        text = f"{java[3]}-{_MONTHS.index(java[1]) + 1}-{java[2]}"
+    text = re.split(r"[T ]", text, maxsplit=1)[0]
     match = _COMPACT_DATE.match(text) or _DATE.match(text)
     if not match:
         return "not a date"

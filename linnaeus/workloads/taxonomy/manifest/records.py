@@ -31,6 +31,7 @@ READERS = {  # data.name -> module of its reader
     "webdataset": f"{SOURCES}.webdataset",
     "camtrap_dp": f"{SOURCES}.camtrap_dp",
     "hugging_face": f"{SOURCES}.hugging_face",
+    "darwin_core": f"{SOURCES}.darwin_core",
 }
 
 

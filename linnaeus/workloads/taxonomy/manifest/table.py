@@ -159,13 +159,14 @@ def _read_csv(path: Path | TableFile, encoding: str, choose: Callable[[Sequence[
         if not any(header):
             raise ConfigError(f"{key}: {quoted(str(path), 200)} is empty; its first line must name the columns")
         wanted = _positions(header, choose(header), key)
-        rows = _rows(reader, delimiter, len(header), path, key)
-        columns, uneven = _number_columns(rows, wanted, len(header), lambda: progress.add(stored.tell() - progress.done))
+        rows = checked_rows(reader, delimiter, len(header), path, key)
+        columns, uneven = number_columns(rows, wanted, len(header), lambda: progress.add(stored.tell() - progress.done))
     notes = () if encoding != "windows-1252" else (f"{path.name} is not UTF-8 and was read as windows-1252",)
     return Table(columns, decimal_comma=delimiter == ";", excluded={UNEVEN: uneven} if uneven else {}, notes=notes)
 
 
 def _rows(reader, delimiter: str, width: int, path: Path | TableFile, key: str) -> Iterator[list[str]]:
+def checked_rows(reader, delimiter: str, width: int, path: Path, key: str) -> Iterator[list[str]]:
     """Return the rows of a csv reader. Raises ConfigError, with the number of the line, where quotes do not fit together."""
     last = reader.line_num
     try:
@@ -196,7 +197,7 @@ def _swallows_lines(row: Sequence[str], delimiter: str, width: int) -> bool:
     return False
 
 
-def _number_columns(
+def number_columns(
     reader: Iterator[list[str]], wanted: dict[str, int], width: int, advanced: Callable[[], None]
 ) -> tuple[dict[str, Column], int]:
     """Return the wanted columns (name -> position) of the rows that have `width` cells, and the number of other rows.

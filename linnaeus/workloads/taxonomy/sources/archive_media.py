@@ -1,0 +1,116 @@
+"""The photographs of the records of a Darwin Core Archive: rows of its media extensions, or links in its records."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.manifest.table import Column
+from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows
+from linnaeus.workloads.taxonomy.sources.occurrences import blank, combined, concatenated, first_known
+
+TERMS = ("accessURI", "identifier", "type", "format", "occurrenceID")  # of media that are read
+_PHOTOGRAPHS = ("", "stillimage", "image", "photo", "photograph", "picture")  # types of media
+_NONE, _SEVERAL = -1, -2  # in place of a record
+
+
+class Photographs:
+    """M photographs of N records, and reason -> the number of those that were dropped, and of records that do not have one."""
+
+    def __init__(self, record: np.ndarray, link: Column, records: int) -> None:
+        """`record`, int64 [M]: the row of each photograph's record, or -1. `records`: N."""
+        self.record, self.link = record, link
+        self.excluded = {"record without a photograph": records - len(np.unique(record[record >= 0]))}
+
+    def drop(self, where: np.ndarray, reason: str) -> None:
+        """Drop and count the photographs where `where`, bool [M], is True."""
+        self.excluded[reason] = self.excluded.get(reason, 0) + int(where.sum())
+        self.record, self.link = self.record[~where], taken(self.link, ~where)
+
+    def drop_without_record(self) -> None:
+        """Drop and count the photographs without a usable record, and sort the others by record."""
+        self.drop(self.record == _SEVERAL, "photograph of an id or an event with several records")
+        self.drop(self.record == _NONE, "photograph of a record that is not in the archive")
+        order = np.argsort(self.record, kind="stable")
+        self.record, self.link = self.record[order], taken(self.link, order)
+
+
+def taken(column: Column, rows: np.ndarray) -> Column:
+    """Return the cells of `rows`, numbers or bool [N]."""
+    return Column(column.codes[rows], column.values)
+
+
+def given(column: Column) -> np.ndarray:
+    """Return bool [N]: True where a cell is not empty."""
+    return np.array([bool(value) for value in column.values], dtype=bool)[column.codes]
+
+
+def codes_in(ids: Column, keys: Column) -> np.ndarray:
+    """Return int64 [N]: the code in `keys` of each id, -1 for an empty or unknown one."""
+    number = {value: code for code, value in enumerate(keys.values) if value}
+    return np.array([number.get(value, -1) for value in ids.values], dtype=np.int64)[ids.codes]
+
+
+def first_rows(codes: np.ndarray, size: int) -> np.ndarray:
+    """Return int64 [size + 1]: the first row of each code; -1 for one without a row, and at the end, for the code -1."""
+    first = np.full(size + 1, _NONE, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    first[-1] = _NONE
+    return first
+
+
+def linked(media: Sequence[DataRows], records: DataRows, keys: Column, labels: Sequence[Column], events: bool) -> Photographs:
+    """Return the photographs of the media that have a link and a record, in the order of the records.
+
+    `keys` [N]: the ids of the core for the records. `labels`: the columns of taxa [N] each. `events`: several records of one core are its
+    occurrences, and have its photographs if all are of one taxon. A photograph with an occurrenceID belongs to that record."""
+    ids, uri, identifier, kind, form, occurrence = (
+        concatenated([rows.columns.get(term, blank(rows.size)) for rows in media]) for term in (KEY, *TERMS)
+    )
+    codes = codes_in(keys, Column(np.empty(0, dtype=np.int32), keys.values))
+    first = first_rows(codes, len(keys.values))
+    count = np.bincount(codes[codes >= 0], minlength=len(keys.values))
+    several = count > 1
+    if events and several.any():
+        several &= _divided(combined(labels, lambda *names: "|".join(names)), codes, len(keys.values))
+    found = codes_in(ids, keys)
+    record = np.where(np.append(several, False)[found], _SEVERAL, first[found])
+    if "occurrenceID" in records.columns:
+        own = records.columns["occurrenceID"]
+        own_rows = first_rows(own.codes.astype(np.int64), len(own.values))[codes_in(occurrence, own)]
+        record = np.where((own_rows >= 0) & (record != _NONE), own_rows, record)
+    photographs = Photographs(record, first_known(uri, identifier), records.size)
+    other = combined([kind, form], _other_than_photograph)
+    photographs.drop(given(other), "sound, film or another file that is not a photograph")
+    photographs.drop(~given(photographs.link), "photograph without a link")
+    photographs.drop_without_record()
+    return photographs
+
+
+def associated(links: Column) -> Photographs:
+    """Return the photographs of the term `associatedMedia`: links with `|` or `;` between them."""
+    parts = [[part.strip() for part in re.split(r"[|;]\s*(?=\S)", value) if part.strip()] for value in links.values]
+    count = np.array([len(part) for part in parts], dtype=np.int64)
+    start = np.cumsum(count) - count
+    record = np.repeat(np.arange(len(links.codes)), count[links.codes])
+    before = np.cumsum(count[links.codes]) - count[links.codes]
+    codes = start[links.codes][record] + np.arange(len(record)) - before[record]
+    return Photographs(record, Column(codes.astype(np.int32), [link for part in parts for link in part]), len(links.codes))
+
+
+def _divided(labels: Column, codes: np.ndarray, size: int) -> np.ndarray:
+    """Return bool [size]: True where the rows of a code have different labels."""
+    number = {value: i for i, value in enumerate(dict.fromkeys(labels.values))}
+    label = np.array([number[value] for value in labels.values], dtype=np.int64)[labels.codes]
+    low, high = np.full(size + 1, len(number)), np.full(size + 1, -1)
+    np.minimum.at(low, codes, label)
+    np.maximum.at(high, codes, label)
+    return (low != high)[:-1]
+
+
+def _other_than_photograph(kind: str, form: str) -> str:
+    """Return the type of a medium that is not a photograph by its `type` or its `format`, otherwise ""."""
+    word = "".join(kind.rstrip("/").rpartition("/")[2].lower().split())
+    if word and word not in _PHOTOGRAPHS:
+        return kind
+    return form if re.match(r"(audio|video|text|application|model)/", form.lower()) else ""

@@ -1,0 +1,141 @@
+"""Read members of an archive: a folder, a zip file, or a tar file with any compression. Nothing is unpacked."""
+
+import contextlib
+import csv
+import lzma
+import os
+import posixpath
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from linnaeus.errors import ConfigError, list_some, one_line, quoted
+
+DESCRIPTOR = "meta.xml"
+_ERRORS = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, RuntimeError, ValueError, csv.Error)
+_MOST_RATIO, _MUCH = 200, 1 << 30  # tables compress 5 to 50 times; a member of more than _MUCH bytes that is smaller still is refused
+_NOT_TABLES = frozenset(("citations.txt", "rights.txt", "readme.txt", "license.txt", "verbatim.txt"))  # of downloads from GBIF
+
+
+class Archive:
+    """The members of an archive. Hidden ones, and those that macOS adds, are left out."""
+
+    def __init__(self, path: Path) -> None:
+        """Raise ConfigError if `path` does not exist or is not an archive."""
+        self.path = path
+        with self.reading():
+            self.sizes = self._sizes()  # name -> bytes
+        self.folder = self._inner_folder()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Raise errors of damaged archives as ConfigError."""
+        try:
+            yield
+        except (ConfigError, UnicodeError):
+            raise
+        except _ERRORS as error:
+            raise ConfigError(f"data.path: {quoted(str(self.path), 150)} cannot be read: {one_line(error)}; download it again") from error
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        """Open a member by its name below the inner folder. Raise ConfigError if the archive does not have it."""
+        with contextlib.ExitStack() as stack:
+            with self.reading():
+                file = stack.enter_context(self._open(self._member(name)))
+            yield file
+
+    def tables(self) -> list[str]:
+        """Return the members that may be tables of an archive without a descriptor."""
+        names = [name.removeprefix(self.folder) for name in self.sizes if name.startswith(self.folder)]
+        texts = [name for name in names if "/" not in name and name.lower().endswith((".csv", ".tsv", ".txt"))]
+        return [name for name in texts if name.lower() not in _NOT_TABLES]
+
+    def has(self, name: str) -> bool:
+        return self.folder + name in self.sizes
+
+    def place(self) -> Path:
+        """Return the folder of the archive."""
+        return self.path / self.folder if self.path.is_dir() else self.path.parent
+
+    def size(self, name: str) -> int:
+        """Return the bytes of a member."""
+        return self.sizes[self._member(name)]
+
+    def _sizes(self) -> dict[str, int]:
+        if self.path.is_dir():
+            sizes = {name: os.path.getsize(self.path / name) for name in _files_to_depth_two(self.path)}
+        elif zipfile.is_zipfile(self.path):
+            with zipfile.ZipFile(self.path) as archive:
+                sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
+        elif self.path.is_file() and tarfile.is_tarfile(self.path):
+            with tarfile.open(self.path) as archive:
+                sizes = {member.name: member.size for member in archive if member.isfile()}
+        else:
+            problem = "is not a zip or tar file, a folder or a table" if self.path.exists() else "does not exist"
+            raise ConfigError(f"data.path: {quoted(str(self.path), 200)} {problem}; set a Darwin Core Archive")
+        return {name: size for name, size in sizes.items() if not _hidden(name)}
+
+    def _inner_folder(self) -> str:
+        """Return the folder of the descriptor, or of all members, with a slash at its end; "" for the top."""
+        places = sorted((name for name in self.sizes if posixpath.basename(name).lower() == DESCRIPTOR), key=lambda name: name.count("/"))
+        if len(places) > 1 and places[0].count("/") == places[1].count("/"):
+            raise ConfigError(f"data.path: {quoted(str(self.path), 100)} has several archives: {list_some(places, 3)}; set one of them")
+        if places:
+            return posixpath.dirname(places[0]) + "/" if "/" in places[0] else ""
+        first = {name.partition("/")[0] for name in self.sizes}
+        return f"{first.pop()}/" if len(first) == 1 and all("/" in name for name in self.sizes) else ""
+
+    def _member(self, name: str) -> str:
+        """Return the whole name of a member, whose upper and lower case may differ from `name`."""
+        wanted = self.folder + posixpath.normpath(name.replace("\\", "/"))
+        found = [member for member in self.sizes if member == wanted] or [m for m in self.sizes if m.casefold() == wanted.casefold()]
+        if not found:
+            raise ConfigError(
+                f"data.path: {quoted(str(self.path), 100)} does not contain {quoted(name)}, which its {DESCRIPTOR} names; "
+                f"its members are {list_some(list(self.sizes), 6)}; download it again"
+            )
+        return found[0]
+
+    def _open(self, member: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        if self.path.is_dir():
+            return open(self.path / member, "rb")
+        if self.sizes[member] > max(_MUCH, _MOST_RATIO * self.path.stat().st_size):
+            raise ConfigError(
+                f"data.path: {quoted(member)} has {self.sizes[member]} bytes, far more than its archive; unpack it if it is a table"
+            )
+        return _in_zip(self.path, member) if zipfile.is_zipfile(self.path) else _in_tar(self.path, member)
+
+
+@contextlib.contextmanager
+def _in_zip(path: Path, member: str) -> Iterator[IO[bytes]]:
+    with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _in_tar(path: Path, member: str) -> Iterator[IO[bytes]]:
+    with tarfile.open(path) as archive:
+        file = archive.extractfile(member)
+        if file is None:
+            raise tarfile.ReadError(f"{member} is not a file")
+        with file:
+            yield file
+
+
+def _files_to_depth_two(folder: Path) -> Iterator[str]:
+    """Yield the files of a folder, and, if it does not have a table or a descriptor, those of its folders."""
+    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    files = [entry.name for entry in entries if entry.is_file()]
+    yield from files
+    if not any(name.lower().endswith((".csv", ".tsv", ".txt", DESCRIPTOR)) for name in files):
+        for entry in entries:
+            if entry.is_dir() and not _hidden(entry.name):
+                yield from (f"{entry.name}/{inner.name}" for inner in os.scandir(entry.path) if inner.is_file())
+
+
+def _hidden(name: str) -> bool:
+    return any((part.startswith(".") and part not in (".", "..")) or part == "__MACOSX" for part in name.split("/"))

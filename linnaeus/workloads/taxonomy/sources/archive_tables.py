@@ -1,0 +1,191 @@
+"""Read the tables of a Darwin Core Archive into dictionary-coded columns."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, one_line, quoted, shorten
+from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.manifest.table import LONGEST_CELL, Column, checked_rows, number_columns
+from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile
+from linnaeus.workloads.taxonomy.sources.archive_members import Archive
+from linnaeus.workloads.taxonomy.sources.occurrences import concatenated
+
+KEY = "(id)"  # name of the column with the id that joins the tables
+_BLOCK = 1 << 16  # characters that are read at once
+_LONGEST_LINE = 1 << 22  # characters
+_TERMS = (  # that occur in lower case in tables without a descriptor
+    *("scientificName", "taxonRank", "specificEpithet", "occurrenceID", "occurrenceStatus", "eventDate", "eventTime", "associatedMedia"),
+    *("decimalLatitude", "decimalLongitude", "coordinateUncertaintyInMeters", "minimumElevationInMeters", "accessURI", "gbifID"),
+    *("recordedBy", "eventID"),
+)
+_SPELLING = {plain_name(term): term for term in _TERMS}
+_KEYS = ("gbifid", "coreid", "id", "occurrenceid")  # of tables without a descriptor, in this order
+
+
+class DataRows(NamedTuple):
+    """The rows of a table."""
+
+    columns: dict[str, Column]  # term -> cells; KEY for the ids
+    size: int
+    uneven: int  # rows left out, with another number of cells
+    notes: list[str]
+
+
+def describe(archive: Archive, name: str, kind: str) -> DataFile:
+    """Return the columns of a table without a descriptor, from its header."""
+    with archive.open(name) as file, archive.reading():
+        first = file.readline(_BLOCK)
+    encoding = "utf-16" if first[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+    line = first.decode(encoding, errors="replace").lstrip("\ufeff").rstrip("\r\n")
+    delimiter = max("\t,;", key=line.count)
+    header = next(csv.reader([line], delimiter=delimiter), [])
+    columns = {_SPELLING.get(plain_name(cell), cell.strip()): i for i, cell in reversed(list(enumerate(header))) if cell.strip()}
+    plain = {plain_name(cell): i for i, cell in enumerate(header)}
+    key = next((plain[k] for k in _KEYS if k in plain), None)
+    quote = '"' if delimiter != "\t" or line.startswith('"') else ""
+    return DataFile(
+        (name,), kind, dict(reversed(columns.items())), {}, key, encoding, delimiter, "\n", quote, header_lines=1, checked=False
+    )
+
+
+def read_rows(archive: Archive, file: DataFile, terms: Sequence[str]) -> DataRows:
+    """Return the columns of `terms` and KEY, with the defaults of the descriptor in empty cells.
+
+    Raise ConfigError for a table that cannot be read as it is described."""
+    if not file.names:
+        raise ConfigError(f"data.path: the descriptor does not name the file of its {file.kind or 'core'} rows; correct meta.xml")
+    parts = [_read_part(archive, file, name, terms) for name in file.names]
+    count, columns = sum(part.size for part in parts), parts[0].columns
+    if len(parts) > 1:
+        columns = {term: concatenated([part.columns[term] for part in parts]) for term in columns}
+    for term in terms:
+        if term in file.defaults:
+            columns[term] = _with_default(columns.get(term), file.defaults[term], count)
+    return DataRows(columns, count, sum(part.uneven for part in parts), [note for part in parts for note in part.notes])
+
+
+def _with_default(column: Column | None, default: str, count: int) -> Column:
+    if column is None:
+        return Column(np.zeros(count, dtype=np.int32), [default])
+    return Column(column.codes, [value or default for value in column.values])
+
+
+def _read_part(archive: Archive, file: DataFile, name: str, terms: Sequence[str]) -> DataRows:
+    """Return the rows of one file. Bytes that are not in the encoding are read as windows-1252."""
+    encoding = "utf-8-sig" if file.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else file.encoding
+    try:
+        try:
+            return _read_encoded(archive, file, name, terms, encoding)
+        except UnicodeDecodeError:
+            found = _read_encoded(archive, file, name, terms, "windows-1252")
+            return found._replace(notes=[*found.notes, f"{name} is not {file.encoding} and was read as windows-1252"])
+    except (LookupError, UnicodeError) as error:
+        raise ConfigError(f"data.path: {quoted(name)} cannot be read in the encoding {quoted(file.encoding)}: {one_line(error)}") from error
+
+
+def _read_encoded(archive: Archive, file: DataFile, name: str, terms: Sequence[str], encoding: str) -> DataRows:
+    size = archive.size(name)
+    with (
+        archive.open(name) as raw,
+        archive.reading(),
+        io.TextIOWrapper(raw, encoding=encoding, newline="") as text,
+        PreparationProgress(f"reading {shorten(name, 20)}", size, f"{size / 1e6:.0f} MB") as progress,
+    ):
+        start = text.read(_BLOCK)
+        file, notes = _as_it_is(file, name, start)
+        rows = _rows(_lines(text, start, file.end), file, name)
+        header = list(islice(rows, file.header_lines))
+        if not file.header_lines and _is_header(start, file):
+            header = [next(rows)]
+            notes.append(f"the first line of {name} is a header, although the descriptor does not name it")
+        width = _check_header(header[0], file, name) if header else _width(start, file)
+        wanted = {term: file.columns[term] for term in terms if term in file.columns} | ({KEY: file.key} if file.key is not None else {})
+        columns, uneven = number_columns(rows, wanted or {KEY: 0}, width, lambda: progress.add(raw.tell() - progress.done))
+    count = len(next(iter(columns.values())).codes)
+    if uneven and not count:
+        raise ConfigError(f"data.path: no row of {quoted(name)} has the {width} cells of its header or its descriptor; download it again")
+    return DataRows(columns, count, uneven, notes)
+
+
+def _lines(text: io.TextIOWrapper, start: str, end: str) -> Iterator[str]:
+    """Yield the lines without `end`. `start`: text that has been read before. Raise ConfigError for an endless line."""
+    rest, block = "", start
+    while block:
+        parts = (rest + block).split(end)
+        rest = parts.pop()
+        yield from parts
+        if len(rest) > _LONGEST_LINE:
+            raise ConfigError(f"data.path: a line has more than {_LONGEST_LINE} characters; correct linesTerminatedBy in meta.xml")
+        block = text.read(_BLOCK)
+    if rest:
+        yield rest
+
+
+def _rows(lines: Iterator[str], file: DataFile, name: str) -> Iterator[list[str]]:
+    """Yield the cells of each line; none for a blank one."""
+    if not file.quote:
+        for line in lines:
+            line = line.removesuffix("\r")
+            yield line.split(file.delimiter) if line else []
+        return
+    csv.field_size_limit(LONGEST_CELL)
+    whole = (line.removesuffix("\r").replace("\r", " ").replace("\n", " ") + "\n" for line in lines)
+    reader = csv.reader(whole, delimiter=file.delimiter, quotechar=file.quote, strict=True)
+    yield from checked_rows(reader, file.delimiter, _needed(file), Path(name), "data.path")
+
+
+def _as_it_is(file: DataFile, name: str, start: str) -> tuple[DataFile, list[str]]:
+    """Return the description of a file with the separators that its first line has, and lines on those that differ from it."""
+    notes = []
+    if file.end not in start:
+        end = next((end for end in ("\n", "\r") if end in start), file.end)
+        if end != file.end:
+            notes.append(f"the lines of {name} end with {end!r} instead of {file.end!r}")
+            file = replace(file, end=end)
+    if _width(start, file) < _needed(file):
+        for delimiter in "\t,;|":
+            other = replace(file, delimiter=delimiter)
+            if _width(start, other) >= _needed(file):
+                notes.append(f"the cells of {name} are separated by {delimiter!r} instead of {file.delimiter!r}")
+                return other, notes
+        raise ConfigError(f"data.path: {quoted(name)} has {_width(start, file)} columns, fewer than the {_needed(file)} of its descriptor")
+    if len(file.quote) > 1 or (file.quote and len(file.delimiter) > 1):
+        raise ConfigError(f"data.path: quoted cells need a separator of one character, not {quoted(file.delimiter)}; correct meta.xml")
+    return file, notes
+
+
+def _needed(file: DataFile) -> int:
+    return 1 + max([*file.columns.values(), file.key or 0])
+
+
+def _width(start: str, file: DataFile) -> int:
+    """Return the number of cells of the first line."""
+    line = next((line for line in start.split(file.end) if line.strip()), "").removesuffix("\r")
+    if file.quote and len(file.delimiter) == 1 == len(file.quote):
+        return len(next(csv.reader([line.replace("\r", " ").replace("\n", " ")], delimiter=file.delimiter, quotechar=file.quote), []))
+    return len(line.split(file.delimiter))
+
+
+def _is_header(start: str, file: DataFile) -> bool:
+    """Return True if most cells of the first line are the names of their terms."""
+    cells = start.split(file.end, 1)[0].split(file.delimiter)
+    same = [i < len(cells) and plain_name(cells[i].strip(file.quote or None)) == plain_name(t) for t, i in file.columns.items()]
+    return sum(same) * 2 > len(same)
+
+
+def _check_header(header: Sequence[str], file: DataFile, name: str) -> int:
+    """Return the number of columns. Raise ConfigError if the header has the term of a column at another place than the descriptor."""
+    names = [plain_name(cell) for cell in header]
+    for term, index in file.columns.items() if file.checked else ():
+        plain = plain_name(term)
+        if index < len(names) and names[index] != plain and names.count(plain) == 1 and plain != "id":
+            raise ConfigError(f"data.path: column {index + 1} of {quoted(name)} is {quoted(header[index])}, and {quoted(term)} in meta.xml")
+    return len(header)

@@ -1,0 +1,143 @@
+"""`data=darwin_core`: a Darwin Core Archive, such as a download from GBIF: occurrences with links to photographs.
+
+`data.path` is a zip or tar file, a folder with `meta.xml`, or a table alone. Records are the rows of an Occurrence or Taxon core, or the
+occurrences of an Event core with the terms of their events. The photographs are those of a Multimedia extension, of the term
+`associatedMedia`, or files that are named by the ids of records.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.workloads.taxonomy.config import DarwinCoreConfig
+from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
+from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, Column, Table, without_long_values
+from linnaeus.workloads.taxonomy.sources import archive_media, occurrences
+from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile, read_descriptor
+from linnaeus.workloads.taxonomy.sources.archive_media import Photographs, given, taken
+from linnaeus.workloads.taxonomy.sources.archive_members import DESCRIPTOR, Archive
+from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows, describe, read_rows
+from linnaeus.workloads.taxonomy.sources.local_files import NOT_DOWNLOADED, files_of_records, find_files
+
+_TABLES = (".csv", ".tsv", ".txt")
+_MEDIA = ("Multimedia", "Image")  # kinds of extensions
+_READ = (  # terms that are read beside those that the configuration chooses
+    *("genus", "specificEpithet", "scientificName", "taxonRank", "occurrenceID", "occurrenceStatus", "issue", "associatedMedia"),
+    *occurrences.DATES,
+    *occurrences.ELEVATIONS,
+)
+
+
+class _Parts(NamedTuple):
+    """The parts of an archive."""
+
+    archive: Archive
+    core: DataFile
+    occurrences: DataFile | None  # of an Event core
+    media: list[DataFile]
+
+    def terms(self) -> list[str]:
+        """Return the terms of the records."""
+        return list(dict.fromkeys([*(self.occurrences.terms() if self.occurrences else ()), *self.core.terms()]))
+
+
+def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
+    """Return the photographs of an archive, in the order of the records.
+
+    Raise ConfigError if the archive cannot be read, does not name taxa, or none of its photographs has a file."""
+    parts = _open(Path(config.path).expanduser())
+    terms = parts.terms()
+    chosen = list(dict.fromkeys(choose(["path", *_with_derived(terms)])))
+    if "path" not in chosen:
+        raise ConfigError("data.image_column: an archive defines where its photographs are; leave the key out")
+    ranks = {plain_name(term): term for term in reversed(terms) if plain_name(term) in KNOWN_RANKS}
+    records, key = _read(parts, list(dict.fromkeys([*chosen, *ranks.values(), *_READ])))
+    occurrences.clean(records.columns, ranks, records.notes)
+    folder = Path(config.root).expanduser() if config.root is not None else parts.archive.place()
+    photographs, uneven = _photographs(parts, records, key, list(ranks.values()), config, folder)
+    status = taken(records.columns["occurrenceStatus"], photographs.record)
+    absent = np.array([value.lower() == "absent" for value in status.values], dtype=bool)[status.codes]
+    photographs.drop(absent, "record with occurrenceStatus absent")
+    excluded = {reason: n for reason, n in ({UNEVEN: records.uneven + uneven} | photographs.excluded).items() if n}
+    if not len(photographs.record):
+        raise ConfigError(f"data.path: no photograph can be used: {list_some([f'{r} ({n})' for r, n in excluded.items()])}")
+    cells = {name: taken(records.columns[name], photographs.record) if name != "path" else photographs.link for name in chosen}
+    table = Table(cells, decimal_comma=parts.core.delimiter == ";", excluded=excluded, notes=tuple(records.notes))
+    return in_folder(without_long_values(table), config, folder)
+
+
+def _open(path: Path) -> _Parts:
+    """Return the parts of an archive, by its descriptor, or by the names of its tables if it does not have one."""
+    alone = path.is_file() and path.suffix.lower() in _TABLES
+    archive = Archive(path.parent if alone else path)
+    if archive.has(DESCRIPTOR) and not alone:
+        core, extensions = read_descriptor(archive)
+        found = next((file for file in extensions if file.kind == "Occurrence"), None) if core.kind == "Event" else None
+        return _Parts(archive, core, found, [file for file in extensions if file.kind in _MEDIA])
+    tables = [path.name] if alone else archive.tables()
+    cores = [name for name in tables if name.lower() == "occurrence.txt"] or tables
+    if len(cores) != 1:
+        problem = f"several tables ({list_some(cores, 4)})" if cores else "no table"
+        raise ConfigError(f"data.path: {quoted(str(path), 120)} has {problem} and no {DESCRIPTOR}; set the table with the occurrences")
+    media = [describe(archive, "multimedia.txt", "Multimedia")] if archive.has("multimedia.txt") and cores[0] != "multimedia.txt" else []
+    return _Parts(archive, describe(archive, cores[0], "Occurrence"), None, media)
+
+
+def _with_derived(terms: Sequence[str]) -> list[str]:
+    """Return the terms of an archive, and those that are derived from them."""
+    plain = {plain_name(term) for term in terms}
+    derived = ["genus"] if "scientificname" in plain and "genus" not in plain else []
+    derived += ["species"] if plain & {"scientificname", "specificepithet"} and "species" not in plain else []
+    derived += ["eventDate"] if {"year", "month", "day"} <= plain and "eventdate" not in plain else []
+    return [*terms, *derived]
+
+
+def _read(parts: _Parts, terms: Sequence[str]) -> tuple[DataRows, Column]:
+    """Return the records, and for each the id of its core row. Occurrences of events have the terms of their events, too."""
+    core = read_rows(parts.archive, parts.core, terms)
+    key = core.columns.setdefault(KEY, occurrences.blank(core.size))
+    if parts.occurrences is None:
+        return core, key
+    rows = read_rows(parts.archive, parts.occurrences, terms)
+    event_id = rows.columns.setdefault(KEY, occurrences.blank(rows.size))
+    event = archive_media.first_rows(key.codes.astype(np.int64), len(key.values))[archive_media.codes_in(event_id, key)]
+    columns = dict(rows.columns)
+    for term, column in core.columns.items():
+        if term != KEY:
+            of_event = Column(np.append(column.codes, len(column.values))[event].astype(np.int32), [*column.values, ""])
+            columns[term] = occurrences.first_known(columns[term], of_event) if term in columns else of_event
+    if orphans := int((event < 0).sum()):
+        rows.notes.append(f"{orphans} occurrences belong to an event that is not in the archive")
+    return DataRows(columns, rows.size, core.uneven + rows.uneven, [*core.notes, *rows.notes]), event_id
+
+
+def _photographs(
+    parts: _Parts, records: DataRows, key: Column, ranks: Sequence[str], config: DarwinCoreConfig, folder: Path
+) -> tuple[Photographs, int]:
+    """Return the photographs, with their files in place of links, and the number of uneven rows of their tables.
+
+    `ranks`: the columns of the labels."""
+    columns = records.columns
+    core_id = next((term for term, index in parts.core.columns.items() if index == parts.core.key), "id")
+    ids = {core_id: key, "occurrenceID": columns["occurrenceID"]}
+    media = [read_rows(parts.archive, file, archive_media.TERMS) for file in parts.media]
+    records.notes.extend(note for rows in media for note in rows.notes)
+    if not media and not any(columns["associatedMedia"].values):
+        rows, found = files_of_records(folder, ids)
+        records.notes.append(found.note)
+        return Photographs(rows, found.path, records.size), 0
+    if media:
+        photographs = archive_media.linked(media, records, key, [columns[term] for term in ranks], parts.occurrences is not None)
+    else:
+        photographs = archive_media.associated(columns["associatedMedia"])
+    if len(photographs.record):
+        found = find_files(folder, photographs.link, {n: taken(c, photographs.record) for n, c in ids.items()}, config.photo_names)
+        photographs.link = found.path
+        photographs.drop(~given(found.path), NOT_DOWNLOADED)
+        records.notes.append(found.note)
+    return photographs, sum(rows.uneven for rows in media)

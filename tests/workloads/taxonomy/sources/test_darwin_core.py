@@ -1,0 +1,280 @@
+"""`data=darwin_core`: every form of an archive, its joins, what GBIF flags, the account of what is left out, and what is refused."""
+
+import zipfile
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.manifest.clean_records import read_clean
+from tests import runs
+from tests.workloads.taxonomy.sources.conftest import METADATA, same_as_manifest, source_of, trains
+from tests.workloads.taxonomy.sources.darwin_core_writer import archive, table, write
+
+LABELS = ("order", "family", "genus", "species")
+TERMS = dict(
+    zip(
+        METADATA,
+        ("decimalLatitude", "decimalLongitude", "coordinateUncertaintyInMeters", "eventDate", "eventTime", "minimumElevationInMeters"),
+        strict=True,
+    )
+)
+QUANTITIES = ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
+OAK = {"family": "Fagaceae", "genus": "Quercus", "species": "Quercus robur"}
+BEECH = {"family": "Fagaceae", "genus": "Fagus", "species": "Fagus sylvatica"}
+
+
+def core_of(records, labels=LABELS):
+    return [
+        {"id": f"{i}", "locality": f"site {i % 8}", "split": row["split"]}
+        | {rank: row[rank] for rank in labels}
+        | {TERMS[name]: row[name] for name in METADATA}
+        for i, row in enumerate(records.rows)
+    ]
+
+
+def media_of(records, host="https://photos.example.org/"):
+    return [
+        {"coreid": f"{i}", "type": "StillImage", "format": "image/jpeg", "identifier": host + quote(row["path"])}
+        for i, row in enumerate(records.rows)
+    ]
+
+
+def occurrences(count=8, **columns):
+    """Return occurrences of two species, and a column for each list or text of `columns`."""
+    rows = [{"id": str(i), **(OAK if i % 2 else BEECH)} for i in range(count)]
+    return [row | {name: cells if isinstance(cells, str) else cells[i] for name, cells in columns.items()} for i, row in enumerate(rows)]
+
+
+def links(rows, **columns):
+    return [{"coreid": row["id"], "identifier": f"http://a.org/{row['id']}.jpg"} | columns for row in rows]
+
+
+def archive_at(folder, members, photographs=range(8)):
+    for i in photographs:
+        Image.new("RGB", (24, 24), (i * 20, 9, 9)).save(folder / f"{i}.jpg")
+    return f"data.path={write(folder / 'archive', members)}", f"data.root={folder}"
+
+
+def read(folder, members, *overrides, photographs=range(8)):
+    """Return the clean records of an archive, with photographs ID.jpg beside it."""
+    given = ["data=darwin_core", *archive_at(folder, members, photographs), "data.image_size=16", *overrides]
+    return read_clean(runs.composed(given).data)[0]
+
+
+def refusal(folder, members, *overrides, photographs=range(8)):
+    with pytest.raises(ConfigError) as caught:
+        read(folder, members, *overrides, photographs=photographs)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 420
+    return str(caught.value)
+
+
+def known(metadata):
+    return {name: int((~np.isnan(getattr(metadata, name))).sum()) for name in QUANTITIES}
+
+
+def test_an_archive_is_the_manifest_and_trains(records, tmp_path):
+    path = write(tmp_path / "0012345.zip", archive(core_of(records), media_of(records)), inside="0012345/")
+    given = ("data=darwin_core", f"data.path={path}", f"data.root={records.folder}")
+    source = same_as_manifest(records, *given)
+    assert source.excluded == {} and f"files of photographs found by the path of the URL: {len(records.rows)}" in " ".join(source.notes)
+    grouped = source_of(*given, "data.group_column=locality", "data.split_column=null")
+    assert all(len(set(grouped.split[grouped.group == site])) == 1 for site in range(8))
+    assert trains(tmp_path, *given)["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    "suffix, inside, form",
+    [
+        ("", "", {"delimiter": ",", "quote": '"', "end": "\r\n"}),
+        ("", "folder/", {"header": False, "encoding": "utf-16"}),
+        (".tgz", "folder/", {"delimiter": ";", "quote": "'", "end": "\r"}),
+        (".zip", "", {"delimiter": "||", "end": "%\n", "encoding": "windows-1252", "header": False}),
+    ],
+)
+def test_every_form_of_an_archive_has_the_same_records(records, tmp_path, suffix, inside, form):
+    path = write(tmp_path / f"archive{suffix}", archive(core_of(records), media_of(records), **form), inside)
+    config = runs.composed(["data=darwin_core", f"data.path={path}", f"data.root={records.folder}", "data.image_size=16"]).data
+    theirs = runs.composed(["data=manifest", f"data.path={records.folder}/manifest.csv", "data.image_size=16"]).data
+    ours, manifest = read_clean(config)[0], read_clean(theirs)[0]
+    assert ours.files.names.tolist() == manifest.files.names.tolist()
+    np.testing.assert_array_equal(ours.labels, manifest.labels)
+    for name in QUANTITIES:
+        np.testing.assert_array_equal(getattr(ours.metadata, name), getattr(manifest.metadata, name))
+
+
+def test_tables_of_a_download_without_a_descriptor(records, tmp_path):
+    rows = [{"gbifID": row.pop("id"), **row} for row in core_of(records)]
+    media = [{"gbifID": row.pop("coreid"), **row} for row in media_of(records)]
+    folder = write(tmp_path / "download", {"occurrence.txt": table(rows), "multimedia.txt": table(media), "rights.txt": b"none"})
+    for path in (folder, folder / "occurrence.txt"):
+        same_as_manifest(records, "data=darwin_core", f"data.path={path}", f"data.root={records.folder}")
+
+
+def test_events_have_the_photographs_of_their_occurrences(tmp_path):
+    core = [{"id": f"e{i}", "eventDate": "2020-05-01", "decimalLatitude": "1", "decimalLongitude": f"{i}.5"} for i in range(5)]
+    found = [{"coreid": f"e{i}", "occurrenceID": str(i), "eventDate": "", **OAK} for i in range(4)]
+    found += [
+        {"coreid": "e3", "occurrenceID": "4", "eventDate": "", **BEECH},
+        {"coreid": "e2", "occurrenceID": "5", "eventDate": "", **OAK},
+    ]
+    found += [{"coreid": "gone", "occurrenceID": "6", "eventDate": "2021-02-03", **BEECH}]
+    media = [{"coreid": f"e{i}", "identifier": f"http://a.org/{i}.jpg", "occurrenceID": ""} for i in range(4)]
+    media += [{"coreid": "e3", "identifier": "http://a.org/4.jpg", "occurrenceID": "4"}, media[0] | {"coreid": "nothing"}]
+    rows = read(tmp_path, archive(core, media, kind="Event", events=found))
+    assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "2.jpg", "4.jpg"]  # 3.jpg: an event with an oak and a beech
+    assert [rows.tree.names[2][code] for code in rows.labels[:, 2]] == ["Quercus robur"] * 3 + ["Fagus sylvatica"]
+    assert rows.metadata.longitude.tolist() == [0.5, 1.5, 2.5, 3.5] and known(rows.metadata)["day"] == 4
+    assert rows.excluded == {
+        "photograph of an id or an event with several records": 1,
+        "photograph of a record that is not in the archive": 1,
+        "record without a photograph": 3,
+    }
+
+
+def test_every_record_is_a_row_or_is_counted(tmp_path):
+    core = occurrences(9, occurrenceStatus=["present"] * 7 + ["ABSENT", ""])
+    core[5]["id"] = core[4]["id"]
+    media = links(core[:5] + core[6:8]) + links([{"id": "99"}]) + links(core[:1], type="Sound") + links(core[1:2], format="video/mp4")
+    media = [{"type": "", "format": "image/jpeg"} | row for row in media] + [{"type": "", "format": "", "coreid": "2", "identifier": ""}]
+    media = [{name: row[name] for name in ("coreid", "type", "format", "identifier")} for row in media]
+    members = archive(core, media)
+    members["multimedia.txt"] += b"0\tStillImage\n"
+    rows = read(tmp_path, members, photographs=[0, 1, 2, 7])
+    assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "2.jpg"]
+    assert rows.excluded == {
+        "a different number of cells than the header": 1,
+        "record without a photograph": 3,
+        "sound, film or another file that is not a photograph": 2,
+        "photograph without a link": 1,
+        "photograph of an id or an event with several records": 1,
+        "photograph of a record that is not in the archive": 1,
+        "photograph without a file (not downloaded)": 2,
+        "record with occurrenceStatus absent": 1,
+    }
+    assert len(rows.files.names) + sum(rows.excluded.values()) == len(media) + 1 + 3
+
+
+def test_links_in_the_records_and_files_named_by_ids(tmp_path):
+    linked = occurrences(4, associatedMedia=["http://a.org/0.jpg | http://a.org/1.jpg", "", "http://a.org/2.jpg;http://a.org/3.jpg", ""])
+    rows = read(tmp_path, archive(linked))
+    assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"] and len(set(rows.labels[:, 1].tolist())) == 1
+    assert rows.excluded == {"record without a photograph": 2}
+    (tmp_path / "1_2.jpg").write_bytes((tmp_path / "1.jpg").read_bytes())
+    rows = (
+        read(tmp_path / "", archive(occurrences(9)) | {"unused.txt": b"", "meta.xml": archive(occurrences(9))["meta.xml"]})
+        if False
+        else None
+    )
+    by_id = write(tmp_path / "by_id", archive(occurrences(9)))
+    rows = read_clean(runs.composed(["data=darwin_core", f"data.path={by_id}", f"data.root={tmp_path}"]).data)[0]
+    assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "1_2.jpg", *(f"{i}.jpg" for i in range(2, 8))]
+    assert rows.excluded == {"record without a photograph": 1}
+
+
+def test_values_that_gbif_calls_invalid_become_missing(tmp_path):
+    flags = ["COORDINATE_INVALID", "RECORDED_DATE_INVALID;COORDINATE_ROUNDED", "COORDINATE_UNCERTAINTY_METERS_INVALID", "", *["ZERO"] * 4]
+    place = {"decimalLatitude": "1.5", "decimalLongitude": "2.5", "coordinateUncertaintyInMeters": "9", "eventDate": "2020-01-01"}
+    core = occurrences(issue=flags, **place)
+    rows = read(tmp_path, archive(core, links(core)))
+    assert known(rows.metadata) == {"latitude": 7, "longitude": 7, "uncertainty": 6, "day": 7, "hour": 0, "elevation": 0}
+    assert "1 records are flagged RECORDED_DATE_INVALID by GBIF: eventDate set to missing" in rows.notes
+    assert "other flags of GBIF, for which nothing is left out: ZERO (4), COORDINATE_ROUNDED (1)" in rows.notes
+
+
+def test_the_rank_of_a_taxon_limits_its_labels(tmp_path):
+    names = [
+        ("Quercus robur L.", "SPECIES", "Quercus robur"),
+        ("Quercus L.", "GENUS", ""),
+        ("Quercus (Lepidobalanus) alba var. latiloba Sarg.", "variety", "Quercus alba"),
+        ("Quercus × hispanica Lam.", "", "Quercus × hispanica"),
+        ("Quercus sp.", "", ""),
+        ("Quercus Linnaeus", "", ""),
+        ("Quercus cf. robur", "", ""),
+        ("Fagus sylvatica", "especie", "Fagus sylvatica"),
+    ]
+    core = [{"id": str(i), "family": "Fagaceae", "scientificName": name, "taxonRank": rank} for i, (name, rank, _) in enumerate(names)]
+    rows = read(tmp_path, archive(core, links(core)))
+    assert rows.tree.ranks == ("family", "genus", "species")
+    assert [rows.tree.names[2][c] if c >= 0 else "" for c in rows.labels[:, 2]] == [species for _, _, species in names]
+    assert rows.labels[:, 1].tolist() == [1, 1, 1, 1, 1, -1, 1, 0]  # without a rank, a single word may be a family
+
+
+def test_a_higher_rank_removes_finer_names(tmp_path):
+    core = occurrences(taxonRank=["GENUS", "FAMILY", *["SPECIES"] * 6])
+    rows = read(tmp_path, archive(core, links(core)))
+    assert (rows.labels[:2] < 0).tolist() == [[False, False, True], [False, True, True]] and (rows.labels[2:] >= 0).all()
+    assert "2 records have names of finer ranks than their taxonRank, which are not used" in rows.notes
+
+
+def test_species_from_epithets_dates_from_parts_and_elevation_from_either_term(tmp_path):
+    core = [
+        {"id": str(i), "genus": "Quercus", "specificEpithet": ("robur", "Quercus alba", "sp.")[i % 3], "year": "2020", "month": "5"}
+        | {
+            "day": str(i),
+            "minimumElevationInMeters": "100" if i % 2 else "",
+            "elevation": "200",
+            "eventDate": "2019-01-01" if i < 2 else "",
+        }
+        for i in range(8)
+    ]
+    rows = read(tmp_path, archive(core, links(core), defaults={"family": "Fagaceae"}))
+    assert rows.tree.ranks == ("family", "genus", "species") and list(rows.tree.names[2]) == ["Quercus alba", "Quercus robur"]
+    assert known(rows.metadata)["day"] == 8 and rows.metadata.elevation.tolist() == [200, 100] * 4
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"meta.xml": b"<archive>"}, "data.path: the descriptor meta.xml is not XML: no element found"),
+        ({"meta.xml": b"<!DOCTYPE a [<!ENTITY b 'c'>]><archive/>"}, "has a DOCTYPE"),
+        ({"meta.xml": b"<archive/>"}, "has 0 cores instead of one"),
+        ({"meta.xml": ("utf-8", "utf-99")}, "cannot be read in the encoding 'utf-99'"),
+        ({"meta.xml": ('index="1"', 'index="-1"')}, "has index='-1'; it must be a small number"),
+        ({"meta.xml": ('index="1"', 'index="44"')}, "'occurrence.txt' has 4 columns, fewer than the 45 of its descriptor"),
+        ({"meta.xml": ("occurrence.txt", "other.txt")}, "does not contain 'other.txt'"),
+        ({"meta.xml": ("occurrence.txt", "../../other.txt")}, "does not contain '../../other.txt'"),
+        ({"meta.xml": ("terms/genus", "terms/species")}, "column 3 of 'occurrence.txt' is 'genus', and 'species'"),
+        ({"occurrence.txt": b""}, "'occurrence.txt' has 1 columns, fewer than"),
+        ({"occurrence.txt": ("\tF", "F")}, "no row of 'occurrence.txt' has the 4 cells"),
+        (
+            {"meta.xml": ("<id ", "<other ")},
+            "can be used: record without a photograph (8), photograph of a record that is not in the archive (8)",
+        ),
+    ],
+)
+def test_an_archive_that_cannot_be_read_is_one_line(tmp_path, change, message):
+    core = occurrences()
+    members = archive(core, links(core))
+    for name, new in change.items():
+        old = members[name]
+        members[name] = new if isinstance(new, bytes) else old.replace(*(text.encode() for text in new))
+    assert message in refusal(tmp_path, members)
+
+
+def test_photographs_that_were_not_downloaded_are_one_line(tmp_path):
+    core = occurrences()
+    assert "data.root: none of the 8 photographs has a file in " in refusal(tmp_path, archive(core, links(core)), photographs=())
+    (tmp_path / "other").mkdir()
+    message = refusal(tmp_path / "other", archive(core), photographs=())
+    assert "none of its records has a file in " in message and "; the first would be '0.jpg'; " in message
+
+
+def test_a_damaged_container_is_one_line(tmp_path):
+    core = occurrences()
+    path = write(tmp_path / "a.zip", archive(core, links(core)))
+    data = path.read_bytes()
+    for name, content in (("cut.zip", data[: len(data) // 2]), ("broken.zip", data.replace(data[60:90], b"x" * 30)), ("empty.zip", b"")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ConfigError, match=r"^data\.path: .*") as caught:
+            source_of("data=darwin_core", f"data.path={tmp_path / name}")
+        assert "\n" not in str(caught.value)
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as file:
+        for name in ("a.csv", "b.csv"):
+            file.writestr(name, "id,genus\n")
+    with pytest.raises(ConfigError, match=r"has several tables \(a.csv, b.csv\) and no meta.xml"):
+        source_of("data=darwin_core", f"data.path={tmp_path / 'two.zip'}")
+    with pytest.raises(ConfigError, match="does not exist"):
+        source_of("data=darwin_core", f"data.path={tmp_path / 'none.zip'}")

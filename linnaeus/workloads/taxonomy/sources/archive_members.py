@@ -27,7 +27,7 @@ class Archive:
         """Raise ConfigError if `path` does not exist or is not an archive."""
         self.path = path
         with self.reading():
-            self.sizes = self._sizes()  # name -> bytes
+            self.sizes = self._sizes()  # name -> bytes; 0 in a folder
         self.folder = self._inner_folder()
 
     @contextlib.contextmanager
@@ -63,11 +63,12 @@ class Archive:
 
     def size(self, name: str) -> int:
         """Return the bytes of a member."""
-        return self.sizes[self._member(name)]
+        member = self._member(name)
+        return os.path.getsize(self.path / member) if self.path.is_dir() else self.sizes[member]
 
     def _sizes(self) -> dict[str, int]:
         if self.path.is_dir():
-            sizes = {name: os.path.getsize(self.path / name) for name in _files_to_depth_two(self.path)}
+            sizes = dict.fromkeys(_files_to_depth_two(self.path), 0)  # read when needed: photographs may be beside the archive
         elif zipfile.is_zipfile(self.path):
             with zipfile.ZipFile(self.path) as archive:
                 sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}

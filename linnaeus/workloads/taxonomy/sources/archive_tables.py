@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, one_line, quoted, shorten
+from linnaeus.errors import ConfigError, list_some, one_line, quoted, shorten
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.table import LONGEST_CELL, Column, checked_rows, number_columns
@@ -106,7 +106,7 @@ def _read_encoded(archive: Archive, file: DataFile, name: str, terms: Sequence[s
         if not file.header_lines and _is_header(start, file):
             header = [next(rows)]
             notes.append(f"the first line of {name} is a header, although the descriptor does not name it")
-        width = _check_header(header[0], file, name) if header else _width(start, file)
+        width = _check_header(header[0], file, name, notes) if header else _width(start, file)
         wanted = {term: file.columns[term] for term in terms if term in file.columns} | ({KEY: file.key} if file.key is not None else {})
         columns, uneven = number_columns(rows, wanted or {KEY: 0}, width, lambda: progress.add(raw.tell() - progress.done))
     count = len(next(iter(columns.values())).codes)
@@ -181,11 +181,15 @@ def _is_header(start: str, file: DataFile) -> bool:
     return sum(same) * 2 > len(same)
 
 
-def _check_header(header: Sequence[str], file: DataFile, name: str) -> int:
-    """Return the number of columns. Raise ConfigError if the header has the term of a column at another place than the descriptor."""
+def _check_header(header: Sequence[str], file: DataFile, name: str, notes: list[str]) -> int:
+    """Return the number of columns. Append a line to `notes` if the header has none of the terms.
+
+    Raise ConfigError if the header has the term of a column at another place than the descriptor."""
     names = [plain_name(cell) for cell in header]
     for term, index in file.columns.items() if file.checked else ():
         plain = plain_name(term)
         if index < len(names) and names[index] != plain and names.count(plain) == 1 and plain != "id":
             raise ConfigError(f"data.path: column {index + 1} of {quoted(name)} is {quoted(header[index])}, and {quoted(term)} in meta.xml")
+    if file.checked and len(names) > 1 and not set(names) & {plain_name(term) for term in file.columns}:
+        notes.append(f"the first line of {name} is left out as its header, although it has none of the terms: {list_some(header, 4)}")
     return len(header)

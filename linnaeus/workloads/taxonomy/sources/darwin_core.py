@@ -75,10 +75,11 @@ def _open(path: Path) -> _Parts:
     """Return the parts of an archive, by its descriptor, or by the names of its tables if it does not have one."""
     alone = path.is_file() and path.suffix.lower() in _TABLES
     archive = Archive(path.parent if alone else path)
-    if archive.has(DESCRIPTOR) and not alone:
+    if archive.has(DESCRIPTOR):
         core, extensions = read_descriptor(archive)
         found = next((file for file in extensions if file.kind == "Occurrence"), None) if core.kind == "Event" else None
-        return _Parts(archive, core, found, [file for file in extensions if file.kind in _MEDIA])
+        if not alone or path.name in core.names:
+            return _Parts(archive, core, found, [file for file in extensions if file.kind in _MEDIA])
     tables = [path.name] if alone else archive.tables()
     cores = [name for name in tables if name.lower() == "occurrence.txt"] or tables
     if len(cores) != 1:

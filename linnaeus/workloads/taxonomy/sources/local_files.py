@@ -51,7 +51,7 @@ class _Match(NamedTuple):
 def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], convention: str | None = None) -> Found:
     """Return the files below `folder` of N photographs, by the convention that finds the most, or by the given one.
 
-    `identifiers`: URL or path of each photograph, "" if it has none. `ids`: name of an id -> the id of each photograph's record.
+    `identifiers`: URL or path of each photograph, at least one; "" if it has none. `ids`: name of an id -> that of each photograph's record.
     A file that a convention would give to different photographs is not used. Raise ConfigError if the folder does not exist, none has a
     file, or two conventions find equally many and different files."""
     files = list(files_in(str(folder), key="data.root"))
@@ -59,7 +59,7 @@ def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], con
     counts = [int((match.file != _NONE).sum()) for match in matches]
     photographs, most = len(identifiers.codes), max(counts)
     if not most:
-        names = list_some([quoted(match.example, 60) for match in matches if match.example])
+        names = list_some(list(dict.fromkeys(quoted(match.example, 60) for match in matches if match.example)))
         raise ConfigError(
             f"data.root: none of the {photographs} photographs has a file in {quoted(str(folder), 100)}; the first would be {names}; "
             "download them, or set the folder that contains them"
@@ -123,21 +123,21 @@ def files_in(folder: str, inside: str = "", seen: frozenset[str] = frozenset(), 
 
 
 def _matches(files: list[str], identifiers: Column, ids: Mapping[str, Column]) -> Iterator[_Match]:
-    """Yield the files that each convention finds."""
-    places = [_place(identifier) for identifier in identifiers.values]
-    last = [posixpath.basename(path) for _, path in places]
-    first = identifiers.codes[0] if len(identifiers.codes) else 0
+    """Yield the files that each convention finds. Of a million photographs, no list of their names is kept."""
+    values = identifiers.values
     exact = {path: i for i, path in enumerate(files)}
     by_name, by_stem = (_unique(map(form, files)) for form in (posixpath.basename, _stem))
-    with_host = _one_to_one([f"{host}/{path}" if host and path else "" for host, path in places], exact)
-    without = _one_to_one([path for _, path in places], exact)
+    with_host = _one_to_one(("/".join(_place(value)) for value in values), exact)
+    without = _one_to_one((_place(value)[1] for value in values), exact)
     by_path = np.where(with_host != _NONE, with_host, without)
-    named = _one_to_one(last, by_name)
-    named = np.where(named != _NONE, named, _one_to_one([_stem(name) for name in last], by_stem))
-    yield _Match("path", "the path of the URL", by_path[identifiers.codes], places[first][1])
-    yield _Match("name", "the last part of the path", named[identifiers.codes], last[first])
+    named = _one_to_one((posixpath.basename(_place(value)[1]) for value in values), by_name)
+    stems = _one_to_one((_stem(_place(value)[1]) for value in values), by_stem)
+    by_last = np.where(named != _NONE, named, stems)
+    first = _place(values[identifiers.codes[0]])[1]
+    yield _Match("path", "the path of the URL", by_path[identifiers.codes], first)
+    yield _Match("name", "the last part of the path", by_last[identifiers.codes], posixpath.basename(first))
     for name, column in ids.items():
-        example = next((value for value in (column.values[code] for code in column.codes[:1]) if value), "")
+        example = column.values[column.codes[0]]
         yield _Match("id", name, _by_id(column, identifiers, by_stem), example and f"{example}.jpg")
 
 
@@ -163,10 +163,10 @@ def _unique(names: Iterable[str]) -> dict[str, int]:
     return {name: i for i, name in enumerate(names) if count[name] == 1}
 
 
-def _one_to_one(names: list[str], files: Mapping[str, int]) -> np.ndarray:
+def _one_to_one(names: Iterable[str], files: Mapping[str, int]) -> np.ndarray:
     """Return int64 [K]: the file of each of K different photographs by its name, also without %20 and the like. _NONE for none, and for a
     file of several photographs."""
-    found = np.array([files.get(name, files.get(unquote(name), _NONE)) if name else _NONE for name in names], dtype=np.int64)
+    found = np.fromiter((files.get(name, files.get(unquote(name), _NONE)) for name in names), dtype=np.int64)
     _, inverse, count = np.unique(found, return_inverse=True, return_counts=True)
     found[(count > 1)[inverse] & (found != _NONE)] = _NONE
     return found

@@ -7,7 +7,7 @@ import numpy as np
 
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows
-from linnaeus.workloads.taxonomy.sources.occurrences import blank, combined, concatenated, first_known
+from linnaeus.workloads.taxonomy.sources.occurrences import are_absent, blank, combined, concatenated, first_known
 
 TERMS = ("accessURI", "identifier", "type", "format", "occurrenceID")  # of media that are read
 _PHOTOGRAPHS = ("", "stillimage", "image", "photo", "photograph", "picture")  # types of media
@@ -63,12 +63,17 @@ def linked(media: Sequence[DataRows], records: DataRows, keys: Column, labels: S
     """Return the photographs of the media that have a link and a record, in the order of the records.
 
     `keys` [N]: the ids of the core for the records. `labels`: the columns of taxa [N] each. `events`: several records of one core are its
-    occurrences, and have its photographs if all are of one taxon. A photograph with an occurrenceID belongs to that record."""
+    occurrences, and have its photographs if those that are present are of one taxon. A photograph with an occurrenceID belongs to that
+    record."""
     ids, uri, identifier, kind, form, occurrence = (
         concatenated([rows.columns.get(term, blank(rows.size)) for rows in media]) for term in (KEY, *TERMS)
     )
     codes = codes_in(keys, Column(np.empty(0, dtype=np.int32), keys.values))
     first = first_rows(codes, len(keys.values))
+    if events:
+        codes = np.where(are_absent(records.columns), _NONE, codes)
+        present = first_rows(codes, len(keys.values))
+        first = np.where(present != _NONE, present, first)
     count = np.bincount(codes[codes >= 0], minlength=len(keys.values))
     several = count > 1
     if events and several.any():

@@ -60,9 +60,7 @@ def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
     occurrences.clean(records.columns, ranks, records.notes)
     folder = Path(config.root).expanduser() if config.root is not None else parts.archive.place()
     photographs, uneven = _photographs(parts, records, key, list(ranks.values()), config, folder)
-    status = taken(records.columns["occurrenceStatus"], photographs.record)
-    absent = np.array([value.lower() == "absent" for value in status.values], dtype=bool)[status.codes]
-    photographs.drop(absent, "record with occurrenceStatus absent")
+    photographs.drop(occurrences.are_absent(records.columns)[photographs.record], "record with occurrenceStatus absent")
     excluded = {reason: n for reason, n in ({UNEVEN: records.uneven + uneven} | photographs.excluded).items() if n}
     if not len(photographs.record):
         raise ConfigError(f"data.path: no photograph can be used: {list_some([f'{r} ({n})' for r, n in excluded.items()])}")

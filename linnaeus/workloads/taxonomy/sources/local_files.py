@@ -51,7 +51,7 @@ class _Match(NamedTuple):
 def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], convention: str | None = None) -> Found:
     """Return the files below `folder` of N photographs, by the convention that finds the most, or by the given one.
 
-    `identifiers`: URL or path of each photograph, at least one; "" if it has none. `ids`: name of an id -> that of each photograph's record.
+    `identifiers`: URL or path of each photograph, at least one; "" if it has none. `ids`: name of an id -> the ids of their records.
     A file that a convention would give to different photographs is not used. Raise ConfigError if the folder does not exist, none has a
     file, or two conventions find equally many and different files."""
     files = list(files_in(str(folder), key="data.root"))

@@ -151,6 +151,12 @@ def fill_elevation(columns: dict[str, Column]) -> None:
         columns[terms[0]] = first_known(columns[terms[0]], columns[other])
 
 
+def are_absent(columns: dict[str, Column]) -> np.ndarray:
+    """Return bool [N]: True for records of an organism that was looked for and not found."""
+    status = columns["occurrenceStatus"]
+    return np.array([value.lower() == "absent" for value in status.values], dtype=bool)[status.codes]
+
+
 def first_known(first: Column, second: Column) -> Column:
     """Return the cells of `first`, and of `second` where those are null."""
     codes = np.where(_nulls(first), second.codes + len(first.values), first.codes)

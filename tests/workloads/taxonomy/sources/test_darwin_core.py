@@ -115,12 +115,10 @@ def test_tables_of_a_download_without_a_descriptor(records, tmp_path):
 
 def test_events_have_the_photographs_of_their_occurrences(tmp_path):
     core = [{"id": f"e{i}", "eventDate": "2020-05-01", "decimalLatitude": "1", "decimalLongitude": f"{i}.5"} for i in range(5)]
-    found = [{"coreid": f"e{i}", "occurrenceID": str(i), "eventDate": "", **OAK} for i in range(4)]
-    found += [
-        {"coreid": "e3", "occurrenceID": "4", "eventDate": "", **BEECH},
-        {"coreid": "e2", "occurrenceID": "5", "eventDate": "", **OAK},
-    ]
-    found += [{"coreid": "gone", "occurrenceID": "6", "eventDate": "2021-02-03", **BEECH}]
+    empty = {"eventDate": "", "occurrenceStatus": ""}
+    found = [{"coreid": f"e{i}", "occurrenceID": str(i), **empty, **OAK} for i in range(4)]
+    found += [found[3] | {"occurrenceID": "4", **BEECH}, found[2] | {"occurrenceID": "5"}]
+    found += [found[1] | {"coreid": "gone", "occurrenceID": "6"}, found[1] | {"occurrenceID": "7", "occurrenceStatus": "absent", **BEECH}]
     media = [{"coreid": f"e{i}", "identifier": f"http://a.org/{i}.jpg", "occurrenceID": ""} for i in range(4)]
     media += [{"coreid": "e3", "identifier": "http://a.org/4.jpg", "occurrenceID": "4"}, media[0] | {"coreid": "nothing"}]
     rows = read(tmp_path, archive(core, media, kind="Event", events=found))
@@ -130,7 +128,7 @@ def test_events_have_the_photographs_of_their_occurrences(tmp_path):
     assert rows.excluded == {
         "photograph of an id or an event with several records": 1,
         "photograph of a record that is not in the archive": 1,
-        "record without a photograph": 3,
+        "record without a photograph": 4,
     }
 
 

@@ -108,7 +108,7 @@ def _read_encoded(archive: Archive, file: DataFile, name: str, terms: Sequence[s
             notes.append(f"the first line of {name} is a header, although the descriptor does not name it")
         width = _check_header(header[0], file, name, notes) if header else _width(start, file)
         wanted = {term: file.columns[term] for term in terms if term in file.columns} | ({KEY: file.key} if file.key is not None else {})
-        columns, uneven = number_columns(rows, wanted or {KEY: 0}, width, lambda: progress.add(raw.tell() - progress.done))
+        columns, uneven = number_columns(rows, wanted or {"": 0}, width, lambda: progress.add(raw.tell() - progress.done))
     count = len(next(iter(columns.values())).codes)
     if uneven and not count:
         raise ConfigError(f"data.path: no row of {quoted(name)} has the {width} cells of its header or its descriptor; download it again")

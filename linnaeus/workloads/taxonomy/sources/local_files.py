@@ -13,7 +13,7 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -84,7 +84,7 @@ def files_of_records(folder: Path, ids: Mapping[str, Column]) -> tuple[np.ndarra
 
     `ids`: as for `find_files`; the id with the most files is used. Raise ConfigError if there are none."""
     files = list(files_in(str(folder), key="data.root"))
-    by_stem = _unique(map(_stem, files))
+    by_stem = _unique(files, _stem)
     found: dict[str, list[tuple[int, int]]] = {}  # name of the id -> record and file, in order
     for name, column in ids.items():
         own, more = _of_ids(column, by_stem)
@@ -126,7 +126,7 @@ def _matches(files: list[str], identifiers: Column, ids: Mapping[str, Column]) -
     """Yield the files that each convention finds. Of a million photographs, no list of their names is kept."""
     values = identifiers.values
     exact = {path: i for i, path in enumerate(files)}
-    by_name, by_stem = (_unique(map(form, files)) for form in (posixpath.basename, _stem))
+    by_name, by_stem = (_unique(files, form) for form in (posixpath.basename, _stem))
     with_host = _one_to_one(("/".join(_place(value)) for value in values), exact)
     without = _one_to_one((_place(value)[1] for value in values), exact)
     by_path = np.where(with_host != _NONE, with_host, without)
@@ -156,11 +156,11 @@ def _stem(path: str) -> str:
     return stem if dot and suffix.lower() in SUFFIXES else name
 
 
-def _unique(names: Iterable[str]) -> dict[str, int]:
-    """Return name -> index, for names that occur once."""
-    names = list(names)
-    count = Counter(names)
-    return {name: i for i, name in enumerate(names) if count[name] == 1}
+def _unique(files: Sequence[str], form: Callable[[str], str]) -> dict[str, int]:
+    """Return `form` of a file -> its index, for forms that occur once, or once outside of the folders below."""
+    names = [form(file) for file in files]
+    count, top = Counter(names), Counter(name for name, file in zip(names, files, strict=True) if "/" not in file)
+    return {name: i for i, name in enumerate(names) if count[name] == 1 or (top[name] == 1 and "/" not in files[i])}
 
 
 def _one_to_one(names: Iterable[str], files: Mapping[str, int]) -> np.ndarray:

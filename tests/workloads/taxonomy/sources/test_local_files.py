@@ -34,6 +34,7 @@ def touch(folder, *names):
         ),
         (["original.jpg", "photos/Oak%20leaf.JPG"], [None, None, None, 1], "the last part of the path: 1 of 4"),
         (["deep/Oak leaf.png", "9.jpg"], [None, None, None, 0], "the last part of the path: 1 of 4"),
+        (["x/10.jpg", "10.jpg", "12.png", "y/12.jpg"], [1, None, None, 2], "gbifID: 2 of 4"),
         (["10.jpg", "10_1.jpg", "12.png"], [0, 1, None, 2], "gbifID: 3 of 4"),
         (["10.jpg", "10_2.jpg", "12_1.jpg"], [0, 1, None, 2], "gbifID: 3 of 4"),
         (["10_0.jpg", "10_1.jpg", "11.jpg", "12_0.jpg"], [0, 1, None, 3], "gbifID: 3 of 4"),

@@ -1,5 +1,4 @@
-"""Dates and times of a manifest: ISO 8601 with what occurs in practice (partial dates, intervals, colons of EXIF, Java's
-dates), or `data.date_format`.
+"""Dates and times of a manifest: ISO 8601, partial dates, intervals, dates as in EXIF and as Java writes them, or a format.
 
 A function that reads a text returns a number, or the reason for which it cannot.
 """

@@ -165,8 +165,7 @@ def _read_csv(path: Path | TableFile, encoding: str, choose: Callable[[Sequence[
     return Table(columns, decimal_comma=delimiter == ";", excluded={UNEVEN: uneven} if uneven else {}, notes=notes)
 
 
-def _rows(reader, delimiter: str, width: int, path: Path | TableFile, key: str) -> Iterator[list[str]]:
-def checked_rows(reader, delimiter: str, width: int, path: Path, key: str) -> Iterator[list[str]]:
+def checked_rows(reader, delimiter: str, width: int, path: Path | TableFile, key: str) -> Iterator[list[str]]:
     """Return the rows of a csv reader. Raises ConfigError, with the number of the line, where quotes do not fit together."""
     last = reader.line_num
     try:

@@ -13,14 +13,13 @@ import numpy as np
 from linnaeus.errors import ConfigError, list_some, one_line, quoted, shorten
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.table import LONGEST_CELL, Column, checked_rows, number_columns
+from linnaeus.workloads.taxonomy.manifest.table import LONGEST_CELL, LONGEST_LINE, Column, checked_rows, number_columns
 from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile
 from linnaeus.workloads.taxonomy.sources.archive_members import Archive
 from linnaeus.workloads.taxonomy.sources.occurrences import concatenated
 
 KEY = "(id)"  # name of the column with the id that joins the tables
 _BLOCK = 1 << 16  # characters that are read at once
-_LONGEST_LINE = 1 << 22  # characters
 _TERMS = (  # that occur in lower case in tables without a descriptor
     *("scientificName", "taxonRank", "specificEpithet", "occurrenceID", "occurrenceStatus", "eventDate", "eventTime", "associatedMedia"),
     *("decimalLatitude", "decimalLongitude", "coordinateUncertaintyInMeters", "minimumElevationInMeters", "accessURI", "gbifID"),
@@ -122,8 +121,8 @@ def _lines(text: io.TextIOWrapper, start: str, end: str) -> Iterator[str]:
         parts = (rest + block).split(end)
         rest = parts.pop()
         yield from parts
-        if len(rest) > _LONGEST_LINE:
-            raise ConfigError(f"data.path: a line has more than {_LONGEST_LINE} characters; correct linesTerminatedBy in meta.xml")
+        if len(rest) > LONGEST_LINE:
+            raise ConfigError(f"data.path: a line has more than {LONGEST_LINE} characters; correct linesTerminatedBy in meta.xml")
         block = text.read(_BLOCK)
     if rest:
         yield rest

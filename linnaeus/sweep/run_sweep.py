@@ -53,7 +53,7 @@ def _finish(files: SweepFiles, runner: TrialRunner, source: TrialSource) -> int:
     """Log the table and how the sweep ended. Return the exit status."""
     log.info("the best first:\n%s", files.table().rstrip())
     if means := files.means():
-        log.info("over the seeds, mean +- standard deviation:\n%s", means.rstrip())
+        log.info("over seeds and folds, mean +- standard deviation:\n%s", means.rstrip())
     for column in files.unknown_columns():
         log.warning("sweep.columns: no trial has %s; the names are in `final` and `timings` of a summary.json", column)
     if runner.is_recorded:

@@ -3,7 +3,7 @@
 sweep.json    command, parameters, metric, and of each trial: values, overrides, run directory, status, metric, seconds, error
 trials.csv    one row per trial, by number; no clock times, so two sweeps can be compared with `cmp`
 table.txt     the same for reading, the best first, with the clock times in `sweep.columns`
-means.txt     mean and standard deviation over the seeds, if `seed` is one of several parameters
+means.txt     mean and standard deviation over the seeds and folds, if `seed` or `data.fold` is a parameter
 sweep.svg     the metric over each parameter
 trial-NN.log  stdout and stderr of a trial
 """
@@ -25,7 +25,7 @@ from linnaeus.sweep.trial_results import TrialResult
 from linnaeus.sweep.trial_source import TrialSource
 
 CLOCK_GROUPS = ("time/", "memory/")  # columns that differ between two runs of the same trial
-SEED = "seed"
+REPEATED = ("seed", "data.fold")  # parameters over whose values means are taken
 
 
 class SweepFiles:
@@ -93,16 +93,15 @@ class SweepFiles:
         return _aligned(lines)
 
     def means(self) -> str:
-        """Return means.txt: mean and standard deviation over the seeds of the metric and of each column, per combination of the other
-        parameters, the best mean first. Empty if no two trials differ in their seed alone, or all do."""
-        if SEED not in self.keys or len(self.keys) == 1:
-            return ""
+        """Return means.txt: mean and standard deviation over seeds and folds of the metric and of each column, per combination of the other
+        parameters, the best mean first. Empty if no two trials with a value differ in seed and fold alone."""
+        others = [key for key in self.keys if key not in REPEATED]
         groups: dict[tuple[str, ...], list[TrialResult]] = {}
         for trial, result in self.source.rows():
-            group = groups.setdefault(tuple(value for key, value in trial.values.items() if key != SEED), [])
+            group = groups.setdefault(tuple(trial.values[key] for key in others), [])
             if result.value is not None:
                 group.append(result)
-        if all(len(group) < 2 for group in groups.values()):
+        if len(others) == len(self.keys) or all(len(group) < 2 for group in groups.values()):
             return ""
         lines = []
         for values, group in groups.items():
@@ -110,7 +109,7 @@ class SweepFiles:
             measured = [[x for x in column if x is not None] for column in columns]
             line = [*map(short_value, values), str(len(group)), *map(_mean_and_deviation, measured)]
             lines.append((self.source.metric.rank(fmean(measured[0]) if measured[0] else None), line))
-        heading = [*(key for key in self.keys if key != SEED), "seeds", *self._headings()]
+        heading = [*others, "runs", *self._headings()]
         return _aligned([heading, *(line for _, line in sorted(lines, key=lambda ranked: ranked[0]))])
 
     def unknown_columns(self) -> list[str]:

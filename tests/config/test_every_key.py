@@ -218,6 +218,8 @@ TABLE = {
         "data.split_seed=1",
         MANIFEST,
     ),
+    **cases(see.refusal(see.source), "data.folds=3", f"{MANIFEST} data.fold=1"),
+    **cases(see.source, "data.fold=2", f"{MANIFEST} data.folds=3 data.fold=1"),
     **cases(see.batches, "data.root@manifest=FOLDER/sub data.weight_column=unc data.max_image_pixels=9", MANIFEST),
     **cases(see.source, "data.taxonomy@manifest=FOLDER/regrouped.csv data.taxon_column@manifest=species", f"{MANIFEST} {TAXA}"),
     **cases(

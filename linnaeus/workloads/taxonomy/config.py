@@ -39,8 +39,12 @@ class RecordsConfig(TaxonomyDataConfig):
     )
     weight_column: str | None = setting("column with the weight of each row in the training loss, relative to the mean; null: equal")
     group_column: str | None = setting("column (observation, observer, site) whose equal values stay in the same split; null: none")
-    validation_fraction: float = setting("share of the rows for validation, if the rows are split at random", low=0, high=1)
-    split_seed: int = setting("seed of the random split", low=0)
+    validation_fraction: float | None = setting(
+        "share of the rows for validation, if the rows are split at random; null: 0.2, or one of data.folds", low=0, high=1
+    )
+    folds: int | None = setting("number of parts for cross-validation; training and validation rows are divided; null: none", low=2)
+    fold: int | None = setting("the fold that validates, from 1 to data.folds; the others are trained on", low=1)
+    split_seed: int = setting("seed of the random split and of the folds", low=0)
     max_image_pixels: int = setting("photographs with more pixels than this are rejected as decompression bombs", low=1)
 
 

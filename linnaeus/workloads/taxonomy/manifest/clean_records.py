@@ -21,7 +21,7 @@ from linnaeus.workloads.taxonomy.manifest.records import Records, read
 from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, split_from_column, test_as_validation
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table
-from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -109,11 +109,14 @@ def without_test(
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return the split, int8 [N] or None, and the rows that are not test rows, bool [N]. Count the others in `excluded`.
 
-    `test`: test rows take the place of validation rows. Raises ConfigError if there are none."""
+    `test`: test rows take the place of validation rows. With data.folds, validation rows become training rows, which are divided later.
+    Raises ConfigError if `test` and there are no test rows."""
     if split is None:
         if test:
             raise ConfigError("--split=test: the manifest has no split column, so it has no test rows; set data.split_column")
         return None, np.ones(rows, dtype=bool)
+    if config.folds is not None:
+        split = np.where(split == VALIDATION, TRAIN, split).astype(np.int8)
     split = test_as_validation(split) if test else split
     used = split != LEFT_OUT
     if not used.all():
@@ -149,8 +152,7 @@ def _usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manife
     split: np.ndarray | None = None
     in_use = np.ones(len(table), dtype=bool)
     if config.split_column is not None:
-        split, split_notes = split_from_column(table.columns[config.split_column], config.split_column, config.validation_fraction)
-        notes += split_notes
+        split = split_from_column(table.columns[config.split_column], config.split_column)
     if test is not None:
         split, in_use = without_test(split, len(table), config, test, excluded)
     bad = in_use & (sizes <= 0)

@@ -11,9 +11,10 @@ from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
+from linnaeus.workloads.taxonomy.manifest.folds import check_folds, fold_numbers
 from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
-from linnaeus.workloads.taxonomy.manifest.split import computed_split, group_numbers
+from linnaeus.workloads.taxonomy.manifest.split import VALIDATION_FRACTION, computed_split, group_numbers
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -23,6 +24,7 @@ def build_source(config: ManifestConfig, test: bool = False) -> Source:
     """Return the source of a manifest, or of another format with records. `test`: its test rows take the place of its validation rows.
 
     Raises ConfigError when the table or a column does not exist, too many files or ids are bad, or a split or rank would be empty."""
+    check_folds(config)
     return source_of(*read_clean(config, test))
 
 
@@ -89,6 +91,8 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
     if ungrouped:
         notes.append(f"{ungrouped} rows do not have a {quoted(config.group_column)}; the photograph of each is its group")
     if rows.split is None or not (rows.split == VALIDATION).any():
+        if rows.split is not None:
+            notes.append(_column_note(config))
         split = _stratified_split(groups, names, rows.tree, rows.labels, config, notes)
     else:
         split = rows.split
@@ -112,25 +116,62 @@ def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
     )
 
 
+def _column_note(config: RecordsConfig) -> str:
+    """Return a line on the rows that validate where the split column does not decide it."""
+    name = quoted(str(config.split_column))
+    if config.folds is not None:
+        return f"{name}: its rows for training and validation are divided into data.folds={config.folds}; test rows are in none"
+    return f"{name} does not contain validation rows; data.validation_fraction={_fraction(config):g} of the training rows are used"
+
+
+def _fraction(config: RecordsConfig) -> float:
+    return VALIDATION_FRACTION if config.validation_fraction is None else config.validation_fraction
+
+
 def _stratified_split(
     groups: np.ndarray, names: np.ndarray, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]
 ) -> np.ndarray:
     """Return a split stratified by the finest taxa.
 
     If this leaves validation empty, because no finer taxon has two groups, the taxa of the next coarser rank are the strata."""
-    if config.validation_fraction >= 1:
-        raise ConfigError(f"data.validation_fraction: {config.validation_fraction:g} leaves no training rows; set a smaller fraction")
+    fraction = _fraction(config)
+    if fraction >= 1:
+        raise ConfigError(f"data.validation_fraction: {fraction:g} leaves no training rows; set a smaller fraction")
     predicted = [r for r, rank in enumerate(tree.ranks) if config.ranks is None or rank in config.ranks]
     finest = max(predicted, default=len(tree.ranks) - 1)
     for rank in range(finest, -1, -1):
-        split = computed_split(groups, names, _finest_nodes(tree, labels, rank), config.validation_fraction, config.split_seed)
+        taxon = _finest_nodes(tree, labels, rank)
+        if config.folds is None:
+            split = computed_split(groups, names, taxon, fraction, config.split_seed)
+        else:
+            split = _fold_split(groups, names, taxon, config, notes)
         if (split == VALIDATION).any():
             if rank < finest:
                 notes.append(f"no finer taxon has two groups to divide, so the split is stratified by {tree.ranks[rank]}")
             return split
-    raise ConfigError(
-        f"data.validation_fraction: {config.validation_fraction:g} of {len(names)} groups leaves no validation rows; use more"
-    )
+    if config.folds is not None:
+        raise ConfigError(
+            f"data.folds: none of the {len(names)} groups can be validated on: each is the only one of a taxon; use more rows"
+        )
+    raise ConfigError(f"data.validation_fraction: {fraction:g} of {len(names)} groups leaves no validation rows; use more")
+
+
+def _fold_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
+    """Return the split of data.fold, with rows and taxa as for `computed_split`. Validation is empty if every taxon has a single group.
+
+    Raises ConfigError if there are groups for some of the folds only."""
+    assert config.folds is not None and config.fold is not None
+    fold = fold_numbers(groups, names, taxon, config.folds, config.split_seed)
+    trained, *sizes = np.bincount(fold, minlength=config.folds + 1).tolist()
+    if any(sizes) and not all(sizes):
+        raise ConfigError(
+            f"data.folds={config.folds}: fold {sizes.index(0) + 1} would be empty, because only {sum(sizes)} of {len(fold)} groups can be "
+            "validated on; use fewer folds, or another data.split_seed"
+        )
+    if any(sizes):
+        rest = f"; {trained:,} are in training in every fold, because a taxon would otherwise have no training rows" if trained else ""
+        notes.append(f"fold {config.fold} of {config.folds} validates, {sizes[config.fold - 1]:,} of {len(fold):,} groups{rest}")
+    return np.where(fold[groups] == config.fold, VALIDATION, TRAIN).astype(np.int8)
 
 
 def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarray:

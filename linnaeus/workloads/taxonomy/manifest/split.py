@@ -6,6 +6,7 @@ the rows has no effect. Every taxon keeps at least one group in training.
 """
 
 import hashlib
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,17 +18,17 @@ from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
+VALIDATION_FRACTION = 0.2  # without data.validation_fraction and data.folds
 LEFT_OUT = 2  # beside TRAIN and VALIDATION: a test row, neither trained on nor validated on
 _TRAIN = frozenset(("train", "training", "trn"))
 _VALIDATION = frozenset(("val", "valid", "validation", "dev", "eval", "evaluation"))
 _TEST = frozenset(("test", "testing", "tst"))
 
 
-def split_from_column(column: Column, name: str, fraction: float) -> tuple[np.ndarray, list[str]]:
-    """Return the split, int8 [N], from the words of the split column `name`, and notes. Test rows are LEFT_OUT.
+def split_from_column(column: Column, name: str) -> np.ndarray:
+    """Return the split, int8 [N], from the words of the split column `name`. Test rows are LEFT_OUT.
 
-    Without validation rows, the share `fraction` of the training rows is to be used for validation. Raises ConfigError for unknown words
-    and for a split without training rows."""
+    Raises ConfigError for unknown words and for a split without training rows."""
     words = [value.lower() for value in column.values]
     used = np.unique(column.codes).tolist()  # rows that are left out may have other words
     unknown = sorted({column.values[code] for code in used if words[code] not in _TRAIN | _VALIDATION | _TEST})
@@ -40,10 +41,7 @@ def split_from_column(column: Column, name: str, fraction: float) -> tuple[np.nd
     split = np.array(sides, dtype=np.int8)[column.codes]
     if not (split == TRAIN).any():
         raise ConfigError(f"data.split_column: {quoted(name)} contains only {', '.join(sorted(set(words)))}; it must contain train")
-    if (split == VALIDATION).any():
-        return split, []
-    share = f"data.validation_fraction={fraction:g} of the training rows are used"
-    return split, [f"{quoted(name)} does not contain validation rows; {share}"]
+    return split
 
 
 def test_as_validation(split: np.ndarray) -> np.ndarray:
@@ -65,11 +63,23 @@ def group_numbers(column: Column | None, paths: np.ndarray) -> tuple[np.ndarray,
     return names, number, int(null.sum())
 
 
-def computed_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Return the split, int8 [N], of rows with group numbers `groups` int64 [N] (into `names` [G]) and finest known taxa `taxon` int64 [N].
+class Strata(NamedTuple):
+    """The strata of G groups. A group is in the stratum of the rarest of its taxa: the one with the fewest groups."""
 
-    Of a stratum of n groups, floor(fraction * n + u) go to validation, with one uniform u per stratum. Rare taxa are thus represented in
-    proportion on average, and one more group moves at most two. Validation is empty if every taxon has a single group."""
+    stratum: np.ndarray  # int64 [G]
+    order_key: np.ndarray  # uint64 [G], by which the groups of a stratum are ordered
+    pair_group: np.ndarray  # int64 [P], in increasing order: a pair for each taxon of each group
+    pair_taxon: np.ndarray  # int64 [P]
+
+    def in_order(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the groups in order, stratum after stratum [G], and the place of the first and the number of those of each stratum."""
+        order = np.lexsort((self.order_key, self.stratum))
+        _, start, count = np.unique(self.stratum[order], return_index=True, return_counts=True)
+        return order, start, count
+
+
+def strata(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, seed: int) -> Strata:
+    """Return the strata of rows with group numbers `groups` int64 [N] (into `names` [G]) and finest known taxa `taxon` int64 [N]."""
     digests = b"".join(hashlib.blake2b(to_utf8(name), digest_size=8).digest() for name in names.tolist())
     order_key = randomness.hashes(randomness.key(seed, randomness.SPLIT), np.frombuffer(digests, "<u8"))
     pairs = np.unique(groups * (taxon.max(initial=0) + 1) + taxon)
@@ -77,29 +87,38 @@ def computed_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fra
     groups_of_taxon = np.bincount(pair_taxon)
     rarest_first = np.lexsort((pair_taxon, groups_of_taxon[pair_taxon], pair_group))
     stratum = pair_taxon[rarest_first][np.unique(pair_group[rarest_first], return_index=True)[1]]
-    held_out = _return_last_groups(_hold_out(stratum, order_key, fraction), pair_group, pair_taxon, order_key)
+    return Strata(stratum, order_key, pair_group, pair_taxon)
+
+
+def computed_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Return the split, int8 [N], of rows with group numbers `groups` int64 [N] (into `names` [G]) and finest known taxa `taxon` int64 [N].
+
+    Of a stratum of n groups, floor(fraction * n + u) go to validation, with one uniform u per stratum. Rare taxa are thus represented in
+    proportion on average, and one more group moves at most two. Validation is empty if every taxon has a single group."""
+    of = strata(groups, names, taxon, seed)
+    held_out = _return_last_groups(_hold_out(of, fraction), of)
     return np.where(held_out[groups], VALIDATION, TRAIN).astype(np.int8)
 
 
-def _hold_out(stratum: np.ndarray, order_key: np.ndarray, fraction: float) -> np.ndarray:
+def _hold_out(of: Strata, fraction: float) -> np.ndarray:
     """Return bool [G]: True for the groups of smallest key in each stratum, as many as its share.
 
     The uniform draw of a stratum is keyed by the key of its first group, so that other strata have no effect on it."""
-    order = np.lexsort((order_key, stratum))
-    _, start, count = np.unique(stratum[order], return_index=True, return_counts=True)
-    draw = randomness.uniforms(randomness.SPLIT, order_key[order][start])
+    order, start, count = of.in_order()
+    draw = randomness.uniforms(randomness.SPLIT, of.order_key[order][start])
     quota = np.floor(fraction * count + np.where(count > 1, draw, 0.0) + 1e-9)
     place = np.arange(len(order)) - np.repeat(start, count)
-    held_out = np.empty(len(stratum), dtype=bool)
+    held_out = np.empty(len(order), dtype=bool)
     held_out[order] = place < np.repeat(quota, count)
     return held_out
 
 
-def _return_last_groups(held_out: np.ndarray, pair_group: np.ndarray, pair_taxon: np.ndarray, order_key: np.ndarray) -> np.ndarray:
+def _return_last_groups(held_out: np.ndarray, of: Strata) -> np.ndarray:
     """Return `held_out` with one change: a taxon whose groups are all held out gets the group of largest key back."""
+    pair_group, pair_taxon = of.pair_group, of.pair_taxon
     count_held_out = np.bincount(pair_taxon, weights=held_out[pair_group])
     lost = np.flatnonzero((count_held_out == np.bincount(pair_taxon)) & (count_held_out > 0))
-    order = np.lexsort((order_key[pair_group], pair_taxon))
+    order = np.lexsort((of.order_key[pair_group], pair_taxon))
     last = np.searchsorted(pair_taxon[order], lost, side="right") - 1
     kept = held_out.copy()
     kept[pair_group[order[last]]] = False

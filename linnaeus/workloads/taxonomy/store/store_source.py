@@ -9,6 +9,7 @@ from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.files import read_json
 from linnaeus.workloads.taxonomy.config import StoreConfig
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, without_test
+from linnaeus.workloads.taxonomy.manifest.folds import check_folds
 from linnaeus.workloads.taxonomy.manifest.manifest_source import source_of
 from linnaeus.workloads.taxonomy.observations import Source
 from linnaeus.workloads.taxonomy.store import store_layout as layout
@@ -20,6 +21,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     """Return the source of a store. `test`: its test rows take the place of its validation rows.
 
     Raise ConfigError if it is not a complete store, or does not have the group column."""
+    check_folds(config)
     store = Path(config.path).expanduser()
     record = layout.read_record(store)
     split = layout.read_array(store / "split.npy") if record["has_split"] and config.split_column == "auto" else None

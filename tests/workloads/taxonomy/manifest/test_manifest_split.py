@@ -88,17 +88,15 @@ def test_rows_without_a_group_are_separate_groups():
 
 
 @pytest.mark.parametrize(
-    ("cells", "sides", "note"),
+    ("cells", "sides"),
     [
-        (["train", "Val", "validation", "TRAINING"], [TRAIN, VALIDATION, VALIDATION, TRAIN], None),
-        (["train", "test"], [TRAIN, LEFT_OUT], "data.validation_fraction=0.25 of the training rows are used"),
-        (["train", "test", "val"], [TRAIN, LEFT_OUT, VALIDATION], None),
-        (["train", "train"], [TRAIN, TRAIN], "'split' does not contain validation rows"),
+        (["train", "Val", "validation", "TRAINING"], [TRAIN, VALIDATION, VALIDATION, TRAIN]),
+        (["train", "test"], [TRAIN, LEFT_OUT]),
+        (["train", "test", "val"], [TRAIN, LEFT_OUT, VALIDATION]),
     ],
 )
-def test_words_of_a_split_column(cells, sides, note):
-    split, notes = split_from_column(column(cells), "split", 0.25)
-    assert split.tolist() == sides and (note in " ".join(notes) if note else not notes)
+def test_words_of_a_split_column(cells, sides):
+    assert split_from_column(column(cells), "split").tolist() == sides
 
 
 @pytest.mark.parametrize(
@@ -106,4 +104,4 @@ def test_words_of_a_split_column(cells, sides, note):
 )
 def test_other_words_are_an_error(cells, message):
     with pytest.raises(ConfigError, match=message):
-        split_from_column(column(cells), "split", 0.25)
+        split_from_column(column(cells), "split")

@@ -1,0 +1,80 @@
+"""Folds: K validation parts that do not overlap, one for each of K runs (`data.folds=5 data.fold=2`).
+
+As in the computed split, groups stay whole, the groups of a stratum are ordered by a hash of their names, and a group that is added moves
+few others. A stratum of n groups gives floor(n / K) or ceil(n / K) of them to each fold. A group is always in training if it is the only
+one of a taxon.
+"""
+
+import numpy as np
+
+from linnaeus import randomness
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.config import RecordsConfig
+from linnaeus.workloads.taxonomy.manifest.split import Strata, strata
+
+ALWAYS_TRAINED = 0  # in place of a fold, which counts from 1
+
+
+def check_folds(config: RecordsConfig) -> None:
+    """Raise `ConfigError` if only one of data.folds and data.fold is set, the fold does not exist, or a fraction is set, too."""
+    if config.folds is None:
+        if config.fold is not None:
+            raise ConfigError(f"data.fold={config.fold} has no effect without data.folds; set data.folds to the number of folds")
+        return
+    if config.fold is None:
+        every = ",".join(map(str, range(1, min(config.folds, 5) + 1))) + ",..." * (config.folds > 5)
+        raise ConfigError(
+            f"data.folds={config.folds} needs data.fold, the fold that validates, from 1 to {config.folds}; "
+            f"all in turn: -m data.fold={every}"
+        )
+    if config.fold > config.folds:
+        raise ConfigError(f"data.fold={config.fold} does not exist: with data.folds={config.folds} the folds are 1 to {config.folds}")
+    if config.validation_fraction is not None:
+        raise ConfigError(
+            f"data.validation_fraction={config.validation_fraction:g} has no effect with data.folds={config.folds}, which validates on "
+            "one fold; leave it out, or set it to null"
+        )
+
+
+def fold_numbers(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """Return the fold in which each group validates, from 1, or ALWAYS_TRAINED, int64 [G].
+
+    groups: group number of each row, int64 [N], into `names` [G]. taxon: finest known taxon of each row, int64 [N]."""
+    of = strata(groups, names, taxon, seed)
+    fold = _deal(of, folds)
+    groups_of_taxon = np.bincount(of.pair_taxon)
+    fold[of.pair_group[groups_of_taxon[of.pair_taxon] == 1]] = ALWAYS_TRAINED
+    _divide_taxa(fold, of, folds)
+    return fold
+
+
+def _deal(of: Strata, folds: int) -> np.ndarray:
+    """Return the fold of each group, from 1, int64 [G]: the groups of a stratum in their order, cut after floor(j n / K + u) of n groups.
+
+    The uniform draw u of a stratum is keyed by its first group. It decides which folds get the groups of a stratum of fewer than K."""
+    order, start, count = of.in_order()
+    draw = np.repeat(randomness.uniforms(randomness.SPLIT, of.order_key[order][start]), count)
+    place = np.arange(len(order)) - np.repeat(start, count)
+    number = np.ceil((place + 1 - draw) * folds / np.repeat(count, count)).astype(np.int64)
+    fold = np.empty(len(order), dtype=np.int64)
+    fold[order] = np.clip(number, 1, folds)
+    return fold
+
+
+def _divide_taxa(fold: np.ndarray, of: Strata, folds: int) -> None:
+    """Change `fold` [G] so that no taxon has all its groups in one fold: its group of largest key moves to the next fold that leaves every
+    taxon groups for training, or if there is none is always trained on."""
+    order = np.lexsort((of.order_key[of.pair_group], of.pair_taxon))
+    taxa, members = of.pair_taxon[order], of.pair_group[order]
+    start = np.flatnonzero(np.diff(taxa, prepend=-1))
+    held = fold[members]
+    low, high = np.minimum.reduceat(held, start), np.maximum.reduceat(held, start)
+    for first in start[(low == high) & (low != ALWAYS_TRAINED)].tolist():
+        own = members[first : np.searchsorted(taxa, taxa[first], side="right")]
+        if len(set(fold[own].tolist())) > 1:
+            continue  # an earlier taxon has moved one of the groups
+        group, current = own[-1], int(fold[own[-1]])
+        own_taxa = of.pair_taxon[np.searchsorted(of.pair_group, group) : np.searchsorted(of.pair_group, group, side="right")]
+        others = [members[slice(*np.searchsorted(taxa, [t, t + 1]))] for t in own_taxa]
+        filled = {int(f[0]) for f in (np.unique(fold[other[other != group]]) for other in others) if len(f) == 1}
+        fold[group] = next((f for k in range(1, folds) if (f := (current + k - 1) % folds + 1) not in filled), ALWAYS_TRAINED)

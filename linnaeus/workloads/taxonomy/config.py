@@ -1,6 +1,7 @@
 """The configuration groups of the taxonomy workload: data, model, head, loss, augment."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from linnaeus.config.schema import DataConfig
 from linnaeus.config.setting import setting
@@ -33,6 +34,7 @@ class BiotaConfig(TaxonomyDataConfig):
 
 @dataclass(frozen=True)
 class RecordsConfig(TaxonomyDataConfig):
+    USUAL_FRACTION: ClassVar[float] = 0.2  # validation_fraction for null
     path: str = setting("CSV or Parquet manifest")
     split_column: str | None = setting(
         "column with train, val and test (not used) in every row; auto: found by its name; null: split at random"
@@ -46,6 +48,11 @@ class RecordsConfig(TaxonomyDataConfig):
     fold: int | None = setting("the fold that validates, from 1 to data.folds; the others are trained on", low=1)
     split_seed: int = setting("seed of the random split and of the folds", low=0)
     max_image_pixels: int = setting("photographs with more pixels than this are rejected as decompression bombs", low=1)
+
+    @property
+    def validation_share(self) -> float:
+        """Return the share of the rows for validation, if the rows are split at random and not into folds."""
+        return self.USUAL_FRACTION if self.validation_fraction is None else self.validation_fraction
 
 
 @dataclass(frozen=True)
@@ -86,8 +93,12 @@ class InatCompetitionConfig(ManifestConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsH5Config(ManifestConfig):
+    USUAL_FRACTION = 0.1  # as in the original
     path: str = setting("labels.h5 of the original linnaeus")
     images: str | None = setting("images.h5 with the photographs of the rows; null: files in data.root")
+    validation_fraction: float | None = setting(
+        "share of the rows for validation; null: 0.1, as in the original, or one of data.folds", low=0, high=1
+    )
     filters: list[str] = setting(
         "rows that are left out: out_of_region, no_spatial, no_temporal, no_elevation, null_label (at any rank), null_below a known rank"
     )

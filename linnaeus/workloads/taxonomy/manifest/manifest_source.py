@@ -14,7 +14,7 @@ from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, conten
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds, fold_numbers
 from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
-from linnaeus.workloads.taxonomy.manifest.split import VALIDATION_FRACTION, computed_split, group_numbers
+from linnaeus.workloads.taxonomy.manifest.split import computed_split, group_numbers
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -121,11 +121,7 @@ def _column_note(config: RecordsConfig) -> str:
     name = quoted(str(config.split_column))
     if config.folds is not None:
         return f"{name}: its rows for training and validation are divided into data.folds={config.folds}; test rows are in none"
-    return f"{name} does not contain validation rows; data.validation_fraction={_fraction(config):g} of the training rows are used"
-
-
-def _fraction(config: RecordsConfig) -> float:
-    return VALIDATION_FRACTION if config.validation_fraction is None else config.validation_fraction
+    return f"{name} does not contain validation rows; data.validation_fraction={config.validation_share:g} of the training rows are used"
 
 
 def _stratified_split(
@@ -134,7 +130,7 @@ def _stratified_split(
     """Return a split stratified by the finest taxa.
 
     If this leaves validation empty, because no finer taxon has two groups, the taxa of the next coarser rank are the strata."""
-    fraction = _fraction(config)
+    fraction = config.validation_share
     if fraction >= 1:
         raise ConfigError(f"data.validation_fraction: {fraction:g} leaves no training rows; set a smaller fraction")
     predicted = [r for r, rank in enumerate(tree.ranks) if config.ranks is None or rank in config.ranks]

@@ -18,7 +18,6 @@ from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
-VALIDATION_FRACTION = 0.2  # without data.validation_fraction and data.folds
 LEFT_OUT = 2  # beside TRAIN and VALIDATION: a test row, neither trained on nor validated on
 _TRAIN = frozenset(("train", "training", "trn"))
 _VALIDATION = frozenset(("val", "valid", "validation", "dev", "eval", "evaluation"))

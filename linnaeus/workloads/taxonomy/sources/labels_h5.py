@@ -185,7 +185,7 @@ def _original_split(config: LabelsH5Config, keep: np.ndarray, sizes: np.ndarray,
     valid = keep[(sizes != MISSING) & (sizes != NO_PATH)]
     order = np.random.RandomState(config.split_seed % 2**32).permutation(len(valid))
     codes = np.zeros(rows, dtype=np.int32)
-    codes[valid[order[int(len(valid) * round(1 - config.validation_fraction, 12)) :]]] = 1
+    codes[valid[order[int(len(valid) * round(1 - config.validation_share, 12)) :]]] = 1
     return Column(codes, ["train", "val"])
 
 

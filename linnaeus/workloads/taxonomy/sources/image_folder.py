@@ -34,7 +34,8 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
     root = Path(config.path).expanduser()
     if not os.path.isdir(root):
         raise ConfigError(f"data.path: {quoted(str(root), 200)} is not a folder; set the folder that contains a folder per taxon")
-    files = list(files_in(str(root)))
+    found = list(files_in(str(root)))
+    files = [path for path in found if _is_text(path)]
     paths = [path for path in files if path.rpartition(".")[2].lower() in SUFFIXES]
     if not paths:
         formats = ", ".join(FORMATS)
@@ -49,10 +50,17 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
         paths, taxa, split = [paths[i] for i in kept], [taxa[i] for i in kept], [split[i] for i in kept] if split else split
     if len(files) > len(folders):
         excluded["file whose suffix is not that of a photograph"] = len(files) - len(folders)
+    if len(found) > len(files):
+        excluded["file whose path is not in UTF-8"] = len(found) - len(files)
     columns = {"path": paths, **_ranks(taxa, config.levels)} | ({"split": split} if split else {})
     ranks = [name for name in columns if name not in ("path", "split")]
     keys = {"rank_columns": {rank: rank for rank in ranks}} if not config.rank_columns else {}
     return in_folder(table_of(columns, choose, excluded=excluded, **keys), config, root)
+
+
+def _is_text(path: str) -> bool:
+    """Return False for a path with bytes that are not UTF-8."""
+    return path.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in path)
 
 
 def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:

@@ -1,5 +1,6 @@
 """`data=image_folder`: folders of binomials, of iNat 2021, of several levels, with splits; what is left out, and what is refused."""
 
+import os
 import shutil
 
 import pytest
@@ -66,9 +67,14 @@ def test_hidden_files_links_and_other_files_are_accounted_for(tmp_path):
     (tmp_path / "Quercus robur/.DS_Store").write_text("")
     (tmp_path / "Quercus robur/again").symlink_to(tmp_path, target_is_directory=True)
     photograph(tmp_path / "loose.jpg")
+    shutil.copy(tmp_path / "loose.jpg", os.fsencode(tmp_path / "Quercus robur") + b"/\xff.jpg")
     source = source_of("data=image_folder", path)
     assert len(source.ids) == 4
-    assert source.excluded == {"photograph outside of a folder of a taxon": 1, "file whose suffix is not that of a photograph": 1}
+    assert source.excluded == {
+        "photograph outside of a folder of a taxon": 1,
+        "file whose suffix is not that of a photograph": 1,
+        "file whose path is not in UTF-8": 1,
+    }
 
 
 @pytest.mark.parametrize(

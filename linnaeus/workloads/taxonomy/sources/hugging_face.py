@@ -30,9 +30,8 @@ from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, clean_path
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder, with_values
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table, from_arrow, strings, without_long_values
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
-from linnaeus.workloads.taxonomy.sources.image_folder import SPLITS
+from linnaeus.workloads.taxonomy.sources.image_folder import SPLITS, label_ranks, split_words
 from linnaeus.workloads.taxonomy.sources.parquet_images import ParquetImages
-from linnaeus.workloads.taxonomy.sources.webdataset import label_ranks, split_words
 
 if TYPE_CHECKING:
     import pyarrow as pa

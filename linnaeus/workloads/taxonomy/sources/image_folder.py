@@ -12,13 +12,16 @@ Names of ranks without a name in biology, such as `data.levels=[group,product]`,
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from linnaeus.errors import ConfigError, list_some, quoted
-from linnaeus.workloads.taxonomy.config import ImageFolderConfig
+from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
+from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
-from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder, table_of
+from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder, table_of, with_values
+from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 
 SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
@@ -96,3 +99,17 @@ def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
         genera = {name: match[1] for name, match in binomial.items() if match}
         return {"genus": [genera[name] for name in names], "species": [name.replace("_", " ") for name in names]}
     return {"species": [name.replace("_", " ") for name in names]}
+
+
+def split_words(names: Sequence[str]) -> list[str]:
+    """Return the word of a split at the start of each name, such as train-0000.tar, if all have one and they differ; otherwise none."""
+    words = [re.split(r"[-_.\d]", name, maxsplit=1)[0].lower() for name in names]
+    return words if set(words) <= SPLITS and len(set(words)) > 1 else []
+
+
+def label_ranks(names: Sequence[str], labels: Sequence[str], column: Callable[[str], Column], config: ManifestConfig) -> dict[str, Column]:
+    """Return rank -> column from the names of taxa in the first of `labels` that is among `names`, if none of these is that of a rank."""
+    if config.rank_columns or config.taxonomy is not None or any(plain_name(name) in KNOWN_RANKS for name in names):
+        return {}
+    label = next((column(name) for name in labels if name in names), None)
+    return {rank: with_values(label, taxa) for rank, taxa in ranks_of_names(label.values).items()} if label is not None else {}

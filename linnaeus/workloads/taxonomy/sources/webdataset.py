@@ -18,24 +18,23 @@ import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, with_values
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table, strings
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
-from linnaeus.workloads.taxonomy.sources.image_folder import SPLITS, SUFFIXES, ranks_of_names
+from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES, label_ranks, split_words
 from linnaeus.workloads.taxonomy.sources.tar_index import Member, TarReader
 
 LONGEST_TEXT = 1 << 20  # bytes of a member that is read as text
 MOST_COLUMNS = 1000  # of json; more mean that its names are values
+MOST_KINDS = 8  # of members that are not read, each on its own line
 MOST_SHARDS = 1_000_000
 TEXTS = ("txt", "text", "cls")
 LABELS = ("label", "cls")  # columns with the name of the taxon, if no column is named like a rank
@@ -110,20 +109,6 @@ def _expanded(pattern: str) -> list[str]:
     return [pattern[: match.start()] + middle + end for middle in middles for end in ends]
 
 
-def split_words(names: Sequence[str]) -> list[str]:
-    """Return the word of a split at the start of each name, such as train-0000.tar, if all have one and they differ; otherwise none."""
-    words = [re.split(r"[-_.\d]", name, maxsplit=1)[0].lower() for name in names]
-    return words if set(words) <= SPLITS and len(set(words)) > 1 else []
-
-
-def label_ranks(names: Sequence[str], labels: Sequence[str], column: Callable[[str], Column], config: ManifestConfig) -> dict[str, Column]:
-    """Return rank -> column from the names of taxa in the first of `labels` that is among `names`, if none of these is that of a rank."""
-    if config.rank_columns or config.taxonomy is not None or any(plain_name(name) in KNOWN_RANKS for name in names):
-        return {}
-    label = next((column(name) for name in labels if name in names), None)
-    return {rank: with_values(label, taxa) for rank, taxa in ranks_of_names(label.values).items()} if label is not None else {}
-
-
 class _Samples:
     """The samples with a photograph, as they are read. `excluded`: reason -> number of the others."""
 
@@ -168,7 +153,10 @@ class _Samples:
 
     def fallen_out(self) -> list[str]:
         """Return a line for each kind of member that is not read, and one for tar files that may be cut."""
-        lines = [f"{count} members of the tar files are not read: {kind}" for kind, count in sorted(self._unread.items())]
+        kinds = self._unread.most_common()
+        others = sum(count for _, count in kinds[MOST_KINDS:])
+        shown = [*sorted(kinds[:MOST_KINDS]), *([("other suffixes", others)] if others else [])]
+        lines = [f"{count} members of the tar files are not read: {shorten(kind)}" for kind, count in shown]
         cut = f"{len(self.cut)} tar files do not have the mark of the end and may be cut: {list_some(self.cut, 3)}"
         return [*lines, cut] if self.cut else lines
 

@@ -118,6 +118,14 @@ def test_everything_that_is_not_read_is_counted(tmp_path):
     assert lines == {"second photograph of a sample (.jpg)": 1, ".seg.png": 1, ".npy": 1, ".05.png": 1, "name without a key or a suffix": 2}
 
 
+def test_many_kinds_of_members_are_a_few_lines(tmp_path):
+    members = [*samples(12), *((f"{100 + i}.{i}.x", b"") for i in range(20))]
+    source = source_of("data=webdataset", f"data.path={write(tmp_path / 'a.tar', members)}")
+    lines = [line for line in source.notes if "members of the tar files are not read" in line]
+    assert len(lines) == 9 and sum(int(line.split()[0]) for line in lines) == 20
+    assert source.excluded == {"a sample without a photograph": 20}
+
+
 def test_without_ranks_the_label_is_the_species_and_a_text_may_be_chosen(tmp_path):
     members = [
         m for i in range(12) for m in ((f"{i}.png", photograph(i)), (f"{i}.cls", str(i % 3)), (f"{i}.sci.txt", f"Quercus s{i % 2}a\n"))

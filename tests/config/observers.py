@@ -220,6 +220,7 @@ def write_manifest(folder: Path) -> Path:
         taxon = folder / "nested" / f"G{i % 2}" / f"S{i % 4}"
         taxon.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((40, 40, 3), 9 * i, np.uint8)).save(taxon / f"{i}.png")
+    write_open_data(folder / "open")
     write_camtrap(folder)
     records = [f"{i}\tG{i % 2}\tS{i % 4}\thttp://a.org/{23 - i}.png" for i in range(24)]
     (folder / "occurrence.txt").write_text("\n".join(["id\tgenus\tspecies\tassociatedMedia", *records]) + "\n")
@@ -238,3 +239,23 @@ def write_camtrap(folder: Path) -> None:
     tables = {"deployments": ["deploymentID,latitude,longitude", "a,1,2"], "media": media, "observations": seen}
     resources = [{"name": name, "data": "\n".join(lines)} for name, lines in tables.items()]
     (folder / "trap.json").write_text(json.dumps({"resources": resources}))
+
+
+def write_open_data(folder: Path) -> None:
+    """Tables of the iNaturalist Open Data with 24 photographs of four species, some of research grade, and each in two sizes."""
+    for i in range(24):
+        (folder / f"photos/{i}").mkdir(parents=True)
+        for size in (16, 24):
+            Image.fromarray(np.full((size, size, 3), 9 * i, np.uint8)).save(
+                folder / f"photos/{i}/{'small' if size == 16 else 'medium'}.png"
+            )
+    tables = {
+        "photos": ["photo_id observation_uuid extension", *(f"{i} o{i} png" for i in range(24))],
+        "observations": [
+            "observation_uuid taxon_id quality_grade",
+            *(f"o{i} {i % 4 + 2} {'research' if i % 8 < 6 else 'casual'}" for i in range(24)),
+        ],
+        "taxa": ["taxon_id ancestry rank_level name", "8 1 20 G", "9 1 20 H", *(f"{i + 2} 1/{8 + i % 2} 10 S{i}" for i in range(4))],
+    }
+    for name, rows in tables.items():
+        (folder / f"{name}.csv").write_text("\n".join(rows).replace(" ", "\t") + "\n")

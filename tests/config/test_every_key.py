@@ -92,6 +92,7 @@ NESTED = MANIFEST.replace("manifest.csv", "nested").replace("data=manifest", "da
 LABELS_H5 = MANIFEST.replace("manifest.csv", "labels.h5").replace("data=manifest", "data=labels_h5")
 CAMTRAP = MANIFEST.replace("manifest.csv", "trap.json data.root=FOLDER/sub").replace("data=manifest", "data=camtrap_dp")
 ARCHIVE = MANIFEST.replace("manifest.csv", "occurrence.txt").replace("data=manifest", "data=darwin_core")
+OPEN = "data=inat_open_data data.path=FOLDER/open data.image_size=32 data.components=[] data.validation_batch=20"
 TAXA = "data.taxonomy=FOLDER/taxa.csv data.taxon_column=taxon"
 TIMM = "model=timm model.backbone=test_resnet"
 LONG = "trainer.length=20steps"
@@ -236,6 +237,7 @@ TABLE = {
         f"{CAMTRAP} data.photo_names=path",
     ),
     **cases(see.source, "data.photo_names@darwin_core=id", f"{ARCHIVE} data.photo_names=name"),
+    **cases(see.source, "data.photo_size@inat_open_data=small data.research_grade@inat_open_data=true", OPEN),
     **cases(see.source, "data.keep_zero_coordinates@manifest=true", f"{MANIFEST} data.latitude_column=row data.longitude_column=row"),
     **cases(see.source, "data.date_format@manifest=%Y-%d-%m", f"{MANIFEST} data.date_column=day"),
     **cases(see.source, "data.time_column@manifest=clock", f"{MANIFEST} data.date_column=day"),

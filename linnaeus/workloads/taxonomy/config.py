@@ -142,6 +142,16 @@ class DarwinCoreConfig(ManifestConfig):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class InatOpenDataConfig(ManifestConfig):
+    path: str = setting("folder with the tables photos, observations and taxa (.csv.gz), and by default the photographs")
+    photo_size: str = setting(
+        "size of the photographs, PHOTO_SIZE.jpg in the folder of each",
+        choices=("original", "large", "medium", "small", "thumb", "square"),
+    )
+    research_grade: bool = setting("use only the observations of research grade")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     name: str = setting("name of the network")
@@ -247,6 +257,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "camtrap_dp": CamtrapConfig,
         "hugging_face": HuggingFaceConfig,
         "darwin_core": DarwinCoreConfig,
+        "inat_open_data": InatOpenDataConfig,
     },
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {

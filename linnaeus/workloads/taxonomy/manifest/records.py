@@ -32,6 +32,7 @@ READERS = {  # data.name -> module of its reader
     "camtrap_dp": f"{SOURCES}.camtrap_dp",
     "hugging_face": f"{SOURCES}.hugging_face",
     "darwin_core": f"{SOURCES}.darwin_core",
+    "inat_open_data": f"{SOURCES}.inat_open_data",
 }
 
 

@@ -70,6 +70,9 @@ class IdLabels:
         own += [line for c in (*self.taxa.conflicts, *placed.conflicts) if (line := c.line(below))]
         if synonyms := int((given != taxon).sum()):
             own.append(f"{synonyms} rows have a synonym and get its accepted taxon")
+        if (inactive := ~self.taxa.active[given]).any():
+            example = self.taxa.describe(int(given[np.argmax(inactive)]))
+            own.append(f"{int(inactive.sum()):,} rows have a taxon that is not active any more, and keep it, such as {example}")
         own += self._depth_note(placed.codes[row]) + self._other_ranks_note(below)
         notes += [f"{self.file}: {note}" for note in own]
         return TaxonomyTree.from_codes(self.ranks, placed.names, placed.codes[row], placed.ids)

@@ -58,6 +58,7 @@ class Taxa:
     rank: np.ndarray  # int64 [T], into `ranks`
     parent: np.ndarray  # int64 [T], -1 for roots; no cycles
     accepted: np.ndarray  # int64 [T]: the accepted taxon of a synonym, otherwise the taxon itself
+    active: np.ndarray  # bool [T]: False for a taxon that was replaced, and to which labels may still refer
     conflicts: tuple[Conflict, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -7,6 +7,7 @@ The names of the columns:
     rank            taxonRank, rank; or iNaturalist's `rank_level` (10 species, 20 genus, 30 family, ...)
     name            name, canonicalName, scientificName; a taxon without a name gets its id as name
     accepted        acceptedNameUsageID, for synonyms: a label with a synonym becomes one with its accepted taxon
+    active          false for a taxon that iNaturalist replaced: labels that still refer to it are kept and counted
 
 Case and prefixes (`dwc:`, `col:`) of the header are ignored. Ids are texts: 007 is not 7. Contradictions in the table are collected as
 `Conflict`s; some of them are errors if labels use their taxa.
@@ -30,6 +31,7 @@ HEADERS = {
     "accepted": ("acceptednameusageid", "accepted_id", "accepted_taxon_id"),
     "rank": ("taxonrank", "rank", "taxon_rank"),
     "level": ("rank_level",),
+    "active": ("active",),
     "name": ("name", "canonicalname", "scientificname", "scientific_name", "taxon_name"),
 }
 LONGEST_CYCLE = 6  # taxa of a cycle in a message
@@ -78,8 +80,11 @@ class _TaxaBuilder:
         self.columns, self.notes = columns, notes
         self.conflicts: list[Conflict] = []
         self.number: dict[str, int] = {}  # id -> taxon number
-        of_value = [NONE if is_null(v) else self.number.setdefault(v, len(self.number)) for v in columns["id"].values]
-        self.row_taxon = np.array(of_value, dtype=np.int64)[columns["id"].codes]  # NONE for a null id
+        column = columns["id"]
+        occurs = np.bincount(column.codes, minlength=len(column.values)).tolist()  # 0 for the ids of rows that were left out
+        cells = zip(column.values, occurs, strict=True)
+        of_value = [self.number.setdefault(v, len(self.number)) if n and not is_null(v) else NONE for v, n in cells]
+        self.row_taxon = np.array(of_value, dtype=np.int64)[column.codes]  # NONE for a null id
         if not self.number:
             raise ConfigError(f"data.taxonomy: {quoted(str(path), 200)} does not contain any id; choose a table whose id column has values")
         self.ids = list(self.number)
@@ -112,7 +117,8 @@ class _TaxaBuilder:
         self.conflicts.append(Conflict("cycle(s) of parents", cases, "correct the parent of one of them"))
         parent[[t for cycle in found for t in cycle]] = NONE
         ranks, rank = self._read_ranks()
-        return Taxa(self.ids, self.number, self.names, ranks, rank, parent, accepted, tuple(self.conflicts), tuple(self.notes))
+        lines = tuple(self.conflicts), tuple(self.notes)
+        return Taxa(self.ids, self.number, self.names, ranks, rank, parent, accepted, self._read_active(), *lines)
 
     def _read_names(self) -> list[str]:
         """Return the cleaned name of each taxon, or its id if the table does not contain a name."""
@@ -135,6 +141,13 @@ class _TaxaBuilder:
             words = [rank_of_level(v) for v in column.values]
         distinct = sorted(set(words))
         return tuple(distinct), np.array([distinct.index(w) for w in words], dtype=np.int64)[column.codes[self.rows]]
+
+    def _read_active(self) -> np.ndarray:
+        """Return bool [T]: False where the table has a word for false in its column `active`."""
+        if "active" not in self.columns:
+            return np.ones(len(self.ids), dtype=bool)
+        column = self.columns["active"]
+        return np.array([v.lower() not in ("false", "f", "0") for v in column.values], dtype=bool)[column.codes[self.rows]]
 
     def _accepted_taxa(self) -> np.ndarray:
         """Return int64 [T]: the end of each chain of synonyms; the taxon itself if its chain is endless."""

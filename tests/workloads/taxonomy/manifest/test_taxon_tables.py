@@ -220,6 +220,15 @@ def test_parents_that_are_not_in_the_table(build, tmp_path):
     assert names(source)[12] == ("Plantae", None, "Rosa", "Rosa canina")
 
 
+def test_taxa_of_rows_that_are_left_out_are_not_in_the_table(tmp_path):
+    path = write_plain(
+        tmp_path / "taxa.csv", [*TAXA, ("long", "20", "species", "x" * 5000), ("8", "long", "species", "Prunella grandiflora")]
+    )
+    taxa = read_taxa(path)
+    assert taxa.ids == [*(taxon[0] for taxon in TAXA), "8"]
+    assert taxa.parent[-1] == -1 and any("1 rows left out: a cell of more than 4096 characters" in note for note in taxa.notes)
+
+
 def test_an_ancestor_of_a_rank_that_is_not_coarser_is_noted_and_skipped(build):
     source = build([*TAXA, ("50", "31", "genus", "Wrong"), ("51", "50", "species", "Wrong again")], [*IDS, "50", "51"])
     assert noted(source, "1 taxon(s) under a taxon whose rank is not coarser", "genus 50 'Wrong' under species 31 'Rosa canina' (8 rows)")

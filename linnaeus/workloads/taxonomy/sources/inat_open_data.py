@@ -1,0 +1,154 @@
+"""`data=inat_open_data`: the tables of the iNaturalist Open Data, and those of their photographs that were downloaded.
+
+    photos.csv.gz            photo_id, observation_uuid, observer_id, extension, license; a row per photograph of an observation
+    observations.csv.gz      observation_uuid, taxon_id, latitude, longitude, positional_accuracy, observed_on, quality_grade
+    taxa.csv.gz              the taxa with the ids of their ancestors
+    photos/731/medium.jpg    the photograph 731 in the size that data.photo_size chooses
+
+The tables have hundreds of millions of rows. They are read in blocks, and the rows of downloaded photographs are kept. Cells are separated
+by tabs and not quoted. Photographs of observations that are not in their table occur, and so does the reverse.
+"""
+
+import gzip
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.dataset
+
+from linnaeus.errors import ConfigError, list_some, one_line, quoted
+from linnaeus.workloads.taxonomy.config import InatOpenDataConfig
+from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, FolderFiles
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
+from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, Table, from_arrow, without_long_values
+
+BLOCK = 1 << 22  # bytes of a table that are read at once; no row is longer
+OBSERVATION, GRADE = "observation_uuid", "quality_grade"
+
+
+def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
+    """Return the downloaded photographs, in the order of their table.
+
+    Raise ConfigError if a table or a needed column does not exist, a table cannot be read, or no photograph was downloaded."""
+    folder = Path(config.path).expanduser()
+    root = Path(config.root or folder).expanduser()
+    photos = _Rows(_find(folder, "photos"), ("photo_id", OBSERVATION, "extension"))
+    observations = _Rows(_find(folder, "observations"), (OBSERVATION, "taxon_id", *[GRADE] * config.research_grade))
+    taxonomy = config.taxonomy or str(_find(folder, "taxa"))
+    header = list(dict.fromkeys(("path", *photos.header, *observations.header)))
+    chosen = choose(header, taxonomy=taxonomy, taxon_column=config.taxon_column or "taxon_id")
+
+    rows = photos.read([*photos.needed, *chosen], "photo_id", _downloaded(root))
+    rows = _with_files(rows, root, config.photo_size)
+    excluded = {UNEVEN: photos.uneven, "photograph that was not downloaded": photos.total - photos.uneven - len(rows)}
+    found = observations.read([*observations.needed, GRADE, *chosen], OBSERVATION, rows[OBSERVATION].unique())
+    place = pc.index_in(rows[OBSERVATION], value_set=found[OBSERVATION].combine_chunks())
+    rows, count = rows.filter(place.is_valid()), len(rows)
+    excluded["photograph whose observation is not in the table"] = count - len(rows)
+    found = found.take(place.drop_null())
+    notes = [f"{photos.path.name}: {photos.total:,} photographs, {count:,} of them downloaded"]
+    notes += [f"{observations.path.name}: {n:,} rows left out: {UNEVEN}" for n in [observations.uneven] if n]
+    if GRADE in found.column_names:
+        grades = {pair["values"]: pair["counts"] for pair in found[GRADE].value_counts().to_pylist()}
+        notes.append(f"quality grades: {list_some([f'{grade} ({count:,})' for grade, count in sorted(grades.items())])}")
+    if config.research_grade:
+        research = pc.equal(found[GRADE], "research")
+        excluded["photograph of an observation without research grade"] = len(rows) - pc.sum(research).as_py()
+        rows, found = rows.filter(research), found.filter(research)
+    excluded = {reason: count for reason, count in excluded.items() if count}
+    if not len(rows):
+        shown = list_some([f"{reason} ({count:,})" for reason, count in excluded.items()]) or "there are none"
+        raise ConfigError(f"data.path: no photograph of {quoted(str(folder), 120)} can be used: {shown}")
+    columns = {name: from_arrow((rows if name in rows.column_names else found)[name]) for name in chosen}
+    return in_folder(without_long_values(Table(columns, excluded=excluded, notes=tuple(notes))), config, folder)
+
+
+def _find(folder: Path, name: str) -> Path:
+    """Return the file of a table."""
+    for path in (folder / f"{name}.csv.gz", folder / f"{name}.csv"):
+        if os.path.isfile(path):
+            return path
+    raise ConfigError(
+        f"data.path: {quoted(str(folder), 200)} does not contain {name}.csv.gz or {name}.csv; set the folder with the tables photos, "
+        "observations and taxa of the iNaturalist Open Data"
+    )
+
+
+def _downloaded(root: Path) -> pa.Array:
+    """Return the ids of the photographs that have a folder in root/photos. Raise ConfigError if there are none."""
+    folder = root / "photos"
+    try:
+        ids = [name for name in os.listdir(folder) if name.isdigit()]
+    except OSError as error:
+        raise ConfigError(f"data.root: {quoted(str(folder), 200)} cannot be read: {error.strerror}; download photographs to it") from error
+    if not ids:
+        raise ConfigError(f"data.root: {quoted(str(folder), 200)} does not contain a folder of a photograph, such as photos/731/medium.jpg")
+    return pa.array(ids)
+
+
+def _with_files(rows: pa.Table, root: Path, size: str) -> pa.Table:
+    """Return the rows whose photographs have a file of this size, with their paths. Raise ConfigError if none has."""
+    path = pc.binary_join_element_wise("photos/", rows["photo_id"], f"/{size}.", rows["extension"], "")
+    exist = FolderFiles(root, path.to_pylist()).sizes() != MISSING
+    if not exist.any():
+        where = f"the folders in {quoted(str(root / 'photos'), 120)} are not those of photographs in the table"
+        if len(rows):
+            names = sorted(os.listdir(root / "photos" / rows["photo_id"][0].as_py()))
+            where = f"photos/{rows['photo_id'][0]} in {quoted(str(root), 120)} contains {list_some(names, 4) or 'no file'}"
+        raise ConfigError(f"data.photo_size: no photograph was downloaded in the size {size}: {where}")
+    return rows.append_column("path", path).filter(pa.array(exist))
+
+
+class _Rows:
+    """A tab-separated table without quotes, of which some rows are read."""
+
+    def __init__(self, path: Path, needed: Sequence[str]) -> None:
+        """Read the names of the columns. Raise ConfigError if one of `needed` does not exist, or a name occurs twice."""
+        self.path, self.needed = path, needed
+        self.total, self.uneven = 0, 0  # rows that were read, and those with another number of cells than the header
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+                self.header = file.readline(BLOCK).decode("utf-8-sig").rstrip("\r\n").split("\t")
+        except (OSError, EOFError, UnicodeError, zlib.error) as error:
+            raise self._unreadable(error) from error
+        for name in needed:
+            if name not in self.header:
+                raise ConfigError(
+                    f"data.path: {quoted(str(path), 120)} does not have a column {name}; its columns are {list_some(self.header)}"
+                )
+        if len(set(self.header)) < len(self.header):
+            raise ConfigError(f"data.path: {quoted(str(path), 120)} has two columns of one name: {list_some(self.header, 20)}; rename one")
+
+    def read(self, columns: Sequence[str], key: str, values: pa.Array) -> pa.Table:
+        """Return those of the columns that exist, in the rows whose `key` is one of `values`. Raise ConfigError if they cannot be read."""
+
+        def skip(row: pa.csv.InvalidRow) -> str:
+            self.uneven += 1
+            return "skip"
+
+        schema = pa.schema([(name, pa.string()) for name in self.header])
+        form = pa.dataset.CsvFileFormat(
+            parse_options=pa.csv.ParseOptions(delimiter="\t", quote_char=False, invalid_row_handler=skip),
+            convert_options=pa.csv.ConvertOptions(column_types=schema),
+            read_options=pa.csv.ReadOptions(block_size=BLOCK, encoding="utf-8-sig"),  # checked before rows are passed to `skip`
+        )
+        field = pa.dataset.field
+        wanted = {name: field(name) for name in columns if name in self.header} | {"": field(key).isin(values)}
+        try:
+            scanner = pa.dataset.dataset(str(self.path), schema=schema, format=form).scanner(columns=wanted)
+            batches = [self._kept(batch) for batch in scanner.to_batches()]
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            raise self._unreadable(error) from error
+        self.total += self.uneven
+        return pa.Table.from_batches(batches, scanner.projected_schema).drop_columns("")
+
+    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.total += batch.num_rows
+        return batch.filter(batch.column(""))
+
+    def _unreadable(self, error: Exception) -> ConfigError:
+        return ConfigError(f"data.path: {quoted(str(self.path), 120)} cannot be read: {one_line(error)}; download it again")

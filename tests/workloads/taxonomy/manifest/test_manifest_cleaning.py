@@ -110,7 +110,7 @@ def test_times_in_utc_become_local_solar_times(tmp_path):
 
 
 DATES = {
-    (2020, 12, 31): ["2020-12-31"],
+    (2020, 12, 31): ["2020-12-31", "Thu Dec 31 00:00:00 CET 2020"],
     (2021, 1, 1): ["2021-01-01", "2020-12-30/2021-01-03"],
     (2021, 4, 6): ["2021-04-01/2021-04-11", "2021-04-01/11"],
     (2021, 4, 7): ["2021-4-7", "2021/04/07", "20210407"],
@@ -125,7 +125,10 @@ def test_formats_of_dates(date):
         assert day_of_year(text) == pytest.approx((expected - start) / (datetime.date(date[0] + 1, 1, 1) - start)), text
 
 
-@pytest.mark.parametrize("text", ["", "x", "0000-00-00", "2021-13-01", "2021-04-05/2021-04-01", "2021-04-01/x", "9999-99", "12:30", "/"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "0000-00-00", "2021-13-01", "2021-04-05/2021-04-01", "2021-04-01/x", "9999-99", "12:30", "/", "Thu Foo 31 00:00:00 CET 2020"],
+)
 def test_a_text_that_is_not_a_date_gives_a_reason(text):
     assert isinstance(day_of_year(text), str)
 

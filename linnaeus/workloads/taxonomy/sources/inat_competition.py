@@ -1,6 +1,6 @@
 """`data=inat_competition`: the JSON files of the iNaturalist competitions of 2017 to 2021, and the photographs as they were unpacked.
 
-    train.json          images, annotations and categories (2017 to 2019: train2018.json); 2021: with coordinates and dates
+    train.json          images, annotations and categories (2017 to 2019: train2018.json); 2021: with coordinates, dates and times in UTC
     val.json            the official validation
     test.json           or public_test.json; those of the competitions do not have annotations
     categories.json     2018 and 2019: the names of the taxa, which are numbers in the other files
@@ -14,6 +14,7 @@ import os
 import re
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,7 @@ class _Photographs:
         columns = {name: cells.column() for name, cells in self.cells.items()}
         columns |= {name: _taken(cells, np.concatenate(self.location)) for name, cells in self.locations.items() if cells.number}
         ranks = {rank: column_of(names) for rank, names in _ranks([*self.categories.values()]).items()}
+        columns["date"] = replace(columns["date"], values=[date.replace("+00:00", "Z") for date in columns["date"].values])
         columns |= {rank: Column(column.codes[category], column.values) for rank, column in ranks.items()}
         if splits:
             columns["split"] = Column(np.repeat(np.arange(len(splits), dtype=np.int32), [len(k) for k in self.keep]), list(splits))

@@ -172,6 +172,16 @@ def test_nan_and_bogus_uncertainties_are_missing_and_digits_are_kept(photos):
     assert metadata.latitude[1] == np.float32(43.123456789)
 
 
+def test_times_of_2021_are_in_utc_and_become_local_solar_times(photos):
+    content = small("Buteo lineatus", "Anas acuta")
+    for i, image in enumerate(content["images"]):
+        image |= {"latitude": 43.83486, "longitude": -75.0, "date": f"2010-07-14 {20 if i else 3}:30:00+00:00"}
+    dump(photos / "train.json", content)
+    given = ("data=inat_competition", f"data.path={photos}", "data.validation_fraction=0.4")
+    assert source_of(*given, "data.time_column=date").metadata.hour.tolist() == [22.5] + [15.5] * 11
+    assert np.isnan(source_of(*given).metadata.hour).all()
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

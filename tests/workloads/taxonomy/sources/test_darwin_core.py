@@ -9,6 +9,7 @@ from PIL import Image
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_clean
+from linnaeus.workloads.taxonomy.manifest.table import LONGEST_LINE
 from tests import runs
 from tests.workloads.taxonomy.sources.conftest import METADATA, same_as_manifest, source_of, trains
 from tests.workloads.taxonomy.sources.darwin_core_writer import archive, table, write
@@ -170,6 +171,36 @@ def test_links_in_the_records_and_files_named_by_ids(tmp_path):
     rows = read_clean(runs.composed(["data=darwin_core", f"data.path={by_id}", f"data.root={tmp_path}"]).data)[0]
     assert rows.files.names.tolist() == ["0.jpg", "1.jpg", "1_2.jpg", *(f"{i}.jpg" for i in range(2, 8))]
     assert rows.excluded == {"record without a photograph": 1}
+
+
+def test_the_access_point_of_an_audubon_medium_is_its_link(tmp_path):
+    core = occurrences()
+    media = [
+        {"coreid": row["id"], "identifier": f"urn:uuid:{i}", "accessURI": f"http://a.org/{row['id']}.jpg"} for i, row in enumerate(core)
+    ]
+    assert len(read(tmp_path, archive(core, media)).files.names) == 8
+
+
+def test_a_table_in_two_files_a_header_of_other_names_and_a_table_beside_its_descriptor(tmp_path):
+    core = occurrences()
+    members = archive(core, links(core))
+    lines = members["occurrence.txt"].decode().splitlines(keepends=True)
+    members["occurrence.txt"] = "".join(["a\tb\tc\td\n", *lines[1:5]]).encode()
+    members["more.txt"] = "".join([lines[0], *lines[5:]]).encode()
+    both = b"<location>occurrence.txt</location><location>more.txt</location>"
+    members["meta.xml"] = members["meta.xml"].replace(b"<location> occurrence.txt </location>", both)
+    rows = read(tmp_path, members)
+    assert rows.files.names.tolist() == [f"{i}.jpg" for i in range(8)]
+    assert any(note.startswith("the first line of occurrence.txt is left out as its header") for note in rows.notes)
+    keys = (f"data.path={tmp_path / 'archive/occurrence.txt'}", f"data.root={tmp_path}")
+    assert read_clean(runs.composed(["data=darwin_core", *keys]).data)[0].files.names.tolist() == rows.files.names.tolist()
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path):
+    core = occurrences()
+    members = archive(core, links(core))
+    members["occurrence.txt"] = members["occurrence.txt"].rstrip(b"\n") + b"a" * (LONGEST_LINE + (1 << 20))
+    assert "a line has more than 16777216 characters" in refusal(tmp_path, members)
 
 
 def test_values_that_gbif_calls_invalid_become_missing(tmp_path):

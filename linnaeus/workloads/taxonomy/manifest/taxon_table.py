@@ -200,7 +200,7 @@ class _TaxaBuilder:
                     continue
                 own_parent = (paths[own[taxon]] or ["no parent"])[-1]
                 if own_parent != parent:
-                    other.setdefault(taxon, f"{own_parent} in its own ancestry, {parent} in that of others")
+                    other.setdefault(taxon, f"{shorten(own_parent)} in its own ancestry, {shorten(parent)} in that of others")
         cases = [((t,), f"{self._describe(t)} is under {text}") for t, text in other.items()]
         self.conflicts.append(Conflict("id(s) with two parents", cases, "correct the ancestry"))
 

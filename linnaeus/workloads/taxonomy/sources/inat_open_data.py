@@ -56,9 +56,9 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
         grades = {pair["values"]: pair["counts"] for pair in found[GRADE].value_counts().to_pylist()}
         notes.append(f"quality grades: {list_some([f'{grade} ({count:,})' for grade, count in sorted(grades.items())])}")
     if config.research_grade:
-        research = pc.equal(found[GRADE], "research")
-        excluded["photograph of an observation without research grade"] = len(rows) - pc.sum(research).as_py()
+        research, count = pc.equal(found[GRADE], "research"), len(rows)
         rows, found = rows.filter(research), found.filter(research)
+        excluded["photograph of an observation without research grade"] = count - len(rows)
     excluded = {reason: count for reason, count in excluded.items() if count}
     if not len(rows):
         shown = list_some([f"{reason} ({count:,})" for reason, count in excluded.items()]) or "there are none"

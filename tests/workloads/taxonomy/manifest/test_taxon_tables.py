@@ -206,6 +206,10 @@ def test_contradicting_ancestries(build, tmp_path):
     with pytest.raises(ConfigError, match=message):
         build(table)
     assert noted(build(table, ids=["7", "007", "12"]), "t 'Roseae' is under 12", "(0 rows)")
+    table.write_text(text.replace("P/10/t/22/c\t10.0", f"P/{'1' * 3000}/t/22/c\t10.0"))
+    with pytest.raises(ConfigError, match="with two parents") as caught:
+        build(table)
+    assert len(str(caught.value)) < 400
 
 
 def test_parents_that_are_not_in_the_table(build, tmp_path):

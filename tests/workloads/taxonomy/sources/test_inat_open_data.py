@@ -195,6 +195,7 @@ def test_tables_larger_than_a_block_are_read_the_same(data, monkeypatch):
             lambda folder: replace(folder / "observations.csv.gz", b"o-", b"obs-"),
             r"no photograph of .* whose observation is not in the table \(\d+\)",
         ),
+        (lambda folder: replace(folder / "observations.csv.gz", b"\tresearch", b"\tneeds_id"), r"without research grade \(\d+\)"),
         (lambda folder: shutil.rmtree(folder / "photos"), "data.root: .*photos' cannot be read: No such file"),
         (lambda folder: (folder / "photos").rename(folder / "old") and (folder / "photos").mkdir(), "does not contain a folder of a photo"),
         (lambda folder: replace(folder / "photos.csv.gz", b"\t1", b"\t7"), "are not those of photographs in the table"),
@@ -203,7 +204,7 @@ def test_tables_larger_than_a_block_are_read_the_same(data, monkeypatch):
 def test_what_does_not_fit_is_one_line(data, damage, message):
     damage(data.folder)
     with pytest.raises(ConfigError, match=message) as caught:
-        source_of(*given(data))
+        source_of(*given(data, "data.research_grade=true"))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 420
 
 

@@ -3,14 +3,18 @@
 Positions 2k and 2k+1 are a slot. For mixing, as many slots as possible contain two samples of the same group; the remaining samples share
 slots and are not mixed. The order does not depend on processes, workers or accumulation. An epoch contains every sample once, or the
 samples drawn by `resampling.py`; no slot pairs a sample with itself.
+
+`block_order` is for samples that do not fit into memory: samples that are read at about the same time are stored near each other.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from linnaeus.data.resampling import Resampling
-from linnaeus.randomness import ORDER, key, permutation
+from linnaeus.randomness import ORDER, hashes, key, permutation
 
 
 def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = None, resampling: Resampling | None = None) -> np.ndarray:
@@ -28,6 +32,27 @@ def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = No
     slots = np.concatenate([pairs, singles[: len(singles) // 2 * 2].reshape(-1, 2)])
     slots = slots[permutation(key(seed, ORDER, epoch, 1), len(slots))]
     return np.concatenate([slots.reshape(-1), singles[len(singles) // 2 * 2 :]])
+
+
+class Blocks(NamedTuple):
+    """The sizes of `block_order`."""
+
+    records: int  # consecutive samples in a block
+    window: int  # largest number of blocks in a window
+
+
+def block_order(seed: int, epoch: int, size: int, blocks: Blocks) -> np.ndarray:
+    """Return the dataset index at each position of an epoch, int64 [size]: every sample once.
+
+    A permutation of all blocks is cut into windows of equal numbers of blocks, to within one. The samples of a window are permuted and
+    occupy consecutive positions. With a single window the order is that of `epoch_order`."""
+    count = -(-size // blocks.records)
+    windows = -(-count // blocks.window)
+    place = np.empty(count, dtype=np.int64)
+    place[permutation(key(seed, ORDER, epoch, 5), count)] = np.arange(count)
+    samples = np.arange(size)
+    window = (place * windows // max(count, 1))[samples // blocks.records]
+    return np.lexsort((hashes(key(seed, ORDER, epoch), samples), window)).astype(np.int64)
 
 
 def _pair_samples(shuffled: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from itertools import repeat
 
 import numpy as np
 
-from linnaeus.data.order import epoch_order
+from linnaeus.data.order import Blocks, block_order, epoch_order
 from linnaeus.data.resampling import Resampling
 from linnaeus.data.samples import SampleIndex
 from linnaeus.randomness import VALIDATION, hashes, key
@@ -37,16 +37,17 @@ class PositionSampler:
         world_size: int = 1,
         groups: Callable[[int], np.ndarray | None] = lambda epoch: None,
         resampling: Resampling | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         """`groups(epoch)`: the group of each sample, int64 [size], to pair samples in slots of two; None for no pairs. Without `resampling`
-        an epoch contains every sample once."""
+        an epoch contains every sample once. `blocks`: order of blocks, without pairs and resampling."""
         assert global_batch_size % (micro_batch_size * world_size) == 0
         self.size, self.seed = size, seed
         self.global_batch_size, self.micro_batch_size = global_batch_size, micro_batch_size
         self.steps_per_epoch, self.total_steps = steps_per_epoch, total_steps
         self.rank, self.world_size = rank, world_size
         self.accumulation = global_batch_size // (micro_batch_size * world_size)
-        self.groups, self.resampling = groups, resampling
+        self.groups, self.resampling, self.blocks = groups, resampling, blocks
         self.epoch = self.start = 0
 
     def set_epoch(self, epoch: int, step: int = 0) -> None:
@@ -67,11 +68,17 @@ class PositionSampler:
         return min(self.global_batch_size, self.size - global_step % self.steps_per_epoch * self.global_batch_size)
 
     def __iter__(self) -> Iterator[list[SampleIndex]]:
-        order = epoch_order(self.seed, self.epoch, self.size, self.groups(self.epoch), self.resampling)
+        order = self._order()
         epoch, steps = self.epoch, self.steps()
         for step in steps:
             for accumulated in range(self.accumulation):
                 yield self._micro_batch(order, epoch, step, accumulated * self.world_size + self.rank)
+
+    def _order(self) -> np.ndarray:
+        """Return the dataset index at each position of the epoch, int64 [size]."""
+        if self.blocks is not None:
+            return block_order(self.seed, self.epoch, self.size, self.blocks)
+        return epoch_order(self.seed, self.epoch, self.size, self.groups(self.epoch), self.resampling)
 
     def _micro_batch(self, order: np.ndarray, epoch: int, step: int, number: int) -> list[SampleIndex]:
         global_step = epoch * self.steps_per_epoch + step

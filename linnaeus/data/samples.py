@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from linnaeus.data.order import Blocks
 from linnaeus.data.resampling import Resampling
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ class PositionedDataset(ABC):
 
     def groups(self, level: str | None) -> np.ndarray | None:
         """Return the group of each sample at `level`, int64 [N], -1 for a sample that must not be paired; None for no pairs."""
+        return None
+
+    def blocks(self) -> Blocks | None:
+        """Return the blocks of `block_order`, None for the order of `epoch_order`. It is called for the training set only."""
         return None
 
     def resampling(self) -> Resampling | None:

@@ -219,6 +219,12 @@ TABLE = {
         "data.split_seed=1",
         MANIFEST,
     ),
+    **cases(see.batches, "data.order=blocks", f"{MANIFEST} data.block_records=2 data.window_blocks=2"),
+    **cases(
+        see.batches,
+        "data.block_records=3 data.window_blocks=3",
+        f"{MANIFEST} data.order=blocks data.block_records=2 data.window_blocks=2",
+    ),
     **cases(see.refusal(see.source), "data.folds=3", f"{MANIFEST} data.fold=1"),
     **cases(see.source, "data.fold=2", f"{MANIFEST} data.folds=3 data.fold=1"),
     **cases(see.batches, "data.root@manifest=FOLDER/sub data.weight_column=unc data.max_image_pixels=9", MANIFEST),

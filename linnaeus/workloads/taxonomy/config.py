@@ -35,6 +35,12 @@ class BiotaConfig(TaxonomyDataConfig):
 @dataclass(frozen=True)
 class RecordsConfig(TaxonomyDataConfig):
     USUAL_FRACTION: ClassVar[float] = 0.2  # validation_fraction for null
+    order: str = setting(
+        "order of an epoch; shuffle: any; blocks: windows of blocks of neighbouring records, for data larger than memory",
+        choices=("shuffle", "blocks"),
+    )
+    block_records: int = setting("neighbouring records in a block, for order=blocks", low=1)
+    window_blocks: int = setting("blocks in a window, for order=blocks; memory should hold block_records x window_blocks records", low=1)
     path: str = setting("CSV or Parquet manifest")
     split_column: str | None = setting(
         "column with train, val and test (not used) in every row; auto: found by its name; null: split at random"

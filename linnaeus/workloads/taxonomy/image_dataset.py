@@ -14,6 +14,7 @@ import torch
 
 from linnaeus import randomness
 from linnaeus.config.schema import Config
+from linnaeus.data.order import Blocks
 from linnaeus.data.resampling import POWERS, Resampling
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
 from linnaeus.errors import ConfigError
@@ -22,6 +23,7 @@ from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
 from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.config import RecordsConfig
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, NullPolicy, masking_notes, ramp_used
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
 
@@ -58,11 +60,14 @@ class TaxonomyDataset(PositionedDataset):
         self.mixing, self.mix_nulls = build_mixing(config, self.ranks) if training else None, config.augment.mix_nulls
         self.masking = MetadataMasking(config.schedule, self.components, config.seed) if training else None
         self._resampling = build_resampling(config, self.labels, self.ranks) if training else None
+        self._blocks = build_blocks(config) if training else None
         self.weight = source.weight[self.rows] if training and source.weight is not None else None
         self.notes = masking_notes(config.schedule, self.components) if training else ()
         if self._resampling is not None:
             rank = config.data.sampling_rank or self.ranks[-1]
             self.notes += (f"{config.data.sampling} sampling of {rank}: {self._resampling.summary()}",)
+        if self._blocks is not None:
+            self.notes += (blocks_note(self._blocks, len(self.rows)),)
         self.nulls = NullPolicy.from_config(config, source.tree) if training else None
         self._groups: dict[str, np.ndarray] = {}
 
@@ -84,6 +89,10 @@ class TaxonomyDataset(PositionedDataset):
     def resampling(self) -> Resampling | None:
         """Return the resampling of `data.sampling`; None for natural sampling, and for validation, which is never resampled."""
         return self._resampling
+
+    def blocks(self) -> Blocks | None:
+        """Return the blocks of `data.order=blocks`; None for `shuffle`."""
+        return self._blocks
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
         """Return the batch of `indices`.
@@ -224,6 +233,25 @@ def build_resampling(config: Config, labels: np.ndarray, ranks: Sequence[str]) -
     if rank is not None and rank not in ranks:
         raise ConfigError(f"data.sampling_rank: {rank!r} is not a taxonomic rank; choose one of {', '.join(ranks)}")
     return Resampling(labels[:, ranks.index(rank) if rank is not None else -1], POWERS[name], config.seed)
+
+
+def build_blocks(config: Config) -> Blocks | None:
+    """Return the blocks of `data.order=blocks`; None for the order `shuffle`. Raise `ConfigError` with resampling or mixing."""
+    data = config.data
+    if not isinstance(data, RecordsConfig) or data.order == "shuffle":
+        return None
+    if data.sampling != "natural":
+        raise ConfigError(f"data.order=blocks reads every record once; data.sampling={data.sampling} needs data.order=shuffle")
+    if ramp_used(config.schedule.mixup_prob):
+        raise ConfigError("data.order=blocks has no pairs for schedule.mixup_prob; set its start and end to 0, or data.order=shuffle")
+    return Blocks(data.block_records, data.window_blocks)
+
+
+def blocks_note(blocks: Blocks, size: int) -> str:
+    """Return a line on the order of `size` samples."""
+    count = -(-size // blocks.records)
+    windows = -(-count // blocks.window)
+    return f"order of blocks: {count:,} blocks of {blocks.records:,} records in {windows:,} windows; a window is shuffled as a whole"
 
 
 def build_mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 
+# simplejpeg is the one dependency without which the program runs: Pillow decodes JPEG to the same pixels.
 PACKAGES = {
     "torch": "torch",
     "torchvision": "torchvision",

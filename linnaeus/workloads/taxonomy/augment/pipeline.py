@@ -50,9 +50,8 @@ class ValidationPipeline:
         self.image_size = image_size
 
     def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> Tensor:
-        boxes = geometry.centred_boxes(_sizes(images)).tolist()
-        pictures = [geometry.resample(image, box, self.image_size) for image, box in zip(images, boxes, strict=True)]
-        return torch.from_numpy(_stack(pictures, self.image_size))
+        pictures = geometry.resample(images, geometry.centred_boxes(geometry.sizes_of(images)), self.image_size)
+        return torch.from_numpy(_channels_first(pictures))
 
 
 class TrainingPipeline:
@@ -64,7 +63,7 @@ class TrainingPipeline:
         self.colours = (config.brightness, config.contrast, config.saturation, config.hue)
 
     def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> Tensor:
-        out = _stack(self._pictures(images, keys), self.image_size)
+        out = _channels_first(self._pictures(images, keys))
         if any(self.colours):
             colour.apply_colour(out, *colour.colour_maps(draws.uniform_draws(keys, draws.COLOUR, 4), *self.colours))
         if self.config.erasing > 0:
@@ -72,19 +71,17 @@ class TrainingPipeline:
             geometry.erase(out, geometry.erase_boxes(u, self.image_size, self.config.erasing))
         return torch.from_numpy(out)
 
-    def _pictures(self, images: Sequence[np.ndarray], keys: np.ndarray) -> list[Image.Image]:
+    def _pictures(self, images: Sequence[np.ndarray], keys: np.ndarray) -> np.ndarray:
+        """Return uint8 [B, S, S, 3]: the photographs after crops, flips and the policy."""
         u = draws.uniform_draws(keys, draws.CROP, geometry.CROP_DRAWS)
-        boxes = geometry.random_boxes(_sizes(images), u, self.config.crop_scale, self.config.crop_ratio).tolist()
+        boxes = geometry.random_boxes(geometry.sizes_of(images), u, self.config.crop_scale, self.config.crop_ratio)
+        pictures = geometry.resample(images, boxes, self.image_size)
         probabilities = np.array([self.config.horizontal_flip, self.config.vertical_flip])
-        flips = (draws.uniform_draws(keys, draws.FLIP, 2) < probabilities).tolist()
-        pictures = [
-            geometry.flip(geometry.resample(image, box, self.image_size), *flip)
-            for image, box, flip in zip(images, boxes, flips, strict=True)
-        ]
+        geometry.flip(pictures, *(draws.uniform_draws(keys, draws.FLIP, 2) < probabilities).T)
         if self.policy is not None:
-            for i, seed in enumerate(randomness.hashes(randomness.key(draws.POLICY), keys).tolist()):
+            for picture, seed in zip(pictures, randomness.hashes(randomness.key(draws.POLICY), keys).tolist(), strict=True):
                 randomness.seed_globals(seed)
-                pictures[i] = self.policy(pictures[i])
+                picture[...] = np.asarray(self.policy(Image.fromarray(picture)))
         return pictures
 
 
@@ -106,14 +103,6 @@ def _check_range(name: str, values: Sequence[float], high: float) -> None:
         raise ConfigError(f"augment.{name} is {list(values)}; it must be two numbers, 0 < smallest <= largest{limit}")
 
 
-def _sizes(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Return int64 [B, 2]: height and width of the photographs."""
-    return np.array([image.shape[:2] for image in images], dtype=np.int64).reshape(-1, 2)
-
-
-def _stack(pictures: Sequence[Image.Image], size: int) -> np.ndarray:
-    """Return uint8 [B, 3, S, S] from RGB pictures."""
-    out = np.empty((len(pictures), size, size, 3), dtype=np.uint8)
-    for row, picture in zip(out, pictures, strict=True):
-        row[...] = np.asarray(picture)
-    return np.ascontiguousarray(out.transpose(0, 3, 1, 2))
+def _channels_first(pictures: np.ndarray) -> np.ndarray:
+    """Return a contiguous copy of uint8 [B, S, S, 3], [B, 3, S, S]."""
+    return np.ascontiguousarray(pictures.transpose(0, 3, 1, 2))

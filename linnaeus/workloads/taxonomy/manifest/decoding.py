@@ -5,7 +5,7 @@ The content of a file decides on its format, not its name. Only `FORMATS` are de
 
 The result is upright, with transparency on white and 16-bit values scaled to 8 bits. Its short side is at most `short_side`; a much
 larger JPEG is decoded at a half, a quarter or an eighth of its size (a quarter of the time or less). Colour profiles are not applied.
-The pixels are a function of the bytes and the limits alone.
+The pixels are a function of the bytes and the limits alone: a JPEG has the same ones by simplejpeg (`jpeg.py`) and by Pillow.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ import numpy as np
 
 from linnaeus.errors import one_line
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, check_container, check_last_block
+from linnaeus.workloads.taxonomy.manifest.jpeg import decode_jpeg
+from linnaeus.workloads.taxonomy.resizing import resize
 
 if TYPE_CHECKING:
-    from PIL.Image import Image, Transpose
+    from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _ORIENTATION = 0x0112  # EXIF tag
+_UPSIDE_DOWN, _MIRRORED = (3, 4, 7, 8), (2, 3, 6, 7)  # values of the tag; of 5 to 8 after rows and columns are exchanged
 _DEPTHS = (8, 10, 12, 14, 16)  # bits per value that cameras and scanners store in 16 bits
 _DECODER_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError)
 _DECODER_ERRORS += (AttributeError, RuntimeError, struct.error, zlib.error)
@@ -36,22 +39,17 @@ def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:
     """Return uint8 [H, W, 3] RGB of the bytes of an image file.
 
     Raises NotAnImage for bytes that are not a complete image, and, before decoding, for an image of more than `max_pixels` pixels."""
-    from PIL.Image import Resampling
-
     with _decoding_errors():
         image = _open(data, max_pixels)
         check_container(image, data)
         size = limited_size(*image.size, short_side)
-        _load(image, short_side)
-        if image.format in ("JPEG", "MPO"):
-            check_last_block(image, data, lambda padded: _load(_open(padded, max_pixels), short_side))
-        rotation = _upright_rotation(image)
-        rgb = _to_rgb(image)
-        if rgb.size != size:
-            rgb = rgb.resize(size, Resampling.BILINEAR, reducing_gap=2.0)
-        if rotation is not None:
-            rgb = rgb.transpose(rotation)
-        return np.array(rgb)  # a copy: torch does not accept read-only memory
+        pixels = decode_jpeg(data, image.size, short_side) if image.format in ("JPEG", "MPO") and image.mode == "RGB" else None
+        if pixels is None:
+            _load(image, short_side)
+            if image.format in ("JPEG", "MPO"):
+                check_last_block(image, data, lambda padded: _load(_open(padded, max_pixels), short_side))
+            pixels = np.asarray(_to_rgb(image))
+        return np.require(_upright(_resized(pixels, size), image), requirements=["C", "W"])  # torch does not accept read-only memory
 
 
 def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
@@ -67,17 +65,12 @@ def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
 def fits(data: bytes, short_side: int) -> bool:
     """Return True for a complete JPEG in RGB, upright, whose short side is at most `short_side`."""
     image = _open(data, 1 << 62)
-    return image.format == "JPEG" and image.mode == "RGB" and _upright_rotation(image) is None and min(image.size) <= short_side
+    return image.format == "JPEG" and image.mode == "RGB" and _orientation(image) == 1 and min(image.size) <= short_side
 
 
 def limited_pixels(pixels: np.ndarray, short_side: int) -> np.ndarray:
     """Return a copy of uint8 [H, W, 3], scaled down as `decode` does if its short side is above `short_side`."""
-    from PIL import Image
-
-    size = limited_size(pixels.shape[1], pixels.shape[0], short_side)
-    if size == (pixels.shape[1], pixels.shape[0]):
-        return np.array(pixels)
-    return np.array(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0))
+    return np.array(_resized(pixels, limited_size(pixels.shape[1], pixels.shape[0], short_side)))
 
 
 def limited_size(width: int, height: int, short_side: int) -> tuple[int, int]:
@@ -126,17 +119,31 @@ def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
     return image
 
 
-def _upright_rotation(image: Image) -> Transpose | None:
-    """Return the operation that makes the photograph upright according to its EXIF tag; None if none is needed or EXIF is damaged."""
-    from PIL.Image import Transpose
+def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return uint8 [H, W, 3] `pixels` with the (width, height) `size`."""
+    width, height = size
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    out = np.empty((height, width, 3), dtype=np.uint8)
+    resize(pixels, out)
+    return out
 
+
+def _orientation(image: Image) -> int:
+    """Return the EXIF tag of a photograph, 1 to 8; 1, which is upright, if there is none or EXIF is damaged."""
     try:
         tag = image.getexif().get(_ORIENTATION, 1)
     except _DECODER_ERRORS:
-        return None
-    t = Transpose
-    operations = (t.FLIP_LEFT_RIGHT, t.ROTATE_180, t.FLIP_TOP_BOTTOM, t.TRANSPOSE, t.ROTATE_270, t.TRANSVERSE, t.ROTATE_90)
-    return operations[tag - 2] if isinstance(tag, int) and 2 <= tag <= 8 else None
+        return 1
+    return tag if isinstance(tag, int) and 2 <= tag <= 8 else 1
+
+
+def _upright(pixels: np.ndarray, image: Image) -> np.ndarray:
+    """Return [H, W, 3] `pixels` of the opened file `image`, made upright according to its EXIF tag. The result may share their memory."""
+    tag = _orientation(image)
+    if tag >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    return pixels[:: -1 if tag in _UPSIDE_DOWN else 1, :: -1 if tag in _MIRRORED else 1]
 
 
 def _to_rgb(image: Image) -> Image:

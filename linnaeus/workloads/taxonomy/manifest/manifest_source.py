@@ -12,6 +12,7 @@ from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, rea
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds, fold_numbers
+from linnaeus.workloads.taxonomy.manifest.jpeg import decoder_note
 from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
 from linnaeus.workloads.taxonomy.manifest.split import computed_split, group_numbers
@@ -59,6 +60,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
     hashes = content_hashes(files, sizes) if rows.hashes is None else rows.hashes[keep]
     notes += content_notes(files.names, hashes, split)
+    notes += [note for note in [decoder_note()] if note]
     arrays = [sizes, hashes, labels, split, *vars(metadata).values()]
     return Source(
         tree=tree,

@@ -11,8 +11,20 @@ from typing import Any
 
 RECORD, LAUNCH = "run.json", "launch.json"
 LAUNCH_ONLY_KEYS = ("pid", "changes")
-PACKAGES = ("linnaeus", "torch", "torchvision", "timm", "numpy", "hydra-core", "omegaconf")
-PACKAGES += ("pillow", "simplejpeg", "pyarrow", "safetensors", "wandb")
+PACKAGES = (
+    "linnaeus",
+    "torch",
+    "torchvision",
+    "timm",
+    "numpy",
+    "hydra-core",
+    "omegaconf",
+    "pillow",
+    "simplejpeg",
+    "pyarrow",
+    "safetensors",
+    "wandb",
+)
 
 
 def package_versions() -> dict[str, str]:

@@ -12,7 +12,9 @@ from torch import Tensor
 
 
 def resize(pixels: np.ndarray, out: np.ndarray) -> None:
-    """Resize uint8 [H, W, 3] `pixels` into uint8 [h, w, 3] `out`."""
+    """Resize uint8 [H, W, 3] `pixels` into uint8 [h, w, 3] `out`. Raise `ValueError` if `out` is not contiguous."""
+    if not out.flags.c_contiguous:
+        raise ValueError("out must be contiguous")  # the kernel writes it as if it were
     if pixels.shape == out.shape:
         out[...] = pixels
         return

@@ -107,6 +107,17 @@ def test_a_crop_that_cannot_fit_is_the_largest_centred_one():
     assert boxes.tolist() == [[45, 0, 55, 10], [0, 45, 10, 55], [0, 0, 50, 50]]
 
 
+def test_whole_boxes_are_inside_and_never_empty():
+    sizes = np.array([[1, 3000], [10, 100], [40, 30], [2, 2]])
+    boxes = np.array([[1499.5, 0, 1500.5, 1], [99.9, 9.8, 100, 10], [0.4, 0.5, 29.6, 39.4], [0.2, 1.9, 0.3, 2.0]])
+    whole = geometry.whole_boxes(boxes, sizes)
+    assert whole.tolist() == [[1500, 0, 1501, 1], [99, 9, 100, 10], [0, 1, 30, 39], [0, 1, 1, 2]]
+    images = photographs(500, ((37, 53), (1, 90), (48, 48)))
+    u = draws.uniform_draws(keys(500), draws.CROP, geometry.CROP_DRAWS)
+    whole = geometry.whole_boxes(geometry.random_boxes(geometry.sizes_of(images), u, [1e-6, 1.0], [0.1, 10.0]), geometry.sizes_of(images))
+    assert (whole[:, :2] >= 0).all() and (whole[:, 2:] > whole[:, :2]).all() and (whole[:, 2:] <= geometry.sizes_of(images)[:, ::-1]).all()
+
+
 def test_flips_are_realised_with_their_probabilities_and_are_flips():
     images, k = photographs(2000, ((16, 16),)), keys(2000)
     base = build(NONE, 16)(images, k)

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "timm", "lightning", "accelerate")
+PACKAGES = ("torch", "timm", "lightning", "accelerate", "pillow", "simplejpeg")
 
 
 def describe_machine() -> dict[str, str]:

@@ -1,0 +1,214 @@
+"""How fast photographs become batches: ours from original files and from prepared stores, beside ImageFolder's and timm's loaders.
+
+    python -m benchmarks.data                     one core and all cores, 15 rounds; about 5 minutes on 2 cores, 300 MB of disk
+    python -m benchmarks.data --quick             a look, 10 seconds; no verdict
+    python -m benchmarks.data --path FOLDER       photographs of your own, in folders by taxon
+
+The photographs are JPEGs of 500 x 375 pixels made from a seed. Each loader makes batches of 64 random crops (8 to 100 % of the area) of
+224 pixels, mirrored with probability 0.5, as normalised float32. The stores keep a short side of 256. The memory of earlier epochs is off:
+every round decodes every photograph. On one core CPU seconds count, on all cores wall seconds. The decoder alone is simplejpeg and the
+resize of linnaeus, without a batch: read, decode, resize. Bars: original files 3 times as fast as either peer, the JPEG store 5.5 times
+as fast as ImageFolder, the raw store 10 times, and 90 % of the decoder alone (85 % on all cores).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.interleaved import Bar, arguments, conclude, measure, report
+from linnaeus import train, workloads
+from linnaeus.config.load import compose
+from linnaeus.distributed import DistributedContext
+from linnaeus.train.build import build_sampler, build_train_loader
+from linnaeus.workloads.taxonomy.manifest import photographs
+from linnaeus.workloads.taxonomy.preparation import MEAN, STD
+from linnaeus.workloads.taxonomy.resizing import resize
+from linnaeus.workloads.taxonomy.store import prepare_store
+
+SIZE, BATCH, SHORT_SIDE = 224, 64, 256
+PHOTOGRAPHS, CLASSES = 512, 8
+SCALE, RATIO = (0.08, 1.0), (0.75, 4 / 3)  # of torchvision's RandomResizedCrop
+ORIGINALS, JPEG_STORE, RAW_STORE = "linnaeus, original files", "linnaeus, JPEG store", "linnaeus, raw store"
+IMAGE_FOLDER, TIMM, DECODER = "torchvision ImageFolder", "timm loader", "decoder alone"
+OTHER_PEERS = {"webdataset": "webdataset", "datasets": "HF datasets", "litdata": "litdata", "spdl": "SPDL", "torchcodec": "torchcodec"}
+BARS = [
+    Bar(ORIGINALS, IMAGE_FOLDER, 1 / 3),
+    Bar(ORIGINALS, TIMM, 1 / 3),
+    Bar(JPEG_STORE, IMAGE_FOLDER, 1 / 5.5),
+    Bar(RAW_STORE, IMAGE_FOLDER, 1 / 10),
+]
+Timed = Callable[[int], float]  # from the number of a round to seconds per photograph
+
+
+def main() -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--quick", action="store_true", help="2 rounds with 128 photographs")
+    parser.add_argument("--path", type=Path, help="folder of photographs, in folders by taxon")
+    options = parser.parse_args()
+    rounds, count = (1, 96) if options.quick else (options.rounds, PHOTOGRAPHS)
+    torch.set_num_threads(1)
+    photographs.CACHE_LIMIT = 0  # no photograph is kept from one round for the next
+    left_out = [name for module, name in OTHER_PEERS.items() if importlib.util.find_spec(module) is None]
+    print(f"not measured: {', '.join(left_out)} (not installed)" if left_out else "")
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        folder = options.path or make_photographs(root / "photographs", count)
+        stores = {name: prepare(folder, root / name, name) for name in ("jpeg", "raw")}
+        tables = [compare(folder, stores, rounds, workers) for workers in (0, len(os.sched_getaffinity(0)))]
+    return conclude(tables, options.json)
+
+
+def compare(folder: Path, stores: dict[str, Path], rounds: int, workers: int) -> dict[str, Any]:
+    """Time all loaders with `workers` processes, 0 for this one alone. Return the table with the bars."""
+    clock = time.perf_counter if workers else time.process_time
+    epochs = {
+        ORIGINALS: ours(["data=image_folder", f"data.path={folder}"], workers),
+        JPEG_STORE: ours(["data=store", f"data.path={stores['jpeg']}"], workers),
+        RAW_STORE: ours(["data=store", f"data.path={stores['raw']}"], workers),
+        IMAGE_FOLDER: image_folder(folder, workers),
+        TIMM: timm_loader(folder, workers),
+        DECODER: decoder(folder, workers),
+    }
+    seconds = measure({name: timed(epoch, clock) for name, epoch in epochs.items()}, rounds)
+    share = 0.85 if workers else 0.9
+    notes = {name: f"{1 / np.median(times):,.0f} photographs/s" for name, times in seconds.items()}
+    what = f"{workers} workers, wall seconds" if workers else "one core, CPU seconds"
+    title = f"{what} of a photograph, {rounds} rounds"
+    return report(title, seconds, IMAGE_FOLDER, [*BARS, Bar(ORIGINALS, DECODER, 1 / share)], (1000, "ms"), notes)
+
+
+def timed(epoch: Callable[[], Iterable[int]], clock: Callable[[], float]) -> Timed:
+    """Return the seconds per photograph of one pass over `epoch()`, which yields the number of photographs of each batch."""
+
+    def one_pass(_: int) -> float:
+        start = clock()
+        count = sum(epoch())
+        return (clock() - start) / count
+
+    return one_pass
+
+
+def make_photographs(folder: Path, count: int) -> Path:
+    """Write `count` JPEGs of 500 x 375 pixels, half of them upright, about 40 kB each, in folders by class. Return `folder`."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        width, height = (500, 375) if number % 2 else (375, 500)
+        coarse = Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
+        fine = Image.fromarray(rng.integers(90, 166, (height // 3, width // 3, 3), dtype=np.uint8)).resize((width, height))
+        pixels = np.asarray(coarse, np.int16) + np.asarray(fine, np.int16) - 128
+        taxon = folder / f"Taxon {'abcdefgh'[number % CLASSES]}"
+        taxon.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(taxon / f"{number}.jpg", quality=90)
+    return folder
+
+
+def prepare(folder: Path, store: Path, images: str) -> Path:
+    """Prepare a store of the photographs. Return its path."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        words = ["image_folder", str(store), f"data.path={folder}", f"--images={images}", f"--short-side={SHORT_SIDE}", "--processes=1"]
+        assert prepare_store.main(words) == 0
+    return store
+
+
+def ours(data: list[str], workers: int) -> Callable[[], Iterable[int]]:
+    """Return the epochs of the training loader of a run, each batch prepared as for the model."""
+    augment = [f"augment.crop_scale=[{SCALE[0]},{SCALE[1]}]", f"augment.crop_ratio=[{RATIO[0]},{RATIO[1]}]", "augment.horizontal_flip=0.5"]
+    sizes = [
+        f"data.image_size={SIZE}",
+        f"trainer.global_batch_size={BATCH}",
+        f"trainer.micro_batch_size={BATCH}",
+        "trainer.length=1000epochs",
+    ]
+    config = compose(
+        [*data, "augment=none", *augment, *sizes, f"trainer.num_workers={workers}", "data.validation_fraction=0.05", "data.components=[]"]
+    )
+    context = DistributedContext().initialize(device="cpu")
+    workload = workloads.build_workload(config)
+    plan = train.resolve_schedule(config, workload, context)
+    with tempfile.TemporaryDirectory() as quarantine:
+        workload.build_datasets(plan.ops, Path(quarantine))
+    loader = build_train_loader(config, context, workload, build_sampler(config, context, workload, plan))
+
+    def epoch() -> Iterable[int]:
+        for batch in loader:
+            yield len(workload.prepare(batch)["image"])
+
+    return epoch
+
+
+def image_folder(folder: Path, workers: int) -> Callable[[], Iterable[int]]:
+    """Return the epochs of torchvision's usual loader: Pillow, one transform after the other, float32 for each photograph."""
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    crop = [transforms.RandomResizedCrop(SIZE, SCALE, RATIO), transforms.RandomHorizontalFlip()]
+    dataset = ImageFolder(str(folder), transforms.Compose([*crop, transforms.ToTensor(), transforms.Normalize(MEAN, STD)]))
+    loader = DataLoader(dataset, BATCH, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=workers > 0)
+    return lambda: (len(image) for image, _ in loader)
+
+
+def timm_loader(folder: Path, workers: int) -> Callable[[], Iterable[int]]:
+    """Return the epochs of timm's loader with its prefetcher, which normalises whole batches."""
+    from timm.data import create_dataset, create_loader
+
+    loader = create_loader(
+        create_dataset("", root=str(folder)),
+        (3, SIZE, SIZE),
+        BATCH,
+        is_training=True,
+        scale=SCALE,
+        ratio=RATIO,
+        hflip=0.5,
+        color_jitter=0.0,
+        interpolation="bilinear",
+        mean=MEAN,
+        std=STD,
+        num_workers=workers,
+        device=torch.device("cpu"),
+        pin_memory=False,
+        persistent_workers=workers > 0,
+    )
+    return lambda: (len(image) for image, _ in loader)
+
+
+class Decoded(Dataset):
+    """Reads, decodes and resizes photographs, and returns nothing of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = sorted(folder.rglob("*.jpg"))
+        self.out = np.empty((SIZE, SIZE, 3), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, number: int) -> int:
+        import simplejpeg
+
+        pixels = simplejpeg.decode_jpeg(self.files[number].read_bytes(), strict=True)
+        side = round((pixels.shape[0] * pixels.shape[1] * 0.54) ** 0.5)  # the mean area of the random crops
+        resize(pixels[:side, :side], self.out)
+        return number
+
+
+def decoder(folder: Path, workers: int) -> Callable[[], Iterable[int]]:
+    """Return passes over the photographs that read, decode and resize them: the work that no loader can leave out."""
+    loader = DataLoader(Decoded(folder), BATCH, num_workers=workers, persistent_workers=workers > 0)
+    return lambda: (len(numbers) for numbers in loader)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,7 +3,7 @@
 records                        the table and the image files of a source; the reader of `data=manifest`
 
 table, columns                 read the file, find its columns, and choose the ranks
-image_files, decoding          check and read the image files
+image_files, decoding, jpeg    check and read the image files
 cleaning, metadata_columns      convert cells to metadata; impossible values become missing
 row_labels                     labels from columns of names, or from ids in a table of taxa
 taxon_table, taxa              read a table of taxa and place its taxa on ranks

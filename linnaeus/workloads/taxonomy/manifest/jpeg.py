@@ -30,6 +30,6 @@ def decode_jpeg(data: bytes, size: tuple[int, int], short_side: int) -> np.ndarr
     width, height = (-(-side // factor) for side in size)
     try:
         pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=height, min_width=width, min_factor=factor, strict=True)
-    except ValueError:
+    except (ValueError, RuntimeError):
         return None
     return pixels if pixels.shape == (height, width, 3) else None

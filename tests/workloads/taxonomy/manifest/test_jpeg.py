@@ -1,4 +1,4 @@
-"""simplejpeg and Pillow decode a JPEG to the same pixels, and refuse the same files. Without simplejpeg a line in the start tells it."""
+"""simplejpeg and Pillow decode a JPEG to the same pixels, and refuse the same files."""
 
 import io
 from concurrent.futures import ThreadPoolExecutor
@@ -111,10 +111,3 @@ def test_threads_return_the_same_pixels():
         found = list(pool.map(lambda task: decode(*task, LIMIT), tasks))
     for task, pixels in zip(reversed(tasks), reversed(found), strict=True):
         assert np.array_equal(decode(*task, LIMIT), pixels)
-
-
-def test_a_line_names_the_slower_decoder_where_simplejpeg_is_missing(monkeypatch):
-    monkeypatch.setattr(jpeg, "simplejpeg", object())
-    assert jpeg.decoder_note() is None
-    monkeypatch.setattr(jpeg, "simplejpeg", None)
-    assert "pip install simplejpeg" in jpeg.decoder_note()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest import build_source
+from linnaeus.workloads.taxonomy.manifest import build_source, jpeg
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from tests.workloads.taxonomy.trees import is_path
 
@@ -62,6 +62,13 @@ def test_missing_and_empty_files_are_named_up_to_a_limit_and_undecodable_ones_ar
     assert len(source.ids) == 38
     with pytest.raises(ConfigError, match=r"data.max_bad_fraction: 3 of 41 .*5.png \(image file missing\)"):
         build_source(manifest_config(path, max_bad_fraction=0.07))
+
+
+def test_a_line_names_the_slower_decoder_only_where_simplejpeg_is_missing(build_rows, monkeypatch):
+    monkeypatch.setattr(jpeg, "simplejpeg", object())
+    assert not noted(build_rows(rows()), "simplejpeg")
+    monkeypatch.setattr(jpeg, "simplejpeg", None)
+    assert noted(build_rows(rows()), "pip install simplejpeg")
 
 
 def test_duplicates_homonyms_and_case_differences_are_noted(build_rows):

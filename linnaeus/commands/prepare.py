@@ -3,3 +3,7 @@
 from linnaeus.workloads.taxonomy.store.prepare_store import main
 
 __all__ = ["main"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -94,7 +94,10 @@ def test_installed_packages_are_not_part_of_pythons_library(folder, monkeypatch)
         ({"sources": {}}, r"data.sources is \{\}; name a source"),
         ({"sources": {"a b": ["*"]}}, "data.sources: 'a b' cannot be part of a metric's name"),
         ({"sources": {"a/b": ["*"]}}, "data.sources: 'a/b' cannot be part of a metric's name"),
-        ({"sources": {"code": ["**/*.py"]}}, r"data.sources.code: nothing in .* 9 .txt, 4 .md; use for example \['\*\*/\*.txt'\]"),
+        (
+            {"sources": {"code": ["**/*.py"]}},
+            r"data.sources.code: nothing in .* 9 .txt, 4 .md, 1 without suffix; use for example \['\*\*/\*.txt'\]",
+        ),
         (
             {"sources": {"all": ["**/*"], "notes": ["*.md"]}},
             r"data.sources.notes: all files that match \['\*.md'\] belong to earlier sources \(all\)",
@@ -104,7 +107,7 @@ def test_installed_packages_are_not_part_of_pythons_library(folder, monkeypatch)
         ({"files": ["*.md"]}, "data.files has no effect with data.sources"),
         ({"path": "z.rst"}, "data.sources has no effect if data.path=z.rst is a file"),
         ({"sources": None, "path": "gone"}, "data.path: gone does not exist"),
-        ({"sources": None, "files": ["*.py"]}, r"nothing in .* 9 .txt, 4 .md; use for example \['\*\*/\*.txt'\]"),
+        ({"sources": None, "files": ["*.py"]}, r"nothing in .* 9 .txt, 4 .md, 1 without suffix; use for example \['\*\*/\*.txt'\]"),
         ({"sources": None, "files": ["/etc/*"]}, r"data.files=\['/etc/\*'\]: .*use patterns such as"),
         ({"sources": None, "path": None, "files": ["*.py"]}, "data.files has no effect without data.path"),
         ({"sources": None, "path": "0.txt", "files": ["*"]}, "data.files has no effect if data.path=.*0.txt is a file"),

@@ -220,3 +220,7 @@ def _account(record: dict[str, Any]) -> list[str]:
     lines = [f"{count:>12,}  left out: {reason}" for reason, count in counts.most_common()]
     account = record["account"]
     return [f"{account['records of the source']:>12,}  records", *lines, f"{account['stored']:>12,}  stored"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

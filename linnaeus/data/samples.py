@@ -43,7 +43,7 @@ class PositionedDataset(ABC):
         """Return the group of each sample at `level`, int64 [N], -1 for a sample that must not be paired; None for no pairs."""
         return None
 
-    def blocks(self) -> Blocks | None:
+    def record_blocks(self) -> Blocks | None:
         """Return the blocks of `block_order`, None for the order of `epoch_order`. It is called for the training set only."""
         return None
 

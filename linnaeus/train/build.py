@@ -251,7 +251,7 @@ def build_sampler(config: Config, context: DistributedContext, workload: Workloa
         context.world_size,
         groups,
         resampling,
-        workload.train_set.blocks(),
+        workload.train_set.record_blocks(),
     )
 
 

@@ -90,7 +90,7 @@ class TaxonomyDataset(PositionedDataset):
         """Return the resampling of `data.sampling`; None for natural sampling, and for validation, which is never resampled."""
         return self._resampling
 
-    def blocks(self) -> Blocks | None:
+    def record_blocks(self) -> Blocks | None:
         """Return the blocks of `data.order=blocks`; None for `shuffle`."""
         return self._blocks
 

@@ -107,8 +107,10 @@ def manifest(seed: int, number: int, folder: Path) -> tuple[Path, str, int | Non
         table.append([f"photos/{i % 6}.png", *names, f"{i - 30}.5", f"{i}.25", f"2024-0{i % 9 + 1}-1{i % 9}", str(i * 7)])
     steps = [rng.choice((_cells, _cells, _columns, _rows))(rng, table) for _ in range(rng.randint(1, 3))]
     text = io.StringIO()
-    csv.writer(text, lineterminator=rng.choice(("\n", "\r\n")), delimiter=rng.choice(",,,,;\t|")).writerows(table)
-    content, rows = text.getvalue().encode("utf-8", "surrogatepass"), len(table) - 1
+    line_end, delimiter = rng.choice(("\n", "\r\n")), rng.choice(",,,,;\t|")
+    csv.writer(text, lineterminator=line_end, delimiter=delimiter).writerows(table)
+    divided = delimiter == "\t" and any("\n" in cell or "\r" in cell for row in table for cell in row)  # tables with tabs have no quotes
+    content, rows = text.getvalue().encode("utf-8", "surrogatepass"), None if divided else len(table) - 1
     if rng.random() < 0.4:
         content, step = _content(rng, content)
         return _write(folder, content), f"{[*steps, step]}", None

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from linnaeus.workloads.taxonomy.manifest.decoding import decode, fits
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 
 ENCODINGS = ("jpeg", "raw", "original")
 
@@ -39,6 +38,3 @@ def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
     content = io.BytesIO()
     Image.fromarray(pixels).save(content, "JPEG", quality=quality)
     return content.getvalue()
-
-
-__all__ = ["ENCODINGS", "Encoding", "NotAnImage"]

@@ -39,6 +39,7 @@ from linnaeus.workloads.taxonomy.store.parts import PART, Part, PartWriter, writ
 
 REQUEST = "request.json"  # the settings of a preparation that has begun
 LEFT_OUT = "left_out.csv"
+SHORT_SIDE, QUALITY = 256, 90  # of JPEGs, unless set
 _UNDECODABLE = "photograph that cannot be decoded"
 
 
@@ -65,11 +66,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("out", metavar="OUT", type=Path, help="folder of the store; it must be new, or that of an interrupted preparation")
     add("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the source, such as data.path=photos.csv")
     add("--images", choices=ENCODINGS, default="jpeg", help="jpeg: encoded again, raw: pixels, original: as they are (%(default)s)")
-    add("--short-side", type=int, default=256, metavar="PIXELS", help="largest short side of a photograph (%(default)s)")
-    add("--quality", type=int, default=90, metavar="Q", help="of JPEG, 1 to 95 (%(default)s)")
+    add("--short-side", type=int, metavar="PIXELS", help=f"largest short side of a photograph ({SHORT_SIDE}); not of originals")
+    add("--quality", type=int, metavar="Q", help=f"of JPEG, 1 to 95 ({QUALITY})")
     add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that decode and encode (%(default)s)")
     add("--task", metavar="I/N", default="1/1", help="prepare the I-th of N shares (from 1), on one of several machines")
     options = parser.parse_intermixed_args(arguments)
+    for name, images in (("short_side", ("jpeg", "raw")), ("quality", ("jpeg",))):
+        if getattr(options, name) is not None and options.images not in images:
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect with --images={options.images}; leave it out")
+    options.short_side = SHORT_SIDE if options.short_side is None else options.short_side
+    options.quality = QUALITY if options.quality is None else options.quality
     for name, low, high in (("short_side", 16, 8192), ("quality", 1, 95), ("processes", 1, 1024)):
         if not low <= getattr(options, name) <= high:
             raise ConfigError(f"--{name.replace('_', '-')} is {getattr(options, name)}; it must be from {low} to {high}")

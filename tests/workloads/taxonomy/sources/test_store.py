@@ -1,6 +1,5 @@
 """`linnaeus prepare` and `data=store`: the same data as its source, the same bytes after any kill, an account of every record."""
 
-import contextlib
 import csv
 import json
 import os
@@ -34,6 +33,14 @@ def prepare(out, records, *more, path=None):
 
 def store_of(out, *keys):
     return build_source(runs.composed(["data=store", f"data.path={out}", *SMALL, *keys]).data)
+
+
+def write_rows(path, rows):
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    return path
 
 
 def files(folder):
@@ -131,9 +138,12 @@ def test_every_record_is_stored_or_accounted_for(records, tmp_path, capsys):
     cells = lines[11].split(",")
     lines[11] = ",".join([cells[0], *[""] * 4, *cells[5:]])
     (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(SystemExit), contextlib.redirect_stderr(None):
+    with pytest.raises(SystemExit):
         prepare(tmp_path / "store", records, path=folder / "manifest.csv")
-    assert "data.max_bad_fraction: 2 of" in capsys.readouterr().err or True
+    assert f"data.max_bad_fraction: 1 of {len(paths)} image files" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        prepare(tmp_path / "store", records, "data.max_bad_fraction=0.02", path=folder / "manifest.csv")
+    assert "data.max_bad_fraction: 2 of" in capsys.readouterr().err and not (tmp_path / "store/store.json").exists()
     assert prepare(tmp_path / "store", records, "data.max_bad_fraction=0.1", path=folder / "manifest.csv") == 0
     record = json.loads((tmp_path / "store/store.json").read_text())
     assert record["account"] == {"records of the source": len(paths), "stored": len(paths) - 3, "left out": 3}
@@ -146,11 +156,7 @@ def test_every_record_is_stored_or_accounted_for(records, tmp_path, capsys):
 
 def test_the_test_rows_of_a_store_are_kept_for_evaluation(records, tmp_path):
     rows = [dict(row, split="test" if i % 5 == 0 else row["split"]) for i, row in enumerate(records.rows)]
-    path = records.folder / "tested.csv"
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, rows[0])
-        table.writeheader()
-        table.writerows(rows)
+    path = write_rows(records.folder / "tested.csv", rows)
     assert prepare(tmp_path / "store", records, "--images=original", path=path) == 0
     config = runs.composed(["data=store", f"data.path={tmp_path / 'store'}", *SMALL]).data
     theirs = runs.composed(["data=manifest", f"data.path={path}", *SMALL]).data
@@ -162,11 +168,7 @@ def test_the_test_rows_of_a_store_are_kept_for_evaluation(records, tmp_path):
 
 def test_a_store_is_split_again_by_a_group_that_it_has_kept(records, tmp_path):
     rows = [dict(row, site=f"site {i % 9}") for i, row in enumerate(records.rows)]
-    path = records.folder / "grouped.csv"
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, rows[0])
-        table.writeheader()
-        table.writerows(rows)
+    path = write_rows(records.folder / "grouped.csv", rows)
     assert prepare(tmp_path / "store", records, "--images=original", path=path) == 0
     keys = ["data.split_column=null", "data.group_column=site", "data.split_seed=3"]
     assert store_of(tmp_path / "store", *keys).fingerprint == source_of("data=manifest", f"data.path={path}", *keys).fingerprint
@@ -181,6 +183,8 @@ def test_a_store_is_split_again_by_a_group_that_it_has_kept(records, tmp_path):
         (["--quality=0"], "--quality is 0; it must be from 1 to 95"),
         (["trainer.threads=1"], "trainer.threads=1 has no effect on a store"),
         (["--images=png"], "invalid choice: 'png'"),
+        (["--images=raw", "--quality=50"], "--quality has no effect with --images=raw"),
+        (["--images=original", "--short-side=99"], "--short-side has no effect with --images=original"),
         (["data.path=nowhere.csv"], "data.path"),
     ],
 )

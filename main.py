@@ -48,7 +48,10 @@ def run(config: Config, config_dir: str | None = None) -> int:
 
 def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> int:
     """Build the parts, run the epochs, finish. Return the exit status."""
-    from linnaeus import train, workloads
+    from linnaeus.requirements import without_collection
+
+    with without_collection():
+        from linnaeus import train, workloads
     from linnaeus.config.environment import start_hiding
     from linnaeus.reporting import setup_logging
 

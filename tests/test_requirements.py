@@ -1,0 +1,43 @@
+"""The import of torch without garbage collection: the collector is on after it, and leaves out the objects of the modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CHILD = """
+import gc, sys
+from linnaeus.requirements import without_collection
+collections = []
+gc.callbacks.append(lambda phase, facts: collections.append(phase))
+try:
+    with without_collection():
+        during = gc.isenabled()
+        {body}
+except ImportError:
+    pass
+print(during, len(collections), gc.isenabled(), gc.get_freeze_count() > 100_000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "says"), [("import torch", "False 0 True True"), ("import torch; import not_there", "False 0 True True")], ids=["torch", "failure"]
+)
+def test_the_collector_rests_during_the_import_and_is_on_after_it(body: str, says: str):
+    done = subprocess.run([sys.executable, "-c", CHILD.format(body=body)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == says
+
+
+def test_a_second_run_of_a_process_freezes_nothing():
+    import gc
+
+    import torch  # noqa: F401  the condition of this test
+
+    from linnaeus.requirements import without_collection
+
+    frozen = gc.get_freeze_count()
+    with without_collection():
+        assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen

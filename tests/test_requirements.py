@@ -23,7 +23,9 @@ print(during, len(collections), gc.isenabled(), gc.get_freeze_count() > 100_000)
 
 
 @pytest.mark.parametrize(
-    ("body", "says"), [("import torch", "False 0 True True"), ("import torch; import not_there", "False 0 True True")], ids=["torch", "failure"]
+    ("body", "says"),
+    [("import torch", "False 0 True True"), ("import torch; import not_there", "False 0 True True")],
+    ids=["torch", "failure"],
 )
 def test_the_collector_rests_during_the_import_and_is_on_after_it(body: str, says: str):
     done = subprocess.run([sys.executable, "-c", CHILD.format(body=body)], capture_output=True, text=True, check=True)

@@ -1,0 +1,57 @@
+"""`Inspected`: the records of a source as arrays, for the checks of the doctor. `Finding`: a defect, and the rows that have it.
+
+A check is a function `check(records: Inspected) -> list[Finding]`. `doctor.CHECKS` lists them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # error: wrong; warning: probably wrong; note: to be considered
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """A defect, in plain words, and the rows that have it. A finding on the whole source has no rows."""
+
+    check: str  # short name of the defect, such as "near duplicates"
+    severity: Severity
+    rows: np.ndarray  # int64 [K]: rows of `Inspected`, each once
+    text: str  # one line
+    details: tuple[str, ...] = ()  # one line for each of the K rows; (): the text is enough
+    empty: tuple[str, ...] = ()  # columns whose cells the corrected manifest has empty in these rows
+    leave_out: bool = False  # the corrected manifest does not contain these rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inspected:
+    """N rows of a source as they are written, also those that training leaves out. Numbers are NaN where a cell is empty or unreadable."""
+
+    config: ManifestConfig  # with the names of the columns
+    table: Table  # [N]: the columns that were read
+    rank_columns: dict[str, str]  # rank -> column, coarse to fine; empty if the labels are ids in a table of taxa
+    tree: TaxonomyTree
+    labels: np.ndarray  # int64 [N, R] at `tree.ranks`, -1 for null and in rows that are left out
+    files: ImageFiles  # of the N rows; `files.names` are the names of the photographs
+    sizes: np.ndarray  # int64 [N], bytes; 0 or less: the file cannot be used, a key of `image_files.REASONS`
+    split: np.ndarray | None  # int8 [N]: TRAIN, VALIDATION or LEFT_OUT (test); None without a split column
+    latitude: np.ndarray  # float64 [N], degrees north
+    longitude: np.ndarray  # float64 [N], degrees east
+    uncertainty: np.ndarray  # float64 [N], metres
+    elevation: np.ndarray  # float64 [N], metres
+    date: np.ndarray  # datetime64[D] [N], NaT where unknown; the first day of an interval
+    hour: np.ndarray  # float64 [N], hours of the day
+    groups: dict[str, Column]  # columns of observations, observers, sites and the like
+    ids: dict[str, Column]  # columns that should contain a different value in each row
+    left_out: dict[str, np.ndarray] = field(default_factory=dict)  # reason -> rows (int64) that training leaves out
+    missing: dict[str, np.ndarray] = field(default_factory=dict)  # reason -> rows (int64) with a cell that training sets to missing
+
+    def __len__(self) -> int:
+        return len(self.labels)

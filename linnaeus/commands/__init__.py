@@ -8,6 +8,7 @@ COMMANDS = {  # module -> its line in `linnaeus --help`
     "generate": "continue a text with a trained language model",
     "evaluate": "score a trained model on its validation or test rows",
     "prepare": "write a source of photographs into a store for training",
+    "doctor": "report what is wrong with a source of photographs",
     "report": "write report.html of a run, also of an interrupted one",
     "biota": "write the organisms of the demo as photographs",
 }

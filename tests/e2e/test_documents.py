@@ -27,6 +27,8 @@ from linnaeus.sweep.trial import make_trial
 from linnaeus.train import evaluation
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.taxonomy.biota import __main__ as biota
+from linnaeus.workloads.taxonomy.doctor import doctor_cli
+from linnaeus.workloads.taxonomy.manifest.source_options import source_config
 from linnaeus.workloads.taxonomy.store import prepare_store
 
 ROOT = Path(__file__).parents[2]
@@ -106,11 +108,12 @@ def check(words: list[str]) -> None:
             biota._arguments(rest)
         case ["linnaeus", "evaluate", *rest]:
             evaluation._parse(rest)
-        case ["linnaeus", "prepare"]:
+        case ["linnaeus", "prepare" | "doctor"]:
             pass  # the name of the command, in a sentence
         case ["linnaeus", "prepare", *rest]:
-            options = prepare_store.parse(rest)
-            compose([f"data={options.source}", *options.overrides])
+            source_config(prepare_store.parse(rest))
+        case ["linnaeus", "doctor", *rest]:
+            source_config(doctor_cli.parse(rest))
         case ["linnaeus", "report" | "evaluate", *runs]:
             assert runs
         case ["linnaeus", "--help-keys"]:

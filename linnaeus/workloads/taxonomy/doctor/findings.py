@@ -4,7 +4,7 @@ A check is a function `check(records: Inspected) -> list[Finding]`. `doctor.CHEC
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -50,8 +50,16 @@ class Inspected:
     hour: np.ndarray  # float64 [N], hours of the day
     groups: dict[str, Column]  # columns of observations, observers, sites and the like
     ids: dict[str, Column]  # columns that should contain a different value in each row
+    excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows that the reader of the source left out before
     left_out: dict[str, np.ndarray] = field(default_factory=dict)  # reason -> rows (int64) that training leaves out
-    missing: dict[str, np.ndarray] = field(default_factory=dict)  # reason -> rows (int64) with a cell that training sets to missing
+    missing: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)  # role of a column, reason -> rows (int64) set to missing
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def found(check: str, severity: Severity, rows: np.ndarray, text: str, **remedy: Any) -> list[Finding]:
+    """Return the finding of `rows`, bool [N] or int64 [K], or [] if there are none. `remedy`: other fields of `Finding`."""
+    if rows.dtype == bool:
+        rows = np.flatnonzero(rows)
+    return [Finding(check, severity, rows, text, **remedy)] if len(rows) else []

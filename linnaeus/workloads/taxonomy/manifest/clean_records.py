@@ -5,7 +5,7 @@ Impossible cells become null and are counted in the notes.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,17 +63,10 @@ def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[Clean
 
     `test`: see `without_test`; None keeps the test rows. Raises ConfigError when the table or a column does not exist, or too many files or
     ids are bad."""
-    found: list[Columns] = []  # set when the header has been read
-
-    def choose(header: Sequence[str], **keys: Any) -> list[str]:
-        found[:] = [find_columns(replace(config, **keys), header)]
-        return found[0].read()
-
-    records = read(config, choose)
-    columns = found[0]
+    records, columns = read_columns(config)
     config = columns.config
-    reader = NameLabels(columns.ranks, check_order=bool(config.rank_columns)) if config.taxonomy is None else IdLabels(config)
-    rows = _usable_rows(records, reader, config, test)
+    reader = label_reader(columns)
+    rows = usable_rows(records, reader, config, test)
     notes = [*columns.notes, *rows.notes]
     tree, labels = reader.read(rows.table, notes)
     notes += tree.conflicts(labels)
@@ -104,6 +97,24 @@ def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[Clean
     return clean, config
 
 
+def read_columns(config: ManifestConfig, more: Callable[[Sequence[str]], Sequence[str]] = lambda header: ()) -> tuple[Records, Columns]:
+    """Return the records of a source and their columns: those that training reads, and those that `more` returns for a header."""
+    found: list[Columns] = []  # set when the header has been read
+
+    def choose(header: Sequence[str], **keys: Any) -> list[str]:
+        found[:] = [find_columns(replace(config, **keys), header)]
+        return list(dict.fromkeys([*found[0].read(), *more(header)]))
+
+    records = read(config, choose)
+    return records, found[0]
+
+
+def label_reader(columns: Columns) -> NameLabels | IdLabels:
+    """Return the reader of the labels of a source with these columns."""
+    config = columns.config
+    return NameLabels(columns.ranks, check_order=bool(config.rank_columns)) if config.taxonomy is None else IdLabels(config)
+
+
 def without_test(
     split: np.ndarray | None, rows: int, config: RecordsConfig, test: bool, excluded: dict[str, int]
 ) -> tuple[np.ndarray | None, np.ndarray]:
@@ -125,9 +136,12 @@ def without_test(
 
 
 @dataclass(frozen=True)
-class _Rows:
+class UsableRows:
     """The rows of a table that are used, and the counts and reasons of the others."""
 
+    numbers: np.ndarray  # int64 [N], in the table of the source
+    left_out: dict[str, np.ndarray]  # reason -> rows of the table of the source (int64), without those called test
+    all_sizes: np.ndarray  # int64, bytes of the file of each row of the table of the source
     table: Table
     files: ImageFiles
     sizes: np.ndarray
@@ -137,7 +151,7 @@ class _Rows:
     notes: list[str]
 
 
-def _usable_rows(records: Records, labels: NameLabels | IdLabels, config: ManifestConfig, test: bool | None) -> _Rows:
+def usable_rows(records: Records, labels: NameLabels | IdLabels, config: ManifestConfig, test: bool | None) -> UsableRows:
     """Return the rows that have a readable file and a label and are not test rows. `test`: as for `read_clean`.
 
     Raises ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
@@ -156,15 +170,15 @@ def _usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manife
     if test is not None:
         split, in_use = without_test(split, len(table), config, test, excluded)
     bad = in_use & (sizes <= 0)
-    for code, reason in REASONS.items():
-        count = int((bad & (sizes == code)).sum())
-        excluded |= {reason: count} if count else {}
+    left_out = {reason: np.flatnonzero(bad & (sizes == code)) for code, reason in REASONS.items()}
     unreadable = tuple((str(paths[i]) or f"row {i + 1}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad))
     _check_unreadable(unreadable, int(in_use.sum()), records.place, config)
     in_use = in_use & ~bad
     for reason, rows in labels.unlabelled(table, in_use).items():
-        excluded |= {reason: int(rows.sum())} if rows.any() else {}
+        left_out[reason] = np.flatnonzero(rows)
         in_use = in_use & ~rows
+    left_out = {reason: rows for reason, rows in left_out.items() if len(rows)}
+    excluded |= {reason: len(rows) for reason, rows in left_out.items()}
     keep = np.flatnonzero(in_use)
     if not len(keep):
         reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()])
@@ -172,7 +186,8 @@ def _usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manife
             f"data.path: no row of {quoted(config.path, 120)} can be used: {reasons}; use one with readable photographs and labels"
         )
     split = split[keep] if split is not None else None
-    return _Rows(table.take(keep), files.take(column.codes[keep]), sizes[keep], split, excluded, unreadable, notes)
+    used = files.take(column.codes[keep])
+    return UsableRows(keep, left_out, sizes, table.take(keep), used, sizes[keep], split, excluded, unreadable, notes)
 
 
 def _outside_note(files: ImageFiles) -> list[str]:

@@ -22,8 +22,8 @@ class Tally:
         self.counts: dict[str, int] = {}
         self.first: dict[str, str] = {}
 
-    def add(self, reason: str, rows: np.ndarray) -> None:
-        """Count the rows where `rows`, bool [N], is True."""
+    def add(self, reason: str, rows: np.ndarray, emptied: str = "") -> None:
+        """Count the rows where `rows`, bool [N], is True. `emptied`: role of the column whose cells are set to missing, if there is one."""
         if rows.any():
             self.counts[reason] = self.counts.get(reason, 0) + int(rows.sum())
             self.first.setdefault(reason, str(self.names[int(np.argmax(rows))]))

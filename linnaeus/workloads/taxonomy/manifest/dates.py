@@ -57,6 +57,14 @@ def day_of_year(text: str, form: str | None = None) -> float | str:
     return _fraction_of_year(first + (last - first) / 2)
 
 
+def first_date(text: str, form: str | None = None) -> datetime.date | str:
+    """Return the date that a text, as for `day_of_year`, starts with, or a reason."""
+    if form is not None:
+        when = _formatted(text, form)
+        return when if isinstance(when, str) else when.date()
+    return _date(text if re.match(r"\d{4}/", text) else text.partition("/")[0])
+
+
 def is_utc(text: str) -> bool:
     """Return True if a time is marked as UTC. An offset such as +02:00, also +00:00, marks a local time."""
     return text.strip().upper().endswith(("Z", "UTC"))

@@ -27,7 +27,7 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
     """Return the metadata, with NaN for missing and impossible values. Impossible values are counted in `tally`.
 
     Raises ConfigError for a column that has values but no possible one."""
-    cells = _Cells(table, config, tally)
+    cells = Cells(table, config, tally)
     latitude, longitude = cells.numbers("latitude"), cells.numbers("longitude")
     cells.refuse(latitude, "latitude", np.abs(latitude) > 90, "latitude outside [-90, 90]")
     cells.refuse(longitude, "longitude", np.abs(longitude) > 180, "longitude outside [-180, 180]")
@@ -60,7 +60,7 @@ def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndar
     A cell that is null or not a number becomes NaN, which later counts as 1. Raises ConfigError for a negative weight."""
     if config.weight_column is None:
         return None
-    weights = _Cells(table, config, tally).numbers("weight")
+    weights = Cells(table, config, tally).numbers("weight")
     if (weights < 0).any():
         row = int(np.argmax(weights < 0))
         name, photograph = quoted(config.weight_column), quoted(str(tally.names[row]))
@@ -68,7 +68,7 @@ def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndar
     return weights
 
 
-class _Cells:
+class Cells:
     """The cells of the columns for metadata of a table. `tally` counts those that are set to missing."""
 
     def __init__(self, table: Table, config: ManifestConfig, tally: Tally) -> None:
@@ -107,7 +107,7 @@ class _Cells:
         hour = self.parsed("time", lambda text: hour_of_day(text, form))
         known = ~np.isnan(hour)
         if known.sum() > 1 and not hour[known].any():  # midnight in every row means that the time was not recorded
-            self.tally.add("every time is midnight, set to missing", known)
+            self.tally.add("every time is midnight, set to missing", known, "time")
             hour[known] = np.nan
         name = self.column("time")
         if name is None or form is not None:
@@ -136,7 +136,7 @@ class _Cells:
         if (kind >= 0).any() and np.isnan(values).all():
             raise self.unusable(role, column, kind >= 0, reasons[int(kind.max())])
         for number, reason in enumerate(reasons):
-            self.tally.add(f"{role}: {reason}, set to missing", kind == number)
+            self.tally.add(f"{role}: {reason}, set to missing", kind == number, role)
         return values
 
     def refuse(self, values: np.ndarray, role: str, where: np.ndarray, reason: str) -> None:
@@ -144,7 +144,7 @@ class _Cells:
         known = ~np.isnan(values)
         if where.any() and where[known].all():
             raise self.unusable(role, self.table.columns[str(self.column(role))], where, reason.partition(" (")[0])
-        self.tally.add(f"{reason}, set to missing", where)
+        self.tally.add(f"{reason}, set to missing", where, role)
         values[where] = np.nan
 
     def unusable(self, role: str, column: Column, rows: np.ndarray, reason: str) -> ConfigError:

@@ -26,13 +26,12 @@ from typing import Any
 import numpy as np
 
 from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.load import compose
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.files import TEMPORARY, read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
-from linnaeus.workloads.taxonomy.manifest.records import READERS
+from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
 from linnaeus.workloads.taxonomy.store.parts import PART, Part, PartWriter, write_parts
@@ -62,9 +61,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line, with `share`: the first part and the step of `--task`. Raise ConfigError for a mistake."""
     parser = OneLineParser(prog="linnaeus prepare", description="Write records and photographs of a source into a store for training.")
     add = parser.add_argument
-    add("source", choices=list(READERS), metavar="SOURCE", help=f"format of the source: {', '.join(READERS)}")
+    add_source(parser)
     add("out", metavar="OUT", type=Path, help="folder of the store; it must be new, or that of an interrupted preparation")
-    add("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the source, such as data.path=photos.csv")
+    add_settings(parser)
     add("--images", choices=ENCODINGS, default="jpeg", help="jpeg: encoded again, raw: pixels, original: as they are (%(default)s)")
     add("--short-side", type=int, metavar="PIXELS", help=f"largest short side of a photograph ({SHORT_SIDE}); not of originals")
     add("--quality", type=int, metavar="Q", help=f"of JPEG, 1 to 95 ({QUALITY})")
@@ -80,8 +79,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if not low <= getattr(options, name) <= high:
             raise ConfigError(f"--{name.replace('_', '-')} is {getattr(options, name)}; it must be from {low} to {high}")
     options.share = _share(options.task)
-    if foreign := [text for text in options.overrides if not text.startswith("data.")]:
-        raise ConfigError(f"{shorten(foreign[0])} has no effect on a store; give settings of the source, data.KEY=VALUE")
+    check_settings(options)
     return options
 
 
@@ -89,10 +87,8 @@ def prepare(options: argparse.Namespace) -> list[str]:
     """Prepare the store of the options of the command line. Return the lines to print.
 
     Raise ConfigError for a source that cannot be read, a folder that contains something else, and too many damaged photographs."""
-    data = compose([f"data={options.source}", *options.overrides]).data
-    assert isinstance(data, ManifestConfig)
     store: Path = options.out.expanduser()
-    rows, config = read_clean(data, test=None)
+    rows, config = read_clean(source_config(options), test=None)
     encoding = Encoding(options.images, options.short_side, options.quality, config.max_image_pixels)
     request = _request(rows, encoding)
     if (complete := read_json(store / layout.RECORD)) is not None:

@@ -181,7 +181,7 @@ def test_a_store_is_split_again_by_a_group_that_it_has_kept(records, tmp_path):
     [
         (["--task=3/2"], "--task 3/2 is not I/N"),
         (["--quality=0"], "--quality is 0; it must be from 1 to 95"),
-        (["trainer.threads=1"], "trainer.threads=1 has no effect on a store"),
+        (["trainer.threads=1"], "trainer.threads=1 has no effect here"),
         (["--images=png"], "invalid choice: 'png'"),
         (["--images=raw", "--quality=50"], "--quality has no effect with --images=raw"),
         (["--images=original", "--short-side=99"], "--short-side has no effect with --images=original"),

@@ -1,0 +1,85 @@
+"""The command `linnaeus doctor`: report what is wrong with the records and photographs of a source, before training.
+
+    linnaeus doctor manifest data.path=photos.csv
+    linnaeus doctor darwin_core data.path=download.zip data.root=photos --out checked
+    linnaeus doctor manifest data.path=photos.csv --strict          # exit status 1 if there is an error or a warning
+
+The source is not changed. OUT/findings.csv has a line for each row of each finding.
+"""
+
+import argparse
+import csv
+import io
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.errors import ConfigError, shorten
+from linnaeus.files import write_atomic
+from linnaeus.workloads.taxonomy.doctor.checks import examine
+from linnaeus.workloads.taxonomy.doctor.counts import rank_counts
+from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected
+from linnaeus.workloads.taxonomy.doctor.inspection import inspect
+from linnaeus.workloads.taxonomy.doctor.terminal_page import print_findings
+from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
+
+FINDINGS = "findings.csv"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Examine a source. Return 0, or 1 with --strict if there is an error or a warning. A user's mistake exits with 2 and one line."""
+    with user_errors(2):
+        options = parse(arguments)
+        try:
+            findings = report(options)
+        except OSError as error:
+            raise ConfigError(str(error)) from error
+    return int(options.strict and any(finding.severity != "note" for finding in findings))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of the command line. Raise ConfigError for a mistake."""
+    parser = OneLineParser(prog="linnaeus doctor", description="Report what is wrong with the records and photographs of a source.")
+    add_source(parser)
+    add_settings(parser)
+    parser.add_argument("--out", type=Path, default=Path("doctor"), metavar="FOLDER", help="folder of the report (%(default)s)")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 if there is an error or a warning")
+    options = parser.parse_intermixed_args(arguments)
+    check_settings(options)
+    return options
+
+
+def report(options: argparse.Namespace) -> list[Finding]:
+    """Examine the source of the options, write the report, print the page, and return the findings."""
+    records = inspect(source_config(options))
+    findings = examine(records)
+    folder: Path = options.out.expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / FINDINGS, findings_table(records, findings))
+    print_findings(title_of(options.source, records), rank_counts(records), findings)
+    print(f"each row of each finding: {folder / FINDINGS}")
+    return findings
+
+
+def title_of(source: str, records: Inspected) -> str:
+    """Return the heading of the report."""
+    return f"{source} {shorten(str(records.config.path))}: {len(records):,} rows"
+
+
+def findings_table(records: Inspected, findings: Sequence[Finding]) -> str:
+    """Return the CSV with a line for each row of each finding. Rows are numbered from 1."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("row", "photograph", "severity", "check", "text"))
+    for finding in findings:
+        names = records.files.names[finding.rows].tolist()
+        lines = finding.details or itertools.repeat(finding.text)
+        cells = zip(finding.rows.tolist(), names, lines, strict=False)
+        table.writerows((row + 1, name, finding.severity, finding.check, line) for row, name, line in cells)
+    return text.getvalue()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,37 @@
+"""The rows that training leaves out, and the cells that it sets to missing, by the reason that cleaning gives."""
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
+from linnaeus.workloads.taxonomy.manifest.image_files import REASONS
+
+NOWHERE = np.empty(0, dtype=np.int64)
+ZERO, OUTSIDE = "coordinates 0, 0", "tude outside ["  # reasons of `clean_metadata` that `coordinates` examines
+_INCOMPLETE = ("no month", "no day of the month", "interval longer than a month", "midnight")  # not wrong, but of less use
+
+
+def dropped_rows(records: Inspected) -> list[Finding]:
+    """Return a finding for each reason for which training leaves rows out."""
+    findings = [
+        Finding("left out by the reader", "warning", NOWHERE, f"{count:,} rows of the source: {reason}")
+        for reason, count in records.excluded.items()
+    ]
+    for reason, rows in records.left_out.items():
+        if reason in REASONS.values():
+            findings += found(reason, "error", rows, "training leaves the rows out", leave_out=True)
+        else:
+            findings += found("no label", "warning", rows, f"{reason}; training leaves the rows out", leave_out=True)
+    return findings
+
+
+def emptied_cells(records: Inspected) -> list[Finding]:
+    """Return a finding for each reason for which training sets cells to missing."""
+    findings = []
+    for (role, reason), rows in records.missing.items():
+        if reason.startswith(ZERO) or OUTSIDE in reason:
+            continue
+        check = reason.removesuffix(", set to missing").partition(" (")[0]
+        severity: Severity = "note" if any(words in reason for words in _INCOMPLETE) else "error"
+        name = str(getattr(records.config, f"{role}_column"))
+        findings += found(check, severity, rows, f"training sets {name!r} to missing in these rows", empty=(name,))
+    return findings

@@ -1,0 +1,87 @@
+"""Read a source for the doctor: all its rows, the cells as they are written, and the rows and cells that training does not use."""
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.doctor.findings import Inspected
+from linnaeus.workloads.taxonomy.manifest.clean_records import label_reader, read_columns, usable_rows
+from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
+from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, plain_name
+from linnaeus.workloads.taxonomy.manifest.dates import first_date
+from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
+from linnaeus.workloads.taxonomy.manifest.split import split_from_column
+from linnaeus.workloads.taxonomy.manifest.table import Table
+
+ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "mediaid", "fileid", "recordid", "rowid"}
+
+
+class RowTally(Tally):
+    """A tally that keeps the rows whose cells are set to missing."""
+
+    def __init__(self, names: np.ndarray) -> None:
+        super().__init__(names)
+        self.emptied: dict[tuple[str, str], np.ndarray] = {}
+
+    def add(self, reason: str, rows: np.ndarray, emptied: str = "") -> None:
+        super().add(reason, rows)
+        if emptied and rows.any():
+            self.emptied[emptied, reason] = np.flatnonzero(rows)
+
+
+def inspect(config: ManifestConfig) -> Inspected:
+    """Return the records of a source. Raise ConfigError if it cannot be read at all; any number of its rows may be unusable."""
+    records, columns = read_columns(replace(config, max_bad_fraction=1.0), _identifying)
+    table, config = records.table, columns.config
+    reader = label_reader(columns)
+    usable = usable_rows(records, reader, config, test=None)
+    tree, used_labels = reader.read(usable.table, [])
+    labels = np.full((len(table), len(tree.ranks)), -1, dtype=np.int64)
+    labels[usable.numbers] = used_labels
+    image = table.columns[config.image_column]
+    distinct = records.files(image.values)
+    files = distinct.take(image.codes)
+    tally = RowTally(files.names)
+    metadata = clean_metadata(table, config, tally)
+    cells = Cells(table, config, Tally(files.names))
+    split = None if config.split_column is None else split_from_column(table.columns[config.split_column], config.split_column)
+    named = {name: plain_name(name) for name in table.columns if name not in columns.ranks.values()}
+    return Inspected(
+        config=config,
+        table=table,
+        rank_columns=columns.ranks,
+        tree=tree,
+        labels=labels,
+        files=files,
+        sizes=usable.all_sizes,
+        split=split,
+        latitude=cells.numbers("latitude"),
+        longitude=cells.numbers("longitude"),
+        uncertainty=cells.numbers("uncertainty"),
+        elevation=cells.numbers("elevation"),
+        date=_dates(table, config),
+        hour=metadata.hour.astype(np.float64),
+        groups={name: table.columns[name] for name, plain in named.items() if plain in GROUP_NAMES or name == config.group_column},
+        ids={name: table.columns[name] for name, plain in named.items() if plain in ID_NAMES},
+        excluded=table.excluded,
+        left_out=usable.left_out,
+        missing=tally.emptied,
+    )
+
+
+def _identifying(header: Sequence[str]) -> list[str]:
+    """Return the columns of a header that identify or group rows."""
+    return [name for name in header if plain_name(name) in ID_NAMES | GROUP_NAMES]
+
+
+def _dates(table: Table, config: ManifestConfig) -> np.ndarray:
+    """Return the first day of each date, datetime64[D] [N]; NaT where it is empty or unreadable."""
+    if config.date_column is None:
+        return np.full(len(table), "NaT", dtype="datetime64[D]")
+    column = table.columns[config.date_column]
+    found = [None if is_null(value) else first_date(value, config.date_format) for value in column.values]
+    days = [None if not isinstance(day, datetime.date) else day for day in found]
+    return np.array(days, dtype="datetime64[D]")[column.codes]

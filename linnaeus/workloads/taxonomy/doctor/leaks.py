@@ -1,0 +1,83 @@
+"""Checks of the split: values of a group, and bursts of photographs, in training and in validation."""
+
+import numpy as np
+
+from linnaeus.errors import quoted
+from linnaeus.workloads.taxonomy.doctor.dropped_rows import NOWHERE
+from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
+from linnaeus.workloads.taxonomy.doctor.places import SITE_NAMES, on_earth
+from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.manifest.table import Column
+from linnaeus.workloads.taxonomy.observations import TRAIN
+
+BURST = 60.0  # seconds between two photographs of a burst
+_WORKERS = {"recordedby", "rightsholder"} | {name + end for name in ("observer", "photographer", "user") for end in ("", "id", "uuid")}
+
+
+def group_leaks(records: Inspected) -> list[Finding]:
+    """Return the rows outside training whose observation, site or observer is in training, too.
+
+    Without a split column, return the columns whose values a random split would divide, unless data.group_column is set."""
+    findings = []
+    for name, column in records.groups.items():
+        null = np.array([is_null(value) for value in column.values], dtype=bool)
+        number = np.where(null[column.codes], -1, column.codes)
+        plain = plain_name(name)
+        kind = "observer" if plain in _WORKERS else "site" if plain in SITE_NAMES else "observation"
+        if records.split is None:
+            findings += _divided_note(name, number, column) if records.config.group_column is None else []
+            continue
+        rows = leaking(number, records.split)
+        severity: Severity = "error" if kind == "observation" else "warning"
+        values = len(np.unique(number[rows]))
+        text = (
+            f"{values:,} values of {quoted(name)} are in training and outside it, {len(rows):,} of {int((records.split != TRAIN).sum()):,} "
+            f"rows outside; data.split_column=null data.group_column={name} keeps each on one side"
+        )
+        details = tuple(f"{name} {column.values[code]}" for code in number[rows].tolist())
+        findings += found(f"same {kind} in two splits", severity, rows, text, details=details)
+    return findings
+
+
+def leaking(number: np.ndarray, split: np.ndarray) -> np.ndarray:
+    """Return the rows outside training (int64 [K]) whose number occurs in training. -1 is not a number."""
+    training = np.zeros(int(number.max(initial=0)) + 1, dtype=bool)
+    training[number[(split == TRAIN) & (number >= 0)]] = True
+    return np.flatnonzero((split != TRAIN) & (number >= 0) & training[number])
+
+
+def _divided_note(name: str, number: np.ndarray, column: Column) -> list[Finding]:
+    several = int((np.bincount(number[number >= 0], minlength=len(column.values)) > 1).sum())
+    text = f"{several:,} values of {quoted(name)} have several rows; a random split divides them, data.group_column={name} does not"
+    return [Finding("groups in a random split", "note", NOWHERE, text)] if several else []
+
+
+def bursts(records: Inspected) -> list[Finding]:
+    """Return the rows outside training within `BURST` of a training row at the same place: probably the same individual."""
+    if records.split is None:
+        return []
+    place = _places(records)
+    when = records.date.astype(np.float64) * 86400 + records.hour * 3600
+    rows = np.flatnonzero((place >= 0) & ~np.isnat(records.date) & ~np.isnan(records.hour))
+    order = rows[np.lexsort((when[rows], place[rows]))]
+    close = (place[order[1:]] == place[order[:-1]]) & (when[order[1:]] - when[order[:-1]] <= BURST)
+    burst = np.full(len(place), -1, dtype=np.int64)
+    burst[order] = np.cumsum(np.append(True, ~close)) if len(order) else burst[order]
+    text = f"taken within {BURST:g} s of a training photograph at the same place"
+    leaks = leaking(burst, records.split)
+    return found("burst in two splits", "error", leaks, text + "; split by observation, site or date")
+
+
+def _places(records: Inspected) -> np.ndarray:
+    """Return the number of each row's site, or of its coordinates without a column of sites, int64 [N]; -1 for none."""
+    for name, column in records.groups.items():
+        if plain_name(name) in SITE_NAMES:
+            null = np.array([is_null(value) for value in column.values], dtype=bool)
+            return np.where(null[column.codes], -1, column.codes)
+    number = np.full(len(records), -1, dtype=np.int64)
+    rows = np.flatnonzero(on_earth(records))
+    order = np.lexsort((records.longitude[rows], records.latitude[rows]))
+    place = np.stack([records.latitude[rows][order], records.longitude[rows][order]])
+    number[rows[order]] = np.cumsum(np.append(True, (place[:, 1:] != place[:, :-1]).any(axis=0))) if len(rows) else number[rows]
+    return number

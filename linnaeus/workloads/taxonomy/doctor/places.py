@@ -1,0 +1,84 @@
+"""Checks of coordinates by themselves: 0, 0, equal numbers, swapped ones, whole degrees, points that many records share, uncertainty."""
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, found
+from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+
+SITE_NAMES = {name + end for name in ("site", "location", "plot", "camera", "deployment", "parentevent") for end in ("", "id", "uuid")}
+PLACEHOLDERS = (301, 3036, 999, 9999)  # metres; written by georeferencing services that found only a country, and by forms
+SHARED_ROWS, SHARED_DAYS = 20, 10  # fewest rows and days at a point that many records share
+USUAL_SHARE = 0.2  # of the rows; if more are at such points, the data are of fixed sites
+
+
+def on_earth(records: Inspected) -> np.ndarray:
+    """Return bool [N]: True for rows with possible coordinates other than 0, 0."""
+    possible = (np.abs(records.latitude) <= 90) & (np.abs(records.longitude) <= 180)
+    return possible & ~((records.latitude == 0) & (records.longitude == 0))
+
+
+def place_columns(records: Inspected) -> tuple[str, ...]:
+    """Return the columns of latitude, longitude and uncertainty."""
+    config = records.config
+    return tuple(name for name in (config.latitude_column, config.longitude_column, config.uncertainty_column) if name is not None)
+
+
+def coordinates(records: Inspected) -> list[Finding]:
+    """Return the rows whose coordinates are impossible or improbable, judged by the row alone."""
+    latitude, longitude = records.latitude, records.longitude
+    remedy = {"empty": place_columns(records)}
+    zero = (latitude == 0) & (longitude == 0)
+    swapped = (np.abs(latitude) > 90) & (np.abs(latitude) <= 180) & (np.abs(longitude) <= 90)
+    outside = ((np.abs(latitude) > 90) | (np.abs(longitude) > 180)) & ~swapped
+    good = on_earth(records)
+    equal = good & (np.abs(latitude) == np.abs(longitude))
+    one_zero = good & ((latitude == 0) | (longitude == 0))
+    whole = good & ~equal & ~one_zero & (latitude == np.round(latitude)) & (longitude == np.round(longitude))
+    half = np.isnan(latitude) != np.isnan(longitude)
+    kept = " (not with data.keep_zero_coordinates=true)"
+    missing = "training sets them to missing"
+    return [
+        *found("coordinates 0, 0", "error", zero, missing + kept, **remedy),
+        *found(
+            "latitude and longitude swapped",
+            "error",
+            swapped,
+            f"only the latitude is beyond 90 degrees; {missing}",
+            **remedy,
+        ),
+        *found("impossible coordinates", "error", outside, f"latitude beyond 90 or longitude beyond 180 degrees; {missing}", **remedy),
+        *found("latitude equals longitude", "warning", equal, "equal but for the sign, as by a mistake of a form", **remedy),
+        *found("latitude or longitude 0", "warning", one_zero, "exactly 0, as for a missing number", **remedy),
+        *found("whole degrees", "warning", whole, "latitude and longitude are whole numbers: up to 78 km from the place", **remedy),
+        *found("half a place", "warning", half, f"latitude without longitude, or the reverse; {missing}", **remedy),
+    ]
+
+
+def uncertainties(records: Inspected) -> list[Finding]:
+    """Return the rows whose uncertainty is a placeholder."""
+    remedy = {"empty": (str(records.config.uncertainty_column),)}
+    listed = ", ".join(map(str, PLACEHOLDERS))
+    text = f"one of {listed} m, which programs write if they do not have one"
+    return [
+        *found("placeholder uncertainty", "warning", np.isin(records.uncertainty, PLACEHOLDERS), text, **remedy),
+        *found("uncertainty 0", "warning", records.uncertainty == 0, "no place is known to 0 m; the cell should be empty", **remedy),
+    ]
+
+
+def shared_points(records: Inspected) -> list[Finding]:
+    """Return the rows at points with records of many days, as the centroid of a country or province, a capital or an institution has.
+
+    Nothing is returned for data of fixed sites: with a column of sites, or with many rows at such points."""
+    if any(plain_name(name) in SITE_NAMES for name in records.groups):
+        return []
+    rows = np.flatnonzero(on_earth(records))
+    point = np.unique(np.stack([records.latitude[rows], records.longitude[rows]], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    days = np.unique(np.stack([point, records.date[rows].astype(np.int64)], axis=1)[~np.isnat(records.date[rows])], axis=0)
+    count, different = np.bincount(point), np.bincount(days[:, 0], minlength=point.max(initial=-1) + 1)
+    shared = (count >= SHARED_ROWS) & (different >= SHARED_DAYS)
+    at = shared[point]
+    if at.sum() > USUAL_SHARE * len(rows):
+        return []
+    text = f"{int(shared.sum())} points with records of many days: a centroid, a capital or an institution in place of the place?"
+    details = tuple(f"{count[p]} rows of {different[p]} days at this point" for p in point[at].tolist())
+    return found("point of many records", "warning", rows[at], text, details=details)

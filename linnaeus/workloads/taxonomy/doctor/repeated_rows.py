@@ -1,0 +1,49 @@
+"""Checks of what should be there once: photographs and ids."""
+
+import numpy as np
+
+from linnaeus.errors import quoted
+from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, found
+from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.text_arrays import unique_strings
+
+NEARLY_UNIQUE = 0.05  # largest share of repeated values of a column of ids; one with more numbers something else than rows
+
+
+def repeated_photographs(records: Inspected) -> list[Finding]:
+    """Return the rows whose photograph occurs in an earlier row."""
+    names, number = unique_strings(records.files.names)
+    number = np.where(records.files.names == "", -1, number) if len(names) else number
+    later, first = later_rows(number)
+    differs = (records.labels[later] != records.labels[first]).any(axis=1)
+    same_text = "the photograph occurs in an earlier row with the same taxon"
+    text = "the photograph occurs in an earlier row with another taxon; one of the two is wrong, or it shows both"
+    return [
+        *found("photograph twice", "error", later[~differs], same_text, details=_earlier(first[~differs]), leave_out=True),
+        *found("photograph with two taxa", "error", later[differs], text, details=_earlier(first[differs])),
+    ]
+
+
+def repeated_ids(records: Inspected) -> list[Finding]:
+    """Return the rows whose id occurs in an earlier row. A column in which many values repeat is not one of ids of rows."""
+    findings = []
+    for name, column in records.ids.items():
+        null = np.array([is_null(value) for value in column.values], dtype=bool)
+        number = np.where(null[column.codes], -1, column.codes)
+        later, first = later_rows(number)
+        if len(later) <= NEARLY_UNIQUE * (number >= 0).sum():
+            text = f"the {quoted(name)} occurs in an earlier row"
+            findings += found(f"{name} twice", "warning", later, text, details=_earlier(first))
+    return findings
+
+
+def later_rows(number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows whose number occurs in an earlier row, and the first row with it, both int64 [K]. -1 is not a number."""
+    rows = np.flatnonzero(number >= 0)
+    _, first, inverse = np.unique(number[rows], return_index=True, return_inverse=True)
+    first = rows[first[inverse]]
+    return rows[rows != first], first[rows != first]
+
+
+def _earlier(first: np.ndarray) -> tuple[str, ...]:
+    return tuple(f"first in row {row + 1}" for row in first.tolist())

@@ -1,0 +1,57 @@
+"""The page of the doctor on the terminal: the ranks and the findings, a line each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from linnaeus.errors import escaped
+from linnaeus.reporting.formatting import WIDTH, format_percent
+from linnaeus.workloads.taxonomy.doctor.counts import RankCounts
+from linnaeus.workloads.taxonomy.doctor.findings import Finding
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+def print_findings(title: str, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> None:
+    """Print the counts of the ranks and the findings."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console.print(Text(escaped(title)))
+    console.print(_rank_table(counts))
+    console.print(_finding_table(findings) if findings else Text("nothing was found"))
+
+
+def _table(columns: dict[str, bool]) -> Table:
+    """Return a table with the given headings; True: its numbers are aligned at the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading, number in columns.items():
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
+    return table
+
+
+def _rank_table(counts: Sequence[RankCounts]) -> Table:
+    columns = ("taxa", "rows", "without", "largest", "median", "with 1 row", "half of the rows in")
+    table = _table({"rank": False} | dict.fromkeys(columns, True))
+    for c in counts:
+        rows = (len(c.sizes), int(c.sizes.sum()), format_percent(c.null_share), c.sizes[0], c.sizes[len(c.sizes) // 2], c.single, c.half)
+        table.add_row(escaped(c.rank), *(f"{n:,}" if not isinstance(n, str) else n for n in rows))
+    return table
+
+
+def _finding_table(findings: Sequence[Finding]) -> Table:
+    from rich.text import Text
+
+    table = _table({"": False, "finding": False, "rows": True, "meaning": False})
+    for f in findings:
+        rows = f"{len(f.rows):,}" if len(f.rows) else ""
+        table.add_row(Text(f.severity, style=COLOURS[f.severity]), Text(escaped(f.check)), rows, Text(escaped(f.text)))
+    return table

@@ -1,0 +1,49 @@
+"""Records of biota as rows of a manifest, a writer of them, and the findings of a manifest."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from linnaeus.config.load import compose
+from linnaeus.workloads.taxonomy.biota.__main__ import _row, biota_config
+from linnaeus.workloads.taxonomy.biota.biota_source import build_source
+from linnaeus.workloads.taxonomy.doctor.inspection import inspect
+
+HEADER = ("path", "order", "family", "genus", "species", "latitude", "longitude", "uncertainty", "date", "time", "elevation", "split")
+
+
+@pytest.fixture(scope="session")
+def biota_rows():
+    """Return the 2,000 rows of a manifest of biota, as dicts."""
+    source = build_source(biota_config(train=1600, validation=400))
+    return [dict(zip(HEADER, _row(source, i), strict=True)) for i in range(len(source.ids))]
+
+
+@pytest.fixture
+def rows(biota_rows):
+    """Return copies of the rows, to be changed."""
+    return [dict(row) for row in biota_rows]
+
+
+@pytest.fixture
+def inspected(tmp_path):
+    """Return a function that writes rows, and a small file for each photograph unless its name starts with `gone`, and inspects them."""
+
+    def make(rows, *settings):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        for path in {row["path"] for row in rows if not row["path"].startswith("gone")}:
+            (tmp_path / path).write_text(path)
+        with (tmp_path / "manifest.csv").open("w", newline="") as file:
+            table = csv.DictWriter(file, dict.fromkeys(name for row in rows for name in row), restval="")
+            table.writeheader()
+            table.writerows(rows)
+        return inspect(compose(["data=manifest", f"data.path={tmp_path / 'manifest.csv'}", *settings]).data)
+
+    return make
+
+
+def rows_of(findings, check):
+    """Return the rows of the findings of a check, in order."""
+    found = [finding.rows for finding in findings if finding.check == check]
+    return np.sort(np.concatenate(found)).tolist() if found else []

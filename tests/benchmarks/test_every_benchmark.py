@@ -20,7 +20,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "start_up": "--rounds 1",
     "tree_scale": "--quick --leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
-ELSEWHERE = {"heads": "tests/benchmarks/test_heads.py"}  # it trains whole runs and is tested in parts
+ELSEWHERE = {"heads", "recipes"}  # test_<name>.py: they train whole runs and are tested in parts
 PARTS = {"__init__", "big_trees", "drivers", "first_step", "interleaved", "machine", "tree_step"}  # without a command of their own
 
 
@@ -33,7 +33,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_benchmark_is_left_out():
-    commands = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - PARTS
+    folder = ROOT / "benchmarks"
+    commands = {path.stem for path in folder.glob("*.py")} - PARTS | {path.parent.name for path in folder.glob("*/__main__.py")}
     assert commands == {*QUICKEST, *ELSEWHERE}
 
 

@@ -1,0 +1,1 @@
+"""Recipes of linnaeus beside two plain scripts on real photographs, at equal CPU time: `python -m benchmarks.recipes --help`."""

@@ -1,0 +1,111 @@
+"""Real photographs, equal CPU time: linnaeus beside a flat timm script and a timm script with a classifier per rank.
+
+    python -m benchmarks.recipes --data FOLDER                        every set, 5 seeds; hours; goes on where it was stopped
+    python -m benchmarks.recipes --data FOLDER --sets plants480 --cpu-seconds 20 --seeds 1      a look, 15 minutes
+    python -m benchmarks.recipes --data FOLDER --tune-only            the table of the settings, without test rows
+
+FOLDER has the sets as folders with `manifest.csv` (`sets.py`). For each set and kind, every setting of `recipe_list.py` is trained once, on
+seed 0. The one with the best validation accuracy at the finest rank is trained with each of the seeds 1, 2, ..., and scored on the test
+rows, which nothing else reads. A training takes `--cpu-seconds` of CPU time as a whole, start and validations included, on one thread.
+Differences are paired by seed, with the 95 % interval of Student's t.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.heads import Difference
+from benchmarks.machine import describe_machine, write_numbers
+from benchmarks.recipes.recipe_list import settings_of
+from benchmarks.recipes.sets import SETS
+from benchmarks.recipes.trials import Measures, Study
+
+KINDS = ("flat script", "script with ranks", "linnaeus")
+MEASURES = {"top-1": "{finest}/top1", "macro": "{finest}/macro_top1", "HD@1": "hd1", "ECE": "{finest}/ece", "chain": "chain"}
+Results = dict[str, list[Measures]]  # kind -> measures of the test rows, one entry per seed
+
+
+def train(study: Study, name: str, kind: str, setting: str, seed: int) -> dict[str, Measures]:
+    words = settings_of(kind)[setting]
+    return study.ours(name, words, seed) if kind == "linnaeus" else study.plain(name, kind != "flat script", words, seed)
+
+
+def tune(study: Study, name: str, parallel: int) -> dict[str, str]:
+    """Train every setting on seed 0. Print validation accuracies and return the best setting of each kind."""
+    finest = f"{SETS[name].finest}/top1"
+    pairs = [(kind, setting) for kind in KINDS for setting in settings_of(kind)]
+    with ThreadPoolExecutor(parallel) as pool:
+        found = dict(zip(pairs, pool.map(lambda pair: train(study, name, pair[0], pair[1], 0), pairs), strict=True))
+    print(f"\n{name}, validation rows, seed 0\n\n| | setting | {finest} | CPU s |\n|---|---|---:|---:|")
+    for (kind, setting), result in found.items():
+        print(f"| {kind} | {setting} | {100 * result['val'][finest]:.1f} | {result['cost']['cpu_seconds']:.0f} |")
+    return {kind: max(settings_of(kind), key=lambda s: found[kind, s]["val"][finest]) for kind in KINDS}
+
+
+def test(study: Study, name: str, chosen: dict[str, str], seeds: Sequence[int], parallel: int) -> Results:
+    """Train the chosen settings on every seed. Print the table of the test rows and return their measures."""
+    pairs = [(kind, seed) for seed in seeds for kind in KINDS]
+    with ThreadPoolExecutor(parallel) as pool:
+        found = dict(zip(pairs, pool.map(lambda pair: train(study, name, pair[0], chosen[pair[0]], pair[1]), pairs), strict=True))
+    results: Results = {kind: [found[kind, s]["test"] | found[kind, s]["cost"] for s in seeds] for kind in KINDS}
+    print(f"\n{name}, test rows, seeds {', '.join(map(str, seeds))}\n\n" + "\n".join(table(name, chosen, results)))
+    return results
+
+
+def table(name: str, chosen: dict[str, str], results: Results) -> list[str]:
+    """Return the lines of means over the seeds, and of the differences to the better script."""
+    measures = {title: key.format(finest=SETS[name].finest) for title, key in MEASURES.items()}
+    ranks = {rank: f"{rank}/top1" for rank in SETS[name].ranks[:-1]}
+    keys = measures | ranks | {"CPU s": "cpu_seconds"}
+    lines = [f"| | setting | {' | '.join(keys)} |", f"|---|---|{'---:|' * len(keys)}"]
+    for kind, rows in results.items():
+        cells = [shown(key, float(np.mean([row.get(key, np.nan) for row in rows]))) for key in keys.values()]
+        lines.append(f"| {kind} | {chosen[kind]} | {' | '.join(cells)} |")
+    better = max(KINDS[:2], key=lambda kind: np.mean([row[measures["top-1"]] for row in results[kind]]))
+    cells = [compared(key, results[KINDS[2]], results[better]) for key in keys.values()]
+    return [*lines, f"| linnaeus - {better} | | {' | '.join(cells)} |"]
+
+
+def compared(key: str, ours: Sequence[Measures], theirs: Sequence[Measures]) -> str:
+    d = Difference.of(*([row.get(key, np.nan) for row in rows] for rows in (ours, theirs)))
+    factor, digits = scale(key)
+    return f"{factor * d.mean:+.{digits}f} ({factor * d.low:+.{digits}f} to {factor * d.high:+.{digits}f})"
+
+
+def shown(key: str, value: float) -> str:
+    factor, digits = scale(key)
+    return f"{factor * value:.{digits}f}"
+
+
+def scale(key: str) -> tuple[int, int]:
+    """Return factor and digits: percent for shares, else the value itself."""
+    return (1, 3) if key == "hd1" else (1, 0) if key == "cpu_seconds" else (100, 1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the sets")
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument("--cpu-seconds", type=float, default=240.0, help="of every training (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds on the test rows (%(default)s)")
+    parser.add_argument("--parallel", type=int, default=1, help="trials at once, a core each")
+    parser.add_argument("--root", type=Path, default=Path("outputs/recipes"), help="where the trials are")
+    parser.add_argument("--tune-only", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
+    o = parser.parse_args()
+    study = Study(o.root.resolve(), o.data.resolve(), o.cpu_seconds)
+    chosen = {name: tune(study, name, o.parallel) for name in o.sets}
+    results = {} if o.tune_only else {name: test(study, name, chosen[name], range(1, o.seeds + 1), o.parallel) for name in o.sets}
+    if o.json:
+        write_numbers(o.json, {"machine": describe_machine(), "chosen": chosen, "test": results})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""The sets of photographs, each as a manifest with train, val and test rows, and the way to read them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+TEST_SHARE, VALIDATION_SHARE = 0.25, 0.15  # of a set without a split of its own
+
+
+@dataclass(frozen=True)
+class PhotographSet:
+    """A folder with `manifest.csv`. `ranks`: its columns of labels, coarse to fine. `group`: column whose equal values stay together."""
+
+    name: str
+    ranks: tuple[str, ...]
+    group: str | None = None
+
+    @property
+    def finest(self) -> str:
+        return self.ranks[-1]
+
+    def settings(self, manifest: Path) -> list[str]:
+        """Return the overrides with which linnaeus reads the manifest."""
+        columns = ",".join(f"{rank}:{rank}" for rank in self.ranks)
+        group = [f"data.group_column={self.group}"] if self.group else []
+        return ["data=manifest", f"data.path={manifest}", f"data.rank_columns={{{columns}}}", "data.split_column=split", *group]
+
+
+PLANT_RANKS = ("class", "order", "family", "genus", "species")
+SETS = {
+    own.name: own
+    for own in (
+        PhotographSet("plants480", PLANT_RANKS, "observation"),
+        PhotographSet("plants3900", PLANT_RANKS, "observation"),
+        PhotographSet("grocery5400", ("group", "coarse", "fine")),
+    )
+}
+
+
+def write_manifest(source: Path, out: Path, seed: int, group: str | None) -> Path:
+    """Write the manifest of `source` with absolute paths and a split, as `out`/manifest-<seed>.csv. Return its path.
+
+    The split of the set is used for every seed. A set without one is split by the hash of (seed, group)."""
+    with (source / "manifest.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row["path"] = str((source / row["path"]).resolve())
+        row.setdefault("split", _split(seed, row[group or "path"]))
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"manifest-{seed}.csv"
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    return path
+
+
+def _split(seed: int, key: str) -> str:
+    place = int.from_bytes(hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()) / 2**64
+    return "test" if place < TEST_SHARE else "val" if place < TEST_SHARE + VALIDATION_SHARE else "train"

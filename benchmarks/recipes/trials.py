@@ -1,0 +1,117 @@
+"""Trials in processes of their own, whose CPU time is measured; a trial that has ended is read, so a study goes on where it was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.recipes.recipe_list import COMMON
+from benchmarks.recipes.scoring import score_logits
+from benchmarks.recipes.sets import SETS, write_manifest
+from linnaeus.files import to_json, write_atomic
+
+ROOT = Path(__file__).resolve().parents[2]
+MARGIN = 0.98  # of the CPU time: a run's length is whole epochs of a rate that varies by a few percent
+Measures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Study:
+    """`root`: folder of the trials. `data`: folder of the sets. `cpu_seconds`: of a whole training, for every trial alike."""
+
+    root: Path
+    data: Path
+    cpu_seconds: float
+
+    def manifest(self, name: str, seed: int) -> Path:
+        return write_manifest(self.data / name, self.root / name, seed, SETS[name].group)
+
+    def plain(self, name: str, hierarchical: bool, settings: Sequence[str], seed: int) -> dict[str, Measures]:
+        """Train the plain script. Return split -> measures, and "cost" -> CPU seconds."""
+        own, manifest = SETS[name], self.manifest(name, seed)
+        ranks = list(own.ranks) if hierarchical else [own.finest]
+
+        def train(folder: Path) -> dict[str, Measures]:
+            out = folder / "scores.npz"
+            words = ["--ranks", *ranks, "--cpu-seconds", f"{self.cpu_seconds}", "--seed", f"{seed}", "--out", f"{out}", *settings]
+            seconds = run_child([sys.executable, "-m", "benchmarks.recipes.plain_script", str(manifest), *words], folder)
+            with np.load(out) as scores:
+                found = {split: score_logits(own.settings(manifest), scores, ranks, split) for split in ("val", "test")}
+            out.unlink()
+            return found | {"cost": {"cpu_seconds": seconds}}
+
+        return self._once(name, ["plain", *ranks, *settings, f"{seed}"], train)
+
+    def ours(self, name: str, overrides: Sequence[str], seed: int) -> dict[str, Measures]:
+        """Train linnaeus for as many epochs as the CPU time allows. Return the same as `plain`."""
+        fixed = [*SETS[name].settings(self.manifest(name, seed)), *COMMON, f"seed={seed}"]
+        epochs = self._epochs(name, [*SETS[name].settings(self.manifest(name, 0)), *COMMON], overrides)
+
+        def train(folder: Path) -> dict[str, Measures]:
+            seconds = train_ours(folder, [*fixed, *overrides, f"trainer.length={epochs}epochs"])
+            found = {short: evaluate(folder, split) for short, split in (("val", "validation"), ("test", "test"))}
+            return found | {"cost": {"cpu_seconds": seconds, "epochs": epochs}}
+
+        return self._once(name, [*overrides, f"{seed}"], train)
+
+    def _epochs(self, name: str, fixed: Sequence[str], overrides: Sequence[str]) -> int:
+        """Return the length in epochs that takes the CPU time, from a run of one epoch and a run of about a quarter of the time."""
+
+        def measure(folder: Path) -> dict[str, Measures]:
+            short = train_ours(folder / "short", [*fixed, *overrides, "trainer.length=1epochs"])
+            more = max(int(0.25 * self.cpu_seconds / short), 2)
+            long = train_ours(folder / "long", [*fixed, *overrides, f"trainer.length={1 + more}epochs"])
+            epoch = max(long - short, 1e-3) / more
+            return {"cost": {"epoch": epoch, "rest": max(short - epoch, 0.0)}}
+
+        cost = self._once(name, ["length", *overrides], measure)["cost"]
+        return max(int((MARGIN * self.cpu_seconds - cost["rest"]) / cost["epoch"]), 1)
+
+    def _once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:
+        """Return the result of `work` in a folder of its own, which is named by `words`; read it if it is there."""
+        key = hashlib.blake2b(json.dumps([self.cpu_seconds, *words]).encode(), digest_size=6).hexdigest()
+        folder = self.root / name / key
+        result = folder / "result.json"
+        if not result.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            found = work(folder)
+            write_atomic(result, to_json({"words": list(words)} | found))
+            print(f"{name} {' '.join(words)}", file=sys.stderr, flush=True)
+        content: dict[str, Measures] = json.loads(result.read_text())
+        return {key: value for key, value in content.items() if key != "words"}
+
+
+def train_ours(folder: Path, overrides: Sequence[str]) -> float:
+    """Train in `folder`. Return the CPU seconds."""
+    place = [f"run.root={folder.parent}", f"run.experiment={folder.name}", "run.name=run"]
+    return run_child([sys.executable, "main.py", *place, *overrides], folder)
+
+
+def evaluate(folder: Path, split: str) -> Measures:
+    """Return the measures of the best checkpoint of the run in `folder`."""
+    out = folder / split
+    run_child([sys.executable, "-m", "linnaeus", "evaluate", str(folder / "run"), "--split", split, "--output", str(out)], folder)
+    metrics = json.loads((out / "metrics.json").read_text())["metrics"]
+    prefix = "val_ema/" if any(name.startswith("val_ema/") for name in metrics) else "val/"
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix) and value is not None}
+
+
+def run_child(command: Sequence[str], folder: Path) -> float:
+    """Run a command from the repository. Return its CPU seconds. Raise SystemExit with the end of its output when it fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with (folder / "output.txt").open("w") as output:
+        child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{(folder / 'output.txt').read_text()[-3000:]}")
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,138 @@
+"""Recipes beside plain scripts: the sets and their splits, the measures of a script's scores, and trials that are not run twice."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.recipes import sets, trials
+from benchmarks.recipes.__main__ import KINDS, table
+from benchmarks.recipes.recipe_list import OURS, SCRIPT, settings_of
+from benchmarks.recipes.scoring import score_logits
+from benchmarks.recipes.sets import PhotographSet, write_manifest
+from benchmarks.recipes.trials import Study
+from linnaeus.config.load import compose
+from linnaeus.workloads.taxonomy.manifest import build_source
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = ("family", "genus", "species")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the set `small`: 120 organisms, an observation for every two."""
+    folder = tmp_path_factory.mktemp("data")
+    export = [sys.executable, "-m", "linnaeus", "biota", "export", str(folder / "small"), "--train", "90", "--validation", "30"]
+    subprocess.run(export, check=True, cwd=ROOT, capture_output=True)
+    path = folder / "small" / "manifest.csv"
+    rows = list(csv.DictReader(path.open(newline="")))
+    names = {key: key for key in rows[0] if key not in ("split", "observation")}
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, [*names, "observation"])
+        out.writeheader()
+        out.writerows({key: row[key] for key in names} | {"observation": f"o{i // 2}"} for i, row in enumerate(rows))
+    return folder
+
+
+@pytest.fixture
+def study(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.setitem(sets.SETS, "small", PhotographSet("small", RANKS, "observation"))
+    return Study(tmp_path, data, 4.0)
+
+
+def test_a_set_is_split_by_its_groups_and_the_seed(data: Path, tmp_path: Path):
+    splits = []
+    for seed in (0, 1):
+        rows = list(csv.DictReader(write_manifest(data / "small", tmp_path, seed, "observation").open(newline="")))
+        own = {row["observation"]: row["split"] for row in rows}
+        assert all(own[row["observation"]] == row["split"] for row in rows), "an observation is on two sides"
+        assert set(own.values()) == {"train", "val", "test"} and all(Path(row["path"]).is_file() for row in rows)
+        splits.append(own)
+    assert splits[0] != splits[1]
+
+
+def perfect_scores(settings: list[str], ranks: tuple[str, ...], split: str, seed: int = 0) -> dict[str, np.ndarray]:
+    """The scores of a script that is always right, with rows and classes in another order."""
+    source = build_source(compose(settings).data, split == "test")
+    rows = np.random.default_rng(seed).permutation(np.flatnonzero(source.split == 1))
+    scores: dict[str, np.ndarray] = {f"{split}/paths": source.ids[rows]}
+    for rank in ranks:
+        r = source.tree.ranks.index(rank)
+        order = np.random.default_rng(seed + 1).permutation(source.tree.sizes[r])
+        scores[f"classes/{rank}"] = np.array(source.tree.names[r])[order]
+        scores[f"{split}/{rank}"] = 20.0 * (source.labels[rows, r][:, None] == order).astype(np.float32)
+    return scores
+
+
+@pytest.mark.parametrize("ranks", [RANKS, RANKS[-1:]], ids=["a classifier per rank", "flat"])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_perfect_scores_are_perfect_in_any_order(study: Study, ranks: tuple[str, ...], split: str):
+    settings = sets.SETS["small"].settings(study.manifest("small", 0))
+    scores = perfect_scores(settings, ranks, split)
+    found = score_logits(settings, scores, list(ranks), split)
+    assert [found[f"{rank}/top1"] for rank in ranks] == [1.0] * len(ranks) and found["hd1"] == 0.0
+    assert found["chain"] == 1.0, "an organism that is known to the species is wrong at a coarser rank"
+    scores[f"{split}/species"] = np.roll(scores[f"{split}/species"], 1, axis=1)
+    assert score_logits(settings, scores, list(ranks), split)["species/top1"] < 0.5, "wrong scores are scored as right"
+
+
+def test_a_flat_script_answers_with_sums(study: Study):
+    settings = sets.SETS["small"].settings(study.manifest("small", 0))
+    scores = perfect_scores(settings, RANKS[-1:], "val")
+    source = build_source(compose(settings).data)
+    names, tree = scores["classes/species"].tolist(), source.tree
+    genus = tree.ancestors("species", np.array([tree.names[-1].index(name) for name in names]), "genus")
+    sizes = np.bincount(genus, minlength=tree.sizes[-2])
+    scores["val/species"] = np.zeros_like(scores["val/species"])  # every species alike: the genus with the most species
+    expected = source.labels[source.split == 1, -2] == sizes.argmax()
+    assert score_logits(settings, scores, ["species"], "val")["genus/top1"] == pytest.approx(expected.mean())
+
+
+def test_the_length_of_a_run_takes_the_cpu_time(study: Study, monkeypatch: pytest.MonkeyPatch):
+    lengths = []
+
+    def two_seconds_and_half_a_second_per_epoch(folder: Path, overrides: list[str]) -> float:
+        lengths.append(int(overrides[-1].removeprefix("trainer.length=").removesuffix("epochs")))
+        return 2 + 0.5 * lengths[-1]
+
+    monkeypatch.setattr(trials, "train_ours", two_seconds_and_half_a_second_per_epoch)
+    slow = Study(study.root, study.data, 100.0)
+    assert slow._epochs("small", [], []) == int((0.98 * 100 - 2) / 0.5)
+    assert slow._epochs("small", [], []) == 192 and lengths == [1, 11], "the rate is measured once"
+
+
+def test_the_script_and_a_run_are_trained_scored_and_kept(study: Study, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Study, "_epochs", lambda *words: 1)
+    words = ["--backbone", "test_resnet", "--size", "32", "--batch", "16"]
+    script = study.plain("small", True, words, 1)
+    ours = study.ours("small", ["data.image_size=32", "model.size=micro", "trainer.global_batch_size=32"], 1)
+    for found in (script, ours):
+        assert all(0 <= found[split]["species/top1"] <= 1 for split in ("val", "test")) and found["cost"]["cpu_seconds"] > 0
+    assert script["val"].keys() <= ours["val"].keys(), "the two are measured by other metrics"
+    monkeypatch.setattr(trials, "run_child", None)
+    assert study.plain("small", True, words, 1) == script
+    assert not shutil.rmtree(study.root / "small")
+    with pytest.raises(TypeError):
+        study.plain("small", True, words, 1)
+
+
+def test_settings_are_as_many_for_each_kind_and_all_exist():
+    assert len(OURS) == len(SCRIPT)
+    base = ["data=manifest", "data.path=x"]
+    assert len({repr(compose([*base, *own])) for own in OURS.values()}) == len(OURS)
+
+
+def test_the_table_has_paired_differences_to_the_better_script():
+    rows = [{"species/top1": 0.5 + 0.1 * i, "hd1": 1.0, "cpu_seconds": 4.0} for i in range(3)]
+    better = [{**row, "species/top1": row["species/top1"] - 0.02} for row in rows]
+    worse = [{**row, "species/top1": 0.1} for row in rows]
+    chosen = {kind: next(iter(settings_of(kind))) for kind in KINDS}
+    lines = table("plants480", chosen, dict(zip(KINDS, (worse, better, rows), strict=True)))
+    assert len({line.count("|") for line in lines}) == 1
+    assert lines[-1].startswith("| linnaeus - script with ranks | | +2.0 (+2.0 to +2.0) |")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 RUN_FILES = 64  # open files of a run without workers, at most
 WORKER_FILES, BATCH_FILES = 12, 8  # more for each worker (of training and of validation), and for each batch that it prepares
 
+SHORT_WAIT = 1e-4  # seconds; a shorter wait is not worth a question to the GPU
+
 
 def _identity(batch: Any) -> Any:
     return batch
@@ -102,7 +104,7 @@ class InProcessLoader:
 class DevicePrefetcher:
     """An iterable of (host batch, device batch). The next batch is copied to the device while the current one is computed.
 
-    `waited`: seconds spent waiting for the loader."""
+    `waited`: seconds spent waiting for the loader, without the waits at whose end a GPU still had work."""
 
     def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
         self.loader, self.device = loader, device
@@ -117,8 +119,16 @@ class DevicePrefetcher:
             batch = next(iterator, None)
         except ConfigError as error:  # torch puts the traceback of a worker before the message
             raise ConfigError(str(error).rpartition("ConfigError: ")[2]) from None
-        self.waited += time.perf_counter() - start
+        waited = time.perf_counter() - start
+        if waited < SHORT_WAIT or not self._busy():
+            self.waited += waited
         return batch
+
+    def _busy(self) -> bool:
+        """Return True if a GPU still computes, so that the wait for the loader has cost no time. Does not wait for the GPU."""
+        import torch
+
+        return self.device.type == "cuda" and not torch.cuda.current_stream(self.device).query()
 
     def _on_host(self) -> Iterator[tuple[Any, Any]]:
         iterator = iter(self.loader)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 POLL_INTERVAL = 1.0  # seconds between two readings of a `RunningClock`
 SUSPENDED_AFTER = 3.0  # seconds without a reading after which the process counts as suspended
@@ -88,17 +88,26 @@ def process_state(pid: int) -> str | None:
     return fields[0] if fields else None
 
 
-def core_seconds() -> tuple[float, float] | None:
-    """Return the CPU seconds spent on the cores of this process since boot, by all processes and by this one with its ended children.
-    None on systems other than Linux."""
+class CoreSeconds(NamedTuple):
+    """Seconds of the cores that this process may use, since boot. busy: spent by all processes. own: spent by this process and its ended
+    children. disk: without work while a process waited for the disk."""
+
+    busy: float
+    own: float
+    disk: float
+
+
+def core_seconds() -> CoreSeconds | None:
+    """Return the seconds so far. None on systems other than Linux."""
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines() if re.match(r"cpu\d", line)]
     except OSError:
         return None
     cores = os.sched_getaffinity(0)
     # user, nice, system, idle, iowait, irq, softirq, steal
-    ticks = sum(int(f[n]) for f in lines if int(f[0][3:]) in cores for n in (1, 2, 3, 6, 7, 8))
-    return ticks / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4])
+    usable, tick = [fields for fields in lines if int(fields[0][3:]) in cores], 1 / os.sysconf("SC_CLK_TCK")
+    busy = sum(int(fields[n]) for fields in usable for n in (1, 2, 3, 6, 7, 8))
+    return CoreSeconds(busy * tick, sum(os.times()[:4]), sum(int(fields[5]) for fields in usable) * tick)
 
 
 class RunningClock:

@@ -22,7 +22,10 @@ def brief_report(report: ReportData, previous: ReportData | None) -> str:
     """Return one line about the run, and a second one for what has changed since the `previous` report, if anything has."""
     percent, step, _ = (part.text for part in progress(report))
     left = f"  {format_duration(report.clocks['time/eta_seconds'])} left" if "time/eta_seconds" in report.clocks else ""
-    line = f"{percent}  {step}  " + fit(brief_numbers(report), WIDTH - len(percent + step + left) - 4) + left
+    numbers = brief_numbers(report)
+    if "recent/waiting_for_data" in report.clocks:  # second, so that it fits on every line; the panel has a bar for it
+        numbers.insert(1, f"wait {100 * report.clocks['recent/waiting_for_data']:.0f}%")
+    line = f"{percent}  {step}  " + fit(numbers, WIDTH - len(percent + step + left) - 4) + left
     known = set(_settings(previous)) if previous is not None else set()
     changed = "  ".join(text for text in _settings(report) if text not in known)
     return f"{line}\n{INDENT}{changed}" if changed else line

@@ -138,7 +138,8 @@ def _devices(record: Mapping[str, Any]) -> str:
 
 
 def _key_figures(summary: Mapping[str, Any], final: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Return cards with the accuracies of the two finest tasks, the validation loss, the number of updates, and the speed."""
+    """Return cards with the accuracies of the two finest tasks, the validation loss, the number of updates, the speed, and how many times
+    as fast training would be if data cost no time."""
     passes, tasks = passes_and_tasks(final)
     cards: list[tuple[str, str, str]] = []
     for task in reversed(tasks):  # the finest rank is the last one
@@ -155,6 +156,9 @@ def _key_figures(summary: Mapping[str, Any], final: Mapping[str, Any], metrics: 
         cards.append((format_duration(summary["wall_seconds"]), "wall time", "all starts of the run"))
     if summary.get("samples_per_second") is not None:
         cards.append((f"{summary['samples_per_second']:,.0f}", "samples per second", "training"))
+    speed = (summary.get("timings") or {}).get("time/speed_without_waiting")
+    if speed is not None:
+        cards.append((f"{speed:.3g} x", "speed if data cost no time", "training, last start"))
     boxes = "".join(f"<div><b>{value}</b><span>{escape(name)}</span><small>{escape(note)}</small></div>" for value, name, note in cards)
     return f'<div class="hero">{boxes}</div>' if boxes else ""
 

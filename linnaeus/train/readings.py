@@ -14,6 +14,7 @@ import torch
 
 from linnaeus.reporting.progress_report import ReportData
 from linnaeus.reporting.throughput import Reading, peak_flops, utilisation
+from linnaeus.train.data_wait import speed_without_waiting
 from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")
@@ -74,6 +75,7 @@ def timings(t: Training) -> dict[str, float]:
         "time/samples_per_second": samples / seconds,
         "time/ms_per_step": 1000 * seconds / max(steps, 1),
         "time/waiting_for_data": t.clock.waiting / seconds,
+        "time/speed_without_waiting": speed_without_waiting(t.clock.waiting / seconds),
         "time/training_seconds": seconds,
         "time/validation_seconds": t.clock.validating,
         "time/saving_seconds": t.clock.saving,
@@ -126,12 +128,19 @@ def start_reports(t: Training) -> None:
         return
     reports.planned = _planned_steps(t)
     _warn_of_unused_peak(t)
-    reports.throughput.restart(reading(t))
+    restart_throughput(t)
     t.output.display.start(t.progress.global_step)
     t.output.display.results(t.tracker.last_step, t.tracker.final, t.workload.tasks)
     if t.progress.global_step == 0 and reports.rows == 0 and t.config.schedule.report:  # a checkpoint of step 0 counts the report
         with reports.timed():
             reports.report(report_data(t, {"train/lr": t.lr.at(0)}, memory_now(t.device)), keep=True)
+
+
+def restart_throughput(t: Training) -> None:
+    """Measure the speed and the wait for data from here on."""
+    t.output.reports.throughput.restart(reading(t))
+    if t.output.reports.file is not None:
+        t.data_wait.start(t.clock.training(), t.progress.global_step)
 
 
 def report_progress(t: Training) -> None:
@@ -146,6 +155,8 @@ def report_progress(t: Training) -> None:
             clocks |= time_left(t, clocks, validated=pending is not None)
             keep = pending is not None or resolved.report.due(step)
             reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)
+            share, workers = clocks.get("recent/waiting_for_data", 0.0), t.config.trainer.num_workers
+            t.data_wait.report(share, t.clock.training(), step, workers, t.workload.faster_data)
         t.output.sinks.log(step, clocks, "timings")
 
 

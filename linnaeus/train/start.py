@@ -58,7 +58,7 @@ class CoreUse:
         if context.device.type != "cpu" or now is None or self._start is None or not seconds:
             return
         own_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        total, own = (after - before for after, before in zip(now, self._start, strict=True))
+        total, own = now.busy - self._start.busy, now.own - self._start.own
         cores, used = len(os.sched_getaffinity(0)), (total - own_processes * own) / seconds
         threads, free = torch.get_num_threads(), max(1, round((cores - used) / own_processes))
         if used >= BUSY and threads > free:

@@ -25,7 +25,7 @@ def end_step(t: Training) -> None:
         return
     step = t.progress.global_step
     if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
-        t.output.reports.throughput.restart(readings.reading(t))
+        readings.restart_throughput(t)
     if t.ops.should_log_metrics(step):
         log_metrics(t)
     schedule_due_validations(t)

@@ -165,6 +165,12 @@ class Workload(ABC):
         """Return the commands that the directory of a finished `run` can be used with, printed at its end."""
         return [f"linnaeus evaluate {run}", f"linnaeus run.from={run / 'config.yaml'} seed=1"]
 
+    def faster_data(self, slow_disk: bool) -> str | None:
+        """Return the setting that makes the data of this run faster to read, as a clause for a line of advice; None without one.
+
+        slow_disk: True if loading mostly waits for the disk, otherwise it takes the time of the cores. More workers are proposed anyway."""
+        return None
+
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
         """Return additional rows of a progress report, by name. Called on rank 0 only.
 

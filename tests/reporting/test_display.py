@@ -84,7 +84,7 @@ def test_the_panel_is_drawn_before_the_first_update_and_shows_the_newest_report_
 def test_a_short_report_is_one_line_and_a_second_one_for_what_changed() -> None:
     first = brief_report(REPORT, None).splitlines()
     assert first == [
-        " 27.5%  step 110/400  loss 2.5000  640 samples/s  3m05s left",
+        " 27.5%  step 110/400  loss 2.5000  wait 25%  640 samples/s  3m05s left",
         "        phase late  batch 32 x 1 x 1 = 32  503,492 parameters",
     ]
     assert brief_report(REPORT, REPORT).splitlines() == first[:1]
@@ -92,6 +92,7 @@ def test_a_short_report_is_one_line_and_a_second_one_for_what_changed() -> None:
     assert brief_report(skipped, REPORT).splitlines()[1:] == ["        2 updates skipped as non-finite"]
     large = dataclasses.replace(REPORT, step=1_100_000, total_steps=4_000_000)
     assert all(len(line) <= 70 for line in (*first, *brief_report(large, REPORT).splitlines()))
+    assert "wait 25%" in brief_report(large, REPORT), "the wait for data is on every line"
 
 
 def test_a_validation_is_one_line_in_words() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from linnaeus.data.loader import allow_open_files
-from linnaeus.distributed.processes import core_seconds
+from linnaeus.distributed.processes import CoreSeconds, core_seconds
 from linnaeus.errors import ConfigError
 from linnaeus.train import start
 from tests import runs
@@ -29,7 +29,7 @@ CPU = SimpleNamespace(device=torch.device("cpu"))
     ],
 )
 def test_busy_cores_are_named_with_a_number_of_threads(monkeypatch, caplog, others, own, threads, processes, expected):
-    readings = iter([(100.0, 5.0), (100.0 + others + processes * own, 5.0 + own)])
+    readings = iter([CoreSeconds(100.0, 5.0, 0.0), CoreSeconds(100.0 + others + processes * own, 5.0 + own, 0.0)])
     times = iter([0.0, 10.0])
     monkeypatch.setattr(start, "core_seconds", lambda: next(readings))
     monkeypatch.setattr(start.time, "monotonic", lambda: next(times))
@@ -45,10 +45,10 @@ def test_core_seconds_contain_this_process():
     before = core_seconds()
     if before is None:
         pytest.skip("needs /proc/stat of Linux")
-    while core_seconds()[1] - before[1] < 0.2:
+    while core_seconds().own - before.own < 0.2:
         sum(range(10_000))
-    total, own = (after - old for after, old in zip(core_seconds(), before, strict=True))
-    assert own >= 0.2 and total >= 0.5 * own
+    busy, own, disk = (after - old for after, old in zip(core_seconds(), before, strict=True))
+    assert own >= 0.2 and busy >= 0.5 * own and disk >= 0
 
 
 def test_workers_without_enough_open_files_are_refused_before_anything_is_written(monkeypatch, tmp_path):

@@ -15,7 +15,7 @@ from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, shorten
 from linnaeus.files import read_json
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.schedule import OpsSchedule
@@ -190,6 +190,20 @@ class TaxonomyWorkload(Workload):
 
     def finish(self) -> None:
         self.quarantine.sort()
+
+    def faster_data(self, slow_disk: bool) -> str | None:
+        data = self.config.data
+        if isinstance(data, RecordsConfig) and not isinstance(data, StoreConfig):
+            return f"`linnaeus prepare {data.name} STORE data.path={shorten(data.path)}` decodes once; then data=store data.path=STORE"
+        if (
+            slow_disk
+            and isinstance(data, StoreConfig)
+            and data.order == "shuffle"
+            and data.sampling == "natural"
+            and not self.pairs_samples
+        ):
+            return "data.order=blocks reads neighbouring records together"
+        return f"a smaller image (data.image_size={data.image_size} now) takes less time"
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
         ceilings = {} if self.ceilings is None else self.ceilings(self.config.data)

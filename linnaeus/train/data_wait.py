@@ -1,0 +1,86 @@
+"""Advice for a run that waits for data: which setting shortens the wait, and the speed that it gives.
+
+The wait is that of the training process for the loader. On a GPU it counts only if the device has nothing left to compute at its end. All
+figures are estimates from what this launch has measured so far, without its first update.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+
+from linnaeus.distributed.processes import CoreSeconds, core_seconds
+
+log = logging.getLogger("linnaeus")
+
+LIMIT = 0.05  # share of the training time above which advice is given
+MIN_SECONDS, MIN_UPDATES = 10.0, 10  # of training before advice is given
+WORTHWHILE = 1.05  # speed-up by workers below which they are not proposed
+
+
+def speed_without_waiting(share: float) -> float:
+    """Return how many times as fast training would be if data cost no time, from the share of the training time spent waiting."""
+    return 1 / max(1 - share, 0.001)
+
+
+def more_workers(share: float, workers: int, idle: float) -> tuple[int, float]:
+    """Return the number of loader workers that the idle cores allow and the wait requires, and how many times as fast training would be.
+
+    Loading takes all the time of each worker; without workers it takes `share` of the time. It is divided evenly among workers."""
+    loading = workers or share
+    number = min(math.ceil(loading * speed_without_waiting(share)), workers + int(idle))
+    return (number, min(speed_without_waiting(share), number / loading)) if number > workers else (workers, 1.0)
+
+
+def advice(share: float, workers: int, idle: float, disk: float, faster_data: Callable[[bool], str | None]) -> str:
+    """Return the line of advice. idle: cores without work, for each process of the run. disk: cores that wait for the disk, likewise.
+
+    faster_data: see `Workload.faster_data`."""
+    gain = f"{speed_without_waiting(share):.1f} x as fast"
+    slow_disk = disk > (workers or share) / 2
+    number, speed = more_workers(share, workers, 0.0 if slow_disk else idle)
+    choices = []
+    if speed >= WORTHWHILE:
+        cores = f"{int(idle)} idle core{'s' * (int(idle) > 1)}"
+        choices.append(f"trainer.num_workers={number} (now {workers}, {cores}) makes it about {speed:.1f} x as fast")
+    if setting := faster_data(slow_disk):
+        choices.append(setting)
+    if not choices:
+        choices.append("the disk is too slow" if slow_disk else "all cores are busy: give the run more cores")
+    return f"training waits for data {100 * share:.0f} % of the time; without waiting it would be {gain}: {', or '.join(choices)}"
+
+
+class DataWait:
+    """Logs the advice once in a launch, when a report finds a share of waiting above `LIMIT`."""
+
+    def __init__(self) -> None:
+        self._start: tuple[float, int, float, CoreSeconds | None] | None = None
+
+    def start(self, seconds: float, step: int) -> None:
+        """Measure from here on: `seconds` of training are spent and `step` updates made."""
+        self._start = seconds, step, time.monotonic(), core_seconds()
+
+    def report(self, share: float, seconds: float, step: int, workers: int, faster_data: Callable[[bool], str | None]) -> None:
+        """Log the advice if it is due. `share`: of the recent training time that was spent waiting."""
+        if self._start is None or share <= LIMIT:
+            return
+        first_seconds, first_step, began, before = self._start
+        if seconds - first_seconds < MIN_SECONDS or step - first_step < MIN_UPDATES:
+            return
+        self._start = None
+        idle, disk = idle_cores(before, core_seconds(), time.monotonic() - began)
+        log.info(advice(share, workers, idle, disk, faster_data))
+
+
+def idle_cores(before: CoreSeconds | None, after: CoreSeconds | None, seconds: float) -> tuple[float, float]:
+    """Return the mean numbers of cores without work and of cores that waited for the disk, for each process of the run on this machine;
+    (0, 0) if unknown."""
+    if before is None or after is None:
+        return 0.0, 0.0
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    disk = (after.disk - before.disk) / seconds
+    idle = len(os.sched_getaffinity(0)) - (after.busy - before.busy) / seconds - disk
+    return max(0.0, idle) / processes, disk / processes

@@ -1,0 +1,107 @@
+"""The share of time that training waits for data: on each progress line, in the results, and with advice above 5 %."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from linnaeus.config.load import compose
+from linnaeus.data.loader import DevicePrefetcher
+from linnaeus.distributed.processes import CoreSeconds
+from linnaeus.train import data_wait
+from linnaeus.train.data_wait import DataWait, advice, idle_cores, more_workers, speed_without_waiting
+from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
+from tests import runs
+
+
+@pytest.mark.parametrize(
+    ("share", "workers", "idle", "expected"),
+    [
+        (0.3, 0, 7.9, (1, 1 / 0.7)),  # one worker loads while the others train
+        (0.75, 0, 7.9, (3, 4.0)),
+        (0.75, 0, 2.9, (2, 8 / 3)),  # two idle cores
+        (0.5, 2, 7.9, (4, 2.0)),
+        (0.5, 4, 2.0, (6, 1.5)),
+        (0.5, 2, 0.9, (2, 1.0)),
+        (1.0, 1, 3.0, (4, 4.0)),
+    ],
+)
+def test_workers_are_proposed_for_idle_cores(share: float, workers: int, idle: float, expected: tuple[int, float]) -> None:
+    assert more_workers(share, workers, idle) == pytest.approx(expected)
+
+
+def test_the_advice_names_one_key_for_each_remedy() -> None:
+    assert speed_without_waiting(0.2) == 1.25 and speed_without_waiting(0.0) == 1.0
+    start = "training waits for data 30 % of the time; without waiting it would be 1.4 x as fast: "
+    assert advice(0.3, 0, 3.2, 0.0, lambda disk: None) == start + (
+        "trainer.num_workers=1 (now 0, 3 idle cores) makes it about 1.4 x as fast"
+    )
+    both = advice(0.3, 2, 1.0, 0.0, lambda disk: f"disk {disk}")
+    assert both == start + "trainer.num_workers=3 (now 2, 1 idle core) makes it about 1.4 x as fast, or disk False"
+    assert advice(0.3, 2, 6.0, 1.5, lambda disk: f"disk {disk}") == start + "disk True", "more workers do not make a disk faster"
+    assert advice(0.3, 2, 0.5, 0.0, lambda disk: None) == start + "all cores are busy: give the run more cores"
+    assert advice(0.3, 2, 0.5, 2.0, lambda disk: None) == start + "the disk is too slow"
+
+
+def test_idle_cores_are_shared_by_the_processes_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert idle_cores(CoreSeconds(100.0, 1.0, 5.0), CoreSeconds(120.0, 9.0, 15.0), 10.0) == (2.5, 0.5)
+    assert idle_cores(None, None, 10.0) == (0.0, 0.0)
+
+
+def test_the_advice_is_given_once_after_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "linnaeus")
+    wait = DataWait()
+    wait.report(0.5, 100.0, 100, 0, lambda disk: "x")
+    wait.start(5.0, 1)
+    for share, seconds, step in ((0.5, 14.9, 50), (0.5, 30.0, 10), (0.05, 30.0, 50)):
+        wait.report(share, seconds, step, 0, lambda disk: "x")
+    assert not caplog.messages, "too early, too few updates, 5 %"
+    for step in (50, 60):
+        wait.report(0.5, 30.0, step, 0, lambda disk: "x")
+    assert len(caplog.messages) == 1 and "waits for data 50 % of the time; without waiting it would be 2.0 x as fast" in caplog.text
+
+
+def remedy(disk: bool, *given: str, pairs: bool = False) -> str | None:
+    own = SimpleNamespace(config=compose([*given, "schedule.mixup_prob.end=0"]), pairs_samples=pairs)
+    return TaxonomyWorkload.faster_data(own, disk)  # type: ignore[arg-type]
+
+
+def test_the_remedies_of_the_sources_of_photographs() -> None:
+    prepare = "`linnaeus prepare image_folder STORE data.path=photos` decodes once; then data=store data.path=STORE"
+    assert remedy(False, "data=image_folder", "data.path=photos") == remedy(True, "data=image_folder", "data.path=photos") == prepare
+    assert remedy(True, "data=store", "data.path=s") == "data.order=blocks reads neighbouring records together"
+    smaller = "a smaller image (data.image_size=64 now) takes less time"
+    for disk, *given in (
+        (False, "data=store", "data.path=s"),
+        (True, "data=store", "data.path=s", "data.order=blocks"),
+        (True, "data=biota"),
+    ):
+        assert remedy(disk, *given, "data.image_size=64") == smaller
+    assert remedy(True, "data=store", "data.path=s", "data.image_size=64", pairs=True) == smaller, "order=blocks has no pairs"
+
+
+def test_a_run_gives_advice_and_has_the_figure_in_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LIMIT", -1.0), ("MIN_SECONDS", 0.0), ("MIN_UPDATES", 1)):
+        monkeypatch.setattr(data_wait, name, value)
+    run = runs.run("vectors", tmp_path, "trainer.length=6steps", "schedule.report=[1steps]", "logger.report=true")
+    text = (run / "train.log").read_text()
+    assert text.count("training waits for data ") == 1
+    timings = json.loads((run / "summary.json").read_text())["timings"]
+    assert timings["time/speed_without_waiting"] == pytest.approx(1 / (1 - timings["time/waiting_for_data"])) and (
+        timings["time/speed_without_waiting"] > 1
+    )
+    assert (
+        f"<b>{timings['time/speed_without_waiting']:.3g} x</b><span>speed if data cost no time</span>" in (run / "report.html").read_text()
+    )
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_wait_that_a_gpu_does_not_notice_does_not_count(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("linnaeus.data.loader.SHORT_WAIT", 0.0)
+    monkeypatch.setattr(DevicePrefetcher, "_busy", lambda self: busy)
+    prefetcher = DevicePrefetcher([{"x": torch.zeros(1)}], torch.device("cpu"))
+    assert len(list(prefetcher)) == 1 and (prefetcher.waited == 0) == busy

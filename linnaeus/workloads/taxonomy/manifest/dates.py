@@ -37,24 +37,32 @@ def fitting_formats(values: Sequence[str]) -> list[str]:
     return [form for form in FORMATS if all(isinstance(day_of_year(value, form), float) for value in values)]
 
 
-def day_of_year(text: str, form: str | None = None) -> float | str:
-    """Return the fraction of the year, in [0, 1), at the start of a date, or a reason.
+def day_of_year(text: str, form: str | None = None, later: int = 0) -> float | str:
+    """Return the fraction of the year, in [0, 1), at the start of the day that is `later` days after a date, or a reason.
 
     With `form`, a strptime format, the text must have that format. Without, it may be a date, a date with time, or an interval of up to a
     month, which counts as its middle date."""
+    date = _day(text, form)
+    try:
+        return date if isinstance(date, str) else _fraction_of_year(date + datetime.timedelta(days=later))
+    except OverflowError:
+        return "impossible date"
+
+
+def _day(text: str, form: str | None) -> datetime.date | str:
+    """Return the date of a text for `day_of_year`, or a reason."""
     if form is not None:
-        when = _formatted(text, form)
-        return when if isinstance(when, str) else _fraction_of_year(when)
+        return _formatted(text, form)
     start, interval, end = text.partition("/") if not re.match(r"\d{4}/", text) or text.count("/") % 2 else (text, "", "")
     first = _date(start)
     if isinstance(first, str) or not interval:
-        return first if isinstance(first, str) else _fraction_of_year(first)
+        return first
     last = _date(_complete_end(start.strip(), end.strip()))
     if isinstance(last, str):
         return last
     if not 0 <= (last - first).days <= LONGEST_INTERVAL:
         return "interval longer than a month" if last > first else "interval that ends before it starts"
-    return _fraction_of_year(first + (last - first) / 2)
+    return first + (last - first) / 2
 
 
 def first_date(text: str, form: str | None = None) -> datetime.date | str:

@@ -50,7 +50,8 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
     impossible = (elevation < LOWEST) | (elevation > HIGHEST)
     cells.refuse(elevation, "elevation", impossible, "impossible elevation")
     place = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty, "elevation": elevation}
-    quantities = place | {"day": cells.days(), "hour": cells.hours(longitude)}
+    hour, moved = cells.hours(longitude)
+    quantities = place | {"day": cells.days(moved), "hour": hour}
     return Metadata(**{name: quantity.astype(np.float32) for name, quantity in quantities.items()})
 
 
@@ -92,34 +93,52 @@ class Cells:
 
         return self.parsed(role, number)
 
-    def days(self) -> np.ndarray:
-        """Return float64 [N]: the fractions of the year of the dates. Times of dates that no key reads are counted in the tally."""
-        form, name = self.config.date_format, self.column("date")
-        if name is not None and self.column("time") is None:
-            column = self.table.columns[name]
-            timed = [isinstance(hour := hour_of_day(value, form), float) and hour > 0 for value in column.values]
-            self.tally.add(f"time of day in {quoted(name)} is not read (data.time_column={name} reads it)", np.array(timed)[column.codes])
-        return self.parsed("date", lambda text: day_of_year(text, form))
+    def days(self, moved: np.ndarray) -> np.ndarray:
+        """Return float64 [N]: the fractions of the year of the dates. `moved`, of `hours`: days that are added to the dates.
 
-    def hours(self, longitude: np.ndarray) -> np.ndarray:
-        """Return float64 [N]: the hours of the times. Times in UTC become local solar times by the longitudes, float64 [N]."""
+        Times of dates that no key reads are counted in the tally."""
+        form, name = self.config.date_format, self.column("date")
+        days = self.parsed("date", lambda text: day_of_year(text, form))
+        if name is None or not (self.column("time") is None or moved.any()):
+            return days
+        column = self.table.columns[name]
+        timed = [isinstance(hour := hour_of_day(value, form), float) and hour > 0 for value in column.values]
+        if self.column("time") is None:
+            self.tally.add(f"time of day in {quoted(name)} is not read (data.time_column={name} reads it)", np.array(timed)[column.codes])
+        local = np.array([own and not is_utc(value) for own, value in zip(timed, column.values, strict=True)], dtype=bool)[column.codes]
+        for step, word in ((-1, "previous"), (1, "next")):
+            rows = (moved == step) & ~local & ~np.isnan(days)
+            found = {code: day_of_year(column.values[code], form, step) for code in np.unique(column.codes[rows]).tolist()}
+            days[rows] = [math.nan if isinstance(found[code], str) else found[code] for code in column.codes[rows].tolist()]
+            self.tally.add(f"date in UTC, changed to the {word} day, that of the local solar time", rows)
+        return days
+
+    def hours(self, longitude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the hours of the times, float64 [N], and the days that their dates move by, int64 [N] in -1, 0, 1.
+
+        Times in UTC become local solar times by the longitudes, float64 [N]."""
         form = self.config.date_format if self.column("time") == self.column("date") else None
         hour = self.parsed("time", lambda text: hour_of_day(text, form))
+        moved = np.zeros(len(hour), dtype=np.int64)
         known = ~np.isnan(hour)
         if known.sum() > 1 and not hour[known].any():  # midnight in every row means that the time was not recorded
             self.tally.add("every time is midnight, set to missing", known, "time")
             hour[known] = np.nan
         name = self.column("time")
         if name is None or form is not None:
-            return hour
+            return hour, moved
         column = self.table.columns[name]
         utc = np.array([is_utc(value) for value in column.values], dtype=bool)[column.codes] & ~np.isnan(hour)
         self.refuse(hour, "time", utc & (hour == 0), "midnight in UTC, usually of a date without a time")
         self.refuse(hour, "time", utc & np.isnan(longitude) & ~np.isnan(hour), "time in UTC without a longitude")
         utc &= ~np.isnan(hour)
         self.tally.add("time in UTC, changed to local solar time by the longitude", utc)
-        hour[utc] = (hour[utc] + longitude[utc] / DEGREES_PER_HOUR) % 24
-        return hour
+        hour[utc] = (hour[utc] + longitude[utc] / DEGREES_PER_HOUR).astype(np.float32)  # 24:00 in float32 is the next day
+        moved[utc] = np.floor(hour[utc] / 24).astype(np.int64)
+        hour[utc] = hour[utc] - 24 * moved[utc]
+        midnight = hour.astype(np.float32) >= 24
+        hour[midnight], moved[midnight] = 0.0, moved[midnight] + 1
+        return hour, moved
 
     def parsed(self, role: str, parse: Callable[[str], float | str]) -> np.ndarray:
         """Return float64 [N]: `parse` of the cells, called once per distinct cell. NaN where the cell is null or `parse` returns a reason.

@@ -101,12 +101,47 @@ def test_times_in_utc_become_local_solar_times(tmp_path):
     ]
     metadata, tally = cleaned(tmp_path, cells)
     np.testing.assert_array_equal(metadata.hour, [22.5, np.nan, 3, 12.5])
-    assert [note.rpartition(",")[0] for note in tally.notes()] == [
+    assert [note.rpartition(",")[0] for note in tally.notes()][:2] == [
         "time in UTC without a longitude, set to missing: 1 of 4 rows",
         "time in UTC, changed to local solar time by the longitude: 2 of 4 rows",
     ]
     with pytest.raises(ConfigError, match=r"data\.time_column: .* such as '12:00Z' \(time in UTC without a longitude\); write local times"):
         cleaned(tmp_path, [row(lon="", time="12:00Z")])
+
+
+def test_dates_in_utc_become_those_of_the_local_solar_time(tmp_path):
+    cells = {  # date, time and longitude -> the local date and hour
+        ("2024-02-29", "13:00Z", "179.5"): ("2024-03-01", 0.9667),
+        ("2023-12-31", "12:30 UTC", "180"): ("2024-01-01", 0.5),
+        ("2024-01-01", "11:30Z", "-180"): ("2023-12-31", 23.5),
+        ("2024-03-01", "05:00Z", "-172.5"): ("2024-02-29", 17.5),
+        ("2024-03-01", "12:00Z", "180"): ("2024-03-02", 0.0),
+        ("2024-03-01", "12:00Z", "-180"): ("2024-03-01", 0.0),
+        ("2024-03-01", "11:59:59Z", "179.9999999"): ("2024-03-01", 23.9997),
+        ("2024-03-01", "04:59:59.9Z", "-75"): ("2024-02-29", 23.9997),
+        ("2024-03-01T05:00:00Z", "05:00Z", "-172.5"): ("2024-02-29", 17.5),
+        ("2024-02-29T17:30:00-11:30", "05:00Z", "-172.5"): ("2024-02-29", 17.5),  # the date contains a local time
+        ("2024-03-01", "05:00+00:00", "-172.5"): ("2024-03-01", 5.0),
+        ("", "05:00Z", "-172.5"): ("", 17.5),
+        ("0001-01-01", "05:00Z", "-172.5"): ("", 17.5),  # there is no earlier date
+    }
+    metadata, tally = cleaned(tmp_path, [row(date=date, time=time, lon=lon) for date, time, lon in cells])
+    np.testing.assert_allclose(metadata.hour, [hour for _, hour in cells.values()], atol=1e-3)
+    expected = [np.float32(day_of_year(date) if date else np.nan) for date, _ in cells.values()]
+    np.testing.assert_array_equal(metadata.day, expected)
+    assert [n for reason, n in tally.counts.items() if reason.startswith("date in UTC")] == [5, 3]
+    assert (metadata.hour[~np.isnan(metadata.hour)] < 24).all()
+
+
+@pytest.mark.parametrize("seconds", range(0, 86400, 3607))
+def test_the_day_and_the_hour_at_any_longitude_are_those_of_the_shifted_time(tmp_path, seconds):
+    start = datetime.datetime(2023, 12, 31) + datetime.timedelta(seconds=seconds + 1)
+    degrees = [-180, -179.9, -90.3, -15, -0.1, 0, 0.1, 15, 90.3, 179.9, 180]
+    metadata, _ = cleaned(tmp_path, [row(date=f"{start:%Y-%m-%d}", time=f"{start:%H:%M:%S}Z", lon=str(lon)) for lon in degrees])
+    for lon, day, hour in zip(degrees, metadata.day.tolist(), metadata.hour.tolist(), strict=True):
+        local = start + datetime.timedelta(hours=lon / 15)
+        assert hour == pytest.approx(local.hour + local.minute / 60 + local.second / 3600, abs=1e-3)
+        assert day == np.float32(day_of_year(f"{local:%Y-%m-%d}"))
 
 
 DATES = {

@@ -4,6 +4,7 @@ dataset.json         rows, label and null density per rank, metadata density per
 class_indices.json   rank -> lineage id -> class index
 class_counts.csv     rank, class, name, lineage id, training rows, validation rows, draws of the class per epoch
 taxonomy.json        the tree, in the format of `TaxonomyTree.from_dict`
+left_out.csv         record, reason and number of each row or range of rows that is not used, if there are any
 """
 
 import csv
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.files import to_json, write_atomic
+from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
 
 SPLITS = {"training": TRAIN, "validation": VALIDATION}
@@ -23,7 +25,7 @@ Counts = dict[str, list[np.ndarray]]  # split -> rows per class, int64 [C_r] per
 
 
 def process_and_save_dataset_metadata(source: Source, directory: Path | str, draws: np.ndarray | None = None) -> None:
-    """Write the four files into `directory`, each atomically. The directory is created if necessary.
+    """Write the files into `directory`, each atomically. The directory is created if necessary.
 
     `draws`: float64 [N], mean draws of each training row per epoch; None: 1."""
     directory = Path(directory)
@@ -33,6 +35,8 @@ def process_and_save_dataset_metadata(source: Source, directory: Path | str, dra
     drawn = [sums.round(3) for sums in _class_sums(source, TRAIN, draws)]
     lineages = {rank: tree.lineage_ids(rank) for rank in tree.ranks}
     indices = {rank: {lineage: c for c, lineage in enumerate(ids)} for rank, ids in lineages.items()}
+    if source.excluded:
+        LeftOut(source.excluded).write(directory / FILE_NAME)
     write_atomic(directory / "taxonomy.json", to_json(tree.to_dict(), None))
     write_atomic(directory / "class_indices.json", to_json(indices))
     write_atomic(directory / "class_counts.csv", _counts_table(source, lineages, counts, drawn))

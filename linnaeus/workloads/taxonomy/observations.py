@@ -62,7 +62,7 @@ class Source:
     fingerprint: str  # hash of all of the above that determines a batch
     weight: np.ndarray | None = None  # float32 [N]: weights in the training loss, mean 1 over the training rows; None: all 1
     group: np.ndarray | None = None  # int64 [N]: groups that the split keeps together
-    excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows left out, for the report
+    excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows left out; a `LeftOut` has their names, too
     notes: tuple[str, ...] = ()  # lines printed at the start and saved with the run
     unreadable: tuple[tuple[str, str], ...] = ()  # name and reason of each missing or empty file
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, FolderFiles, ImageFiles
@@ -38,7 +39,7 @@ class CleanRecords:
     weight: np.ndarray | None  # float64 [N], NaN for null; None without data.weight_column
     split: np.ndarray | None  # int8 [N]: TRAIN, VALIDATION or LEFT_OUT; None without data.split_column
     columns: dict[str, Column]  # those that group rows, or look as if they did
-    excluded: dict[str, int]  # reason -> number of rows left out
+    excluded: LeftOut
     unreadable: tuple[tuple[str, str], ...]  # name and reason of each missing or empty file
     notes: list[str]
     hashes: np.ndarray | None = None  # uint64 [N], of the contents of the files; None: not read yet
@@ -116,22 +117,22 @@ def label_reader(columns: Columns) -> NameLabels | IdLabels:
 
 
 def without_test(
-    split: np.ndarray | None, rows: int, config: RecordsConfig, test: bool, excluded: dict[str, int]
+    split: np.ndarray | None, names: np.ndarray, config: RecordsConfig, test: bool, excluded: LeftOut
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return the split, int8 [N] or None, and the rows that are not test rows, bool [N]. Count the others in `excluded`.
+    """Return the split, int8 [N] or None, and the rows that are not test rows, bool [N]. Add the others to `excluded`.
 
-    `test`: test rows take the place of validation rows. With data.folds, validation rows become training rows, which are divided later.
+    `names` [N]: the photographs. `test`: test rows take the place of validation rows. With data.folds, validation rows become training
+    rows, which are divided later.
     Raises ConfigError if `test` and there are no test rows."""
     if split is None:
         if test:
             raise ConfigError("--split=test: the manifest has no split column, so it has no test rows; set data.split_column")
-        return None, np.ones(rows, dtype=bool)
+        return None, np.ones(len(names), dtype=bool)
     if config.folds is not None:
         split = np.where(split == VALIDATION, TRAIN, split).astype(np.int8)
     split = test_as_validation(split) if test else split
     used = split != LEFT_OUT
-    if not used.all():
-        excluded[f"called test in {quoted(config.split_column)}, neither trained on nor validated on"] = int((~used).sum())
+    excluded.add(f"called test in {quoted(config.split_column)}, neither trained on nor validated on", names[~used].tolist())
     return split, used
 
 
@@ -146,7 +147,7 @@ class UsableRows:
     files: ImageFiles
     sizes: np.ndarray
     split: np.ndarray | None
-    excluded: dict[str, int]
+    excluded: LeftOut
     unreadable: tuple[tuple[str, str], ...]
     notes: list[str]
 
@@ -157,7 +158,7 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manifes
     Raises ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
     table = records.table
     notes = list(table.notes)
-    excluded = dict(table.excluded)
+    excluded = LeftOut(table.excluded)
     column = table.columns[config.image_column]
     files = records.files(column.values)
     sizes = files.sizes()[column.codes]
@@ -168,17 +169,19 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manifes
     if config.split_column is not None:
         split = split_from_column(table.columns[config.split_column], config.split_column)
     if test is not None:
-        split, in_use = without_test(split, len(table), config, test, excluded)
+        split, in_use = without_test(split, paths, config, test, excluded)
     bad = in_use & (sizes <= 0)
     left_out = {reason: np.flatnonzero(bad & (sizes == code)) for code, reason in REASONS.items()}
-    unreadable = tuple((str(paths[i]) or f"row {i + 1}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad))
+    numbers = table.row_numbers()
+    unreadable = tuple((str(paths[i]) or f"row {numbers[i]}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad))
     _check_unreadable(unreadable, int(in_use.sum()), records.place, config)
     in_use = in_use & ~bad
     for reason, rows in labels.unlabelled(table, in_use).items():
         left_out[reason] = np.flatnonzero(rows)
         in_use = in_use & ~rows
     left_out = {reason: rows for reason, rows in left_out.items() if len(rows)}
-    excluded |= {reason: len(rows) for reason, rows in left_out.items()}
+    for reason, rows in left_out.items():
+        excluded.add(reason, (str(paths[i]) or f"row {numbers[i]}" for i in rows))
     keep = np.flatnonzero(in_use)
     if not len(keep):
         reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()])

@@ -8,6 +8,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, quoted, shorten
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
@@ -33,7 +34,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
     """Return the source of the records, without test rows, as `config` splits them and chooses ranks.
 
     Raises ConfigError if a side of the split or a rank would be empty."""
-    notes, excluded = list(rows.notes), dict(rows.excluded)
+    notes, excluded = list(rows.notes), LeftOut(rows.excluded)
     split_notes: list[str] = []
     split, group = _split(rows, config, split_notes)
     if config.group_column is None:
@@ -42,9 +43,9 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
     ranks, rank_notes = choose_ranks(config, tree.ranks, tree.sizes)
     labels = labels[:, [tree.ranks.index(rank) for rank in ranks]]
     tree = tree.subset(ranks)
-    keep = np.flatnonzero((labels >= 0).any(axis=1))
-    if len(keep) < len(labels):
-        excluded["no label at the predicted ranks"] = len(labels) - len(keep)
+    labelled = (labels >= 0).any(axis=1)
+    excluded.add("no label at the predicted ranks", rows.files.names[~labelled].tolist())
+    keep = np.flatnonzero(labelled)
     labels, split, files, sizes = labels[keep], split[keep], rows.files.take(keep), rows.sizes[keep]
     metadata = rows.metadata.take(keep)
     weight = None if rows.weight is None else _relative_weights(rows.weight[keep], split, config.weight_column, notes)

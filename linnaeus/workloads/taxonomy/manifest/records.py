@@ -19,6 +19,7 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table, read_table
 
@@ -61,12 +62,12 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
     return in_folder(read_table(path, choose), config, path.parent)
 
 
-def table_of(columns: Mapping[str, Sequence[str]], choose: Choose, excluded: Mapping[str, int], **keys: Any) -> Table:
+def table_of(columns: Mapping[str, Sequence[str]], choose: Choose, excluded: LeftOut, **keys: Any) -> Table:
     """Return the table of columns in memory, without the spaces around their cells. `keys` are passed to `choose`.
 
-    `excluded`: reason -> number of rows left out. Raise ConfigError if there are no rows."""
+    Raise ConfigError if there are no rows."""
     check_rows(max(map(len, columns.values()), default=0), excluded)
-    return Table({name: column_of(columns[name]) for name in choose(list(columns), **keys)}, excluded=dict(excluded))
+    return Table({name: column_of(columns[name]) for name in choose(list(columns), **keys)}, excluded=excluded)
 
 
 def check_rows(rows: int, excluded: Mapping[str, int]) -> None:

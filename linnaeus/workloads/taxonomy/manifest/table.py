@@ -17,6 +17,7 @@ import io
 import os
 import re
 import zlib
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.reporting.formatting import shorten
 from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.text_arrays import strings
 
 CHUNK = 512  # rows of a CSV in memory as Python strings; 65536 take twice the time (caches, garbage collection)
@@ -46,6 +48,11 @@ class Column:
     codes: np.ndarray
     values: list[str]
 
+    def cells(self, rows: np.ndarray) -> Iterator[str]:
+        """Yield the cells of `rows`, numbers or bool [N]; the number of the row, from 1, in place of an empty one."""
+        places = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return (self.values[code] or f"row {row + 1}" for row, code in zip(places.tolist(), self.codes[places].tolist(), strict=True))
+
     def text(self) -> np.ndarray:
         """Return the cells as an array of strings [N], each with its own length."""
         return strings(self.values)[self.codes]
@@ -57,15 +64,21 @@ class Table:
 
     columns: dict[str, Column]
     decimal_comma: bool = False  # semicolon-separated tables have 43,5 for 43.5
-    excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows left out
+    excluded: LeftOut = field(default_factory=LeftOut)
     notes: tuple[str, ...] = ()
+    numbers: np.ndarray | None = None  # int64 [N]: the place of each row in its file, from 1; None: 1 to N
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())).codes)
 
     def take(self, rows: np.ndarray) -> Table:
         """Return the table of the given rows."""
-        return replace(self, columns={name: Column(column.codes[rows], column.values) for name, column in self.columns.items()})
+        columns = {name: Column(column.codes[rows], column.values) for name, column in self.columns.items()}
+        return replace(self, columns=columns, numbers=self.row_numbers()[rows])
+
+    def row_numbers(self) -> np.ndarray:
+        """Return `numbers`, int64 [N]."""
+        return np.arange(1, len(self) + 1) if self.numbers is None else self.numbers
 
 
 class TableFile(Protocol):
@@ -94,14 +107,16 @@ def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
         table = _read_parquet(path, choose, key)
     else:
         table = _read_text(path, choose, key)
-    table = without_long_values(table)
+    table = without_long_values(table, path.name)
     if len(table) == 0:
         raise ConfigError(f"{key}: {quoted(str(path), 200)} has a header but no rows; choose a file with rows")
     return table
 
 
-def without_long_values(table: Table) -> Table:
-    """Return the table without the rows that have a value of more than LONGEST_VALUE characters, which are counted."""
+def without_long_values(table: Table, name: str = "") -> Table:
+    """Return the table without the rows that have a value of more than LONGEST_VALUE characters.
+
+    They are left out by their numbers in the file `name`; without a name, by their `path`."""
     long = np.zeros(len(table), dtype=bool)
     for column in table.columns.values():
         lengths = np.fromiter(map(len, column.values), dtype=np.int64, count=len(column.values))
@@ -109,8 +124,13 @@ def without_long_values(table: Table) -> Table:
     if not long.any():
         return table
     reason = f"a cell of more than {LONGEST_VALUE} characters"
-    short = {n: Column(c.codes[~long], [v if len(v) <= LONGEST_VALUE else "" for v in c.values]) for n, c in table.columns.items()}
-    return replace(table, columns=short, excluded=table.excluded | {reason: int(long.sum())})
+    short = {n: Column(c.codes, [v if len(v) <= LONGEST_VALUE else "" for v in c.values]) for n, c in table.columns.items()}
+    excluded = LeftOut(table.excluded)
+    if name:
+        excluded.add_rows(reason, table.row_numbers()[long], name)
+    else:
+        excluded.add(reason, table.columns["path"].cells(long))
+    return replace(table, columns=short, excluded=excluded).take(np.flatnonzero(~long))
 
 
 def _kind(key: str) -> str:
@@ -162,7 +182,11 @@ def _read_csv(path: Path | TableFile, encoding: str, choose: Callable[[Sequence[
         rows = checked_rows(reader, delimiter, len(header), path, key)
         columns, uneven = number_columns(rows, wanted, len(header), lambda: progress.add(stored.tell() - progress.done))
     notes = () if encoding != "windows-1252" else (f"{path.name} is not UTF-8 and was read as windows-1252",)
-    return Table(columns, decimal_comma=delimiter == ";", excluded={UNEVEN: uneven} if uneven else {}, notes=notes)
+    excluded = LeftOut()
+    excluded.add_rows(UNEVEN, uneven, path.name)
+    count = len(uneven) + len(next(iter(columns.values())).codes) if columns else 0
+    numbers = np.delete(np.arange(1, count + 1), uneven - 1) if len(uneven) else None
+    return Table(columns, decimal_comma=delimiter == ";", excluded=excluded, notes=notes, numbers=numbers)
 
 
 def checked_rows(reader, delimiter: str, width: int, path: Path | TableFile, key: str) -> Iterator[list[str]]:
@@ -198,24 +222,27 @@ def _swallows_lines(row: Sequence[str], delimiter: str, width: int) -> bool:
 
 def number_columns(
     reader: Iterator[list[str]], wanted: dict[str, int], width: int, advanced: Callable[[], None]
-) -> tuple[dict[str, Column], int]:
-    """Return the wanted columns (name -> position) of the rows that have `width` cells, and the number of other rows.
+) -> tuple[dict[str, Column], np.ndarray]:
+    """Return the wanted columns (name -> position) of the rows that have `width` cells, and the numbers of the others, int64 [U] from 1.
 
     Blank lines are not rows. `advanced` is called after each chunk of rows."""
     numbering: dict[str, defaultdict[str, int]] = {name: defaultdict() for name in wanted}
     for number in numbering.values():
         number.default_factory = number.__len__  # a new cell gets the next number
     codes: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype=np.int32)] for name in wanted}
-    uneven = 0
+    uneven, read = array("q"), 0
     while chunk := list(islice(reader, CHUNK)):
         rows = [row for row in chunk if len(row) == width]
-        uneven += sum(1 for row in chunk if len(row) != width and row)
+        if len(rows) < len(chunk):
+            chunk = [row for row in chunk if row]
+            uneven.extend(read + i for i, row in enumerate(chunk, 1) if len(row) != width)
+        read += len(chunk)
         cells = list(zip(*rows, strict=True)) or [()] * width
         for name, position in wanted.items():
             codes[name].append(np.fromiter(map(numbering[name].__getitem__, cells[position]), dtype=np.int32, count=len(rows)))
         advanced()
     values = {name: [_unquote(v) if '"' in v else v.strip() for v in numbering[name]] for name in wanted}
-    return {name: Column(np.concatenate(codes[name]), values[name]) for name in wanted}, uneven
+    return {name: Column(np.concatenate(codes[name]), values[name]) for name in wanted}, np.array(uneven, dtype=np.int64)
 
 
 def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[str, int]:

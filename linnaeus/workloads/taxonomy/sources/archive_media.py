@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows
 from linnaeus.workloads.taxonomy.sources.occurrences import are_absent, blank, combined, concatenated, first_known
@@ -15,16 +16,21 @@ _NONE, _SEVERAL = -1, -2  # in place of a record
 
 
 class Photographs:
-    """M photographs of N records, and reason -> the number of those that were dropped, and of records that do not have one."""
+    """M photographs of N records, and the account of those that were dropped, and of records that do not have one."""
 
-    def __init__(self, record: np.ndarray, link: Column, records: int) -> None:
-        """`record`, int64 [M]: the row of each photograph's record, or -1. `records`: N."""
-        self.record, self.link = record, link
-        self.excluded = {"record without a photograph": records - len(np.unique(record[record >= 0]))}
+    def __init__(self, record: np.ndarray, link: Column, records: Column) -> None:
+        """`record`, int64 [M]: the row of each photograph's record, or -1. `records` [N]: the ids of the records."""
+        self.record, self.link, self.records, self.excluded = record, link, records, LeftOut()
+        without = np.ones(len(records.codes), dtype=bool)
+        without[record[record >= 0]] = False
+        self.excluded.add("record without a photograph", records.cells(without))
 
     def drop(self, where: np.ndarray, reason: str) -> None:
-        """Drop and count the photographs where `where`, bool [M], is True."""
-        self.excluded[reason] = self.excluded.get(reason, 0) + int(where.sum())
+        """Drop the photographs where `where`, bool [M], is True. Their names are their links, or the ids of their records."""
+        linked = given(self.link)
+        self.excluded.add(reason, self.link.cells(where & linked))
+        self.excluded.add(reason, self.records.cells(self.record[where & ~linked & (self.record >= 0)]))
+        self.excluded.add_rows(reason, np.flatnonzero(where & ~linked & (self.record < 0)) + 1, "the photographs")
         self.record, self.link = self.record[~where], taken(self.link, ~where)
 
     def drop_without_record(self) -> None:
@@ -59,12 +65,14 @@ def first_rows(codes: np.ndarray, size: int) -> np.ndarray:
     return first
 
 
-def linked(media: Sequence[DataRows], records: DataRows, keys: Column, labels: Sequence[Column], events: bool) -> Photographs:
+def linked(
+    media: Sequence[DataRows], records: DataRows, keys: Column, labels: Sequence[Column], events: bool, names: Column
+) -> Photographs:
     """Return the photographs of the media that have a link and a record, in the order of the records.
 
     `keys` [N]: the ids of the core for the records. `labels`: the columns of taxa [N] each. `events`: several records of one core are its
     occurrences, and have its photographs if those that are present are of one taxon. A photograph with an occurrenceID belongs to that
-    record."""
+    record. `names` [N]: of the records, for the account."""
     ids, uri, identifier, kind, form, occurrence = (
         concatenated([rows.columns.get(term, blank(rows.size)) for rows in media]) for term in (KEY, *TERMS)
     )
@@ -84,7 +92,7 @@ def linked(media: Sequence[DataRows], records: DataRows, keys: Column, labels: S
         own = records.columns["occurrenceID"]
         own_rows = first_rows(own.codes.astype(np.int64), len(own.values))[codes_in(occurrence, own)]
         record = np.where((own_rows >= 0) & (record != _NONE), own_rows, record)
-    photographs = Photographs(record, first_known(uri, identifier), records.size)
+    photographs = Photographs(record, first_known(uri, identifier), names)
     other = combined([kind, form], _other_than_photograph)
     photographs.drop(given(other), "sound, film or another file that is not a photograph")
     photographs.drop(~given(photographs.link), "photograph without a link")
@@ -92,15 +100,15 @@ def linked(media: Sequence[DataRows], records: DataRows, keys: Column, labels: S
     return photographs
 
 
-def associated(links: Column) -> Photographs:
-    """Return the photographs of the term `associatedMedia`: links with `|` or `;` between them."""
+def associated(links: Column, names: Column) -> Photographs:
+    """Return the photographs of the term `associatedMedia` [N]: links with `|` or `;` between them. `names` [N]: of the records."""
     parts = [[part.strip() for part in re.split(r"[|;]\s*(?=\S)", value) if part.strip()] for value in links.values]
     count = np.array([len(part) for part in parts], dtype=np.int64)
     start = np.cumsum(count) - count
     record = np.repeat(np.arange(len(links.codes)), count[links.codes])
     before = np.cumsum(count[links.codes]) - count[links.codes]
     codes = start[links.codes][record] + np.arange(len(record)) - before[record]
-    return Photographs(record, Column(codes.astype(np.int32), [link for part in parts for link in part]), len(links.codes))
+    return Photographs(record, Column(codes.astype(np.int32), [link for part in parts for link in part]), names)
 
 
 def _divided(labels: Column, codes: np.ndarray, size: int) -> np.ndarray:

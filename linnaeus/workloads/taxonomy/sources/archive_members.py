@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted
+from linnaeus.workloads.taxonomy.sources.local_files import is_file, is_folder
 
 DESCRIPTOR = "meta.xml"
 _ERRORS = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, RuntimeError, ValueError, csv.Error)
@@ -130,12 +131,12 @@ def _in_tar(path: Path, member: str) -> Iterator[IO[bytes]]:
 def _files_to_depth_two(folder: Path) -> Iterator[str]:
     """Yield the files of a folder, and, if it does not have a table or a descriptor, those of its folders."""
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    files = [entry.name for entry in entries if entry.is_file()]
+    files = [entry.name for entry in entries if is_file(entry)]
     yield from files
     if not any(name.lower().endswith((".csv", ".tsv", ".txt", DESCRIPTOR)) for name in files):
         for entry in entries:
-            if entry.is_dir() and not _hidden(entry.name):
-                yield from (f"{entry.name}/{inner.name}" for inner in os.scandir(entry.path) if inner.is_file())
+            if is_folder(entry) and not _hidden(entry.name):
+                yield from (f"{entry.name}/{inner.name}" for inner in os.scandir(entry.path) if is_file(inner))
 
 
 def _hidden(name: str) -> bool:

@@ -12,8 +12,9 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted, shorten
 from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.table import LONGEST_CELL, LONGEST_LINE, Column, checked_rows, number_columns
+from linnaeus.workloads.taxonomy.manifest.table import LONGEST_CELL, LONGEST_LINE, UNEVEN, Column, checked_rows, number_columns
 from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile
 from linnaeus.workloads.taxonomy.sources.archive_members import Archive
 from linnaeus.workloads.taxonomy.sources.occurrences import concatenated
@@ -34,7 +35,7 @@ class DataRows(NamedTuple):
 
     columns: dict[str, Column]  # term -> cells; KEY for the ids
     size: int
-    uneven: int  # rows left out, with another number of cells
+    left_out: LeftOut  # rows with another number of cells
     notes: list[str]
 
 
@@ -68,7 +69,10 @@ def read_rows(archive: Archive, file: DataFile, terms: Sequence[str]) -> DataRow
     for term in terms:
         if term in file.defaults:
             columns[term] = _with_default(columns.get(term), file.defaults[term], count)
-    return DataRows(columns, count, sum(part.uneven for part in parts), [note for part in parts for note in part.notes])
+    left_out = LeftOut()
+    for part in parts:
+        left_out.include(part.left_out)
+    return DataRows(columns, count, left_out, [note for part in parts for note in part.notes])
 
 
 def _with_default(column: Column | None, default: str, count: int) -> Column:
@@ -109,9 +113,11 @@ def _read_encoded(archive: Archive, file: DataFile, name: str, terms: Sequence[s
         wanted = {term: file.columns[term] for term in terms if term in file.columns} | ({KEY: file.key} if file.key is not None else {})
         columns, uneven = number_columns(rows, wanted or {"": 0}, width, lambda: progress.add(raw.tell() - progress.done))
     count = len(next(iter(columns.values())).codes)
-    if uneven and not count:
+    if len(uneven) and not count:
         raise ConfigError(f"data.path: no row of {quoted(name)} has the {width} cells of its header or its descriptor; download it again")
-    return DataRows(columns, count, uneven, notes)
+    left_out = LeftOut()
+    left_out.add_rows(UNEVEN, uneven, name)
+    return DataRows(columns, count, left_out, notes)
 
 
 def _lines(text: io.TextIOWrapper, start: str, end: str) -> Iterator[str]:

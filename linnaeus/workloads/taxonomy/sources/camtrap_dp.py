@@ -10,6 +10,7 @@ import numpy as np
 
 from linnaeus.errors import list_some, quoted
 from linnaeus.workloads.taxonomy.config import CamtrapConfig
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, column_of, in_folder
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table
 from linnaeus.workloads.taxonomy.sources.camtrap_labels import Labels, label_media
@@ -46,7 +47,7 @@ def read_records(config: CamtrapConfig, choose: Choose) -> Records:
     if remote:
         found = _downloaded(media.take(rows), folder, config)
         there = np.array([value != "" for value in found.path.values], dtype=bool)[found.path.codes]
-        excluded |= {NOT_DOWNLOADED: int((~there).sum())} if not there.all() else {}
+        excluded.add(NOT_DOWNLOADED, media.columns["mediaID"].cells(rows[~there]))
         notes.append(found.note)
         rows, path = rows[there], Column(found.path.codes[there], found.path.values)
     else:
@@ -72,14 +73,13 @@ def _downloaded(media: Table, folder: Path, config: CamtrapConfig) -> Found:
     return find_files(folder, media.columns["filePath"], ids, config.photo_names)
 
 
-def _usable(media: Table, labels: Labels) -> tuple[np.ndarray, dict[str, int]]:
-    """Return the rows of `media` that are photographs with a label, int64 [N], and reason -> number of the others.
+def _usable(media: Table, labels: Labels) -> tuple[np.ndarray, LeftOut]:
+    """Return the rows of `media` that are photographs with a label, int64 [N], and the others.
 
     Raise ConfigError if there are none."""
-    excluded, keep = dict(media.excluded), np.ones(len(media), dtype=bool)
+    excluded, keep = LeftOut(media.excluded), np.ones(len(media), dtype=bool)
     for reason, rows in (*_unusable(media), *labels.excluded.items()):
-        if count := int((rows & keep).sum()):
-            excluded[reason] = excluded.get(reason, 0) + count
+        excluded.add(reason, media.columns["mediaID"].cells(rows & keep))
         keep &= ~rows
     check_rows(int(keep.sum()), excluded)
     return np.flatnonzero(keep), excluded

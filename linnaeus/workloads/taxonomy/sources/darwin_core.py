@@ -13,10 +13,11 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import DarwinCoreConfig
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
-from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, Column, Table, without_long_values
+from linnaeus.workloads.taxonomy.manifest.table import Column, Table, without_long_values
 from linnaeus.workloads.taxonomy.sources import archive_media, occurrences
 from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile, read_descriptor
 from linnaeus.workloads.taxonomy.sources.archive_media import Photographs, given, taken
@@ -59,9 +60,10 @@ def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
     records, key = _read(parts, list(dict.fromkeys([*chosen, *ranks.values(), *_READ])))
     occurrences.clean(records.columns, ranks, records.notes)
     folder = Path(config.root).expanduser() if config.root is not None else parts.archive.place()
-    photographs, uneven = _photographs(parts, records, key, list(ranks.values()), config, folder)
+    excluded = LeftOut(records.left_out)
+    photographs = _photographs(parts, records, key, list(ranks.values()), config, folder, excluded)
     photographs.drop(occurrences.are_absent(records.columns)[photographs.record], "record with occurrenceStatus absent")
-    excluded = {reason: n for reason, n in ({UNEVEN: records.uneven + uneven} | photographs.excluded).items() if n}
+    excluded.include(photographs.excluded)
     if not len(photographs.record):
         raise ConfigError(f"data.path: no photograph can be used: {list_some([f'{r} ({n})' for r, n in excluded.items()])}")
     cells = {name: taken(records.columns[name], photographs.record) if name != "path" else photographs.link for name in chosen}
@@ -112,31 +114,38 @@ def _read(parts: _Parts, terms: Sequence[str]) -> tuple[DataRows, Column]:
             columns[term] = occurrences.first_known(columns[term], of_event) if term in columns else of_event
     if orphans := int((event < 0).sum()):
         rows.notes.append(f"{orphans} occurrences belong to an event that is not in the archive")
-    return DataRows(columns, rows.size, core.uneven + rows.uneven, [*core.notes, *rows.notes]), event_id
+    left_out = LeftOut(core.left_out)
+    left_out.include(rows.left_out)
+    return DataRows(columns, rows.size, left_out, [*core.notes, *rows.notes]), event_id
 
 
 def _photographs(
-    parts: _Parts, records: DataRows, key: Column, ranks: Sequence[str], config: DarwinCoreConfig, folder: Path
-) -> tuple[Photographs, int]:
-    """Return the photographs, with their files in place of links, and the number of uneven rows of their tables.
+    parts: _Parts, records: DataRows, key: Column, ranks: Sequence[str], config: DarwinCoreConfig, folder: Path, excluded: LeftOut
+) -> Photographs:
+    """Return the photographs, with their files in place of links. Add the rows of their tables that are not used to `excluded`.
 
     `ranks`: the columns of the labels."""
     columns = records.columns
     core_id = next((term for term, index in parts.core.columns.items() if index == parts.core.key), "id")
     ids = {core_id: key, "occurrenceID": columns["occurrenceID"]}
     media = [read_rows(parts.archive, file, archive_media.TERMS) for file in parts.media]
-    records.notes.extend(note for rows in media for note in rows.notes)
+    names = key if parts.occurrences is None else columns["occurrenceID"]
+    for rows in media:
+        records.notes.extend(rows.notes)
+        excluded.include(rows.left_out)
     if not media and not any(columns["associatedMedia"].values):
-        rows, found = files_of_records(folder, ids)
+        record, found = files_of_records(folder, ids)
         records.notes.append(found.note)
-        return Photographs(rows, found.path, records.size), 0
+        return Photographs(record, found.path, names)
     if media:
-        photographs = archive_media.linked(media, records, key, [columns[term] for term in ranks], parts.occurrences is not None)
+        events = parts.occurrences is not None
+        photographs = archive_media.linked(media, records, key, [columns[term] for term in ranks], events, names)
     else:
-        photographs = archive_media.associated(columns["associatedMedia"])
+        photographs = archive_media.associated(columns["associatedMedia"], names)
     if len(photographs.record):
         found = find_files(folder, photographs.link, {n: taken(c, photographs.record) for n, c in ids.items()}, config.photo_names)
-        photographs.link = found.path
-        photographs.drop(~given(found.path), NOT_DOWNLOADED)
+        there = given(found.path)
+        photographs.drop(~there, NOT_DOWNLOADED)
+        photographs.link = taken(found.path, there)
         records.notes.append(found.note)
-    return photographs, sum(rows.uneven for rows in media)
+    return photographs

@@ -1,6 +1,8 @@
 """Open the HDF5 files of the original linnaeus. h5py is in the extra `h5`."""
 
+import mmap
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 from linnaeus.errors import ConfigError, one_line, quoted, shorten
 
+_HEADER = 16  # bytes, of a heap and of an entry
 # h5py raises all of them for damaged files
 _ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, UnicodeError, MemoryError, OverflowError)
 
@@ -28,6 +31,26 @@ def opened(path: Path, key: str) -> Iterator[Any]:
         raise
     except _ERRORS as error:
         raise ConfigError(f"{key}: {quoted(str(path), 160)} cannot be read as HDF5: {shorten(one_line(error), 160)}") from error
+
+
+def check_texts(path: Path, key: str) -> None:
+    """Raise ConfigError if a heap with the texts of a file has an entry of no size and no number, such as a hole of zeros in a download.
+
+    HDF5 1.14 reads such an entry again without end. A heap begins with GCOL, its version and its bytes; an entry with its number, its
+    references and its bytes, and is filled up to a multiple of 8 (HDF5 File Format Specification 3.0, III.E)."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = data.find(b"GCOL\x01\0\0\0")
+        while start >= 0:
+            place = start + _HEADER
+            end = min(start + int.from_bytes(data[start + 8 : start + 16], "little"), len(data))
+            number = 1 if data.find(bytes(_HEADER), place, end) >= 0 else 0  # without zeros there is no such entry
+            while number and place + _HEADER <= end:
+                number, size = struct.unpack_from("<H6xQ", data, place)
+                if number == size == 0:
+                    problem = f"the texts at byte {place} are damaged; copy it again"
+                    raise ConfigError(f"{key}: {quoted(str(path), 160)} cannot be read as HDF5: {problem}")
+                place += _HEADER + (size + 7) // 8 * 8
+            start = data.find(b"GCOL\x01\0\0\0", start + _HEADER)
 
 
 def is_text(data: Any) -> bool:

@@ -77,7 +77,7 @@ def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
     columns |= {rank: lambda column=column: column for rank, column in ranks.items()}  # type: ignore[misc]
     chosen = choose(list(columns))
     notes = [f"{data.rows} rows in {len(parts)} files", *data.notes(photograph)]
-    table = without_long_values(Table({key: columns[key]() for key in chosen}, notes=tuple(notes)))
+    table = without_long_values(Table({key: columns[key]() for key in chosen}, notes=tuple(notes)), Path(config.path).name)
     if photograph is None:
         return in_folder(table, config, folder)
     if name not in chosen:
@@ -101,6 +101,8 @@ def find_parts(folder: Path) -> list[Part]:
     paths = sorted(path for path in folder.rglob("*.parquet") if not any(part.startswith(".") for part in path.relative_to(folder).parts))
     if not paths:
         raise ConfigError(f"data.path: {quoted(str(folder), 160)} has neither dataset_dict.json, state.json nor a .parquet file")
+    if others := [path for path in paths if not path.is_file()]:  # reading a pipe would never end
+        raise ConfigError(f"data.path: {quoted(str(others[0]), 160)} is not a file; remove it, or replace it with the shard")
     shards = Counter((path.parent, match[1], int(match[3])) for path in paths if (match := _SHARD.fullmatch(path.name)))
     for (_, stem, total), count in shards.items():
         if count != total:
@@ -122,6 +124,8 @@ def _saved(folder: Path) -> list[Path]:
 
 
 def _json(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"data.path: {quoted(str(path), 160)} is not a file; copy the whole folder")
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
@@ -39,26 +40,28 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
         raise ConfigError(f"data.path: {quoted(str(root), 200)} is not a folder; set the folder that contains a folder per taxon")
     found = list(files_in(str(root)))
     files = [path for path in found if _is_text(path)]
-    paths = [path for path in files if path.rpartition(".")[2].lower() in SUFFIXES]
+    paths = [path for path in files if _is_photograph(path)]
     if not paths:
         formats = ", ".join(FORMATS)
         raise ConfigError(f"data.path: {quoted(str(root), 200)} does not contain a photograph ({formats} by their usual suffixes)")
     folders = [tuple(path.split("/")[:-1]) for path in paths]
     split = _splits(folders)
     taxa = [folder[1:] for folder in folders] if split else folders
-    excluded = {}
-    if loose := sum(not folder for folder in taxa):
-        excluded["photograph outside of a folder of a taxon"] = loose
+    excluded = LeftOut()
+    if not all(taxa):
+        excluded.add("photograph outside of a folder of a taxon", (path for path, folder in zip(paths, taxa, strict=True) if not folder))
         kept = [i for i, folder in enumerate(taxa) if folder]
         paths, taxa, split = [paths[i] for i in kept], [taxa[i] for i in kept], [split[i] for i in kept] if split else split
-    if len(files) > len(folders):
-        excluded["file whose suffix is not that of a photograph"] = len(files) - len(folders)
-    if len(found) > len(files):
-        excluded["file whose path is not in UTF-8"] = len(found) - len(files)
+    excluded.add("file whose suffix is not that of a photograph", (path for path in files if not _is_photograph(path)))
+    excluded.add("file whose path is not in UTF-8", (path for path in found if not _is_text(path)))
     columns = {"path": paths, **_ranks(taxa, config.levels)} | ({"split": split} if split else {})
     ranks = [name for name in columns if name not in ("path", "split")]
     keys = {"rank_columns": {rank: rank for rank in ranks}} if not config.rank_columns else {}
     return in_folder(table_of(columns, choose, excluded=excluded, **keys), config, root)
+
+
+def _is_photograph(path: str) -> bool:
+    return path.rpartition(".")[2].lower() in SUFFIXES
 
 
 def _is_text(path: str) -> bool:

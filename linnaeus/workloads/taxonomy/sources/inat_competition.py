@@ -13,7 +13,7 @@ ranks. Those of 2017 have the name of a species, genus or subspecies, and a `sup
 import os
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import InatCompetitionConfig
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.records import Choose, ColumnBuilder, Records, column_of, in_folder
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table, without_long_values
 from linnaeus.workloads.taxonomy.sources.json_stream import objects
@@ -86,7 +87,7 @@ class _Photographs:
         self.category: list[np.ndarray] = []  # per file int64 [N]: id of the category
         self.location: list[np.ndarray] = []  # per file int64 [N]: row of `locations`, -1 for none
         self.keep: list[np.ndarray] = []  # per file bool [N]
-        self.excluded: dict[str, int] = {}
+        self.excluded = LeftOut()
         self.notes: list[str] = []
 
     def read(self, path: Path) -> None:
@@ -126,7 +127,8 @@ class _Photographs:
             (f"photograph without an annotation in {path.name}", ~annotated),
             ("photograph with annotations of different categories", lowest != highest),
         ):
-            self._exclude(reason, keep & rows)
+            first = len(self.cells["path"].codes) - len(ids)
+            self.excluded.add(reason, self._paths(first + np.flatnonzero(keep & rows)))
             keep &= ~rows
         self.category.append(lowest)
         self.keep.append(keep)
@@ -173,7 +175,8 @@ class _Photographs:
         """Return the table. `splits`: the split of each file, or empty. Raise ConfigError if no photograph can be used."""
         category, keep = np.concatenate(self.category), np.concatenate(self.keep)
         category = _find(np.array([*self.categories], dtype=np.int64), category)
-        self._exclude("photograph of a category without an entry in categories", keep & (category < 0))
+        unknown = np.flatnonzero(keep & (category < 0))
+        self.excluded.add("photograph of a category without an entry in categories", self._paths(unknown))
         rows = np.flatnonzero(keep & (category >= 0))
         if not len(rows):
             shown = list_some([f"{reason} ({count:,})" for reason, count in self.excluded.items()])
@@ -193,10 +196,11 @@ class _Photographs:
         table = Table({name: columns[name] for name in chosen}, excluded=self.excluded, notes=tuple(self.notes))
         return without_long_values(table.take(rows))
 
-    def _exclude(self, reason: str, rows: np.ndarray) -> None:
-        """Count `rows`, bool [N]."""
-        if rows.any():
-            self.excluded[reason] = self.excluded.get(reason, 0) + int(rows.sum())
+    def _paths(self, rows: np.ndarray) -> Iterator[str]:
+        """Return the paths of the photographs `rows` of all files."""
+        cells = self.cells["path"]
+        paths = list(cells.number) if len(rows) else []
+        return (paths[cells.codes[row]].strip() or f"photograph {row + 1}" for row in rows.tolist())
 
 
 def _ranks(categories: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:

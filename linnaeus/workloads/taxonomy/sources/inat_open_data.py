@@ -11,10 +11,12 @@ by tabs and not quoted. Photographs of observations that are not in their table 
 
 import gzip
 import os
+import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -22,12 +24,14 @@ import pyarrow.dataset
 
 from linnaeus.errors import ConfigError, list_some, one_line, quoted
 from linnaeus.workloads.taxonomy.config import InatOpenDataConfig
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, FolderFiles
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
 from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, Table, from_arrow, without_long_values
 
 BLOCK = 1 << 22  # bytes of a table that are read at once; no row is longer
 OBSERVATION, GRADE = "observation_uuid", "quality_grade"
+NOT_DOWNLOADED = "photograph that was not downloaded"
 
 
 def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
@@ -42,29 +46,34 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
     header = list(dict.fromkeys(("path", *photos.header, *observations.header)))
     chosen = choose(header, taxonomy=taxonomy, taxon_column=config.taxon_column or "taxon_id")
 
-    rows = photos.read([*photos.needed, *chosen], "photo_id", _downloaded(root))
-    rows = _with_files(rows, root, config.photo_size)
-    excluded = {UNEVEN: photos.uneven, "photograph that was not downloaded": photos.total - photos.uneven - len(rows)}
+    rows = photos.read([*photos.needed, *chosen], "photo_id", _downloaded(root), NOT_DOWNLOADED)
+    excluded = photos.left_out
+    rows = _with_files(rows, root, config.photo_size, excluded)
     found = observations.read([*observations.needed, GRADE, *chosen], OBSERVATION, rows[OBSERVATION].unique())
     place = pc.index_in(rows[OBSERVATION], value_set=found[OBSERVATION].combine_chunks())
-    rows, count = rows.filter(place.is_valid()), len(rows)
-    excluded["photograph whose observation is not in the table"] = count - len(rows)
+    count = len(rows)
+    excluded.add("photograph whose observation is not in the table", _ids(rows, place.is_null()))
+    rows = rows.filter(place.is_valid())
     found = found.take(place.drop_null())
     notes = [f"{photos.path.name}: {photos.total:,} photographs, {count:,} of them downloaded"]
-    notes += [f"{observations.path.name}: {n:,} rows left out: {UNEVEN}" for n in [observations.uneven] if n]
+    notes += [f"{observations.path.name}: {n:,} rows left out: {reason}" for reason, n in observations.left_out.items()]
     if GRADE in found.column_names:
         grades = {pair["values"]: pair["counts"] for pair in found[GRADE].value_counts().to_pylist()}
         notes.append(f"quality grades: {list_some([f'{grade} ({count:,})' for grade, count in sorted(grades.items())])}")
     if config.research_grade:
-        research, count = pc.equal(found[GRADE], "research"), len(rows)
+        research = pc.fill_null(pc.equal(found[GRADE], "research"), False)
+        excluded.add("photograph of an observation without research grade", _ids(rows, pc.invert(research)))
         rows, found = rows.filter(research), found.filter(research)
-        excluded["photograph of an observation without research grade"] = count - len(rows)
-    excluded = {reason: count for reason, count in excluded.items() if count}
     if not len(rows):
         shown = list_some([f"{reason} ({count:,})" for reason, count in excluded.items()]) or "there are none"
         raise ConfigError(f"data.path: no photograph of {quoted(str(folder), 120)} can be used: {shown}")
     columns = {name: from_arrow((rows if name in rows.column_names else found)[name]) for name in chosen}
     return in_folder(without_long_values(Table(columns, excluded=excluded, notes=tuple(notes))), config, folder)
+
+
+def _ids(photos: pa.Table, where: pa.ChunkedArray) -> Iterator[str]:
+    """Return the ids of the photographs where `where`, bool [N], is True."""
+    return (f"photograph {number}" for number in photos["photo_id"].filter(where).to_pylist())
 
 
 def _find(folder: Path, name: str) -> Path:
@@ -90,8 +99,10 @@ def _downloaded(root: Path) -> pa.Array:
     return pa.array(ids)
 
 
-def _with_files(rows: pa.Table, root: Path, size: str) -> pa.Table:
-    """Return the rows whose photographs have a file of this size, with their paths. Raise ConfigError if none has."""
+def _with_files(rows: pa.Table, root: Path, size: str, excluded: LeftOut) -> pa.Table:
+    """Return the rows whose photographs have a file of this size, with their paths. Raise ConfigError if none has.
+
+    Add the others to `excluded`."""
     path = pc.binary_join_element_wise("photos/", rows["photo_id"], f"/{size}.", rows["extension"], "")
     exist = FolderFiles(root, path.to_pylist()).sizes() != MISSING
     if not exist.any():
@@ -100,6 +111,7 @@ def _with_files(rows: pa.Table, root: Path, size: str) -> pa.Table:
             names = sorted(os.listdir(root / "photos" / rows["photo_id"][0].as_py()))
             where = f"photos/{rows['photo_id'][0]} in {quoted(str(root), 120)} contains {list_some(names, 4) or 'no file'}"
         raise ConfigError(f"data.photo_size: no photograph was downloaded in the size {size}: {where}")
+    excluded.add(NOT_DOWNLOADED, _ids(rows, pa.array(~exist)))
     return rows.append_column("path", path).filter(pa.array(exist))
 
 
@@ -109,7 +121,8 @@ class _Rows:
     def __init__(self, path: Path, needed: Sequence[str]) -> None:
         """Read the names of the columns. Raise ConfigError if one of `needed` does not exist, or a name occurs twice."""
         self.path, self.needed = path, needed
-        self.total, self.uneven = 0, 0  # rows that were read, and those with another number of cells than the header
+        self.total = 0  # rows that were read
+        self.left_out, self._lock = LeftOut(), threading.Lock()
         try:
             with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
                 self.header = file.readline(BLOCK).decode("utf-8-sig").rstrip("\r\n").split("\t")
@@ -123,11 +136,14 @@ class _Rows:
         if len(set(self.header)) < len(self.header):
             raise ConfigError(f"data.path: {quoted(str(path), 120)} has two columns of one name: {list_some(self.header, 20)}; rename one")
 
-    def read(self, columns: Sequence[str], key: str, values: pa.Array) -> pa.Table:
-        """Return those of the columns that exist, in the rows whose `key` is one of `values`. Raise ConfigError if they cannot be read."""
+    def read(self, columns: Sequence[str], key: str, values: pa.Array, others: str = "") -> pa.Table:
+        """Return those of the columns that exist, in the rows whose `key` is one of `values`. Raise ConfigError if they cannot be read.
+
+        Rows with another number of cells than the header are left out, and the other rows are, too, for the reason `others`, if given."""
 
         def skip(row: pa.csv.InvalidRow) -> str:
-            self.uneven += 1
+            with self._lock:  # called by several threads
+                self.left_out.add(UNEVEN, [f"the row {row.text!r} of {self.path.name}"])
             return "skip"
 
         schema = pa.schema([(name, pa.string()) for name in self.header])
@@ -140,13 +156,17 @@ class _Rows:
         wanted = {name: field(name) for name in columns if name in self.header} | {"": field(key).isin(values)}
         try:
             scanner = pa.dataset.dataset(str(self.path), schema=schema, format=form).scanner(columns=wanted)
-            batches = [self._kept(batch) for batch in scanner.to_batches()]
+            batches = [self._kept(batch, others) for batch in scanner.to_batches()]
         except (pa.ArrowException, OSError, UnicodeError) as error:
             raise self._unreadable(error) from error
-        self.total += self.uneven
+        self.total += self.left_out.get(UNEVEN, 0)
         return pa.Table.from_batches(batches, scanner.projected_schema).drop_columns("")
 
-    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _kept(self, batch: pa.RecordBatch, others: str) -> pa.RecordBatch:
+        if others:
+            dropped = np.flatnonzero(~batch.column("").to_numpy(zero_copy_only=False))
+            with self._lock:
+                self.left_out.add_rows(others, self.total + 1 + dropped, f"{self.path.name}, rows of other lengths not counted")
         self.total += batch.num_rows
         return batch.filter(batch.column(""))
 

@@ -23,10 +23,11 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import LabelsH5Config
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, NO_PATH, FolderFiles, clean_path
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table
-from linnaeus.workloads.taxonomy.sources.h5_file import is_text, opened
+from linnaeus.workloads.taxonomy.sources.h5_file import check_texts, is_text, opened
 from linnaeus.workloads.taxonomy.sources.h5_images import H5Images
 from linnaeus.workloads.taxonomy.sources.h5_metadata import H5Metadata
 from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES
@@ -50,6 +51,7 @@ def read_records(config: LabelsH5Config, choose: Choose) -> Records:
     _check_filters(config.filters)
     path = Path(config.path).expanduser()
     with opened(path, "data.path") as file:
+        check_texts(path, "data.path")
         labels = Labels(file, path, config)
         names = choose(list(labels.columns))
         keep, excluded = labels.kept()
@@ -114,8 +116,8 @@ class Labels:
         """Return the ids of the taxa of a rank, int64 [N]; 0 is unknown."""
         return self.array(self.ranks[rank], "i").astype(np.int64)
 
-    def kept(self) -> tuple[np.ndarray, dict[str, int]]:
-        """Return the rows that the filters keep, int64 [K], and reason -> number of the others."""
+    def kept(self) -> tuple[np.ndarray, LeftOut]:
+        """Return the rows that the filters keep, int64 [K], and the others."""
         used = [rank for rank in self.ranks if self.config.ranks is None or rank in self.config.ranks] or list(self.ranks)
         known = np.stack([self.taxa(rank) > 0 for rank in used], axis=1)  # coarse to fine
         gap = np.logical_or.accumulate(known, axis=1) & ~known  # below a known taxon
@@ -126,14 +128,14 @@ class Labels:
             "null_label": lambda: np.asarray(~known.all(axis=1)),
             "null_below": lambda: np.asarray(gap.any(axis=1)),
         }
-        excluded: dict[str, int] = {}
+        excluded = LeftOut()
         keep = np.ones(len(known), dtype=bool)
         for name, find in rows.items():
             if name != "no label" and name not in self.config.filters:
                 continue
             left_out = keep & find()
             reason = "no label at any rank" if name == "no label" else f"{name} (in data.filters)"
-            excluded |= {reason: int(left_out.sum())} if left_out.any() else {}
+            excluded.add_rows(reason, np.flatnonzero(left_out) + 1, self.path.name)
             keep &= ~left_out
         return np.flatnonzero(keep), excluded
 

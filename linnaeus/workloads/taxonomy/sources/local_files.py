@@ -116,10 +116,26 @@ def files_in(folder: str, inside: str = "", seen: frozenset[str] = frozenset(), 
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if not entry.is_dir():
+        if not is_folder(entry):
             yield inside + entry.name
         elif os.path.realpath(entry.path) not in seen:
             yield from files_in(folder, f"{inside}{entry.name}/", seen, key)
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return True for a folder, and False for a link that leads to itself, for which `entry.is_dir` raises OSError."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def is_file(entry: os.DirEntry[str]) -> bool:
+    """Return True for a file, and False for a link that leads to itself."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
 
 
 def _matches(files: list[str], identifiers: Column, ids: Mapping[str, Column]) -> Iterator[_Match]:

@@ -26,6 +26,7 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, with_values
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table, strings
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
@@ -48,6 +49,8 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
     shards = shard_paths(config.path)
     samples = _Samples()
     for number, shard in enumerate(shards):
+        if not os.path.isfile(shard):
+            raise ConfigError(f"data.path: {quoted(shard, 200)} is not a file; remove it, or replace it with the tar file")
         try:
             with TarReader(shard) as tar:
                 samples.read(tar, number)
@@ -110,12 +113,12 @@ def _expanded(pattern: str) -> list[str]:
 
 
 class _Samples:
-    """The samples with a photograph, as they are read. `excluded`: reason -> number of the others."""
+    """The samples with a photograph, as they are read, and the others in `excluded`."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.shard, self.start, self.length = array("i"), array("q"), array("q")
-        self.excluded: dict[str, int] = {}
+        self.excluded = LeftOut()
         self.cut: list[str] = []  # tar files without the mark of the end
         self._keys: set[str] = set()
         self._cells: dict[str, tuple[dict[str, int], array[int]]] = {}  # column -> cell -> its code, and the codes of the rows
@@ -161,7 +164,7 @@ class _Samples:
         return [*lines, cut] if self.cut else lines
 
     def _finish(self, tar: TarReader, shard: int, key: str, members: dict[str, Member]) -> None:
-        """Add a sample, or count it as left out."""
+        """Add a sample, or leave it out."""
         if not members:
             return
         if key in self._keys:
@@ -172,18 +175,18 @@ class _Samples:
         for suffix in members.keys() - texts.keys() - set(photographs[:1]):
             self._unread[f"second photograph of a sample (.{suffix})" if suffix in photographs else f".{suffix}"] += 1
         if not photographs:
-            return self._leave_out("a sample without a photograph")
+            return self.excluded.add("a sample without a photograph", [key])
         cells: dict[str, str] = {}
         for suffix, member in texts.items():
             if member.size > LONGEST_TEXT:
-                return self._leave_out(f"a sample with a text of more than {LONGEST_TEXT >> 20} MiB")
+                return self.excluded.add(f"a sample with a text of more than {LONGEST_TEXT >> 20} MiB", [key])
             text = tar.read(member.start, member.size).decode("utf-8", "replace")
             try:
                 cells |= dict(_flat(json.loads(text))) if suffix == "json" else {suffix: text}
                 if "\\u" in text:  # half of a pair of surrogates is not text
                     cells = {_encodable(name): _encodable(cell) for name, cell in cells.items()}
             except (ValueError, RecursionError):
-                return self._leave_out("a sample with a json that is not an object")
+                return self.excluded.add("a sample with a json that is not an object", [key])
         photograph = members[photographs[0]]
         self._set(cells)
         self.names.append(photograph.name.removeprefix("./"))
@@ -202,9 +205,6 @@ class _Samples:
             number, codes = self._cells[name]
             codes.extend([0] * (len(self.names) - len(codes)))
             codes.append(number.setdefault(cell, len(number)))
-
-    def _leave_out(self, reason: str) -> None:
-        self.excluded[reason] = self.excluded.get(reason, 0) + 1
 
 
 def _flat(value: Any, outer: str = "") -> Iterator[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """Blocks of photographs of a store. Each is written once, by any process, and has the same bytes whoever writes it.
 
 A part is complete when its table `NNNNN.npz` exists, which is renamed into place after the photographs. What a killed process left is
-written again. Photographs that cannot be decoded have size 0 and a reason.
+written again, and so is a part whose bytes are not those that its table was written for. The table contains hashes of some original files,
+by which another source with the same names and sizes is noticed. Photographs that cannot be decoded have size 0 and a reason.
 """
 
 import errno
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.distributed import die_with_parent
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import write_atomic
 from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
@@ -27,6 +28,7 @@ from linnaeus.workloads.taxonomy.store.encoding import Encoding
 from linnaeus.workloads.taxonomy.store.store_layout import PARTS, part_path
 
 PART = 1024  # photographs; about 25 MB of JPEGs, 200 MB of raw pixels at 256 x 256
+SAMPLE = 8  # original files of a part that are compared when the preparation goes on
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Part:
     shapes: np.ndarray  # int32 [M, 2]
     hashes: np.ndarray  # uint64 [M]
     reasons: list[str]  # [M], "" for a photograph that is stored
+    originals: np.ndarray  # uint64 [S], hashes of the original files of `PartWriter.sample`; 0 for a file that cannot be read
 
 
 @dataclass(frozen=True)
@@ -56,45 +59,81 @@ class PartWriter:
         """Return the rows of the photographs of a part."""
         return range(part * self.length, min((part + 1) * self.length, len(self.files.names)))
 
+    def sample(self, part: int) -> list[int]:
+        """Return up to `SAMPLE` rows of a part, whose original files are compared when the preparation goes on."""
+        rows = self.rows(part)
+        return [rows[i] for i in sorted({i * (len(rows) - 1) // (SAMPLE - 1) for i in range(SAMPLE)})]
+
     def write(self, part: int) -> int:
         """Write a part. Return the number of its photographs. Raise OSError for a file that may be readable later."""
         rows = self.rows(part)
         sizes, hashes, shapes = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64), np.zeros((len(rows), 2), np.int32)
-        reasons = [""] * len(rows)
+        reasons, originals = [""] * len(rows), dict.fromkeys(self.sample(part), 0)
         path = part_path(self.store, part)
         temporary = path.with_suffix(f".tmp-{os.uname().nodename}-{os.getpid()}")
         with open(temporary, "wb") as file:
             for i, row in enumerate(rows):
                 try:
-                    data, shape = self.encoding.encode(self._read(row))
+                    original = self._read(row)
+                    if row in originals:
+                        originals[row] = _hash(original)
+                    data, shape = self.encoding.encode(original)
                 except NotAnImage as error:
                     reasons[i] = (str(error) or "not an image")[:200]
                     continue
                 file.write(data)
                 sizes[i], shapes[i] = len(data), shape
-                hashes[i] = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+                hashes[i] = _hash(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
         content = io.BytesIO()
-        np.savez(content, sizes=sizes, shapes=shapes, hashes=hashes, reasons=np.array(reasons, dtype=str))
+        read = np.array(list(originals.values()), dtype=np.uint64)
+        np.savez(content, sizes=sizes, shapes=shapes, hashes=hashes, reasons=np.array(reasons, dtype=str), originals=read)
         write_atomic(path.with_suffix(".npz"), content.getvalue())
         return len(rows)
 
     def is_complete(self, part: int) -> bool:
         return part_path(self.store, part).with_suffix(".npz").exists()
 
+    def is_intact(self, part: int) -> bool:
+        """Return True if a complete part has the bytes that were written, and False if it must be written again.
+
+        Raise ConfigError if the original files are not those that it was made of."""
+        try:
+            found = self.read(part)
+            with open(part_path(self.store, part), "rb") as file:
+                if any(_hash(file.read(size)) != expected for size, expected in zip(found.sizes, found.hashes, strict=True) if size):
+                    return False
+        except (ConfigError, OSError, ValueError):
+            return False
+        for row, expected in zip(self.sample(part), found.originals.tolist(), strict=True):
+            if self._original_hash(row) != expected:
+                raise ConfigError(
+                    f"OUT: {quoted(str(self.files.names[row]))} is not the photograph that was prepared, although its name and size are "
+                    f"the same: the source has changed; choose a new folder, or delete {quoted(str(self.store), 120)}"
+                )
+        return True
+
     def read(self, part: int) -> Part:
         """Return the table of a complete part. Raise ConfigError if it or the photographs were damaged after they were written."""
         path = part_path(self.store, part)
         try:
             with np.load(path.with_suffix(".npz"), allow_pickle=False) as table:
-                found = Part(table["sizes"], table["shapes"], table["hashes"], table["reasons"].tolist())
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise ConfigError(f"OUT: {path.with_suffix('.npz')} is damaged ({error}); delete it and repeat the command") from error
+                found = Part(table["sizes"], table["shapes"], table["hashes"], table["reasons"].tolist(), table["originals"])
+            if len(found.sizes) != len(self.rows(part)) or len(found.originals) != len(self.sample(part)):
+                raise ValueError("it is of another part")
+        except Exception as error:  # numpy raises errors of zip files, of zlib, of its headers and of Python's tokenizer
+            raise ConfigError(f"OUT: {path.with_suffix('.npz')} is damaged ({one_line(error)}); repeat the command") from error
         if not path.exists() or path.stat().st_size != int(found.sizes.sum()):
-            raise ConfigError(f"OUT: {path} is incomplete; delete {path.with_suffix('.npz').name} and repeat the command")
+            raise ConfigError(f"OUT: {path} is incomplete; repeat the command")
         return found
+
+    def _original_hash(self, row: int) -> int:
+        try:
+            return _hash(self._read(row))
+        except NotAnImage:
+            return 0
 
     def _read(self, row: int) -> bytes:
         try:
@@ -103,6 +142,10 @@ class PartWriter:
             if error.errno not in FINAL_ERRORS:
                 raise
             raise NotAnImage(os.strerror(error.errno or errno.EIO)) from error
+
+
+def _hash(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 _writer: PartWriter | None = None  # of a worker process

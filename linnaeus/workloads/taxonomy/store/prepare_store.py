@@ -5,20 +5,19 @@
     linnaeus prepare darwin_core store data.path=download.zip data.root=photos --task 3/16      # one of 16 jobs; then once without --task
 
 The same command goes on where it was stopped, and ends with the same bytes. Every record of the source is in the store, or is counted in
-`store.json` with the reason; photographs that were left out are named in `left_out.csv`. Training: `python main.py data=store
+`store.json` with the reason and named in `left_out.csv`. Training: `python main.py data=store
 data.path=store`.
 """
 
 import argparse
-import csv
 import hashlib
-import io
 import json
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.files import TEMPORARY, read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
 from linnaeus.workloads.taxonomy.store import store_layout as layout
@@ -37,7 +37,6 @@ from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
 from linnaeus.workloads.taxonomy.store.parts import PART, Part, PartWriter, write_parts
 
 REQUEST = "request.json"  # the settings of a preparation that has begun
-LEFT_OUT = "left_out.csv"
 SHORT_SIDE, QUALITY = 256, 90  # of JPEGs, unless set
 _UNDECODABLE = "photograph that cannot be decoded"
 
@@ -96,7 +95,7 @@ def prepare(options: argparse.Namespace) -> list[str]:
     writer = PartWriter(store, rows.files, encoding, PART)
     _begin(store, request)
     first, step = options.share
-    missing = [part for part in range(first, writer.count(), step) if not writer.is_complete(part)]
+    missing = _missing(writer, range(first, writer.count(), step), options.processes)
     _write_parts(writer, missing, options.processes)
     if absent := [part for part in range(writer.count()) if not writer.is_complete(part)]:
         return [f"{writer.count() - len(absent)} of {writer.count()} parts are prepared; run the command without --task after the others"]
@@ -107,6 +106,7 @@ def _already_complete(store: Path, record: dict[str, Any], request: dict[str, An
     """Return the lines on a store that was complete before. Raise ConfigError if it was made with another request."""
     if record.get("request") != request:
         raise ConfigError(f"OUT: {quoted(str(store), 200)} is a store with other settings or records; choose another folder, or delete it")
+    layout.check_files(store, record)
     _remove_intermediate(store)
     return [*_account(record), f"{store} was complete before"]
 
@@ -147,6 +147,17 @@ def _share(task: str) -> tuple[int, int]:
     return int(first) - 1, int(count)
 
 
+def _missing(writer: PartWriter, parts: range, threads: int) -> list[int]:
+    """Return the parts to write: those that are not complete, and those whose bytes have changed since, with a line on stderr."""
+    complete = [part for part in parts if writer.is_complete(part)]
+    with ThreadPoolExecutor(threads) as pool:  # reading and hashing run in parallel
+        damaged = [part for part, intact in zip(complete, pool.map(writer.is_intact, complete), strict=True) if not intact]
+    if damaged:
+        shown = list_some([str(part) for part in damaged])
+        print(f"{len(damaged)} parts are not as they were written, and are written again: {shown}", file=sys.stderr)
+    return sorted({*parts} - {*complete} | {*damaged})
+
+
 def _write_parts(writer: PartWriter, parts: list[int], processes: int) -> None:
     """Write the parts, with a line on stderr after every ten seconds."""
     begin = last = time.monotonic()
@@ -166,7 +177,9 @@ def _finish(store: Path, rows: CleanRecords, config: ManifestConfig, source: str
     sizes = np.concatenate([part.sizes for part in parts])
     reasons = [reason for part in parts for reason in part.reasons]
     bad = [(str(rows.files.names[i]), reason) for i, reason in enumerate(reasons) if reason]
-    records = sum(rows.excluded.values()) + len(sizes)
+    excluded = LeftOut(rows.excluded)
+    records = sum(excluded.values()) + len(sizes)
+    excluded.add(_UNDECODABLE, (name for name, _ in bad), (reason for _, reason in bad))
     left_out = [*rows.unreadable, *bad]
     if len(left_out) > config.max_bad_fraction * (len(sizes) + len(rows.unreadable)):
         raise ConfigError(
@@ -178,11 +191,9 @@ def _finish(store: Path, rows: CleanRecords, config: ManifestConfig, source: str
     offsets = np.concatenate([np.cumsum(part.sizes) - part.sizes for part in parts])
     place = np.stack([np.arange(len(sizes)) // PART, offsets, sizes], axis=1).astype(np.int64)
     rows = replace(rows, hashes=np.concatenate([part.hashes for part in parts])).take(keep)
-    excluded = rows.excluded | ({_UNDECODABLE: len(bad)} if bad else {})
     _write_arrays(store, rows, place[keep], np.concatenate([part.shapes for part in parts])[keep])
-    _write_left_out(store / LEFT_OUT, left_out)
+    excluded.write(store / FILE_NAME)
     record = {
-        "format": layout.FORMAT,
         "records": len(keep),
         "account": {"records of the source": records, "stored": len(keep), "left out": sum(excluded.values())},
         "excluded": excluded,
@@ -194,7 +205,7 @@ def _finish(store: Path, rows: CleanRecords, config: ManifestConfig, source: str
         "notes": rows.notes,
         "request": request,
     }
-    write_atomic(store / layout.RECORD, to_json(record))
+    layout.write_record(store, record)
     _remove_intermediate(store)
     return [*_account(record), f"next: linnaeus data=store data.path={store}"]
 
@@ -207,13 +218,6 @@ def _write_arrays(store: Path, rows: CleanRecords, place: np.ndarray, shapes: np
     for name, array in arrays.items():
         if array is not None:
             layout.write_array(store / f"{name}.npy", array)
-
-
-def _write_left_out(path: Path, left_out: Sequence[tuple[str, str]]) -> None:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerows([("photograph", "reason"), *left_out])
-    write_atomic(path, text.getvalue())
 
 
 def _account(record: dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """The files of a store. A store is complete when it contains `store.json`, which is written last.
 
-store.json              format, encoding of the photographs, account of the records, source, notes
+store.json              format, encoding of the photographs, account of the records, source, notes, checksums of the other files
 taxonomy.json           the tree: ranks, names of the classes of each rank, and the node of the nearest known ancestor of each
 labels.npy              int64 [N, R]: class of each record at each rank; -1 for null
 names.txt               the name of each record's photograph, a line each; line breaks and backslashes are escaped as in C
@@ -11,25 +11,32 @@ place.npy               int64 [N, 3]: part, offset and size in bytes of each pho
 shape.npy               int32 [N, 2]: height and width, for raw pixels
 hashes.npy              uint64 [N]: BLAKE2b (8 bytes) of each stored photograph
 parts/00000.bin ...     the photographs, one after the other
-left_out.csv            name and reason of each photograph that was left out
+left_out.csv            name and reason of each record that was left out
 """
 
 import io
+import os
+import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
-from linnaeus.files import read_json, write_atomic
+from linnaeus.files import read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.text_arrays import strings
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-FORMAT = 1
+FORMAT = 2
 RECORD = "store.json"
 PARTS = "parts"
+CHECKED = ("taxonomy.json", "names.txt", "left_out.csv", "*.npy", "columns/*")  # with a checksum in the record
+BLOCK = 1 << 20  # bytes read at once
+THREADS = 4
 
 
 def part_path(store: Path, part: int) -> Path:
@@ -108,11 +115,64 @@ def read_record(store: Path) -> dict[str, Any]:
     """Return store.json. Raise ConfigError if the folder is not a complete store."""
     if not store.is_dir():
         raise ConfigError(f"data.path: {quoted(str(store), 200)} is not a folder; give a folder that `linnaeus prepare` has written")
-    content = read_json(store / RECORD)
+    content = read_json(store / RECORD) if os.path.isfile(store / RECORD) else None
     if content is None:
         begun = (store / PARTS).is_dir()
         advice = "its preparation was interrupted; continue it" if begun else "make one"
         raise ConfigError(f"data.path: {quoted(str(store), 200)} is not a complete store; {advice} with `linnaeus prepare`")
     if content.get("format") != FORMAT:
         raise ConfigError(f"data.path: {quoted(str(store), 200)} has store format {content.get('format')}, not {FORMAT}; prepare it again")
+    if content.get("checksum") != _own_checksum(content):
+        raise _damaged(store / RECORD)
     return content
+
+
+def read_tree(store: Path) -> TaxonomyTree:
+    """Return the tree of a store whose files have been checked."""
+    return TaxonomyTree.from_dict(read_json(store / "taxonomy.json") or {})
+
+
+def write_record(store: Path, record: Mapping[str, Any]) -> None:
+    """Write store.json, with checksums of the other files and of its own content."""
+    names = sorted(str(path.relative_to(store)) for pattern in CHECKED for path in store.glob(pattern))
+    content = {"format": FORMAT, **record, "checksums": {name: _checksum(store / name) for name in names}}
+    write_atomic(store / RECORD, to_json(content | {"checksum": _own_checksum(content)}))
+
+
+def check_files(store: Path, record: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a file of a store is not as it was written. Photographs are not read: only their number of bytes is checked."""
+    expected = record["checksums"]
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = pool.map(_checksum, [store / name for name in expected])
+        wrong = [name for name, checksum in zip(expected, found, strict=True) if checksum != expected[name]]
+    if wrong:
+        raise _damaged(store / wrong[0])
+    place = read_array(store / "place.npy", mapped=True)
+    ends = np.zeros(int(place[:, 0].max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(ends, place[:, 0], place[:, 1] + place[:, 2])
+    for part, end in enumerate(ends.tolist()):
+        path = part_path(store, part)
+        if end and not (os.path.isfile(path) and os.path.getsize(path) >= end):
+            raise _damaged(path)
+
+
+def _checksum(path: Path) -> int:
+    """Return the CRC-32 of a file, -1 if it cannot be read."""
+    checksum = 0
+    try:
+        if not os.path.isfile(path):  # reading a pipe would never end
+            return -1
+        with open(path, "rb") as file:
+            while block := file.read(BLOCK):
+                checksum = zlib.crc32(block, checksum)
+    except OSError:
+        return -1
+    return checksum
+
+
+def _own_checksum(content: Mapping[str, Any]) -> int:
+    return zlib.crc32(to_utf8(to_json({name: value for name, value in content.items() if name != "checksum"})))
+
+
+def _damaged(path: Path) -> ConfigError:
+    return ConfigError(f"data.path: {quoted(str(path), 200)} is not as `linnaeus prepare` wrote it; delete the store and prepare it again")

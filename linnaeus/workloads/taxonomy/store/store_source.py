@@ -6,15 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted
-from linnaeus.files import read_json
 from linnaeus.workloads.taxonomy.config import StoreConfig
+from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, without_test
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds
 from linnaeus.workloads.taxonomy.manifest.manifest_source import source_of
 from linnaeus.workloads.taxonomy.observations import Source
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
-from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 def build_source(config: StoreConfig, test: bool = False) -> Source:
@@ -24,6 +23,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     check_folds(config)
     store = Path(config.path).expanduser()
     record = layout.read_record(store)
+    layout.check_files(store, record)
     split = layout.read_array(store / "split.npy") if record["has_split"] and config.split_column == "auto" else None
     weight = layout.read_array(store / "weight.npy") if record["has_weight"] and config.weight_column == "auto" else None
     config = replace(config, split_column=None if split is None else "split", weight_column=None if weight is None else "weight")
@@ -32,7 +32,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
         kept = list_some([quoted(name) for name in columns]) or "none"
         raise ConfigError(f"data.group_column: the store does not have {quoted(config.group_column)}; its columns are {kept}")
     rows = CleanRecords(
-        tree=_tree(store),
+        tree=layout.read_tree(store),
         labels=layout.read_array(store / "labels.npy"),
         files=_files(store, record),
         sizes=layout.read_array(store / "place.npy")[:, 2],
@@ -40,22 +40,15 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
         weight=weight,
         split=split,
         columns=columns,
-        excluded=dict(record["excluded"]),
+        excluded=LeftOut(record["excluded"], store / FILE_NAME),
         unreadable=(),
         notes=[f"store of {record['records']} photographs, {record['encoding']['name']}, from {record['source']}", *record["notes"]],
         hashes=layout.read_array(store / "hashes.npy"),
     )
-    split, used = without_test(split, len(rows.sizes), config, test, rows.excluded)
+    split, used = without_test(split, rows.files.names, config, test, rows.excluded)
     if not used.all():
         rows = replace(rows, split=split).take(np.flatnonzero(used))
     return source_of(replace(rows, split=None if split is None else split[used]), config)
-
-
-def _tree(store: Path) -> TaxonomyTree:
-    content = read_json(store / "taxonomy.json")
-    if content is None:
-        raise ConfigError(f"data.path: {quoted(str(store / 'taxonomy.json'), 200)} cannot be read; prepare the store again")
-    return TaxonomyTree.from_dict(content)
 
 
 def _files(store: Path, record: dict) -> StoreFiles:

@@ -5,6 +5,8 @@ A test of a format writes the records in the format, and calls `same_as_manifest
 
 import csv
 import os
+import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
+from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest import build_source
 from tests import runs
 
@@ -57,8 +60,22 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
 
 
 def source_of(*overrides: str) -> Any:
-    """Return the source of `data=NAME data.path=...`, composed as on the command line, for small pictures."""
-    return build_source(runs.composed([*overrides, *SMALL]).data)
+    """Return the source of `data=NAME data.path=...`, composed as on the command line, for small pictures.
+
+    Check that left_out.csv has as many records for each reason as the account."""
+    source = build_source(runs.composed([*overrides, *SMALL]).data)
+    counts = Counter[str]()
+    for _, reason, number in left_out(source.excluded):
+        counts[reason] += int(number)
+    assert counts == source.excluded
+    return source
+
+
+def left_out(excluded: LeftOut) -> list[list[str]]:
+    """Return the lines of left_out.csv: record, reason, number."""
+    with tempfile.TemporaryDirectory() as folder:
+        excluded.write(Path(folder) / "left_out.csv")
+        return list(csv.reader((Path(folder) / "left_out.csv").read_text().splitlines()))[1:]
 
 
 def same_as_manifest(records: Records, *overrides: str, columns: tuple[str, ...] | None = None) -> Any:

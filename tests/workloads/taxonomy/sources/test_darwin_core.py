@@ -307,3 +307,10 @@ def test_a_damaged_container_is_one_line(tmp_path):
         source_of("data=darwin_core", f"data.path={tmp_path / 'two.zip'}")
     with pytest.raises(ConfigError, match="does not exist"):
         source_of("data=darwin_core", f"data.path={tmp_path / 'none.zip'}")
+
+
+def test_a_link_to_itself_beside_the_tables_is_not_read(tmp_path):
+    core = occurrences()
+    given = archive_at(tmp_path, archive(core, links(core)))
+    (tmp_path / "archive/loop.txt").symlink_to("loop.txt")
+    assert len(read_clean(runs.composed(["data=darwin_core", *given, "data.image_size=16"]).data)[0].files.names) == 8

@@ -3,6 +3,7 @@
 import datetime
 import json
 import multiprocessing
+import os
 import pickle
 
 import numpy as np
@@ -213,3 +214,15 @@ def test_a_data_set_that_cannot_be_used_is_one_line(tmp_path, change, message):
     with pytest.raises(ConfigError, match=message) as caught:
         source_of("data=hugging_face", f"data.path={tmp_path}")
     assert str(caught.value).startswith("data.path: ") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["train-00001-of-00002.parquet", "train/state.json"])
+def test_a_pipe_in_place_of_a_file_is_one_line(tmp_path, name):
+    if name.endswith("json"):
+        save_splits(tmp_path, train=labelled(6))
+        (tmp_path / name).unlink()
+    else:
+        pq.write_table(labelled(6), tmp_path / "train-00000-of-00002.parquet")
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigError, match=r"data.path: .* is not a file"):
+        source_of("data=hugging_face", f"data.path={tmp_path}")

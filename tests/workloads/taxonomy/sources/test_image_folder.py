@@ -94,3 +94,10 @@ def test_a_folder_that_does_not_fit_is_one_line(tmp_path, folders, keys, message
 def test_a_path_that_is_not_a_folder(tmp_path):
     with pytest.raises(ConfigError, match=r"data.path: .* is not a folder"):
         source_of("data=image_folder", f"data.path={tmp_path / 'none'}")
+
+
+def test_a_link_to_itself_is_a_missing_photograph(tmp_path):
+    path = folder_of(tmp_path, "Quercus robur", "Fagus sylvatica", count=4)
+    (tmp_path / "Quercus robur/loop.jpg").symlink_to("loop.jpg")
+    source = source_of("data=image_folder", path, "data.max_bad_fraction=0.2")
+    assert source.excluded == {"image file missing": 1} and len(source.ids) == 8

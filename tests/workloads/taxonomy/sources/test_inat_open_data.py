@@ -46,9 +46,8 @@ def lineages(records) -> list[tuple[str, ...]]:
     return sorted({tuple(row[rank] for rank in RANKS[:depth]) for row in records.rows for depth in range(1, 5)})
 
 
-@pytest.fixture
-def data(records, tmp_path) -> OpenData:
-    """The records as observations 0 to N - 1, each with the photographs 100 + i in the size medium, which are downloaded, and the
+def open_data(records, folder: Path) -> OpenData:
+    """Write the records as observations 0 to N - 1, each with the photographs 100 + i in the size medium, which are downloaded, and the
     photograph 9000 + i of every fifth, which is not. Names contain quotes."""
     number = {lineage: str(i + 5) for i, lineage in enumerate(lineages(records))}
     taxa = [["taxon_id", "ancestry", "rank_level", "rank", "name", "active"], ["1", "", "100", "stateofmatter", 'Life "L', "true"]]
@@ -58,7 +57,7 @@ def data(records, tmp_path) -> OpenData:
         taxa.append([taxon, above, str(LEVEL[rank]), rank, lineage[-1], "true"])
     photos, observations = [PHOTOS.split()], [OBSERVATIONS.split()]
     for i, row in enumerate(records.rows):
-        target = tmp_path / f"photos/{100 + i}/medium.jpg"
+        target = folder / f"photos/{100 + i}/medium.jpg"
         target.parent.mkdir(parents=True)
         shutil.copy(records.folder / row["path"], target)
         photos.append([f"p-{i}", str(100 + i), f"o-{i}", str(i % 7), "jpg", "CC-BY", "24", "24", "0"])
@@ -68,9 +67,14 @@ def data(records, tmp_path) -> OpenData:
         taxon = number[tuple(row[rank] for rank in RANKS)]
         observations.append([f"o-{i}", str(i % 7), *place, taxon, GRADES[i % 3 if i % 4 == 0 else 0], row["date"], ""])
     observations.append(["o-none", "3", "", "", "", "5", "casual", "", ""])  # without a photograph
-    return OpenData(tmp_path, {"photos": photos, "observations": observations[:1] + observations[:0:-1], "taxa": taxa}).write(
+    return OpenData(folder, {"photos": photos, "observations": observations[:1] + observations[:0:-1], "taxa": taxa}).write(
         "photos", "observations", "taxa"
     )
+
+
+@pytest.fixture
+def data(records, tmp_path) -> OpenData:
+    return open_data(records, tmp_path)
 
 
 def given(data: OpenData, *keys: str) -> tuple[str, ...]:

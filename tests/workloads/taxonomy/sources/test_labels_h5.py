@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.sources import h5_images
+from linnaeus.workloads.taxonomy.sources import h5_file, h5_images
 from linnaeus.workloads.taxonomy.sources.h5_metadata import _frequencies, _from_frequencies
 from tests.workloads.taxonomy.sources.conftest import METADATA, Records, same_as_manifest, source_of, trains
 
@@ -331,3 +331,17 @@ def test_a_file_that_is_not_hdf5_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"data.path: .* cannot be read as HDF5") as caught:
         source_of("data=labels_h5", f"data.path={tmp_path / 'labels.h5'}")
     assert "\n" not in str(caught.value)
+
+
+def test_zeros_in_the_texts_are_one_line_and_lists_of_zeros_are_read(tmp_path):
+    """HDF5 would read the entry of zeros again and again."""
+    path = write(tmp_path / "labels.h5", [f"photo {i}.jpg" for i in range(300)], {10: [1, 2] * 150})
+    h5_file.check_texts(path, "data.path")
+    content = path.read_bytes()
+    entry = content.index(b"photo", content.index(b"GCOL") + 200) - 16
+    path.write_bytes(content[:entry] + bytes(64) + content[entry + 64 :])
+    with pytest.raises(ConfigError, match=r"data.path: .*labels.h5' cannot be read as HDF5: the texts at byte \d+ are damaged"):
+        source_of("data=labels_h5", f"data.path={path}")
+    with h5py.File(tmp_path / "zeros.h5", "w") as file:
+        file.create_dataset("lists", (3,), dtype=h5py.vlen_dtype(np.int64))[0] = np.zeros(40, np.int64)
+    h5_file.check_texts(tmp_path / "zeros.h5", "data.path")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.manifest import source_options
 from linnaeus.workloads.taxonomy.manifest.decoding import decode
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
 from linnaeus.workloads.taxonomy.store.store_source import build_source
@@ -22,7 +23,7 @@ ONE = "--processes=1"
 def small_parts(monkeypatch):
     """Parts of 30 photographs, settings composed by Hydra once, and a disk that is not waited for."""
     monkeypatch.setattr(preparation, "PART", 30)
-    monkeypatch.setattr(preparation, "compose", runs.composed)
+    monkeypatch.setattr(source_options, "compose", runs.composed)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -120,6 +121,59 @@ def test_a_kill_between_the_record_and_the_cleaning_is_mended(records, tmp_path)
     assert files(tmp_path / "cut") == files(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("damage", ["flip", "table", "table of another part", "cut"])
+def test_a_part_that_changed_after_a_kill_is_written_again(damage, records, tmp_path, capsys):
+    prepare(tmp_path / "whole", records)
+    out = tmp_path / "cut"
+    with runs.killed(preparation, "_finish", 1):
+        prepare(out, records)
+    part, table = out / "parts/00001.bin", out / "parts/00001.npz"
+    content = part.read_bytes()
+    if damage == "flip":
+        part.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    elif damage == "cut":
+        part.write_bytes(content[:5000])
+    elif damage == "table":
+        table.write_bytes(table.read_bytes()[:300])
+    else:
+        shutil.copy(out / "parts/00000.npz", table)
+    capsys.readouterr()
+    assert prepare(out, records) == 0
+    assert "1 parts are not as they were written, and are written again: 1" in capsys.readouterr().err
+    assert files(out) == files(tmp_path / "whole")
+
+
+def test_another_source_with_the_same_names_and_sizes_is_refused(records, tmp_path, capsys):
+    shutil.copytree(records.folder, tmp_path / "photos", ignore=shutil.ignore_patterns("export"))
+    table = tmp_path / "photos/manifest.csv"
+    with runs.killed(preparation, "_finish", 1):
+        prepare(tmp_path / "store", records, path=table)
+    first = tmp_path / "photos" / records.rows[0]["path"]
+    first.write_bytes(first.read_bytes()[:-1] + b"\x00")
+    with pytest.raises(SystemExit):
+        prepare(tmp_path / "store", records, path=table)
+    error = capsys.readouterr().err
+    assert f"{first.name}' is not the photograph that was prepared, although its name and size are the same" in error
+    assert error.count("\n") == 1 and not (tmp_path / "store/store.json").exists()
+
+
+@pytest.mark.parametrize("name", ["store.json", "taxonomy.json", "names.txt", "labels.npy", "place.npy", "parts/00001.bin"])
+def test_a_store_whose_files_have_changed_is_refused(name, records, tmp_path, capsys):
+    prepare(tmp_path / "store", records)
+    path = tmp_path / "store" / name
+    content = path.read_bytes()
+    place = len(content) // 2
+    changed = [content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :], content[:place], None]
+    for new in changed[1 if name.startswith("parts") else 0 :]:
+        path.unlink()
+        if new is None:
+            os.mkfifo(path)
+        else:
+            path.write_bytes(new)
+        with pytest.raises(ConfigError, match=r"data.path: .*(is not as `linnaeus prepare` wrote it; delete|is not a complete store)"):
+            store_of(tmp_path / "store")
+
+
 def test_two_processes_and_shares_of_a_task_write_the_same_bytes(records, tmp_path, capsys):
     for name, options in {"one": [[ONE]], "tasks": [[ONE, "--task=2/2"], [ONE, "--task=1/2"], [ONE]], "two": [["--processes=2"]]}.items():
         for option in options:
@@ -149,8 +203,11 @@ def test_every_record_is_stored_or_accounted_for(records, tmp_path, capsys):
     assert record["account"] == {"records of the source": len(paths), "stored": len(paths) - 3, "left out": 3}
     assert sorted(record["excluded"].values()) == [1, 1, 1]
     with (tmp_path / "store/left_out.csv").open(newline="") as file:
-        named = dict(list(csv.reader(file))[1:])
-    assert set(named) == {paths[3], paths[40]} and "not an image" in named[paths[3]] and named[paths[40]] == "image file missing"
+        header, *lines = csv.reader(file)
+    named = {record: reason for record, reason, number in lines if number == "1"}
+    assert header == ["record", "reason", "records"] and len(lines) == 3
+    assert set(named) == {paths[3], paths[40], records.rows[10]["path"]} and named[records.rows[10]["path"]] == "no label at any rank"
+    assert "not an image" in named[paths[3]] and named[paths[40]] == "image file missing"
     assert len(store_of(tmp_path / "store").ids) == len(paths) - 3
 
 
@@ -219,5 +276,5 @@ def test_folders_that_are_not_a_complete_store_are_refused(records, tmp_path, ca
         prepare(tmp_path / "begun", records, "--quality=50")
     assert "is a store with other settings" in capsys.readouterr().err
     (tmp_path / "begun/labels.npy").write_bytes(b"damaged")
-    with pytest.raises(ConfigError, match=r"labels.npy.*cannot be read .*prepare the store again"):
+    with pytest.raises(ConfigError, match=r"labels.npy.*is not as `linnaeus prepare` wrote it; delete the store"):
         store_of(tmp_path / "begun")

@@ -213,3 +213,10 @@ def test_a_tar_file_that_cannot_be_used_is_one_line(tmp_path, change, message):
     with pytest.raises(ConfigError, match=message) as caught:
         source_of("data=webdataset", f"data.path={tmp_path}")
     assert str(caught.value).startswith("data.path: ") and "\n" not in str(caught.value)
+
+
+def test_a_pipe_in_place_of_a_tar_file_is_one_line(tmp_path):
+    write(tmp_path / "a-0.tar", samples(6))
+    os.mkfifo(tmp_path / "a-1.tar")
+    with pytest.raises(ConfigError, match=r"data.path: '.*a-1.tar' is not a file; remove it"):
+        source_of("data=webdataset", f"data.path={tmp_path}")

@@ -28,19 +28,21 @@ test-slurm: $(VENV)/.tested
 test-multinode: $(VENV)/.tested
 	$(BIN)/python -m pytest tests/multinode/proof.py -s -rs
 
-# Kills at every place of a run, and a table: make torture N=200 JOBS=2. Given again it does only what is left; OUT is where its runs go.
+# Kills at every place of a run, a table, and 50 kills of `linnaeus prepare`: make torture N=200 JOBS=2. Given again it does only what is left; OUT is where its runs go.
 N ?= 200
 JOBS ?= 2
 OUT ?= /tmp/linnaeus-torture
 torture: $(VENV)/.tested
 	$(BIN)/python -m tests.faults.torture --kills $(N) --jobs $(JOBS) --out $(OUT)
+	$(BIN)/python -m tests.faults.kill_prepare --kills 50
 
-# Starts with mutated settings, manifests and photographs: make fuzz FUZZ=1000
+# Starts with mutated settings, manifests and photographs, and mutated archives: make fuzz FUZZ=1000
 FUZZ ?= 1000
 fuzz: $(VENV)/.tested
 	$(BIN)/python -m tests.faults.fuzz overrides --count $(FUZZ)
 	$(BIN)/python -m tests.faults.fuzz manifests --count $$((2 * $(FUZZ)))
 	$(BIN)/python -m tests.faults.fuzz photographs --count $(FUZZ)
+	$(BIN)/python -m tests.faults.fuzz archives --count $$((6 * $(FUZZ)))
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .

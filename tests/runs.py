@@ -52,6 +52,10 @@ WORKLOADS = {
         *["schedule.mixup_prob.start=0.7", "schedule.mixup_prob.end=0.7", "schedule.mixup_group_level=[{from: 0%, level: order}]"],
         *["trainer.length=3epochs", "schedule.validate=[100%]"],
     ],
+    "store": [
+        *["data=store", "data.order=blocks", "data.block_records=4", "data.window_blocks=3", "data.image_size=16"],
+        *["model.dropout=0.1", "model.drop_path=0.1", "trainer.length=3epochs", "schedule.validate=[100%]"],
+    ],
     "language": [
         *["workload=language", "model.size=gpt_nano", "model.dropout=0.1", "data.block=8"],
         *["trainer.length=3epochs", "schedule.validate=[100%]"],
@@ -66,11 +70,23 @@ WORKLOADS = {
 
 def overrides(workload: str, root: Path, *more: str) -> list[str]:
     """Return the overrides of a run. Of two values of one key the later one is used."""
-    texts = {"language": write_text, "nanecho": write_sources}
-    sized = [f"data.path={texts[workload](root)}"] if workload in texts else SAMPLES
+    writers = {"language": write_text, "nanecho": write_sources, "store": write_store}
+    sized = [f"data.path={writers[workload](root)}"] if workload in writers else SAMPLES
     merged = {text.split("=", 1)[0]: text for text in [*TINY, *sized, *WORKLOADS[workload], *more]}
     first = [text for key, text in merged.items() if "." not in key]  # groups before values
     return [*first, *(text for key, text in merged.items() if "." in key), f"run.root={root}", "run.name=run"]
+
+
+def write_store(root: Path) -> Path:
+    """Write a prepared store of 98 photographs of biota beside `root`, where other runs find it."""
+    from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
+    from linnaeus.workloads.taxonomy.store.prepare_store import parse, prepare
+
+    path, photographs = root.parent / "store", root.parent / "photographs"
+    if not (path / "store.json").exists():
+        export(biota_config(train=85, validation=13, size=24), photographs)
+        prepare(parse(["manifest", str(path), f"data.path={photographs / 'manifest.csv'}", "--processes=1"]))
+    return path
 
 
 def write_text(root: Path) -> Path:

@@ -10,6 +10,8 @@
     settings.py   the configurations of the runs: everything with a state is on
     plan.py       the kills, spread over places, kinds of kills, processes and loader workers
     torture.py    `make torture`: executes a plan and prints a table by place
+    kill_prepare.py   `make torture`, too: kills `linnaeus prepare` at random instants, and compares the stores
+    fuzz.py       `make fuzz`: mutated settings, manifests, photographs (mutations.py) and archives (archives.py, damage.py)
 
 Nothing of it is in the package: a launch is the command that a user types, with two environment variables.
 """

@@ -1,34 +1,52 @@
-"""`make fuzz`: start runs with mutated settings, manifests and photographs, and check how each start ends.
+"""`make fuzz`: start runs with mutated settings, manifests and photographs, read mutated archives, and check how each ends.
 
     python -m tests.faults.fuzz overrides --count 1000
     python -m tests.faults.fuzz manifests --count 2000
     python -m tests.faults.fuzz photographs --count 1000
+    python -m tests.faults.fuzz archives --count 6000
 
 A start must end within `TIMEOUT` seconds and `MEMORY` bytes, with status 0, or with status 2 and one line. It prints no traceback, and with
 status 2 it writes nothing. Every row of a manifest that is accepted is used or counted as left out. Every photograph that Pillow refuses
-to decode completely is in quarantine.jsonl. Cases are functions of `--seed` and their number; failures are printed with the case that
-repeats them (`--only NUMBER`).
+to decode completely is in quarantine.jsonl. An archive of any format is read within `READ_TIMEOUT` seconds and `READ_MEMORY` bytes: its
+records and those left out sum to those written, and each of its photographs is decoded or counted as damaged.
+
+Cases are functions of `--seed` and their number; failures are printed with the case that repeats them (`--only NUMBER`).
 """
 
 import argparse
+import contextlib
+import io
 import json
+import multiprocessing
 import re
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tests import fork_server
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy import manifest
+from linnaeus.workloads.taxonomy.observations import UndecodableImage
+from linnaeus.workloads.taxonomy.store import store_source
+from tests import fork_server, runs
+from tests.faults import archives as mutated_archives
 from tests.faults import mutations
+from tests.workloads.taxonomy.sources.conftest import left_out
 
 TIMEOUT = 120.0  # seconds of a start; an idle core takes about 1
 MEMORY = 6 << 30  # bytes of data of a process
+READ_TIMEOUT = 60.0  # seconds; an idle core takes about 0.05
+READ_MEMORY = 1 << 30  # bytes beside those of the program
 MAX_LINE = 1000  # characters of an error message
 SMALL = ("data.train_samples=96", "data.validation_samples=32", "trainer.length=2steps", "lr_scheduler.warmup=0steps")
 COUNTS = re.compile(r"([\d,]+) training and ([\d,]+) validation rows")
@@ -119,6 +137,63 @@ def photographs(count: int, seed: int, folder: Path) -> tuple[str, list[str]]:
     return f"{count} photographs, {len(refused)} refused by Pillow, {len(quarantined)} in quarantine.jsonl", failures
 
 
+def archives(number: int, seed: int, folder: Path) -> tuple[str, list[str]]:
+    """Read a mutated archive in a process of its own. Return the case and its failures."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_read_archive, args=(number, seed, folder, sender))
+    child.start()
+    sender.close()
+    case = ""
+    try:
+        case = receiver.recv()
+        return case, receiver.recv() if receiver.poll(READ_TIMEOUT) else [f"no end within {READ_TIMEOUT:.0f} s"]
+    except EOFError:
+        child.join()
+        return case, [f"exit status {child.exitcode}"]
+    finally:
+        child.kill()
+        child.join()
+
+
+def _read_archive(number: int, seed: int, folder: Path, sender: Connection) -> None:
+    sys.stdout = sys.stderr = io.StringIO()
+    try:
+        case = mutated_archives.case(seed, number, folder)
+    except ConfigError as error:  # of `linnaeus prepare`
+        sender.send(f"archive {number}: {error}")
+        return sender.send([])
+    sender.send(f"{case.steps} {case.settings}")
+    data = int(re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
+    resource.setrlimit(resource.RLIMIT_DATA, (data + READ_MEMORY,) * 2)
+    try:
+        failures = wrong_records(case)
+    except Exception:
+        failures = [" / ".join(traceback.format_exc().strip().splitlines()[-7:])]
+    sender.send(failures)
+
+
+def wrong_records(case: mutated_archives.Case) -> list[str]:
+    """Return the rules that reading the archive breaks."""
+    try:
+        config = runs.composed(case.settings).data
+        source = (store_source if config.name == "store" else manifest).build_source(config)
+    except ConfigError as error:
+        text = str(error)
+        return [f"an error of {len(text)} characters: {text!r}"] if "\n" in text or len(text) > MAX_LINE else []
+    total = len(source.ids) + sum(source.excluded.values())
+    failures = [] if case.rows in (None, total) else [f"{case.rows} records, but {len(source.ids)} used and {source.excluded}"]
+    named = sum(int(number) for _, _, number in left_out(source.excluded))
+    if named != sum(source.excluded.values()):
+        failures.append(f"{source.excluded}, but left_out.csv has {named} records")
+    for sample in range(len(source.ids)):
+        with contextlib.suppress(UndecodableImage):
+            (image,) = source.images.read(np.array([sample]))
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+                failures.append(f"photograph {sample} is {image.dtype} {image.shape}")
+    return failures
+
+
 def many(check: Callable[[int, int, Path], tuple[str, list[str]]], numbers: range, seed: int, jobs: int) -> int:
     """Run the cases and print the failures. Return the number of cases that failed."""
     kinds: Counter[str] = Counter()
@@ -143,7 +218,7 @@ def many(check: Callable[[int, int, Path], tuple[str, list[str]]], numbers: rang
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("overrides", "manifests", "photographs"))
+    parser.add_argument("kind", choices=("overrides", "manifests", "photographs", "archives"))
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of one case")
@@ -152,7 +227,10 @@ def main() -> int:
     if options.kind == "photographs":
         return int(many(lambda number, seed, folder: photographs(options.count, seed, folder), range(1), options.seed, 1) > 0)
     numbers = range(options.count) if options.only is None else range(options.only, options.only + 1)
-    return int(many({"overrides": overrides, "manifests": manifests}[options.kind], numbers, options.seed, options.jobs) > 0)
+    if options.kind == "archives":
+        mutated_archives.warm()
+    check = {"overrides": overrides, "manifests": manifests, "archives": archives}[options.kind]
+    return int(many(check, numbers, options.seed, options.jobs) > 0)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.launch import Instant, Kill
-from tests.faults.places import BESIDE, BETWEEN, GROUPS, HOLDS, MASKED, PARTIAL, PLACES, RANDOM, RESUME, Place, label
+from tests.faults.places import (
+    BESIDE,
+    BETWEEN,
+    EPOCH_END,
+    FILES,
+    GROUPS,
+    HOLDS,
+    MASKED,
+    NORMAL,
+    PARTIAL,
+    PLACES,
+    RANDOM,
+    RENAME,
+    RESUME,
+    STEP,
+    WINDOW,
+    Place,
+    label,
+)
 from tests.faults.settings import STEPS, Setting
 from tests.faults.spec import ANY, Fault
 
 LEAST = {1: 8, 2: 8, 3: 1}  # kills at every place on so many processes, in a full plan
+STORE = (STEP, FILES, NORMAL, RESUME, WINDOW, EPOCH_END, RANDOM, RENAME)  # a kill each of runs from a store, in a plan of any size
 LONGEST = 5  # kills of one run
 INSTANTS = 3  # kills of one run at any instant: each takes at most its share of the run's length
 
@@ -47,14 +66,19 @@ class Run:
 
 
 def make_plan(wanted: int, references: References, seed: int = 0) -> list[Run]:
-    """Runs with `wanted` kills or a few more. From 200 on every place has at least `LEAST`; below, as even a share as there is."""
+    """Runs with `wanted` kills or a few more, and those from a store. From 200 on every place has at least `LEAST`; below, as even a share
+    as there is. Runs that have no reference are left out."""
     draw = random.Random(seed)
+    wishes: list[tuple[str, int, Setting]] = []
     kills: dict[Setting, list[tuple[str, Kill]]] = defaultdict(list)
     for processes, number in _shares(wanted).items():
         for i in range(number * len(GROUPS)):
             group, turn = GROUPS[i % len(GROUPS)], i // len(GROUPS)
-            setting, kill = _kill(group, turn, processes, references, draw)
-            kills[setting].append((group, kill))
+            wishes.append((group, turn, _setting(group, turn, processes)))
+    wishes += [(group, i, Setting("store", 1 + i % 2, (0, 3)[i // 2 % 2])) for i, group in enumerate(STORE)]
+    for group, turn, setting in wishes:
+        if (setting.workload, setting.processes) in references:
+            kills[setting].append((group, _kill(group, turn, setting, references, draw)))
     return [run for setting in kills for run in _pack(setting, kills[setting], draw)]
 
 
@@ -68,31 +92,35 @@ def _shares(wanted: int) -> dict[int, int]:
     return shares
 
 
-def _kill(group: str, turn: int, processes: int, references: References, draw: random.Random) -> tuple[Setting, Kill]:
+def _setting(group: str, turn: int, processes: int) -> Setting:
     number = turn + GROUPS.index(group)
     workload = "biota" if group in (MASKED, PARTIAL) else ("vectors", "biota")[number % 2]
-    setting = Setting(workload, processes, (0, 2)[number // 2 % 2])
+    return Setting(workload, processes, (0, 2)[number // 2 % 2])
+
+
+def _kill(group: str, turn: int, setting: Setting, references: References, draw: random.Random) -> Kill:
+    number, processes = turn + GROUPS.index(group), setting.processes
     kinds = ("tree", "agent", "rank") if processes > 1 else ("tree", "rank")
     kind = kinds[(number + number // 6) % len(kinds)]
-    reference = references[workload, processes]
+    reference = references[setting.workload, processes]
     if group == RANDOM:
         early = turn % 4 == 3
         seconds = draw.uniform(0, reference.before if early else 0.9 * reference.after / INSTANTS)
-        return setting, Kill(Instant(round(seconds, 3), kind, early, draw.randrange(1 << 30)))
+        return Kill(Instant(round(seconds, 3), kind, early, draw.randrange(1 << 30)))
     places, which = [place for place in PLACES if place.group == group], turn + 5 * (processes - 1)  # 8 on 1 and 8 on 2 reach all 13
     if group == RESUME:
         place = places[which % len(places)]
         # A run that begins passes most of them as one that continues does; where it passes none, rank 0 does so once.
         hit = draw.choice(_hits(place, reference) or [{"rank": 0, "index": 1}])
         damaged = place.name.endswith("renamed") or draw.random() < 0.25
-        return setting, Kill(Fault(label(place), ANY, hit["index"], hit["rank"], kind), damaged)
+        return Kill(Fault(label(place), ANY, hit["index"], hit["rank"], kind), damaged)
     places = [place for place in places if _hits(place, reference)]
     place = places[which % len(places)]
     hits = _hits(place, reference)
     if group == BESIDE:
-        return setting, Kill(_beside(hits, reference, kind, draw))
+        return Kill(_beside(hits, reference, kind, draw))
     hit = draw.choice(hits)
-    return setting, Kill(Fault(label(place), hit["step"], hit["index"], hit["rank"], kind))
+    return Kill(Fault(label(place), hit["step"], hit["index"], hit["rank"], kind))
 
 
 def _hits(place: Place, reference: Reference) -> list[dict[str, Any]]:

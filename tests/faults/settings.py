@@ -32,6 +32,8 @@ WORKLOADS = {
         "schedule.partial_combinations=[[SPATIAL], [TEMPORAL, ELEVATION]]",
     ],
 }
+# From a prepared store of JPEGs, in the order for data larger than memory. Everything else as above.
+WORKLOADS["store"] = WORKLOADS["biota"]
 
 
 @dataclass(frozen=True)

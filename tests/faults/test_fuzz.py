@@ -1,6 +1,10 @@
 """A few cases of `make fuzz`, and the rules that it checks."""
 
-from tests.faults import fuzz, mutations
+import subprocess
+import sys
+
+from tests import fork_server
+from tests.faults import archives, fuzz, mutations
 
 
 def test_mutated_settings_and_manifests_end_in_one_line_or_work(tmp_path):
@@ -34,3 +38,12 @@ def test_photographs_that_pillow_refuses_are_counted(tmp_path):
     path, refused = mutations.photographs(3, 60, tmp_path)
     assert 20 < len(refused) < 60 and all(int(name.split("/")[1].split(".")[0]) >= 48 for name in refused)
     assert len(path.read_text().splitlines()) == 109
+
+
+def test_mutated_archives_of_every_format_end_in_one_line_or_are_accounted_for(tmp_path):
+    """In a process of its own without threads, because every case is a fork of it."""
+    command = [sys.executable, "-m", "tests.faults.fuzz", "archives", f"--count={8 * len(archives.FORMATS)}", "--jobs=1"]
+    with (tmp_path / "out").open("wb") as out:
+        process = fork_server.Popen(command, cwd=fork_server.ROOT, stdout=out, stderr=subprocess.STDOUT)
+    status = process.wait(300)
+    assert (tmp_path / "out").read_text().splitlines()[-1] == f"{8 * len(archives.FORMATS)} cases, 0 failed" and status == 0

@@ -28,7 +28,7 @@ from typing import IO, Literal, Protocol
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.reporting.formatting import shorten
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.left_out import LeftOut
@@ -272,8 +272,8 @@ def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], 
         wanted = _positions(file.schema_arrow.names, choose(file.schema_arrow.names), key)
         table = file.read(columns=list(wanted))
         return Table({name: from_arrow(table.column(name)) for name in wanted})
-    except (pa.ArrowException, OSError) as error:
-        raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as Parquet: {one_line(error)}") from error
 
 
 def from_arrow(column) -> Column:

@@ -73,7 +73,7 @@ class ParquetImages(ImageFiles):
             if error.errno is None:  # of the decompression, not of the file system
                 raise NotAnImage(f"{Path(self.files[number]).name} is damaged") from error
             raise
-        except (pa.ArrowException, IndexError) as error:
+        except (pa.ArrowException, UnicodeError, IndexError) as error:
             raise NotAnImage(f"{Path(self.files[number]).name} is damaged") from error
         if sum(kept.nbytes for kept in list(self._groups.values())) + cells.nbytes > KEPT:
             self._groups = {}

@@ -120,3 +120,12 @@ def test_a_file_that_is_not_a_table_is_an_error_of_one_line(tmp_path, name, cont
     with pytest.raises(ConfigError, match=message) as caught:
         read_table(path, lambda header: header)
     assert "\n" not in str(caught.value) and "data.path" in str(caught.value)
+
+
+def test_a_parquet_file_whose_names_are_not_text_is_an_error_of_one_line(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "m.parquet"
+    pq.write_table(pa.table({"path": ["a"], "species": ["b"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"species", b"sp\xf0cies"))
+    with pytest.raises(ConfigError, match=r"data.path: .*m.parquet' cannot be read as Parquet: 'utf-8' codec"):
+        read_table(path, lambda header: header)

@@ -36,7 +36,7 @@ def test_records_are_named_and_neighbouring_rows_share_a_line(tmp_path):
         ["row 1 of table.csv", "short", "1"],
         ["rows 4 to 6 of table.csv", "short", "3"],
         ["row 9 of table.csv", "short", "1"],
-        ["d.jpg", "undecodable", "1"],
+        ["d.jpg", "cut short", "1"],
     ]
 
 

@@ -45,8 +45,7 @@ def damage_file(rng: random.Random, folder: Path, steps: list[str]) -> bool:
     if change in PLACES:
         change(rng, path)
         return False
-    content = path.read_bytes()
-    path.write_bytes(change(rng, content))
+    path.write_bytes(change(rng, path.read_bytes() or b"x"))
     return path.suffix == ".jpg"
 
 

@@ -160,17 +160,22 @@ def _read_archive(number: int, seed: int, folder: Path, sender: Connection) -> N
     sys.stdout = sys.stderr = io.StringIO()
     try:
         case = mutated_archives.case(seed, number, folder)
-    except ConfigError as error:  # of `linnaeus prepare`
-        sender.send(f"archive {number}: {error}")
-        return sender.send([])
+    except Exception as error:
+        sender.send(f"archive {number} was not written: {error}")
+        return sender.send([] if isinstance(error, ConfigError) else [_trace()])  # ConfigError: of `linnaeus prepare`
     sender.send(f"{case.steps} {case.settings}")
     data = int(re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
     resource.setrlimit(resource.RLIMIT_DATA, (data + READ_MEMORY,) * 2)
     try:
         failures = wrong_records(case)
     except Exception:
-        failures = [" / ".join(traceback.format_exc().strip().splitlines()[-7:])]
+        failures = [_trace()]
     sender.send(failures)
+
+
+def _trace() -> str:
+    """Return the end of the traceback of the exception that is handled, on one line."""
+    return " / ".join(traceback.format_exc().strip().splitlines()[-7:])
 
 
 def wrong_records(case: mutated_archives.Case) -> list[str]:

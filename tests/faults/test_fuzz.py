@@ -42,8 +42,8 @@ def test_photographs_that_pillow_refuses_are_counted(tmp_path):
 
 def test_mutated_archives_of_every_format_end_in_one_line_or_are_accounted_for(tmp_path):
     """In a process of its own without threads, because every case is a fork of it."""
-    command = [sys.executable, "-m", "tests.faults.fuzz", "archives", f"--count={8 * len(archives.FORMATS)}", "--jobs=1"]
+    command = [sys.executable, "-m", "tests.faults.fuzz", "archives", f"--count={6 * len(archives.FORMATS)}", "--jobs=1"]
     with (tmp_path / "out").open("wb") as out:
         process = fork_server.Popen(command, cwd=fork_server.ROOT, stdout=out, stderr=subprocess.STDOUT)
     status = process.wait(300)
-    assert (tmp_path / "out").read_text().splitlines()[-1] == f"{8 * len(archives.FORMATS)} cases, 0 failed" and status == 0
+    assert (tmp_path / "out").read_text().splitlines()[-1] == f"{6 * len(archives.FORMATS)} cases, 0 failed" and status == 0

@@ -82,6 +82,7 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
         log.info("the schedule is drawn in %s; nothing was trained: leave out plan=true to train", directory.path / "schedule.svg")
         return EXIT_FINISHED
     try:
+        train.start_workers(training)  # forks, so before any thread is started
         directory.start(**record)
         training.output = train.open_outputs(config, context, directory, workload, plan.length.total_steps)
         plan.save(directory.path, context)

@@ -33,7 +33,7 @@ from benchmarks.interleaved import Bar, arguments, conclude, measure, report
 from linnaeus import train, workloads
 from linnaeus.config.load import compose
 from linnaeus.distributed import DistributedContext
-from linnaeus.train.build import build_sampler, build_train_loader
+from linnaeus.train.build import build_sampler, build_train_loader, build_workers
 from linnaeus.workloads.taxonomy.manifest import photographs
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.resizing import resize
@@ -143,7 +143,8 @@ def ours(data: list[str], workers: int) -> Callable[[], Iterable[int]]:
     plan = train.resolve_schedule(config, workload, context)
     with tempfile.TemporaryDirectory() as quarantine:
         workload.build_datasets(plan.ops, Path(quarantine))
-    loader = build_train_loader(config, context, workload, build_sampler(config, context, workload, plan))
+    sampler = build_sampler(config, context, workload, plan)
+    loader = build_train_loader(config, workload, sampler, build_workers(config, context, workload))
 
     def epoch() -> Iterable[int]:
         for batch in loader:

@@ -58,7 +58,7 @@ class Peer:
     def __init__(self, config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> None:
         self.config, self.lr = config, plan.lr.base_lr
         self.sampler = build_sampler(config, context, workload, plan)
-        self.loader = build_train_loader(config, context, workload, self.sampler)
+        self.loader = build_train_loader(config, workload, self.sampler, None)
         self.model = workload.build_model()
         self.prepare()
 

@@ -21,7 +21,7 @@ _MAKE_INDEX = partial(tuple.__new__, SampleIndex)  # takes half the time of Samp
 
 
 class PositionSampler:
-    """An iterable of this process's micro-batches of an epoch, lists of `SampleIndex`: a `batch_sampler` for torch's `DataLoader`.
+    """An iterable of this process's micro-batches of an epoch, lists of `SampleIndex`: the `batches` of a loader.
 
     `set_epoch(epoch, step)` sets where the next iteration starts."""
 

@@ -19,6 +19,7 @@ from linnaeus.config.schema import Config
 from linnaeus.data.loader import build_loaders
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.data.samples import PositionedDataset
+from linnaeus.data.workers import WorkerPool
 from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.ddp import wrap_ddp
 from linnaeus.distributed.signals import StopRequest
@@ -85,7 +86,8 @@ def build_training(
         compile_parts(model, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
     runner, no_sync = wrap_ddp(model, context, changing_buffers(model), trainer.deterministic)
     sampler = build_sampler(config, context, workload, plan)
-    loader = build_train_loader(config, context, workload, sampler)
+    workers = build_workers(config, context, workload)
+    loader = build_train_loader(config, workload, sampler, workers)
     moving = None if isinstance(weighting, FixedWeighting) else weighting.weights
     tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device, moving)
     stop = stop or StopRequest(trainer.max_time)
@@ -98,6 +100,7 @@ def build_training(
         runner=runner,
         no_sync=no_sync,
         sampler=sampler,
+        workers=workers,
         train_loader=loader,
         passes=validation_passes(plan.resolved.combinations, workload.components),
         optimizers=optimizers,
@@ -255,10 +258,17 @@ def build_sampler(config: Config, context: DistributedContext, workload: Workloa
     )
 
 
-def build_train_loader(config: Config, context: DistributedContext, workload: Workload, sampler: PositionSampler) -> Any:
+def build_workers(config: Config, context: DistributedContext, workload: Workload) -> WorkerPool | None:
+    """Return the processes that read training and validation batches, not started yet; None for `trainer.num_workers=0`."""
+    if config.trainer.num_workers == 0:
+        return None
+    pinned = config.trainer.pin_memory and context.device.type == "cuda"
+    return WorkerPool([workload.train_set, workload.validation_set], config.trainer.num_workers, pinned)
+
+
+def build_train_loader(config: Config, workload: Workload, sampler: PositionSampler, workers: WorkerPool | None) -> Any:
     """Return the loader of training micro-batches."""
-    t = config.trainer
-    return build_loaders(workload.train_set, sampler, t.num_workers, t.prefetch, t.pin_memory and context.device.type == "cuda")
+    return build_loaders(workload.train_set, sampler, workers, config.trainer.prefetch)
 
 
 # -- counter, stopping, watchdog -----------------------------------------------------------------------------------------------

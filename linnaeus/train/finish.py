@@ -126,10 +126,8 @@ def write_lost_results(t: Training) -> None:
 def close(t: Training) -> None:
     """Stop the watchdog and the loader workers, and close all files."""
     t.watchdog.stop()
-    for loader in (t.train_loader, t.validation_loader):
-        iterator = getattr(loader, "_iterator", None)
-        if iterator is not None:
-            iterator._shutdown_workers()
+    if t.workers is not None:
+        t.workers.close()
     if hasattr(t, "output"):
         t.output.close()
 

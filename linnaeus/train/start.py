@@ -19,6 +19,7 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.processes import core_seconds
 from linnaeus.durations import Duration
 from linnaeus.rundir import RunDirectory
+from linnaeus.train.state import Training
 from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
@@ -35,7 +36,7 @@ def apply_process_settings(config: Config) -> None:
     """Set the number of CPU threads, the limit on open files and deterministic kernels. They hold for the whole process.
 
     Raise `ConfigError` if the system does not allow the open files that the loader workers need."""
-    allow_open_files(config.trainer.num_workers, config.trainer.prefetch)
+    allow_open_files(config.trainer.num_workers)
     if config.trainer.threads is not None:
         torch.set_num_threads(config.trainer.threads)
     if config.trainer.deterministic:
@@ -66,6 +67,12 @@ class CoreUse:
                 "other processes use %.1f of the %d cores, and %d threads wait for each other: try trainer.threads=%d, or wait for them",
                 used, cores, threads, free,
             )  # fmt: skip
+
+
+def start_workers(t: Training) -> None:
+    """Start the processes that read batches."""
+    if t.workers is not None:
+        t.workers.start()
 
 
 def find_run_directory(config: Config, context: DistributedContext, config_dir: str | None = None) -> RunDirectory:

@@ -17,6 +17,7 @@ import torch
 
 from linnaeus.config.schema import Config
 from linnaeus.data.sampler import PositionSampler
+from linnaeus.data.workers import WorkerPool
 from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.signals import StopRequest
 from linnaeus.distributed.synchronisation import RankSync
@@ -116,6 +117,7 @@ class Training:
     runner: Callable[..., Any]  # the model wrapped for DDP
     no_sync: Callable[[], Any]  # for forward and backward of all but the last micro-batch of a window
     sampler: PositionSampler
+    workers: WorkerPool | None  # None: batches are read in this process
     train_loader: Any
     passes: list[ValidationPass]  # all validation passes that this run can make
     optimizers: Optimizers
@@ -150,11 +152,6 @@ class Training:
     @property
     def device(self) -> torch.device:
         return self.context.device
-
-    @property
-    def pin_memory(self) -> bool:
-        """True if loaders pin memory: `trainer.pin_memory` on a CUDA device."""
-        return self.config.trainer.pin_memory and self.device.type == "cuda"
 
     @functools.cached_property
     def parameter_counts(self) -> tuple[int, int]:

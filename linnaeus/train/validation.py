@@ -136,9 +136,7 @@ def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_n
     samples = validation_part(len(t.workload.validation_set), t.config.trainer.limit_validation_samples)
     own_batches = validation_batches(samples, batch, t.context.rank, t.context.world_size)
     if t.validation_loader is None:
-        t.validation_loader = build_loaders(
-            t.workload.validation_set, own_batches, t.config.trainer.num_workers, t.config.trainer.prefetch, t.pin_memory
-        )
+        t.validation_loader = build_loaders(t.workload.validation_set, own_batches, t.workers, t.config.trainer.prefetch)
     ema = t.ema if t.config.trainer.ema_validate else None
     t.broadcast_buffers()
     training_mode = t.model.training

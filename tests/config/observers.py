@@ -20,7 +20,7 @@ import main
 from linnaeus import train
 from linnaeus.distributed import DistributedContext
 from linnaeus.rundir import RunDirectory, run_path
-from linnaeus.train.build import build_train_loader
+from linnaeus.train.build import build_train_loader, build_workers
 from linnaeus.train.loop import update_on_window, windows
 from linnaeus.workloads import build_workload
 from tests import runs
@@ -99,8 +99,9 @@ def batches(config: Any) -> list[str]:
 def loader_on_gpu(config: Any) -> tuple:
     """Return the settings of the loader for a CUDA device, which is not necessary to build it."""
     t = built(config)
-    loader = build_train_loader(config, SimpleNamespace(device=torch.device("cuda")), t.workload, t.sampler)
-    return type(loader).__name__, *(getattr(loader, name, None) for name in ("num_workers", "prefetch_factor", "pin_memory"))
+    pool = build_workers(config, SimpleNamespace(device=torch.device("cuda")), t.workload)
+    loader = build_train_loader(config, t.workload, t.sampler, pool)
+    return type(loader).__name__, getattr(loader, "prefetch", None), *(getattr(pool, name, None) for name in ("workers", "pinned"))
 
 
 def validation_batches(config: Any) -> int:

@@ -35,7 +35,6 @@ def without_workers(tmp_path_factory):
     return batches(tmp_path_factory.mktemp("w0"))
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 @pytest.mark.parametrize("workers", (1, 3))
 def test_batches_do_not_depend_on_the_number_of_workers(without_workers, tmp_path, workers):
     assert batches(tmp_path, f"trainer.num_workers={workers}") == without_workers

@@ -55,16 +55,16 @@ def test_workers_without_enough_open_files_are_refused_before_anything_is_writte
     """Such a run would wait forever for the batch that a worker has lost."""
     config = runs.configuration("vectors", tmp_path, "trainer.num_workers=2", "trainer.prefetch=4")
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (24, 24))
-    with pytest.raises(ConfigError, match=r"trainer\.num_workers=2 needs up to 152 open files, more than the limit of 24: .*num_workers=0"):
+    with pytest.raises(ConfigError, match=r"trainer\.num_workers=2 needs up to 72 open files, more than the limit of 24: .*num_workers=0"):
         runs.start(config)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("limits, changed", [((24, 4096), [(152, 4096)]), ((24, -1), [(152, -1)]), ((152, 152), []), ((-1, -1), [])])
+@pytest.mark.parametrize("limits, changed", [((24, 4096), [(72, 4096)]), ((24, -1), [(72, -1)]), ((72, 72), []), ((-1, -1), [])])
 def test_the_limit_on_open_files_is_raised_as_far_as_the_workers_need(monkeypatch, limits, changed):
     made = []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda kind, new: made.append(new))
-    allow_open_files(2, 4)
-    allow_open_files(0, 4)
+    allow_open_files(2)
+    allow_open_files(0)
     assert made == changed

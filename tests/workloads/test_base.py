@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from linnaeus import workloads
 from linnaeus.config.contracts import check_members
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
+from linnaeus.data.workers import WorkerPool
 from linnaeus.errors import ConfigError
 from linnaeus.train.build import build_model
 from linnaeus.workloads.base import Model, Workload
@@ -107,7 +108,9 @@ class Refused(Dataset):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_mistake_in_a_loader_worker_is_one_line(workers: int) -> None:
-    batches = DevicePrefetcher(build_loaders(Refused(), [[0]], workers, 2, False), torch.device("cpu"))  # type: ignore[arg-type]
+    data: Any = Refused()
+    pool = WorkerPool([data], workers) if workers else None
+    batches = DevicePrefetcher(build_loaders(data, [[0]], pool, 2), torch.device("cpu"))
     with pytest.raises(ConfigError, match=r"^data: no\n?$"):
         next(iter(batches))
 

@@ -1,0 +1,112 @@
+"""Standing shared memory through which processes hand over batches, instead of new memory for each batch.
+
+The memory of a batch that is new to a process costs a page fault for every 4 kB of it: several milliseconds for a batch of photographs.
+A slot keeps its pages. It belongs to one process at a time: the writer passes the number of the slot and the `Layout` of its contents
+through a pipe, and the reader gets tensors that are views of the slot. All slots are parts of one file without a name, which ends with its
+processes. Tensors and arrays may be anywhere in a value that can be pickled; their bytes are copied once, into the slot.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+STRIDE, MOST = 2**36, 2**14  # largest size of a slot in bytes, largest number of slots; memory is used where it is written
+ALIGNMENT = 64  # bytes
+
+
+class Layout(NamedTuple):
+    """The contents of a slot: bytes of the pickled value, then those of each tensor and array, all aligned."""
+
+    sizes: tuple[int, ...]
+
+    def ends(self) -> list[int]:
+        """Return the offset after each part, with its padding."""
+        return list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in self.sizes))
+
+
+class SharedSlots:
+    """Slots by number. Make them before the processes that share them are forked."""
+
+    def __init__(self) -> None:
+        self._file = _anonymous_file()
+        os.ftruncate(self._file, STRIDE * MOST)
+        self._memory: dict[int, mmap.mmap] = {}
+
+    def close(self) -> None:
+        """Close the file. Views of slots stay valid; nothing can be read or written any more."""
+        os.close(self._file)
+
+    def write(self, slot: int, value: Any) -> Layout:
+        """Write `value` to a slot. Return its layout."""
+        buffers: list[pickle.PickleBuffer] = []
+        stream = io.BytesIO()
+        _TensorPickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+        parts = [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
+        layout = Layout(tuple(len(part) for part in parts))
+        ends = layout.ends()
+        memory = memoryview(self._map(slot, ends[-1]))
+        for part, start in zip(parts, [0, *ends], strict=False):
+            memory[start : start + len(part)] = part
+        return layout
+
+    def read(self, slot: int, layout: Layout, mapped: Callable[[mmap.mmap], None] | None = None) -> tuple[Any, np.ndarray]:
+        """Return the value in a slot, and the array of bytes that its tensors are views of: it is freed with the last of them.
+
+        `mapped` is called with the memory of the slot if it has to be mapped."""
+        ends = layout.ends()
+        lease = np.frombuffer(self._map(slot, ends[-1], mapped), dtype=np.uint8, count=ends[-1])
+        memory = memoryview(lease)  # type: ignore[arg-type]
+        parts = [memory[start : start + size] for start, size in zip([0, *ends], layout.sizes, strict=False)]
+        return pickle.loads(parts[0], buffers=parts[1:]), lease
+
+    def _map(self, slot: int, size: int, mapped: Callable[[mmap.mmap], None] | None = None) -> mmap.mmap:
+        """Return the memory of a slot, at least `size` bytes. A larger value than before maps the slot again."""
+        memory = self._memory.get(slot)
+        if memory is None or len(memory) < size:
+            assert size <= STRIDE and slot < MOST, (size, slot)
+            whole = -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            memory = self._memory[slot] = mmap.mmap(self._file, whole, offset=slot * STRIDE)
+            if mapped is not None:
+                mapped(memory)
+        return memory
+
+
+def _anonymous_file() -> int:
+    """Return the descriptor of a file in memory that has no name; on systems other than Linux of a deleted file on disk."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("batches")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class _TensorPickler(pickle.Pickler):
+    """A pickler that leaves the bytes of tensors out of its stream, as it does with those of arrays."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return NotImplemented
+        value = value.detach()
+        order = sorted(range(value.dim()), key=value.stride, reverse=True)
+        dense = value.permute(order)  # channels last stays channels last
+        if not dense.is_contiguous():
+            value = dense = value.contiguous()
+        data = dense.reshape(-1).view(torch.uint8).numpy()
+        return _tensor, (pickle.PickleBuffer(data), value.dtype, tuple(value.shape), value.stride())
+
+
+def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """Return the tensor whose bytes are `data`."""
+    if 0 in shape:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).as_strided(shape, stride)

@@ -1,0 +1,226 @@
+"""Worker processes that read batches, and the loader that takes their batches in order.
+
+The workers are forks of this process, made before it starts threads of its own (`WorkerPool.start`): a fork has a copy of every lock in the
+state of that instant, and the thread that would release it is missing. They serve training and validation, ignore Ctrl-C and SIGTERM (this
+process decides when to stop), keep no state, and end with this process. Tasks and batches are handed over through `SharedSlots`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import multiprocessing
+import os
+import pickle
+import signal
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from multiprocessing import connection, util
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from linnaeus.data.samples import PositionedDataset
+from linnaeus.data.slots import Layout, SharedSlots
+from linnaeus.distributed import die_with_parent
+from linnaeus.errors import ConfigError, RunFailed
+
+log = logging.getLogger("linnaeus")
+
+_PINNED: list[mmap.mmap] = []  # page-locked memory, which must not be unmapped
+PARENT_CHECK = 5.0  # seconds between two looks whether this process lives, on systems that do not end its workers
+
+
+class WorkerPool:
+    """Processes that read batches of `datasets`. A batch is submitted, which returns its ticket, and taken by ticket, in any order.
+
+    The memory of a batch is used again when its last tensor is freed. There are as many slots as batches are submitted and in use."""
+
+    def __init__(self, datasets: Sequence[PositionedDataset], workers: int, pinned: bool = False) -> None:
+        """`pinned`: make the memory of batches page-locked, for copies to a GPU."""
+        self.datasets, self.workers, self.pinned = list(datasets), workers, pinned
+        self._processes: list[BaseProcess] = []
+        self._pipes: list[connection.Connection] = []
+        self._tasks: dict[int, tuple[int, int]] = {}  # ticket -> worker, slot
+        self._done: dict[int, tuple[int, bool, Layout]] = {}  # ticket -> slot, failed, layout
+        self._cancelled: set[int] = set()
+        self._free: list[int] = []
+        self._leases: dict[int, weakref.ref] = {}
+        self._slots_made = self._next_ticket = 0
+
+    def start(self) -> None:
+        """Fork the workers. Without a call they are forked by the first `submit`."""
+        if self._processes:
+            return
+        self._slots = SharedSlots()
+        context = multiprocessing.get_context("fork")
+        for number in range(self.workers):
+            own, other = context.Pipe()
+            arguments = (other, self._slots, self.datasets, os.getpid())
+            process = context.Process(target=_serve, args=arguments, daemon=True, name=f"loader-{number}")
+            process.start()
+            other.close()
+            self._processes.append(process)
+            self._pipes.append(own)
+        self._finalizer = util.Finalize(self, _kill, (self._processes,), exitpriority=10)  # before multiprocessing waits for them
+
+    def close(self) -> None:
+        """End the workers. Batches that have been taken stay valid."""
+        if self._processes:
+            self._finalizer()
+            for pipe in self._pipes:
+                pipe.close()
+            self._slots.close()
+            self._processes, self._pipes = [], []
+
+    def submit(self, dataset: int, indices: Sequence[Any]) -> int:
+        """Have the batch of `indices` of a dataset read by the worker with the fewest tasks. Return the ticket."""
+        self.start()
+        ticket, slot = self._next_ticket, self._free.pop() if self._free else self._slots_made
+        self._next_ticket, self._slots_made = ticket + 1, max(self._slots_made, slot + 1)
+        load = [0] * self.workers
+        for worker, _ in self._tasks.values():
+            load[worker] += 1
+        worker = load.index(min(load))
+        layout = self._slots.write(slot, (dataset, indices))
+        self._tasks[ticket] = worker, slot
+        with contextlib.suppress(OSError):  # a dead worker is found by `take`
+            self._pipes[worker].send((ticket, slot, layout))
+        return ticket
+
+    def take(self, ticket: int) -> Any:
+        """Return the batch of a ticket, or raise what the dataset has raised. Raise `RunFailed` if a worker has ended."""
+        while ticket not in self._done:
+            self._receive()
+        slot, failed, layout = self._done.pop(ticket)
+        value, lease = self._slots.read(slot, layout, self._pin if self.pinned else None)
+        free = self._free
+
+        def give_back(_: object) -> None:
+            free.append(slot)
+
+        self._leases[slot] = weakref.ref(lease, give_back)
+        if failed:
+            raise value
+        return value
+
+    def cancel(self, tickets: Iterable[int]) -> None:
+        """Drop batches that nobody will take."""
+        for ticket in tickets:
+            if ticket in self._done:
+                self._free.append(self._done.pop(ticket)[0])
+            else:
+                self._cancelled.add(ticket)
+
+    def _receive(self) -> None:
+        """Wait for at least one finished batch."""
+        ready = connection.wait([*self._pipes, *(process.sentinel for process in self._processes)])
+        for pipe in self._pipes:
+            while pipe in ready and pipe.poll():
+                try:
+                    ticket, failed, layout = pipe.recv()
+                except (EOFError, OSError):  # the worker has ended
+                    break
+                _, slot = self._tasks.pop(ticket)
+                if ticket in self._cancelled:
+                    self._cancelled.remove(ticket)
+                    self._free.append(slot)
+                else:
+                    self._done[ticket] = slot, failed, layout
+        for number, process in enumerate(self._processes):
+            if process.sentinel in ready:
+                raise RunFailed(self._end_of(number, process))
+
+    def _pin(self, memory: mmap.mmap) -> None:
+        """Page-lock the memory of a slot, so that its copy to a GPU does not stop the host. It stays mapped until the process ends."""
+        address, runtime = torch.frombuffer(memory, dtype=torch.uint8).data_ptr(), torch.cuda.cudart()
+        if runtime.cudaHostRegister(address, len(memory), 0) == runtime.cudaError.success:
+            _PINNED.append(memory)
+        else:
+            self.pinned = False
+            log.warning("trainer.pin_memory=true: the system does not allow more page-locked memory; copies to the GPU are slower")
+
+    def _end_of(self, number: int, process: BaseProcess) -> str:
+        process.join()
+        code = process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        memory = "; the system may have been out of memory: try fewer workers" if code == -signal.SIGKILL else ""
+        return (
+            f"loader worker {number + 1} of trainer.num_workers={self.workers} {how}{memory}. "
+            "The same command continues from the last checkpoint"
+        )
+
+
+class WorkerLoader:
+    """The batches of a dataset in order, read ahead by the workers of a pool: `prefetch` batches for each worker."""
+
+    def __init__(self, pool: WorkerPool, dataset: PositionedDataset, batches: Any, prefetch: int) -> None:
+        """`dataset` is one of the pool's. `batches`: lists of indices, with a length."""
+        self.pool, self.batches, self.prefetch = pool, batches, prefetch
+        self._dataset = next(number for number, known in enumerate(pool.datasets) if known is dataset)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        upcoming, tickets, most = iter(self.batches), deque[int](), self.prefetch * self.pool.workers
+        try:
+            tickets.extend(self.pool.submit(self._dataset, indices) for indices in islice(upcoming, most))
+            while tickets:
+                batch = self.pool.take(tickets.popleft())
+                tickets.extend(self.pool.submit(self._dataset, indices) for indices in islice(upcoming, 1))
+                yield batch
+                del batch  # its memory is used again
+        finally:
+            self.pool.cancel(tickets)
+
+
+def _serve(pipe: connection.Connection, slots: SharedSlots, datasets: Sequence[PositionedDataset], parent: int) -> None:
+    """Read batches until the process `parent` ends. Ctrl-C and SIGTERM reach the whole process group, and a worker that ends by them would
+    end the run during a save."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent(parent)
+    torch.set_num_threads(1)
+    while True:
+        while not pipe.poll(PARENT_CHECK):
+            if os.getppid() != parent:
+                return
+        try:
+            ticket, slot, layout = pipe.recv()
+        except EOFError:
+            return
+        (dataset, indices), _ = slots.read(slot, layout)
+        failed, value = False, None
+        try:
+            value = datasets[dataset].__getitems__(indices)
+            layout = slots.write(slot, value)
+        except Exception as error:
+            failed, layout = True, slots.write(slot, _portable(error))
+        del value
+        pipe.send((ticket, failed, layout))
+
+
+def _portable(error: Exception) -> Exception:
+    """Return `error`, with its traceback as a note unless it is a user's mistake, or a `RuntimeError` with its text if it cannot be
+    pickled."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        error.__cause__ = error.__context__ = error.__traceback__ = None
+        if not isinstance(error, ConfigError):
+            error.add_note(f"in a loader worker:\n{text}")
+        return pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(text)
+
+
+def _kill(processes: Sequence[BaseProcess]) -> None:
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join()

@@ -101,7 +101,7 @@ class _TensorPickler(pickle.Pickler):
         dense = value.permute(order)  # channels last stays channels last
         if not dense.is_contiguous():
             value = dense = value.contiguous()
-        data = dense.reshape(-1).view(torch.uint8).numpy()
+        data = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
         return _tensor, (pickle.PickleBuffer(data), value.dtype, tuple(value.shape), value.stride())
 
 

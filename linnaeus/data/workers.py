@@ -32,6 +32,7 @@ from linnaeus.errors import ConfigError, RunFailed
 
 log = logging.getLogger("linnaeus")
 
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _PINNED: list[mmap.mmap] = []  # page-locked memory, which must not be unmapped
 PARENT_CHECK = 5.0  # seconds between two looks whether this process lives, on systems that do not end its workers
 
@@ -59,14 +60,18 @@ class WorkerPool:
             return
         self._slots = SharedSlots()
         context = multiprocessing.get_context("fork")
-        for number in range(self.workers):
-            own, other = context.Pipe()
-            arguments = (other, self._slots, self.datasets, os.getpid())
-            process = context.Process(target=_serve, args=arguments, daemon=True, name=f"loader-{number}")
-            process.start()
-            other.close()
-            self._processes.append(process)
-            self._pipes.append(own)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)  # until the workers ignore them
+        try:
+            for number in range(self.workers):
+                own, other = context.Pipe()
+                arguments = (other, self._slots, self.datasets, os.getpid())
+                process = context.Process(target=_serve, args=arguments, daemon=True, name=f"loader-{number}")
+                process.start()
+                other.close()
+                self._processes.append(process)
+                self._pipes.append(own)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._finalizer = util.Finalize(self, _kill, (self._processes,), exitpriority=10)  # before multiprocessing waits for them
 
     def close(self) -> None:
@@ -183,8 +188,9 @@ class WorkerLoader:
 def _serve(pipe: connection.Connection, slots: SharedSlots, datasets: Sequence[PositionedDataset], parent: int) -> None:
     """Read batches until the process `parent` ends. Ctrl-C and SIGTERM reach the whole process group, and a worker that ends by them would
     end the run during a save."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
     die_with_parent(parent)
     torch.set_num_threads(1)
     while True:

@@ -54,6 +54,7 @@ def test_a_value_arrives_as_it_was_written() -> None:
         "scalar": torch.tensor(2.5, dtype=torch.float64),
         "expanded": torch.arange(3)[None].expand(4, 3),
         "part": torch.arange(12).reshape(3, 4)[:, 1:3],
+        "one": torch.arange(10).reshape(2, 5)[:1, 3],
         "nested": [{"array": np.arange(5, dtype=np.int16)}, ("text", None, 7)],
         "index": SampleIndex(1, 2, 3, 4),
     }

@@ -9,6 +9,9 @@ The photographs are JPEGs of 500 x 375 pixels made from a seed. Each loader make
 every round decodes every photograph. On one core CPU seconds count, on all cores wall seconds. The decoder alone is simplejpeg and the
 resize of linnaeus, without a batch: read, decode, resize. Bars: original files 3 times as fast as either peer, the JPEG store 5.5 times
 as fast as ImageFolder, the raw store 10 times, and 90 % of the decoder alone (85 % on all cores).
+
+Handing over is the time that the training process spends on a float32 batch that a worker has ready, until it can read every page of it:
+at most 1 ms.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import mmap
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,8 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
 from linnaeus import train, workloads
 from linnaeus.config.load import compose
+from linnaeus.data.samples import PositionedDataset
+from linnaeus.data.workers import WorkerLoader, WorkerPool
 from linnaeus.distributed import DistributedContext
 from linnaeus.train.build import build_sampler, build_train_loader, build_workers
 from linnaeus.workloads.taxonomy.manifest import photographs
@@ -44,6 +50,7 @@ PHOTOGRAPHS, CLASSES = 512, 8
 SCALE, RATIO = (0.08, 1.0), (0.75, 4 / 3)  # of torchvision's RandomResizedCrop
 ORIGINALS, JPEG_STORE, RAW_STORE = "linnaeus, original files", "linnaeus, JPEG store", "linnaeus, raw store"
 IMAGE_FOLDER, TIMM, DECODER = "torchvision ImageFolder", "timm loader", "decoder alone"
+SLOTS, DATALOADER, ONE_MS = "linnaeus, standing slots", "torch DataLoader", "1 ms"
 OTHER_PEERS = {"webdataset": "webdataset", "datasets": "HF datasets", "litdata": "litdata", "spdl": "SPDL", "torchcodec": "torchcodec"}
 BARS = [
     Bar(ORIGINALS, IMAGE_FOLDER, 1 / 3),
@@ -71,6 +78,7 @@ def main() -> int:
         folder = options.path or make_photographs(root / "photographs", count)
         stores = {name: prepare(folder, root / name, name) for name in ("jpeg", "raw")}
         tables = [compare(folder, stores, rounds, workers) for workers in (0, len(os.sched_getaffinity(0)))]
+    tables.append(hand_over(rounds))
     return conclude(tables, options.json)
 
 
@@ -91,6 +99,43 @@ def compare(folder: Path, stores: dict[str, Path], rounds: int, workers: int) ->
     what = f"{workers} workers, wall seconds" if workers else "one core, CPU seconds"
     title = f"{what} of a photograph, {rounds} rounds"
     return report(title, seconds, IMAGE_FOLDER, [*BARS, Bar(ORIGINALS, DECODER, 1 / share)], (1000, "ms"), notes)
+
+
+class OneBatch(PositionedDataset):
+    """The same float32 photographs in every batch, so that only the hand-over takes time."""
+
+    def __init__(self) -> None:
+        self.images, self.labels = torch.rand(BATCH, 3, SIZE, SIZE), torch.zeros(BATCH, dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return BATCH
+
+    def __getitems__(self, indices: Any) -> dict[str, torch.Tensor]:
+        return {"image": self.images, "label": self.labels, "weight": torch.ones(BATCH), "sample": torch.tensor(indices)}
+
+
+def hand_over(rounds: int) -> dict[str, Any]:
+    """Time the hand-over of a batch that is ready. Return the table with the bar."""
+    dataset, batches = OneBatch(), [[0] * BATCH] * 1000
+    peer = DataLoader(dataset, batch_sampler=batches, num_workers=2, collate_fn=lambda batch: batch)  # type: ignore[arg-type]
+    pool = WorkerPool([dataset], 2)
+    variants = {SLOTS: iter(WorkerLoader(pool, dataset, batches, 2)), DATALOADER: iter(peer)}
+
+    def seconds(loader: Iterator[Any]) -> float:
+        times = []
+        for _ in range(5):
+            time.sleep(0.1)  # until the batch is ready
+            start = time.perf_counter()
+            batch = next(loader)
+            batch["image"].view(torch.uint8).flatten()[:: mmap.PAGESIZE].sum()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    timed_rounds = {name: lambda _, loader=loader: seconds(loader) for name, loader in variants.items()}
+    found = measure(timed_rounds | {ONE_MS: lambda _: 0.001}, rounds)
+    pool.close()
+    title = f"hand-over of a batch of {BATCH} x 3 x {SIZE} x {SIZE} float32 by a worker, wall seconds, {rounds} rounds"
+    return report(title, found, DATALOADER, [Bar(SLOTS, ONE_MS, 1.0)], (1000, "ms"), {})
 
 
 def timed(epoch: Callable[[], Iterable[int]], clock: Callable[[], float]) -> Timed:

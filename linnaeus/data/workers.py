@@ -27,7 +27,7 @@ import torch
 
 from linnaeus.data.samples import PositionedDataset
 from linnaeus.data.slots import Layout, SharedSlots
-from linnaeus.distributed import die_with_parent
+from linnaeus.distributed import die_with_parent, keep_freed_memory
 from linnaeus.errors import ConfigError, RunFailed
 
 log = logging.getLogger("linnaeus")
@@ -59,6 +59,7 @@ class WorkerPool:
         if self._processes:
             return
         self._slots = SharedSlots()
+        self._finalizer = util.Finalize(self, _kill, (self._processes,), exitpriority=10)  # before multiprocessing waits for them
         context = multiprocessing.get_context("fork")
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)  # until the workers ignore them
         try:
@@ -72,7 +73,6 @@ class WorkerPool:
                 self._pipes.append(own)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        self._finalizer = util.Finalize(self, _kill, (self._processes,), exitpriority=10)  # before multiprocessing waits for them
 
     def close(self) -> None:
         """End the workers. Batches that have been taken stay valid."""
@@ -193,6 +193,7 @@ def _serve(pipe: connection.Connection, slots: SharedSlots, datasets: Sequence[P
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
     die_with_parent(parent)
     torch.set_num_threads(1)
+    keep_freed_memory()
     while True:
         while not pipe.poll(PARENT_CHECK):
             if os.getppid() != parent:

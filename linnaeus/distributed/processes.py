@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 POLL_INTERVAL = 1.0  # seconds between two readings of a `RunningClock`
+KEPT = 2**28  # bytes of freed memory that a process keeps, and the largest block that it uses again
 SUSPENDED_AFTER = 3.0  # seconds without a reading after which the process counts as suspended
 
 
@@ -41,6 +42,19 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before prctl
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library of Linux (glibc) use freed blocks of this process again; do nothing elsewhere.
+
+    By default it gives each block of more than a few MiB back to the system, and its next use costs a page fault for every 4 kB:
+    normalising a batch of 64 photographs takes 15 ms instead of 4 ms. Up to `KEPT` bytes of free memory are kept."""
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.gnu_get_libc_version  # noqa: B018 (an AttributeError with another C library)
+        M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+        library.mallopt(M_MMAP_THRESHOLD, KEPT)
+        library.mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
 def write_torchrun_error(line: str) -> None:

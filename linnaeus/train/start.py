@@ -15,7 +15,7 @@ from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.environment import saved_tree
 from linnaeus.config.schema import Config
 from linnaeus.data.loader import allow_open_files
-from linnaeus.distributed import DistributedContext
+from linnaeus.distributed import DistributedContext, keep_freed_memory
 from linnaeus.distributed.processes import core_seconds
 from linnaeus.durations import Duration
 from linnaeus.rundir import RunDirectory
@@ -33,10 +33,12 @@ def join_group(config: Config) -> DistributedContext:
 
 
 def apply_process_settings(config: Config) -> None:
-    """Set the number of CPU threads, the limit on open files and deterministic kernels. They hold for the whole process.
+    """Set the number of CPU threads, the limit on open files, the use of memory and deterministic kernels, for the whole process.
 
     Raise `ConfigError` if the system does not allow the open files that the loader workers need."""
     allow_open_files(config.trainer.num_workers)
+    if DistributedContext().device.type == "cpu":
+        keep_freed_memory()
     if config.trainer.threads is not None:
         torch.set_num_threads(config.trainer.threads)
     if config.trainer.deterministic:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from linnaeus.data.loader import allow_open_files
-from linnaeus.distributed.processes import CoreSeconds, core_seconds
+from linnaeus.distributed.processes import CoreSeconds, core_seconds, keep_freed_memory
 from linnaeus.errors import ConfigError
 from linnaeus.train import start
 from tests import runs
@@ -68,3 +69,13 @@ def test_the_limit_on_open_files_is_raised_as_far_as_the_workers_need(monkeypatc
     allow_open_files(2)
     allow_open_files(0)
     assert made == changed
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_the_memory_of_a_batch_is_used_again():
+    keep_freed_memory()
+    torch.ones(2**24)  # 64 MiB
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.ones(2**24)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 2**14, "as many as for one block of new memory"

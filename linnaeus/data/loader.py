@@ -113,11 +113,14 @@ class DevicePrefetcher:
                 copying.append((stream.record_event(), host))
             return host, device
 
-        following = fetch()
-        while following is not None:
-            current = following
-            torch.cuda.current_stream(self.device).wait_stream(stream)
-            for value in current[1].values():
-                value.record_stream(torch.cuda.current_stream(self.device))
+        try:
             following = fetch()
-            yield current
+            while following is not None:
+                current = following
+                torch.cuda.current_stream(self.device).wait_stream(stream)
+                for value in current[1].values():
+                    value.record_stream(torch.cuda.current_stream(self.device))
+                following = fetch()
+                yield current
+        finally:
+            stream.synchronize()  # the last copies; does not wait for the updates

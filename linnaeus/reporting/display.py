@@ -69,7 +69,7 @@ class ProgressDisplay:
         stdout, stderr = sys.stdout, sys.stderr
         self._live = start_live(self._render)
 
-        def bypass() -> None:  # in a forked loader worker: another thread may have held the display's lock at the fork
+        def bypass() -> None:  # in a forked process: another thread may have held the display's lock at the fork
             sys.stdout, sys.stderr = stdout, stderr
 
         os.register_at_fork(after_in_child=bypass)

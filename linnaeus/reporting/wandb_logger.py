@@ -49,7 +49,7 @@ class WandbLogger:
         arguments = {"id": run_id, "mode": mode, "project": project, "name": name, "config": dict(config)}
         self._thread = threading.Thread(target=self._work, args=(Path(directory), arguments), name="wandb", daemon=True)
         self._thread.start()
-        try:  # wait, so that a failed start is logged at the start and no loader worker is forked during an import
+        try:  # wait, so that a failed start is logged at the start
             if not self._wait(lambda: self._started, START_TIMEOUT):
                 self._kill(f"no answer within {START_TIMEOUT:.0f} s")
                 self._end_thread()

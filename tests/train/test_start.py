@@ -78,4 +78,4 @@ def test_the_memory_of_a_batch_is_used_again():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(5):
         torch.ones(2**24)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 2**14, "as many as for one block of new memory"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 3 * 2**14, "five new blocks have 5 x 2**14 pages"

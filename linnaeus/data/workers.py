@@ -148,6 +148,8 @@ class WorkerPool:
             _PINNED.append(memory)
         else:
             self.pinned = False
+            with contextlib.suppress(RuntimeError, AssertionError):
+                torch.zeros(1, device="cuda")  # the first kernel after a failed call reports it
             log.warning("trainer.pin_memory=true: the system does not allow more page-locked memory; copies to the GPU are slower")
 
     def _end_of(self, number: int, process: BaseProcess) -> str:

@@ -52,7 +52,7 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
             hint = "run.root and run.name set the run directory; sweep=grid or optuna, and launch=process, torchrun or slurm start runs"
             raise ConfigError(f"{text} has no effect here: Hydra only composes; {hint}")
         if _SWEEP.match(text) and not (parsed.multirun or parsed.prints):
-            raise ConfigError(f"{text} has no effect without -m; type `python main.py -m {' '.join(parsed.overrides)}`")
+            raise ConfigError(f"{text} has no effect without -m; type `linnaeus -m {' '.join(parsed.overrides)}`")
     check_given_once(parsed.overrides)
     return parsed
 
@@ -61,7 +61,7 @@ def _refuse(message: str) -> NoReturn:
     option = re.search(r"unrecognized arguments: (--?[\w-]+)", message)
     if option and (hint := foreign_hint(option[1])):
         raise ConfigError(f"there is not an option {option[1]}; {hint}")
-    raise ConfigError(f"{message}; settings are given as key=value, `python main.py --help` lists them")
+    raise ConfigError(f"{message}; settings are given as key=value, `linnaeus --help-keys` lists them")
 
 
 def check_given_once(overrides: Sequence[str]) -> None:

@@ -156,7 +156,7 @@ _EXPLAINED = (
     (r"Environment variable '([^']+)' not found.*?full_key: (\S+)", lambda m: f"{m[2]} needs the environment variable {m[1]}; set it"),
     (
         r"Config group override must be .* Got",
-        lambda _: "a group takes the name of one of its files, as in trainer=default; see `python main.py --help`",
+        lambda _: "a group takes the name of one of its files, as in trainer=default; see `linnaeus --help-keys`",
     ),
 )
 
@@ -197,7 +197,7 @@ def nearest_key(key: str, config: Config) -> str:
     siblings = {k.removeprefix(parent + ".").partition(".")[0] for k in known if not parent or k.startswith(parent + ".")}
     of_a_group = group in {k.partition(".")[0] for k in known}
     if known.get(parent, "").startswith(("dict", "mapping")) or (parent not in known and of_a_group and not siblings):
-        return f"`python main.py --cfg job --package {parent}` without this setting shows which there are"
+        return f"`linnaeus --cfg job --package {parent}` without this setting shows which there are"
     if parent in known:
         return f"{parent} is not a group"
     close = difflib.get_close_matches(last, siblings, 1, 0.7)
@@ -207,4 +207,4 @@ def nearest_key(key: str, config: Config) -> str:
     close = difflib.get_close_matches(last, elsewhere, 1, 0.8)
     if close:
         return f"did you mean {elsewhere[close[0]]}?"
-    return f"known there: {', '.join(sorted(siblings))}" if siblings and parent else "`python main.py --help` lists every key"
+    return f"known there: {', '.join(sorted(siblings))}" if siblings and parent else "`linnaeus --help-keys` lists every key"

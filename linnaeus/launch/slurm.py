@@ -62,7 +62,7 @@ class SlurmLauncher:
         try:
             import submitit  # noqa: F401
         except ModuleNotFoundError:
-            raise ConfigError("launch=slurm needs submitit; install it with: pip install -e '.[slurm]'") from None
+            raise ConfigError("launch=slurm needs submitit; install it with: pip install 'linnaeus[slurm]'") from None
         self.config = config
         self._queue: dict[str, QueueEntry] = {}
         self._queried_at = -math.inf

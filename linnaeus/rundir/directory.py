@@ -164,7 +164,7 @@ class RunDirectory:
         known = [*flatten(self.saved), *flatten(self.previous), "data"]  # run.allow=[data] allows another data fingerprint
         unknown = [name for name in run["allow"] if not any(covers([name], key) for key in known)]
         if unknown:
-            raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; `python main.py --help` lists all keys")
+            raise ConfigError(f"run.allow contains {', '.join(unknown)}, which is not a key; `linnaeus --help-keys` lists all keys")
         difference = config_difference(self.previous, self.saved)
         refused, names = difference.refused(run["allow"])
         if refused:

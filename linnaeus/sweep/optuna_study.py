@@ -98,7 +98,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ModuleNotFoundError:
-        raise ConfigError("sweep=optuna needs the package optuna; install it with: pip install -e '.[sweep]'") from None
+        raise ConfigError("sweep=optuna needs the package optuna; install it with: pip install 'linnaeus[sweep]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -37,7 +37,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
     """Return the request of a parsed command line: a sweep with -m, otherwise a single run. Raise `ConfigError` for invalid settings."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         command = " ".join(["-m"] * bool(arguments.multirun) + arguments.overrides)
-        raise ConfigError(f"a sweep and launch start their own processes and cannot run under torchrun; type `python main.py {command}`")
+        raise ConfigError(f"a sweep and launch start their own processes and cannot run under torchrun; type `linnaeus {command}`")
     config_dir = arguments.config_dir
     run_from, rest = split_from(arguments.overrides)
     overrides = parsed(rest)

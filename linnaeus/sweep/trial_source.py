@@ -94,7 +94,7 @@ class Grid(TrialSource):
 def sweep_header(request: Request, metric: Metric) -> dict[str, Any]:
     """Return the fields of sweep.json besides `trials`."""
     return {
-        "command": ["python", "main.py", *sys.argv[1:]],
+        "command": ["linnaeus", *sys.argv[1:]],
         "parameters": {p.setting: p.text for p in request.parameters},
         "fixed": request.fixed,
         "metric": metric.name,

@@ -1,4 +1,4 @@
-"""Gradient surgery through torchjd (`pip install -e '.[surgery]'`): weights with which no task's gradient opposes another's.
+"""Gradient surgery through torchjd (`pip install 'linnaeus[surgery]'`): weights with which no task's gradient opposes another's.
 
 `pcgrad` (Yu et al. 2020) removes from each task's gradient the components that oppose the others', in random order; `upgrad` (Quinton
 and Rey 2024) projects each gradient onto the cone in which no task gets worse. Both results are linear combinations of the task gradients,
@@ -24,7 +24,7 @@ from linnaeus.randomness import FORWARD, key
 from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, set_weights, usable
 
 METHODS = {"pcgrad": "PCGradWeighting", "upgrad": "UPGradWeighting"}
-INSTALL = "pip install -e '.[surgery]'"
+INSTALL = "pip install 'linnaeus[surgery]'"
 
 
 class Surgery:

@@ -198,7 +198,7 @@ def test_a_launched_process_cannot_start_processes(start, monkeypatch, command):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(shared, "shared_config", lambda compose: typed_config(compose()))
     status, _, err = start(*command.split(), root=False)
-    assert status == 2 and f"type `python main.py {command}`" in err
+    assert status == 2 and f"type `linnaeus {command}`" in err
 
 
 def test_a_mistake_in_the_code_keeps_its_traceback(start, monkeypatch):

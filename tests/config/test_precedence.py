@@ -118,7 +118,7 @@ def test_an_experiment_may_remove_an_entry_of_the_experiment_that_it_extends(fol
 def test_an_entry_that_does_not_exist_cannot_be_removed(typed: str, start: Any, folder: Path) -> None:
     status, _, err = start("--config-dir", str(folder), "experiment=mine", typed)
     key = typed.strip("~").removesuffix("=null")
-    shown = f"`python main.py --cfg job --package {key.rpartition('.')[0]}` without this setting shows which there are"
+    shown = f"`linnaeus --cfg job --package {key.rpartition('.')[0]}` without this setting shows which there are"
     assert (status, err) == (2, f"error: unknown key {key}; {shown}\n")
 
 

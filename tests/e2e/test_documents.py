@@ -93,7 +93,7 @@ def check(words: list[str]) -> None:
             assert f"\n{target}:" in (ROOT / "Makefile").read_text()
         case ["pip", "install", *_, what]:
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-            assert what in (".", *(f".[{name}]" for name in extras))
+            assert what in (".", *(f"linnaeus[{name}]" for name in extras)), "in a folder without the repository, too"
         case ["python", "-m", module]:
             assert importlib.util.find_spec(module) is not None
         case ["torchrun", *rest] | ["python", "-m", "linnaeus.launch.torchrun", *rest]:

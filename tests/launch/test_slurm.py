@@ -329,7 +329,7 @@ def test_missing_programs_and_packages_are_named(monkeypatch):
         launcher()
     monkeypatch.setattr(slurm.shutil, "which", lambda name: name)
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ConfigError, match=r"pip install -e '.\[slurm\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'linnaeus\[slurm\]'"):
         launcher()
 
 

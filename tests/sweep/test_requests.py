@@ -159,7 +159,7 @@ def test_the_table_and_the_picture_of_measured_trials(tmp_path):
 
 def test_a_missing_optuna_is_a_mistake_with_its_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"needs the package optuna; install it with: pip install -e '\.\[sweep\]'"):
+    with pytest.raises(ConfigError, match=r"needs the package optuna; install it with: pip install 'linnaeus\[sweep\]'"):
         import_optuna()
 
 

@@ -68,7 +68,7 @@ def test_a_missing_library_raises_one_line_with_the_install_command(monkeypatch)
     monkeypatch.setitem(sys.modules, "torchjd", None)
     with pytest.raises(ConfigError) as error:
         Surgery(torch.ones(2), "pcgrad", 0)
-    assert "pip install -e '.[surgery]'" in str(error.value) and "\n" not in str(error.value)
+    assert "pip install 'linnaeus[surgery]'" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_the_library_has_every_method():

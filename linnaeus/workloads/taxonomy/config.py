@@ -84,6 +84,9 @@ class StoreConfig(RecordsConfig):
     path: str = setting("folder that `linnaeus prepare` has written")
     split_column: str | None = setting("auto: the split of the store, if it has one; null: split at random")
     weight_column: str | None = setting("auto: the weights of the store, if it has them; null: equal weights")
+    group_column: str | None = setting(
+        "column whose equal values stay in the same split; auto: data.group_column of `linnaeus prepare`; null: none"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

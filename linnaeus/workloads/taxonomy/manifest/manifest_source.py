@@ -152,7 +152,11 @@ def _stratified_split(
         raise ConfigError(
             f"data.folds: none of the {len(names)} groups can be validated on: each is the only one of a taxon; use more rows"
         )
-    raise ConfigError(f"data.validation_fraction: {fraction:g} of {len(names)} groups leaves no validation rows; use more")
+    unit = "photographs" if config.group_column is None else f"groups of {quoted(config.group_column)}"
+    other = "" if config.group_column is None else ", or another data.group_column"
+    raise ConfigError(
+        f"data.validation_fraction: {fraction:g} of {len(names)} {unit} leaves no validation rows; set a larger fraction{other}"
+    )
 
 
 def _fold_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:

@@ -21,7 +21,7 @@ def opened(path: Path, key: str) -> Iterator[Any]:
     try:
         import h5py
     except ImportError as error:
-        raise ConfigError("data=labels_h5 needs h5py; install it with pip install -e '.[h5]'") from error
+        raise ConfigError("data=labels_h5 needs h5py; install it with pip install 'linnaeus[h5]'") from error
     if not os.path.isfile(path):
         raise ConfigError(f"{key}: {quoted(str(path), 200)} is not a file; set an HDF5 file of the original linnaeus")
     try:

@@ -38,6 +38,10 @@ from linnaeus.workloads.taxonomy.store.parts import PART, Part, PartWriter, writ
 
 REQUEST = "request.json"  # the settings of a preparation that has begun
 SHORT_SIDE, QUALITY = 256, 90  # of JPEGs, unless set
+OF_TRAINING = (  # keys of `data` that only training uses
+    *("image_size", "sampling", "sampling_rank", "last_batch", "validation_batch"),
+    *("order", "block_records", "window_blocks", "folds", "fold"),
+)
 _UNDECODABLE = "photograph that cannot be decoded"
 
 
@@ -79,7 +83,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             raise ConfigError(f"--{name.replace('_', '-')} is {getattr(options, name)}; it must be from {low} to {high}")
     options.share = _share(options.task)
     check_settings(options)
+    if useless := [text for text in options.overrides if text.partition("=")[0].removeprefix("data.") in _of_training(options.source)]:
+        raise ConfigError(f"{shorten(useless[0])} has no effect on a store; set it when training starts, with data=store")
     return options
+
+
+def _of_training(source: str) -> tuple[str, ...]:
+    """Return the keys of `data` that have no effect on a store of this source."""
+    if source == "labels_h5":  # its split is stored
+        return OF_TRAINING
+    return (*OF_TRAINING, "validation_fraction", "split_seed")
 
 
 def prepare(options: argparse.Namespace) -> list[str]:
@@ -89,7 +102,7 @@ def prepare(options: argparse.Namespace) -> list[str]:
     store: Path = options.out.expanduser()
     rows, config = read_clean(source_config(options), test=None)
     encoding = Encoding(options.images, options.short_side, options.quality, config.max_image_pixels)
-    request = _request(rows, encoding)
+    request = _request(rows, encoding, config.group_column)
     if (complete := read_json(store / layout.RECORD)) is not None:
         return _already_complete(store, complete, request)
     writer = PartWriter(store, rows.files, encoding, PART)
@@ -118,10 +131,12 @@ def _remove_intermediate(store: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _request(rows: CleanRecords, encoding: Encoding) -> dict[str, Any]:
-    """Return the settings that determine the parts, for JSON."""
-    inputs = hashlib.sha256(to_utf8("\0".join(rows.files.names.tolist())) + np.ascontiguousarray(rows.sizes).tobytes()).hexdigest()
-    return {"format": layout.FORMAT, "part": PART, "encoding": vars(encoding), "photographs": inputs}
+def _request(rows: CleanRecords, encoding: Encoding, group_column: str | None) -> dict[str, Any]:
+    """Return the settings and a hash of the records, which determine the store, for JSON."""
+    records = hashlib.sha256(to_utf8("\0".join([rows.tree.fingerprint(), group_column or "", *rows.files.names.tolist()])))
+    for array in (rows.sizes, rows.labels, rows.split, rows.weight, *vars(rows.metadata).values()):
+        records.update(b"" if array is None else array.tobytes())
+    return {"format": layout.FORMAT, "part": PART, "encoding": vars(encoding), "records": records.hexdigest()}
 
 
 def _begin(store: Path, request: dict[str, Any]) -> None:
@@ -202,6 +217,7 @@ def _finish(store: Path, rows: CleanRecords, config: ManifestConfig, source: str
         "columns": layout.write_columns(store, rows.columns),
         "has_split": rows.split is not None,
         "has_weight": rows.weight is not None,
+        "group_column": config.group_column,
         "notes": rows.notes,
         "request": request,
     }

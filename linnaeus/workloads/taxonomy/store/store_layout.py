@@ -1,6 +1,6 @@
 """The files of a store. A store is complete when it contains `store.json`, which is written last.
 
-store.json              format, encoding of the photographs, account of the records, source, notes, checksums of the other files
+store.json              format, encoding, account of the records, source, group column, notes, checksums of the other files
 taxonomy.json           the tree: ranks, names of the classes of each rank, and the node of the nearest known ancestor of each
 labels.npy              int64 [N, R]: class of each record at each rank; -1 for null
 names.txt               the name of each record's photograph, a line each; line breaks and backslashes are escaped as in C

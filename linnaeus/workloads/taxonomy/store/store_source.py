@@ -27,6 +27,8 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     split = layout.read_array(store / "split.npy") if record["has_split"] and config.split_column == "auto" else None
     weight = layout.read_array(store / "weight.npy") if record["has_weight"] and config.weight_column == "auto" else None
     config = replace(config, split_column=None if split is None else "split", weight_column=None if weight is None else "weight")
+    if config.group_column == "auto":
+        config = replace(config, group_column=record.get("group_column"))
     columns = layout.read_columns(store, record["columns"])
     if config.group_column is not None and config.group_column not in columns:
         kept = list_some([quoted(name) for name in columns]) or "none"

@@ -146,7 +146,11 @@ def test_metadata_and_components_without_a_column(build_rows):
         ({"ranks": ["species", "genus"]}, "coarse to fine; set ['genus', 'species']"),
         ({"ranks": []}, "data.ranks"),
         ({"root": "nowhere"}, "data.root: 'nowhere' is not a folder"),
-        ({"validation_fraction": 0.0}, "data.validation_fraction: 0 of 40 groups leaves no validation rows"),
+        ({"validation_fraction": 0.0}, "data.validation_fraction: 0 of 40 photographs leaves no validation rows; set a larger fraction"),
+        (
+            {"validation_fraction": 0.0, "group_column": "genus"},
+            "groups of 'genus' leaves no validation rows; set a larger fraction, or anoth",
+        ),
         ({"validation_fraction": 1.0}, "data.validation_fraction: 1 leaves no training rows"),
         ({"split_column": "genus"}, "data.split_column: 'genus' contains 'G0', 'G1'"),
     ],

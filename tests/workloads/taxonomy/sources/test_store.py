@@ -233,12 +233,27 @@ def test_a_store_is_split_again_by_a_group_that_it_has_kept(records, tmp_path):
         store_of(tmp_path / "store", "data.group_column=place")
 
 
+def test_the_group_column_of_a_preparation_is_that_of_training_unless_set(records, tmp_path, capsys):
+    rows = [{name: cell for name, cell in row.items() if name != "split"} for row in records.rows]
+    path = write_rows(records.folder / "sites.csv", [dict(row, site=f"site {i % 9}") for i, row in enumerate(rows)])
+    assert prepare(tmp_path / "store", records, "--images=original", "data.group_column=site", path=path) == 0
+    for prepared, set_to in (("auto", "site"), ("null", "null")):
+        ours = store_of(tmp_path / "store", f"data.group_column={prepared}")
+        assert ours.fingerprint == source_of("data=manifest", f"data.path={path}", f"data.group_column={set_to}").fingerprint
+    with pytest.raises(SystemExit):
+        prepare(tmp_path / "store", records, "--images=original", path=path)
+    assert "is a store with other settings or records" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
         (["--task=3/2"], "--task 3/2 is not I/N"),
         (["--quality=0"], "--quality is 0; it must be from 1 to 95"),
         (["trainer.threads=1"], "trainer.threads=1 has no effect here"),
+        (["data.image_size=64"], "data.image_size=64 has no effect on a store; set it when training starts, with data=store"),
+        (["data.folds=5"], "data.folds=5 has no effect on a store"),
+        (["data.validation_fraction=0.1"], "data.validation_fraction=0.1 has no effect on a store"),
         (["--images=png"], "invalid choice: 'png'"),
         (["--images=raw", "--quality=50"], "--quality has no effect with --images=raw"),
         (["--images=original", "--short-side=99"], "--short-side has no effect with --images=original"),

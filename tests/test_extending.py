@@ -32,10 +32,16 @@ PARTS = {
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty folder with the package of the page."""
     folder = tmp_path_factory.mktemp("elsewhere")
-    for name, text in FILE.findall(PAGE):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    write_package(folder)
     return folder
+
+
+def write_package(folder: Path, file: str = "", old: str = "", new: str = "") -> None:
+    """Write the package of the page. In `file`, replace the text `old`."""
+    for name, text in FILE.findall(PAGE):
+        assert name != file or old in text, (file, old)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text.replace(old, new) if name == file and old else text)
 
 
 def train(lab: Path, *words: str) -> subprocess.CompletedProcess:

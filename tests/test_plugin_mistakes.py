@@ -13,7 +13,7 @@ from linnaeus.config import compose
 from linnaeus.config.messages import user_errors
 from linnaeus.config.registry import _parts
 from tests.runs import TINY
-from tests.test_extending import FILE, PAGE
+from tests.test_extending import write_package
 
 TAXONOMY = ["plugins=[mylab]", "data.train_samples=64", "data.validation_samples=16", "data.image_size=16", "model.size=micro"]
 TILES = ["plugins=[mylab]", "data=tiles", "schedule.partial_combinations=[]", "schedule.validate_partial_mask_meta=[]"]
@@ -254,10 +254,7 @@ WRONG_VALUES = [
 
 def start(folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, words: list[str]) -> None:
     """Write the package of the page with one change to `folder`, and run the first step with it."""
-    for name, text in FILE.findall(PAGE):
-        assert name != file or old in text, (file, old)
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text.replace(old, new) if name == file and old else text)
+    write_package(folder, file, old, new)
     monkeypatch.setattr("linnaeus.config.registry._parts", {group: dict(parts) for group, parts in _parts.items()})
     for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
         monkeypatch.delitem(sys.modules, name)

@@ -4,6 +4,8 @@ A test of a format writes the records in the format, and calls `same_as_manifest
 """
 
 import csv
+import io
+import multiprocessing
 import os
 import tempfile
 from collections import Counter
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
 from linnaeus.workloads.taxonomy.left_out import LeftOut
@@ -42,6 +45,28 @@ class Records:
             table.writeheader()
             table.writerows(self.rows)
         return path
+
+
+def photograph(i: int) -> bytes:
+    """Return a PNG of one colour, which depends on `i`."""
+    file = io.BytesIO()
+    Image.new("RGB", (20, 20), (i % 256, 40, 90)).save(file, "PNG")
+    return file.getvalue()
+
+
+def read_in_process(files: Any, row: int, start: str = "fork") -> bytes:
+    """Return `files.read(row)` of another process, started by fork or spawn."""
+    context = multiprocessing.get_context(start)
+    queue = context.Queue()
+    process = context.Process(target=_read, args=(files, row, queue))
+    process.start()
+    found = queue.get(timeout=60)
+    process.join()
+    return found
+
+
+def _read(files: Any, row: int, queue: Any) -> None:
+    queue.put(files.read(row))
 
 
 @pytest.fixture(scope="session")

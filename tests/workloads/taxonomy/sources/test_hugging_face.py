@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import multiprocessing
 import os
 import pickle
 
@@ -13,8 +12,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.sources import parquet_images
-from tests.workloads.taxonomy.sources.conftest import METADATA, same_as_manifest, source_of, trains
-from tests.workloads.taxonomy.sources.test_webdataset import photograph
+from tests.workloads.taxonomy.sources.conftest import METADATA, photograph, read_in_process, same_as_manifest, source_of, trains
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 NAMES = ["Quercus robur", "Quercus alba", "Fagus sylvatica"]
@@ -144,10 +142,6 @@ def test_a_row_with_a_cell_that_is_too_long_is_counted_and_its_split_is_not_read
     assert source.ids[0] == "1.png" and source.images.files.read(0) == photograph(1)
 
 
-def _read(files, row, queue):
-    queue.put(files.read(row))
-
-
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
 def test_photographs_are_read_after_a_fork_and_pickled_without_groups(tmp_path, monkeypatch, form):
     monkeypatch.setattr(parquet_images, "KEPT", 300)  # bytes: a group at a time
@@ -156,12 +150,7 @@ def test_photographs_are_read_after_a_fork_and_pickled_without_groups(tmp_path, 
     assert [files.read(row) for row in (0, 11, 5)] == [photograph(i) for i in (0, 11, 5)]
     copied = pickle.dumps(files)
     assert photograph(5)[20:60] not in copied and pickle.loads(copied).read(5) == photograph(5)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    process = context.Process(target=_read, args=(files, 5, queue))
-    process.start()
-    assert queue.get(timeout=60) == photograph(5)
-    process.join()
+    assert read_in_process(files, 5) == photograph(5)
 
 
 def test_large_parquet_is_not_read_for_its_sizes(tmp_path, monkeypatch):

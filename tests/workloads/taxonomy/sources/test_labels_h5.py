@@ -1,7 +1,6 @@
 """`data=labels_h5`: files written to the schema of the original, with a folder and with images.h5; labels, filters, split, metadata."""
 
 import datetime
-import multiprocessing
 import os
 import pickle
 
@@ -12,7 +11,7 @@ from PIL import Image
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.sources import h5_file, h5_images
 from linnaeus.workloads.taxonomy.sources.h5_metadata import _frequencies, _from_frequencies
-from tests.workloads.taxonomy.sources.conftest import METADATA, Records, same_as_manifest, source_of, trains
+from tests.workloads.taxonomy.sources.conftest import METADATA, Records, read_in_process, same_as_manifest, source_of, trains
 
 h5py = pytest.importorskip("h5py")
 SCALES = np.array([100.0, 1000.0, 5000.0, 10000.0, 30000.0])
@@ -267,22 +266,13 @@ def test_a_file_of_images_trains_with_two_workers(tmp_path):
     assert trains(tmp_path, *given, "trainer.num_workers=2")["status"] == "finished"
 
 
-def _read(images, row, queue):
-    queue.put(images.read(row))
-
-
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_images_h5_is_closed_before_a_fork_and_not_pickled(tmp_path, start):
     _, given = images_file(tmp_path)
     images = source_of(*given).images.files
     first = images.read(3)
     assert images._file is not None and pickle.loads(pickle.dumps(images))._file is None
-    context = multiprocessing.get_context(start)
-    queue = context.Queue()
-    process = context.Process(target=_read, args=(images, 3, queue))
-    process.start()
-    assert queue.get(timeout=60) == first
-    process.join()
+    assert read_in_process(images, 3, start) == first
     assert (images._file is None) == (start == "fork")
     assert images.read(3) == first
     assert h5_images._lock.acquire(blocking=False)

@@ -3,20 +3,17 @@
 import gzip
 import io
 import json
-import multiprocessing
 import os
 import pickle
 import tarfile
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.sources.tar_index import TarReader
 from linnaeus.workloads.taxonomy.sources.webdataset import shard_paths
-from tests.workloads.taxonomy.sources.conftest import METADATA, same_as_manifest, source_of, trains
+from tests.workloads.taxonomy.sources.conftest import METADATA, photograph, read_in_process, same_as_manifest, source_of, trains
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
@@ -32,12 +29,6 @@ def write(path, members, form="gnu"):
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     return path
-
-
-def photograph(i):
-    file = io.BytesIO()
-    Image.new("RGB", (20, 20), (i % 256, 40, 90)).save(file, "PNG")
-    return file.getvalue()
 
 
 def samples(count, start=0):
@@ -136,19 +127,10 @@ def test_without_ranks_the_label_is_the_species_and_a_text_may_be_chosen(tmp_pat
     assert [list(names) for names in chosen.tree.names] == [["Quercus s0a", "Quercus s1a"]]
 
 
-def _read(files: ImageFiles, row, queue):
-    queue.put(files.read(row))
-
-
 def test_photographs_are_read_after_a_fork_and_when_pickled(tmp_path):
     files = source_of("data=webdataset", f"data.path={write(tmp_path / 'a.tar', samples(12))}").images.files
     assert pickle.loads(pickle.dumps(files)).read(5) == photograph(5)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    process = context.Process(target=_read, args=(files, 5, queue))
-    process.start()
-    assert queue.get(timeout=60) == photograph(5)
-    process.join()
+    assert read_in_process(files, 5) == photograph(5)
 
 
 def test_patterns_are_expanded_as_a_shell_does(tmp_path):

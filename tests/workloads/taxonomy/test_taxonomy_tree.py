@@ -164,6 +164,12 @@ def test_names_under_several_parents_are_reported_with_rows(built):
     assert "Plantae|Lamiaceae|Prunella (2 rows)" in lines[0] and "Animalia|Prunellidae|Prunella (1 rows)" in lines[0]
 
 
+def test_names_under_several_parents_are_shortened_and_without_control_characters():
+    tree, labels = TaxonomyTree.from_lineages(("family", "genus"), np.array([["x" * 5000, "P\x1b[2J"], ["Prunellidae", "P\x1b[2J"]]))
+    (line,) = tree.conflicts(labels)
+    assert line.isprintable() and len(line) < 250 and "Prunellidae|P\\x1b[2J (1 rows)" in line
+
+
 def test_a_separator_in_a_name_does_not_merge_lineages():
     tree, _ = TaxonomyTree.from_lineages(("family", "genus"), np.array([["a|b", "c"], ["a", "b|c"], ["a\\", "b|c"]]))
     assert len(set(tree.lineage_ids("genus"))) == 3

@@ -63,10 +63,25 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_panel_is_drawn_before_the_first_update_and_shows_the_newest_report_and_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    return terminal
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of the display, which a test sets."""
+    monkeypatch.setattr("linnaeus.reporting.display.time.monotonic", lambda: now[0])
+    now = [0.0]
+    return now
+
+
+def test_the_panel_is_drawn_before_the_first_update_and_shows_the_newest_report_and_validation(
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal
+) -> None:
     display = ProgressDisplay(400)
     display.report(dataclasses.replace(REPORT, step=0, row={"train/lr": 0.0005}, clocks={}))
     display.start(100)
@@ -79,6 +94,41 @@ def test_the_panel_is_drawn_before_the_first_update_and_shows_the_newest_report_
         display.update(110, 185.0, True)
         last = terminal.getvalue().rpartition("110 of 400, 3m05s left")[2]
         assert "step 100: loss 2.2500" in last and "loss 2.5000" in last and "25.0 %" in last and "9.0" not in last
+
+
+def test_the_panel_moves_during_a_validation_pass(terminal: Terminal, now: list[float]) -> None:
+    with (display := ProgressDisplay(400)), display.validation(100, "val_mask_meta", 40, 90.0) as show:
+        now[0] = 30.0
+        show(10)
+        rows = terminal.getvalue().splitlines()
+        assert "100 of 400, 3m00s left" in rows[-2] and "25 %" in rows[-1] and "without metadata, 1m30s left" in rows[-1]
+        now[0] = 90.0
+        show(30)
+        assert "75 %" in terminal.getvalue().splitlines()[-1] and "without metadata, 30s left" in terminal.getvalue()
+    now[0] = 120.0
+    with display:
+        display.update(101, 80.0, True)
+        assert "without metadata" not in terminal.getvalue().rpartition("101 of 400")[2], "the pass has ended"
+
+
+def test_the_panel_is_redrawn_at_most_four_times_a_second(terminal: Terminal, now: list[float]) -> None:
+    with ProgressDisplay(400) as display:
+        redraws = 0
+        for millisecond in range(2000):
+            now[0] = millisecond / 1000
+            if display.due():
+                redraws += 1
+                display.update(millisecond, 80.0, True)
+        assert redraws in (7, 8)
+
+
+def test_a_request_to_stop_stays_in_the_panel(terminal: Terminal, now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "write", lambda descriptor, content: terminal.write(content.decode()))
+    with ProgressDisplay(400) as display:
+        display.notice("stopping after this update and saving")
+        assert terminal.getvalue().endswith("\x1b[2Kstopping after this update and saving")
+        display.update(110, 185.0, True)
+        assert "stopping after this update and saving" in terminal.getvalue().rpartition("110 of 400")[2]
 
 
 def test_a_short_report_is_one_line_and_a_second_one_for_what_changed() -> None:
@@ -117,10 +167,8 @@ def test_short_times_have_three_digits_and_a_fitting_unit(seconds: float, text: 
 
 
 def test_a_long_pass_without_a_panel_is_logged_with_its_time_left(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, now: list[float]
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr("linnaeus.reporting.display.time.monotonic", lambda: now[0])
     monkeypatch.setattr(logging.getLogger("linnaeus"), "propagate", True)
     with caplog.at_level(logging.INFO), ProgressDisplay(10).validation(7, "val_mask_meta", 40, None) as show:
         for done in range(40):

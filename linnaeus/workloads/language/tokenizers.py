@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.hub import hub_if_it_answers
 from linnaeus.workloads.language.text_pieces import recut
 
 END = "<|endoftext|>"  # the end marker of GPT-2 and of every BPE trained here
@@ -242,7 +243,8 @@ def fetch_gpt2() -> Tokenizer:
     from huggingface_hub import hf_hub_download
 
     try:
-        path = hf_hub_download("openai-community/gpt2", "tokenizer.json")
+        with hub_if_it_answers():
+            path = hf_hub_download("openai-community/gpt2", "tokenizer.json")
     except (OSError, ValueError) as error:  # the hub's own errors are OSErrors
         raise ConfigError(
             f"data.tokenizer=gpt2: GPT-2's vocabulary is not cached and cannot be downloaded ({type(error).__name__}); set "

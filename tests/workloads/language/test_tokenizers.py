@@ -165,11 +165,16 @@ def test_tokenizers_that_change_text_are_refused(bpe, tmp_path):
             load_tokenizer(tmp_path, "bpe", "key")
 
 
-def test_gpt2_without_a_network_is_one_line_with_two_solutions(monkeypatch):
+def test_gpt2_without_a_network_is_one_line_with_two_solutions_at_once(monkeypatch):
     pytest.importorskip("tokenizers")
     import huggingface_hub
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
     def unreachable(*_, **__):
+        assert constants.HF_HUB_OFFLINE, "its client would retry for half a minute"
         raise huggingface_hub.errors.LocalEntryNotFoundError("no network\nhere")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.errors import ConfigError, one_line
+from linnaeus.hub import hub_if_it_answers
 from linnaeus.workloads.taxonomy.config import TimmConfig
 from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
-from linnaeus.workloads.taxonomy.models.timm_weights import hub_if_it_answers, load_pretrained_file
+from linnaeus.workloads.taxonomy.models.timm_weights import load_pretrained_file
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
 log = logging.getLogger("linnaeus")

@@ -6,10 +6,7 @@ of the model renames weights of the original authors and resizes position embedd
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -19,8 +16,6 @@ from linnaeus.checkpoint.weight_matching import shorten
 from linnaeus.errors import ConfigError, one_line
 
 KEY = "model.pretrained_file"
-PROBE_SECONDS = 3
-log = logging.getLogger("linnaeus")
 
 
 def load_pretrained_file(backbone: Any, path: str) -> str:
@@ -70,22 +65,3 @@ def _filtered(backbone: Any, state: dict[str, Tensor], path: str) -> dict[str, T
         return state if convert is None else dict(convert(state, backbone))
     except (KeyError, RuntimeError, ValueError, AttributeError, TypeError, IndexError) as error:
         raise ConfigError(f"{KEY}: the weights in {path} are not of model.backbone ({one_line(error)}); use another file") from None
-
-
-@contextlib.contextmanager
-def hub_if_it_answers() -> Iterator[None]:
-    """Within the block, use only downloaded weights if the hub does not answer one request. Its client would retry for a minute."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    before = constants.HF_HUB_OFFLINE
-    if not before:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
-        except Exception as error:  # the client and its exceptions depend on the version of the library
-            log.info("%s does not answer (%s); only weights that were downloaded before can be used", constants.ENDPOINT, one_line(error))
-            constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before

@@ -107,9 +107,11 @@ def test_a_hub_that_does_not_answer_is_not_asked_again(tree, make_config, monkey
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # refused at once
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"waits {seconds} s to try again"))
+    caplog.set_level("INFO", "linnaeus")
     with pytest.raises(ConfigError, match=r"model.pretrained_file=FILE to weights on this machine, or model.pretrained=false") as caught:
         build_classifier(make_config(backbone="resnet10t", pretrained=True), tree, ())
     assert "\n" not in str(caught.value) and not constants.HF_HUB_OFFLINE
+    assert sum("does not answer" in message for message in caplog.messages) == 1
 
 
 # -- weights in a local file ---------------------------------------------------------------------------------------------

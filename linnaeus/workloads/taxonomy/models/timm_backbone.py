@@ -89,12 +89,13 @@ def create_backbone(config: TimmConfig, image_size: int) -> nn.Module:
     if "/" not in name and not timm.is_model(name.split(".")[0]):
         close = ", ".join(difflib.get_close_matches(name, timm.list_models(), n=3))
         raise ConfigError(f"model.backbone: {name!r} is not a timm model" + (f"; similar names: {close}" if close else ""))
-    try:
-        backbone = _timm_create(config, img_size=image_size)
-    except TypeError as error:  # only models that fix their image size at construction take img_size; the others read any size
-        if "img_size" not in str(error):
-            raise
-        backbone = _timm_create(config)
+    with hub_if_it_answers() if config.pretrained else contextlib.nullcontext():
+        try:
+            backbone = _timm_create(config, img_size=image_size)
+        except TypeError as error:  # only models that fix their image size at construction take img_size; the others read any size
+            if "img_size" not in str(error):
+                raise
+            backbone = _timm_create(config)
     if config.pretrained_file is not None:
         log.info(load_pretrained_file(backbone, config.pretrained_file))
     _check_forward(backbone, name, image_size)
@@ -107,8 +108,7 @@ def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
     if config.drop_path > 0:
         options["drop_path_rate"] = config.drop_path
     try:
-        with hub_if_it_answers() if config.pretrained else contextlib.nullcontext():
-            return timm.create_model(config.backbone, pretrained=config.pretrained, num_classes=0, **options)
+        return timm.create_model(config.backbone, pretrained=config.pretrained, num_classes=0, **options)
     except TypeError as error:
         if "drop_path_rate" not in str(error):
             raise

@@ -63,8 +63,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Replace stdout, which pytest sets again before each test."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("sys.stdout", terminal := Terminal())
@@ -80,8 +80,9 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_panel_is_drawn_before_the_first_update_and_shows_the_newest_report_and_validation(
-    monkeypatch: pytest.MonkeyPatch, terminal: Terminal
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    terminal = on_terminal(monkeypatch)
     display = ProgressDisplay(400)
     display.report(dataclasses.replace(REPORT, step=0, row={"train/lr": 0.0005}, clocks={}))
     display.start(100)
@@ -96,7 +97,8 @@ def test_the_panel_is_drawn_before_the_first_update_and_shows_the_newest_report_
         assert "step 100: loss 2.2500" in last and "loss 2.5000" in last and "25.0 %" in last and "9.0" not in last
 
 
-def test_the_panel_moves_during_a_validation_pass(terminal: Terminal, now: list[float]) -> None:
+def test_the_panel_moves_during_a_validation_pass(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
+    terminal = on_terminal(monkeypatch)
     with (display := ProgressDisplay(400)), display.validation(100, "val_mask_meta", 40, 90.0) as show:
         now[0] = 30.0
         show(10)
@@ -111,7 +113,8 @@ def test_the_panel_moves_during_a_validation_pass(terminal: Terminal, now: list[
         assert "without metadata" not in terminal.getvalue().rpartition("101 of 400")[2], "the pass has ended"
 
 
-def test_the_panel_is_redrawn_at_most_four_times_a_second(terminal: Terminal, now: list[float]) -> None:
+def test_the_panel_is_redrawn_at_most_four_times_a_second(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
+    on_terminal(monkeypatch)
     with ProgressDisplay(400) as display:
         redraws = 0
         for millisecond in range(2000):
@@ -122,7 +125,8 @@ def test_the_panel_is_redrawn_at_most_four_times_a_second(terminal: Terminal, no
         assert redraws in (7, 8)
 
 
-def test_a_request_to_stop_stays_in_the_panel(terminal: Terminal, now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_to_stop_stays_in_the_panel(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
+    terminal = on_terminal(monkeypatch)
     monkeypatch.setattr(os, "write", lambda descriptor, content: terminal.write(content.decode()))
     with ProgressDisplay(400) as display:
         display.notice("stopping after this update and saving")

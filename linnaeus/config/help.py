@@ -70,7 +70,7 @@ def search_text(config: Config, words: Sequence[str], config_dir: str | None = N
             lines += [f"  {key} = {value}", f"      {kind}: {meaning}"]
     variants = [line for line in _variants(config_dir) if all(word in line.lower() for word in wanted)]
     if not lines and not variants:
-        hint = foreign_hint(words[0]) or "try a part of the word, or --help alone for every key"
+        hint = foreign_hint(words[0]) or "try a part of the word, or `linnaeus --help-keys` for every key"
         raise ConfigError(f"--help {' '.join(words)}: no key, meaning or group has it; {hint}")
     return "\n".join([*lines, *(["", "Groups and their variants:", *variants] if variants else [])])
 

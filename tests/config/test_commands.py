@@ -49,7 +49,9 @@ def test_help_searches_keys_meanings_and_groups(start):
     _, out, _ = start("--help", "optimizer", "model=timm")
     assert "  optimizer.lr = " in out and "  optimizer: adamw, muon, sgd" in out and "trainer.length" not in out
     status, out, err = start("--help", "epochs_of_training")
-    assert (status, out, err.count("\n")) == (2, "", 1) and "no key, meaning or group has it" in err
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "no key, meaning or group has it; try a part of the word, or `linnaeus --help-keys`" in err
+    assert "no key, meaning or group has it; use trainer.max_grad_norm=1.0" in start("--help", "gradient_clip_val")[2]
 
 
 def test_a_missing_package_is_one_line():

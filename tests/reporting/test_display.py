@@ -56,6 +56,7 @@ def test_the_panel_shows_one_remaining_time_of_the_run_and_one_of_the_pass() -> 
     assert lines[4].split() == ["task", "species", "genus", "family", "order"]
     assert [line.split()[:2] for line in lines[5:]] == [["loss", "2.5000"], ["top-1", "88.5"], ["weight", "0.25"]]
     assert sum("left" in line for line in lines) == 2
+    assert "110 of 400, 3m05s + validation left" in panel(80, View(400, 110, 185.0, True))[0]
 
 
 class Terminal(io.StringIO):

@@ -19,6 +19,7 @@ h3{font-size:14px;margin:22px 0 8px}
 .sub{color:var(--soft);font-size:13.5px}.sub code{font-size:12.5px}
 .status{display:inline-block;padding:1px 10px;margin-right:10px;border-radius:99px;color:#fff;background:var(--soft);font-size:12.5px}
 .status.finished,.status.stopped_early{background:#2f6b46}.status.failed{background:#a8442e}.status.running{background:#3b74a8}
+.status.error{background:#a8442e}.status.warning{background:#8a6414}.status.note{background:#3b74a8}
 .hero{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:14px;margin-top:26px}
 .hero div,figure,.card{background:var(--card);border:1px solid var(--rule);border-radius:10px}
 .hero div{padding:16px 18px}.hero b{display:block;font:600 29px/1.15 Georgia,serif;color:var(--lead);font-variant-numeric:tabular-nums}
@@ -45,7 +46,11 @@ details{background:var(--card);border:1px solid var(--rule);border-radius:10px;p
 summary{cursor:pointer;font-weight:600;font-size:14px}
 pre{overflow-x:auto;font-size:12.5px;line-height:1.45;margin:12px 0 4px}
 .picture{background:#fff;border:1px solid var(--rule);border-radius:10px;padding:14px;overflow-x:auto}
-.empty{color:var(--soft)}
+.empty{color:var(--soft)}a{color:var(--lead)}
+th.words,td.words{text-align:left;white-space:normal}
+.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(176px,1fr));gap:12px;align-items:start}
+.gallery figure{padding:8px;overflow-wrap:anywhere}.gallery .note{display:block;margin:0}.gallery img{border-radius:6px}
+.gallery .none{padding:40px 8px;text-align:center;color:var(--soft);border:1px dashed var(--rule);border-radius:6px}
 img{max-width:100%}
 @media(prefers-color-scheme:dark){.picture{border-color:#ccc;filter:invert(.9) hue-rotate(180deg)}}
 @media(max-width:700px){td:first-child{white-space:normal;min-width:9em}}

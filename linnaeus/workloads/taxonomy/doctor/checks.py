@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
+from linnaeus.workloads.taxonomy.doctor.at_sea import at_sea
 from linnaeus.workloads.taxonomy.doctor.dropped_rows import dropped_rows, emptied_cells
 from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected
 from linnaeus.workloads.taxonomy.doctor.leaks import bursts, group_leaks
 from linnaeus.workloads.taxonomy.doctor.places import coordinates, shared_points, uncertainties
 from linnaeus.workloads.taxonomy.doctor.repeated_rows import repeated_ids, repeated_photographs
+from linnaeus.workloads.taxonomy.doctor.species_ranges import far_from_their_species
+from linnaeus.workloads.taxonomy.doctor.taxon_names import foreign_genus, lineage_conflicts, spellings
 from linnaeus.workloads.taxonomy.doctor.times import dates
 
 CHECKS: tuple[Callable[[Inspected], list[Finding]], ...] = (
@@ -17,9 +20,14 @@ CHECKS: tuple[Callable[[Inspected], list[Finding]], ...] = (
     bursts,
     emptied_cells,
     coordinates,
-    uncertainties,
+    far_from_their_species,
+    at_sea,
     shared_points,
+    uncertainties,
     dates,
+    lineage_conflicts,
+    spellings,
+    foreign_genus,
 )
 
 

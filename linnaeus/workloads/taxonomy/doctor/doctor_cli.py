@@ -2,9 +2,10 @@
 
     linnaeus doctor manifest data.path=photos.csv
     linnaeus doctor darwin_core data.path=download.zip data.root=photos --out checked
+    linnaeus doctor manifest data.path=photos.csv --corrected corrected.csv
     linnaeus doctor manifest data.path=photos.csv --strict          # exit status 1 if there is an error or a warning
 
-The source is not changed. OUT/findings.csv has a line for each row of each finding.
+The source is not changed. FOLDER/doctor.html shows the findings with photographs; findings.csv has a line for each row of each.
 """
 
 import argparse
@@ -18,14 +19,17 @@ from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError, shorten
 from linnaeus.files import write_atomic
+from linnaeus.workloads.taxonomy.doctor.at_sea import can_check_sea
 from linnaeus.workloads.taxonomy.doctor.checks import examine
+from linnaeus.workloads.taxonomy.doctor.corrected import check_files, check_target, write_corrected
 from linnaeus.workloads.taxonomy.doctor.counts import rank_counts
-from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected
+from linnaeus.workloads.taxonomy.doctor.doctor_page import doctor_page
+from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, cells_text
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.terminal_page import print_findings
 from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
 
-FINDINGS = "findings.csv"
+FINDINGS, PAGE = "findings.csv", "doctor.html"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,6 +50,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_settings(parser)
     parser.add_argument("--out", type=Path, default=Path("doctor"), metavar="FOLDER", help="folder of the report (%(default)s)")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 if there is an error or a warning")
+    parser.add_argument("--corrected", type=Path, metavar="FILE", help="write a CSV without the wrong rows and cells; it must be new")
     options = parser.parse_intermixed_args(arguments)
     check_settings(options)
     return options
@@ -53,13 +58,24 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def report(options: argparse.Namespace) -> list[Finding]:
     """Examine the source of the options, write the report, print the page, and return the findings."""
-    records = inspect(source_config(options))
+    corrected: Path | None = options.corrected and options.corrected.expanduser()
+    if corrected is not None:
+        check_target(corrected)
+    records = inspect(source_config(options), every_column=corrected is not None)
+    if corrected is not None:
+        check_files(records)
     findings = examine(records)
     folder: Path = options.out.expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / FINDINGS, findings_table(records, findings))
-    print_findings(title_of(options.source, records), rank_counts(records), findings)
-    print(f"each row of each finding: {folder / FINDINGS}")
+    title, counts = title_of(options.source, records), rank_counts(records)
+    write_atomic(folder / PAGE, doctor_page(title, records, counts, findings))
+    print_findings(title, counts, findings)
+    if records.config.latitude_column is not None and not can_check_sea():
+        print("not checked: places at sea, which needs global-land-mask; run `pip install global-land-mask`")
+    print(f"with photographs: {folder / PAGE}\nall rows: {folder / FINDINGS}")
+    if corrected is not None:
+        print(write_corrected(corrected, records, findings, options.overrides))
     return findings
 
 
@@ -72,12 +88,12 @@ def findings_table(records: Inspected, findings: Sequence[Finding]) -> str:
     """Return the CSV with a line for each row of each finding. Rows are numbered from 1."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(("row", "photograph", "severity", "check", "text"))
+    table.writerow(("row", "photograph", "severity", "check", "text", "cells"))
     for finding in findings:
         names = records.files.names[finding.rows].tolist()
         lines = finding.details or itertools.repeat(finding.text)
-        cells = zip(finding.rows.tolist(), names, lines, strict=False)
-        table.writerows((row + 1, name, finding.severity, finding.check, line) for row, name, line in cells)
+        for row, name, line in zip(finding.rows.tolist(), names, lines, strict=False):
+            table.writerow((row + 1, name, finding.severity, finding.check, line, cells_text(records, finding, row)))
     return text.getvalue()
 
 

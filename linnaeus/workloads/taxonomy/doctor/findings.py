@@ -26,6 +26,7 @@ class Finding:
     rows: np.ndarray  # int64 [K]: rows of `Inspected`, each once
     text: str  # one line
     details: tuple[str, ...] = ()  # one line for each of the K rows; (): the text is enough
+    beside: np.ndarray | None = None  # int64 [K]: for each of the K rows, another one whose photograph is shown beside its own
     empty: tuple[str, ...] = ()  # columns whose cells the corrected manifest has empty in these rows
     leave_out: bool = False  # the corrected manifest does not contain these rows
 
@@ -63,3 +64,9 @@ def found(check: str, severity: Severity, rows: np.ndarray, text: str, **remedy:
     if rows.dtype == bool:
         rows = np.flatnonzero(rows)
     return [Finding(check, severity, rows, text, **remedy)] if len(rows) else []
+
+
+def cells_text(records: Inspected, finding: Finding, row: int) -> str:
+    """Return the cells of a row that a finding is about, as `latitude=0, longitude=0`; "" if it is not about cells."""
+    columns = [(name, records.table.columns[name]) for name in finding.empty]
+    return ", ".join(f"{name}={column.values[column.codes[row]]}" for name, column in columns)

@@ -32,9 +32,11 @@ class RowTally(Tally):
             self.emptied[emptied, reason] = np.flatnonzero(rows)
 
 
-def inspect(config: ManifestConfig) -> Inspected:
-    """Return the records of a source. Raise ConfigError if it cannot be read at all; any number of its rows may be unusable."""
-    records, columns = read_columns(replace(config, max_bad_fraction=1.0), _identifying)
+def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
+    """Return the records of a source, with every column or those that are checked.
+
+    Raise ConfigError if the source cannot be read at all; any number of its rows may be unusable."""
+    records, columns = read_columns(replace(config, max_bad_fraction=1.0), _named if every_column else _identifying)
     table, config = records.table, columns.config
     reader = label_reader(columns)
     usable = usable_rows(records, reader, config, test=None)
@@ -75,6 +77,11 @@ def inspect(config: ManifestConfig) -> Inspected:
 def _identifying(header: Sequence[str]) -> list[str]:
     """Return the columns of a header that identify or group rows."""
     return [name for name in header if plain_name(name) in ID_NAMES | GROUP_NAMES]
+
+
+def _named(header: Sequence[str]) -> list[str]:
+    """Return the columns of a header that have a name."""
+    return [name for name in header if name]
 
 
 def _dates(table: Table, config: ManifestConfig) -> np.ndarray:

@@ -30,10 +30,9 @@ def group_leaks(records: Inspected) -> list[Finding]:
             continue
         rows = leaking(number, records.split)
         severity: Severity = "error" if kind == "observation" else "warning"
-        values = len(np.unique(number[rows]))
         text = (
-            f"{values:,} values of {quoted(name)} are in training and outside it, {len(rows):,} of {int((records.split != TRAIN).sum()):,} "
-            f"rows outside; data.split_column=null data.group_column={name} keeps each on one side"
+            f"these rows, of {int((records.split != TRAIN).sum()):,} outside training, share their {quoted(name)} with training rows; "
+            f"data.split_column=null data.group_column={name} keeps each on one side"
         )
         details = tuple(f"{name} {column.values[code]}" for code in number[rows].tolist())
         findings += found(f"same {kind} in two splits", severity, rows, text, details=details)

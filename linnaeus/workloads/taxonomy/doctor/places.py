@@ -55,14 +55,21 @@ def coordinates(records: Inspected) -> list[Finding]:
 
 
 def uncertainties(records: Inspected) -> list[Finding]:
-    """Return the rows whose uncertainty is a placeholder."""
+    """Return the rows whose uncertainty is a placeholder, or 0."""
     remedy = {"empty": (str(records.config.uncertainty_column),)}
-    listed = ", ".join(map(str, PLACEHOLDERS))
-    text = f"one of {listed} m, which programs write if they do not have one"
+    frequent = [value for value in PLACEHOLDERS if _stands_out(records.uncertainty, value)]
+    text = f"{', '.join(map(str, frequent))} m: programs write it if they do not have one"
     return [
-        *found("placeholder uncertainty", "warning", np.isin(records.uncertainty, PLACEHOLDERS), text, **remedy),
+        *found("placeholder uncertainty", "warning", np.isin(records.uncertainty, frequent), text, **remedy),
         *found("uncertainty 0", "warning", records.uncertainty == 0, "no place is known to 0 m; the cell should be empty", **remedy),
     ]
+
+
+def _stands_out(values: np.ndarray, value: float) -> bool:
+    """Return True if a value is more than twice as frequent as those that differ from it by at most 2 %."""
+    near, count = np.unique(values[np.abs(values - value) <= 0.02 * value], return_counts=True)
+    own, others = count[near == value].sum(), count[near != value]
+    return own > 2 * others.mean() if len(others) else own > 0
 
 
 def shared_points(records: Inspected) -> list[Finding]:

@@ -8,6 +8,8 @@ import pytest
 from linnaeus.config.load import compose
 from linnaeus.workloads.taxonomy.biota.__main__ import _row, biota_config
 from linnaeus.workloads.taxonomy.biota.biota_source import build_source
+from linnaeus.workloads.taxonomy.doctor.at_sea import at_sea
+from linnaeus.workloads.taxonomy.doctor.checks import CHECKS
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 
 HEADER = ("path", "order", "family", "genus", "species", "latitude", "longitude", "uncertainty", "date", "time", "elevation", "split")
@@ -41,6 +43,11 @@ def inspected(tmp_path):
         return inspect(compose(["data=manifest", f"data.path={tmp_path / 'manifest.csv'}", *settings]).data)
 
     return make
+
+
+def table_findings(records):
+    """Return the findings of all checks of the table, without that of a library that may not be installed."""
+    return [finding for check in CHECKS if check is not at_sea for finding in check(records)]
 
 
 def rows_of(findings, check):

@@ -1,10 +1,26 @@
 """The command `linnaeus doctor`: its page, its files and its exit status."""
 
+import base64
 import csv
+import io
+import re
+from dataclasses import replace
 
 import pytest
+from PIL import Image
 
-from linnaeus.workloads.taxonomy.doctor import doctor_cli
+from linnaeus.config.load import compose
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.doctor import doctor_cli, times
+from linnaeus.workloads.taxonomy.doctor.corrected import check_files, settings, write_corrected
+from linnaeus.workloads.taxonomy.doctor.counts import rank_counts
+from linnaeus.workloads.taxonomy.doctor.doctor_page import doctor_page
+from linnaeus.workloads.taxonomy.doctor.inspection import inspect
+from tests.workloads.taxonomy.doctor.conftest import table_findings
+
+
+def config_of(folder, name="manifest.csv"):
+    return compose(["data=manifest", f"data.path={folder / name}"]).data
 
 
 @pytest.fixture
@@ -24,7 +40,7 @@ def test_findings_are_printed_in_aligned_columns_and_written_row_by_row(call, ro
     rows[8] |= {"latitude": "0", "longitude": "0"}
     status, page = call()
     lines = page.splitlines()
-    assert status == 0 and lines[0].endswith("2,000 rows") and max(map(len, lines)) <= 130
+    assert status == 0 and lines[0].endswith("2,000 rows") and max(map(len, lines[:-2])) <= 130 and str(tmp_path) in lines[-1]
     found = {line.split("  ")[1].strip() for line in lines if line.startswith("error")}
     assert found == {"coordinates 0, 0", "date in the future"}
     with (tmp_path / "out/findings.csv").open() as file:
@@ -34,6 +50,75 @@ def test_findings_are_printed_in_aligned_columns_and_written_row_by_row(call, ro
         ("4", rows[3]["path"], "date in the future"),
     ]
     assert call("--strict")[0] == 1
+
+
+def test_the_page_shows_photographs_and_makes_no_request(call, rows, tmp_path):
+    for row in range(20):
+        rows[row] |= {"date": f"2999-01-0{1 + row % 9}"}
+    rows[1]["path"] = "images/<b>.jpg"
+    rows[2] |= {"path": "gone.jpg"}
+    (tmp_path / "images").mkdir()
+    call()
+    Image.new("RGB", (600, 400), "teal").save(tmp_path / rows[0]["path"], "JPEG")
+    page = doctor_page("records", records := inspect(config_of(tmp_path)), rank_counts(records), times.dates(records))
+    assert page.count("data:image/webp;base64,") == 1 and page.count("cannot be decoded") == 10 and page.count("no photograph<") == 1
+    assert "&lt;b&gt;" in page and "<b>.jpg" not in page and "date=2999-01-01" in page and "and 8 more rows" in page
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page)
+    picture = base64.b64decode(re.search(r"base64,([^\"]+)", page)[1])
+    assert Image.open(io.BytesIO(picture)).size == (160, 107)
+    assert (tmp_path / "out/doctor.html").read_text().count("<figure>") == 12 + 1 + 1  # rows of two findings, and the chart
+
+
+def test_the_corrected_manifest_has_the_remedies_and_nothing_else_changed(call, rows, inspected, tmp_path):
+    rows[3]["date"] = "2999-01-02"
+    rows[8] |= {"latitude": "0", "longitude": "0"}
+    rows[9]["path"] = "gone.jpg"
+    for number, row in enumerate(rows):
+        row |= {"comment": f'a "quoted", cell {number}', "site": f"s{number}"}
+    rows[1600]["site"] = "s5"  # a leak has no remedy
+    fixed = tmp_path / "fixed.csv"
+    before = (call()[1], (tmp_path / "manifest.csv").read_bytes())[1]
+    status, page = call("--corrected", str(fixed))
+    assert status == 0 and f"{fixed}: 1 rows left out, 4 cells emptied; train on it with data=manifest data.path={fixed}" in page
+    expected = [dict(row) for row in rows]
+    expected[3]["date"] = expected[8]["latitude"] = expected[8]["longitude"] = expected[8]["uncertainty"] = ""
+    del expected[9]
+    with fixed.open() as file:
+        assert list(csv.DictReader(file)) == expected
+    assert (tmp_path / "manifest.csv").read_bytes() == before
+    written = fixed.read_bytes()
+    with pytest.raises(SystemExit):
+        call("--corrected", str(fixed))
+    assert fixed.read_bytes() == written
+    assert [finding.check for finding in table_findings(inspect(config_of(tmp_path, "fixed.csv")))] == ["same site in two splits"]
+
+
+def test_a_source_whose_photographs_are_not_files_has_no_corrected_manifest(rows, inspected):
+    check_files(records := inspected(rows))
+    with pytest.raises(ConfigError, match="--corrected: the photographs of this source are not files in a folder"):
+        check_files(replace(records, files=None))
+
+
+def test_the_settings_of_a_corrected_manifest_read_it_as_the_source_was_read(rows, inspected, tmp_path):
+    overrides = ["data.rank_columns={genus: genus, species: species}", "data.latitude_column=null", "data.longitude_column=null"]
+    records = inspected(rows, *overrides)
+    fixed = tmp_path / "elsewhere" / "fixed.csv"
+    fixed.parent.mkdir()
+    path = f"data.path={tmp_path / 'manifest.csv'}"
+    write_corrected(fixed, records, [], [path, *overrides])
+    texts = settings(fixed, records, [path, *overrides])
+    assert texts == [f"data.root={tmp_path}", *overrides]
+    again = inspect(compose(["data=manifest", f"data.path={fixed}", *texts]).data)
+    assert again.tree.ranks == ("genus", "species") and (again.labels == records.labels).all() and (again.sizes > 0).all()
+    folder = inspect(compose(["data=image_folder", f"data.path={photograph_folders(tmp_path)}"]).data)
+    assert settings(tmp_path / "folders.csv", folder, [])[1:] == ["data.rank_columns={genus:genus,species:species}"]
+
+
+def photograph_folders(folder):
+    for name in ("Rosa canina", "Rosa alba", "Salix alba"):
+        (folder / "folders" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(folder / "folders" / name / "1.jpg")
+    return folder / "folders"
 
 
 def test_clean_records_and_notes_are_not_strict_errors(call, rows):

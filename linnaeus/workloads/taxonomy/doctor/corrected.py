@@ -1,0 +1,89 @@
+"""The corrected manifest: the columns of the source as CSV, without rows that are wrong, and with wrong cells empty.
+
+The findings have the remedies; notes are not applied. A finding without a remedy, such as a leak, changes nothing.
+"""
+
+import csv
+import io
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, quoted
+from linnaeus.files import write_atomic
+from linnaeus.workloads.taxonomy.config import ManifestConfig
+from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+
+CHUNK = 10_000  # rows in memory as Python strings
+
+
+def check_target(path: Path) -> None:
+    """Raise ConfigError if the file exists, or cannot be created."""
+    if os.path.lexists(path):
+        raise ConfigError(f"--corrected {quoted(str(path), 200)} exists; choose a new file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--corrected {quoted(str(path), 200)}: its folder does not exist; create it")
+
+
+def check_files(records: Inspected) -> None:
+    """Raise ConfigError for photographs that are not files, since a manifest contains their paths."""
+    if not isinstance(records.files, FolderFiles):
+        raise ConfigError("--corrected: the photographs of this source are not files in a folder, which a manifest needs; leave it out")
+
+
+def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding], overrides: Sequence[str]) -> str:
+    """Write the corrected manifest. Return a line with the numbers of changes, and the settings that train on it. `overrides`: of the
+    source."""
+    applied = [finding for finding in findings if finding.severity != "note"]
+    keep = np.ones(len(records), dtype=bool)
+    for finding in applied:
+        keep[finding.rows] &= not finding.leave_out
+    empty = {name: np.zeros(len(records), dtype=bool) for name in records.table.columns}
+    for finding in applied:
+        for name in finding.empty:
+            empty[name][finding.rows] = True
+    filled = {name: _filled(records, name) & keep for name in records.table.columns}
+    emptied = sum(int((empty[name] & filled[name]).sum()) for name in empty)
+    check_target(path)
+    write_atomic(path, _csv(records, np.flatnonzero(keep), empty))
+    train = shlex.join(["data=manifest", f"data.path={path}", *settings(path, records, overrides)])
+    return f"{path}: {int((~keep).sum()):,} rows left out, {emptied:,} cells emptied; train on it with {train}"
+
+
+def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[str]:
+    """Return the settings with which `data=manifest` reads the corrected manifest as the source was read with `overrides`."""
+    assert isinstance(records.files, FolderFiles)
+    known = {f"data.{f.name}" for f in fields(ManifestConfig)} - {"data.path", "data.root"}
+    texts = [text for text in overrides if text.partition("=")[0].partition("[")[0] in known or text.startswith("data.rank_columns.")]
+    given = {text.partition("=")[0] for text in texts}
+    read = {"taxonomy": records.config.taxonomy, "taxon_column": records.config.taxon_column}  # that a reader of a format sets
+    texts += [f"data.{name}={value}" for name, value in read.items() if value is not None and f"data.{name}" not in given]
+    if records.config.rank_columns and not any(name.startswith("data.rank_columns") for name in given):
+        texts.append("data.rank_columns={" + ",".join(f"{rank}:{name}" for rank, name in records.config.rank_columns.items()) + "}")
+    return texts if Path(records.files.root).resolve() == path.parent.resolve() else [f"data.root={records.files.root}", *texts]
+
+
+def _filled(records: Inspected, name: str) -> np.ndarray:
+    """Return bool [N]: True where a cell of a column is not empty."""
+    column = records.table.columns[name]
+    return np.array([value != "" for value in column.values], dtype=bool)[column.codes]
+
+
+def _csv(records: Inspected, rows: np.ndarray, empty: dict[str, np.ndarray]) -> str:
+    """Return the table of the rows (int64 [K]). Numbers with a decimal comma need semicolons between cells, as the source has them."""
+    text = io.StringIO()
+    table = csv.writer(text, delimiter=";" if records.table.decimal_comma else ",", lineterminator="\n")
+    table.writerow(records.table.columns)
+    for start in range(0, len(rows), CHUNK):
+        chunk = rows[start : start + CHUNK]
+        cells = []
+        for name, column in records.table.columns.items():
+            codes = np.where(empty[name][chunk], -1, column.codes[chunk]).tolist()
+            cells.append(["" if code < 0 else column.values[code] for code in codes])
+        table.writerows(zip(*cells, strict=True))
+    return text.getvalue()

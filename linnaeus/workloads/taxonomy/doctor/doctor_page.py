@@ -1,0 +1,142 @@
+"""doctor.html: the findings with photographs of their rows, and the tail of each rank. One file that makes no request."""
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from html import escape
+
+import numpy as np
+from PIL import Image
+
+from linnaeus.errors import escaped
+from linnaeus.reporting.charts import BLUE, Chart, Scale, element
+from linnaeus.reporting.formatting import format_percent, format_tick
+from linnaeus.reporting.page import page
+from linnaeus.workloads.taxonomy.doctor.counts import RankCounts
+from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected, cells_text
+from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+
+SHOWN, SHOWN_IN_ALL = 12, 240  # rows with a photograph, of a finding and of the page: about 6 kB each
+SIDE = 160  # pixels of the short side of a photograph on the page, before it fits into a square of this side
+QUALITY = 70  # of WebP
+WIDTH, HEIGHT, LEFT, BELOW = 560, 300, 52, 34  # of the chart
+POINTS = 200  # of a line of the chart
+
+
+def doctor_page(title: str, records: Inspected, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> str:
+    """Return the HTML document of a report."""
+    room = SHOWN_IN_ALL
+    bodies = []
+    for number, finding in enumerate(findings):
+        most = min(SHOWN, room, len(finding.rows))
+        room -= most * (1 if finding.beside is None else 2)
+        bodies.append(_finding(number, finding, records, most))
+    parts = [
+        f'<header><h1>The doctor</h1><p class="sub">{escape(escaped(title))}</p></header>',
+        _cards(records, counts, findings),
+        _section("Findings", _overview(findings) + "".join(bodies) if findings else '<p class="empty">Nothing was found.</p>'),
+        _section("Ranks", f'<div class="card">{_rank_table(counts)}</div><br>{tail_chart(counts)}'),
+    ]
+    return page(f"doctor: {title}", "\n".join(parts))
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def _cards(records: Inspected, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> str:
+    """Return the numbers of rows, of taxa of the finest rank, and of findings by severity."""
+    numbers = [(len(records), "rows")] + [(len(c.sizes), f"taxa: {c.rank}") for c in counts[-1:]]
+    numbers += [(sum(f.severity == severity for f in findings), f"{severity}s") for severity in SEVERITIES]
+    return f'<div class="hero">{"".join(f"<div><b>{n:,}</b><span>{escape(escaped(words))}</span></div>" for n, words in numbers)}</div>'
+
+
+def _overview(findings: Sequence[Finding]) -> str:
+    """Return the table of all findings, each with a link to its rows."""
+    rows = "".join(
+        f'<tr><td>{_badge(f)}</td><td class="words"><a href="#finding{i}">{escape(escaped(f.check))}</a></td>'
+        f'<td>{f"{len(f.rows):,}" if len(f.rows) else ""}</td><td class="words">{escape(escaped(f.text))}</td></tr>'
+        for i, f in enumerate(findings)
+    )
+    head = '<tr><th></th><th class="words">finding</th><th>rows</th><th class="words">meaning</th></tr>'
+    return f'<div class="card"><table>{head}{rows}</table></div>'
+
+
+def _badge(finding: Finding) -> str:
+    return f'<span class="status {finding.severity}">{finding.severity}</span>'
+
+
+def _finding(number: int, finding: Finding, records: Inspected, most: int) -> str:
+    """Return the heading of a finding, and the photographs of its first `most` rows that have one."""
+    if not len(finding.rows):
+        return f'<h3 id="finding{number}">{_badge(finding)} {escape(escaped(finding.check))}</h3>'
+    shown = []
+    for i, row in enumerate(finding.rows[:most].tolist()):
+        pictures = thumbnail(records.files, row, records)
+        pictures += thumbnail(records.files, int(finding.beside[i]), records) if finding.beside is not None else ""
+        detail = escape(escaped(finding.details[i] if finding.details else cells_text(records, finding, row)))
+        name = escape(escaped(str(records.files.names[row])))
+        words = "<br>".join(filter(None, (name, _taxon(records, row), detail)))
+        shown.append(f'<figure>{pictures}<figcaption>row {row + 1}<span class="note">{words}</span></figcaption></figure>')
+    rest = len(finding.rows) - most
+    more = f'<p class="sub">and {rest:,} more rows, in findings.csv</p>' if rest else ""
+    count = f"{len(finding.rows):,} row{'s' * (len(finding.rows) > 1)}"
+    title = f'<h3 id="finding{number}">{_badge(finding)} {escape(escaped(finding.check))}: {count}</h3>'
+    return f'{title}<div class="gallery">{"".join(shown)}</div>{more}'
+
+
+def _taxon(records: Inspected, row: int) -> str:
+    """Return the finest taxon of a row."""
+    known = np.flatnonzero(records.labels[row] >= 0)
+    return escape(escaped(records.tree.names[known[-1]][records.labels[row, known[-1]]])) if len(known) else "no label"
+
+
+def thumbnail(files: ImageFiles, row: int, records: Inspected) -> str:
+    """Return an image element with the photograph of a row, or a box with the reason for which there is none."""
+    if records.sizes[row] <= 0:
+        return '<div class="none">no photograph</div>'
+    try:
+        pixels = files.decode(row, SIDE, records.config.max_image_pixels)
+    except (NotAnImage, OSError):
+        return '<div class="none">cannot be decoded</div>'
+    image = Image.fromarray(pixels)
+    image.thumbnail((SIDE, SIDE))
+    content = io.BytesIO()
+    image.save(content, "WEBP", quality=QUALITY)
+    return f'<img alt="" src="data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}">'
+
+
+def _rank_table(counts: Sequence[RankCounts]) -> str:
+    """Return a table with a line per rank."""
+    columns: dict[str, Callable[[RankCounts], str]] = {
+        "rank": lambda c: escape(escaped(c.rank)),
+        "taxa": lambda c: f"{len(c.sizes):,}",
+        "without": lambda c: format_percent(c.null_share),
+        "largest": lambda c: f"{c.sizes[0]:,}",
+        "median": lambda c: f"{c.sizes[len(c.sizes) // 2]:,}",
+        "with 1 row": lambda c: f"{c.single:,}",
+        "half of the rows in": lambda c: f"{c.half:,}",
+    }
+    head = "".join(f"<th>{name}</th>" for name in columns)
+    lines = "".join("<tr>" + "".join(f"<td>{show(c)}</td>" for show in columns.values()) + "</tr>" for c in counts)
+    return f"<table><tr>{head}</tr>{lines}</table>"
+
+
+def tail_chart(counts: Sequence[RankCounts]) -> str:
+    """Return a figure with the rows of each taxon of each rank, the largest first, on logarithmic axes."""
+    x = Scale(0.9, 1.1 * max(len(c.sizes) for c in counts), LEFT, WIDTH - 10, log=True)
+    y = Scale(0.8, 1.3 * max(int(c.sizes[0]) for c in counts), HEIGHT - BELOW, 12, log=True)
+    chart = Chart(x, y)
+    chart.y_axis({tick: format_tick(tick) for tick in y.ticks(6) if tick >= 1})
+    chart.x_axis({tick: format_tick(tick) for tick in x.ticks(6) if tick >= 1}, above=-16)
+    for number, c in enumerate(counts):
+        at = np.unique(np.geomspace(1, len(c.sizes), POINTS).astype(np.int64))
+        points = [(float(i), float(c.sizes[i - 1])) for i in at.tolist()]
+        chart.curve(points, BLUE, f"s{number % 8}")
+    keys = "".join(f'<span class="key"><i class="b{i % 8}"></i>{escape(escaped(c.rank))}</span>' for i, c in enumerate(counts))
+    picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label="rows of each taxon")
+    return (
+        '<figure><figcaption>Rows of each taxon<span class="note">the largest taxon at the left</span></figcaption>'
+        f'<div class="legend">{keys}</div>{picture}</figure>'
+    )

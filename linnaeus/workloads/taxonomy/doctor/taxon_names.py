@@ -1,0 +1,142 @@
+"""Checks of the names of taxa: lineages that conflict, homonyms, one taxon in several spellings, and species under another genus."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from linnaeus.errors import quoted
+from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+BINOMIALS = 0.8  # least share of the species that begin with the name of their genus; below, the names are not binomials
+_BINOMIAL = ("species", "subspecies", "variety", "form")  # ranks whose names have at least two words
+_AUTHOR = re.compile(r"(?P<name>\S+(?: [^\W\d_A-Z][^\s.&,()]*)*) (?P<author>\(?[^\W\d_a-z].*)")  # a capital letter after lower case
+_MARK = re.compile(r"[.,&()\d]")
+
+
+class _RankRows:
+    """The rows of each taxon of a rank."""
+
+    def __init__(self, labels: np.ndarray, taxa: int) -> None:
+        self.order = np.argsort(labels, kind="stable")
+        self.bounds = np.searchsorted(labels[self.order], np.arange(taxa + 1)).tolist()
+
+    def rows(self, taxa: Sequence[int]) -> np.ndarray:
+        """Return the rows of some taxa, int64 [K]."""
+        return np.concatenate([self.order[self.bounds[taxon] : self.bounds[taxon + 1]] for taxon in taxa])
+
+    def count(self, taxon: int) -> int:
+        """Return the number of rows of a taxon."""
+        return self.bounds[taxon + 1] - self.bounds[taxon]
+
+
+def lineage_conflicts(records: Inspected) -> list[Finding]:
+    """Return the rows with a name that has several parents: all but those of the parent with most rows.
+
+    If the coarsest ranks differ, too, the name may be a homonym: one name of two taxa, which the codes of nomenclature allow across
+    kingdoms."""
+    tree = records.tree
+    cases: dict[str, list[tuple[np.ndarray, str]]] = {"lineage conflict": [], "homonym": []}
+    for r, rank in enumerate(tree.ranks):
+        of = _RankRows(records.labels[:, r], tree.sizes[r])
+        for name, same in _repeated(tree.names[r], of).items():
+            most = max(same, key=of.count)
+            root = {taxon: int(tree.paths[tree.offsets[r] + taxon][0]) for taxon in same}
+            for taxon in same:
+                if taxon != most:
+                    usual = f"{_parent(tree, r, most)} in {of.count(most):,} rows"
+                    text = f"{rank} {quoted(name)} is under {_parent(tree, r, taxon)}, and under {usual}"
+                    kind = "homonym" if r > 1 and root[taxon] != root[most] else "lineage conflict"
+                    cases[kind].append((of.rows([taxon]), text))
+    return [
+        *_by_row("lineage conflict", "warning", "names with several parents are different taxa in training", cases["lineage conflict"]),
+        *_by_row("homonym", "note", "a name with several parents that have no ancestor in common", cases["homonym"]),
+    ]
+
+
+def spellings(records: Inspected) -> list[Finding]:
+    """Return the rows with a name that differs from a more frequent one only in case, spaces, hyphens, accents, or an author."""
+    cases = []
+    for r, rank in enumerate(records.tree.ranks):
+        names = records.tree.names[r]
+        of = _RankRows(records.labels[:, r], len(names))
+        for same in _repeated(plain_taxa(names, 2 if rank in _BINOMIAL else 1), of).values():
+            count: Counter[str] = Counter()
+            for taxon in same:
+                count[names[taxon]] += of.count(taxon)
+            (usual, most), *others = count.most_common()
+            for name, _ in others:
+                rows = of.rows([taxon for taxon in same if names[taxon] == name])
+                cases.append((rows, f"{rank} {quoted(name)} is {quoted(usual)} in {most:,} rows"))
+    return _by_row("spelling of a taxon", "warning", "names that differ in case, spaces or author are different taxa in training", cases)
+
+
+def foreign_genus(records: Inspected) -> list[Finding]:
+    """Return the rows whose species begins with the name of another genus than theirs, if most species begin with that of theirs."""
+    tree = records.tree
+    if not {"genus", "species"} <= set(tree.ranks):
+        return []
+    r, above = tree.ranks.index("species"), tree.ranks.index("genus")
+    genus = tree.paths[tree.offsets[r] : tree.offsets[r + 1], above]
+    words = [_plain(name.split(" ")[0]) if " " in name else "" for name in tree.names[r]]
+    own = [_plain(tree.names[above][g].split(" ")[0]) if g >= 0 else "" for g in genus.tolist()]
+    other = np.array([bool(a and b and a != b) for a, b in zip(words, own, strict=True)], dtype=bool)
+    compared = sum(bool(a and b) for a, b in zip(words, own, strict=True))
+    if other.sum() > (1 - BINOMIALS) * compared:
+        return []
+    of = _RankRows(records.labels[:, r], len(words))
+    wrong = [taxon for taxon in np.flatnonzero(other).tolist() if of.count(taxon)]
+    text = lambda taxon: f"{quoted(tree.names[r][taxon])} is in the genus {quoted(tree.names[above][genus[taxon]])}"
+    cases = [(of.rows([taxon]), text(taxon)) for taxon in wrong]
+    return _by_row("species of another genus", "warning", "the first word of the species is not the genus of the row", cases)
+
+
+def plain_taxa(names: Sequence[str], words: int) -> list[str]:
+    """Return names without accents and hyphens, in lower case, with single spaces, and without an author.
+
+    What begins with a capital letter after at least `words` words is an author if it has a mark such as a point, a bracket or a year, or if
+    the name without it is another one of the names."""
+    whole = [_plain(name) for name in names]
+    known = set(whole)
+    for i, name in enumerate(names):
+        author = _AUTHOR.fullmatch(" ".join(name.replace("_", " ").split()))
+        if author and len(author["name"].split()) >= words:
+            base = _plain(author["name"])
+            whole[i] = base if base in known or _MARK.search(author["author"]) else whole[i]
+    return whole
+
+
+def _plain(name: str) -> str:
+    letters = unicodedata.normalize("NFKD", name.replace("_", " ").replace("-", " "))
+    return " ".join("".join(c for c in letters if not unicodedata.combining(c)).casefold().split())
+
+
+def _repeated(names: Sequence[str], of: _RankRows) -> dict[str, list[int]]:
+    """Return name -> its taxa, for the names that several taxa with rows have."""
+    taxa: dict[str, list[int]] = {}
+    for taxon, name in enumerate(names):
+        if of.count(taxon):
+            taxa.setdefault(name, []).append(taxon)
+    return {name: same for name, same in taxa.items() if len(same) > 1}
+
+
+def _parent(tree: TaxonomyTree, r: int, taxon: int) -> str:
+    """Return rank and name of the parent of a taxon."""
+    above = int(tree.anchor[r][taxon])
+    if above < 0:
+        return "no parent"
+    rank = int(tree.node_rank[above])
+    return f"{tree.ranks[rank]} {quoted(tree.names[rank][above - tree.offsets[rank]])}"
+
+
+def _by_row(check: str, severity: Severity, text: str, cases: Sequence[tuple[np.ndarray, str]]) -> list[Finding]:
+    """Return one finding of all cases (rows, description), in order of the rows."""
+    if not cases:
+        return []
+    rows, first = np.unique(np.concatenate([rows for rows, _ in cases]), return_index=True)
+    number = np.repeat(np.arange(len(cases)), [len(rows) for rows, _ in cases])[first]
+    details = tuple(cases[i][1] for i in number.tolist())
+    return found(check, severity, rows, f"{text}, such as: {cases[0][1]}", details=details)

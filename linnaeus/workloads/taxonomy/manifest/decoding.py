@@ -39,17 +39,24 @@ def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:
     """Return uint8 [H, W, 3] RGB of the bytes of an image file.
 
     Raises NotAnImage for bytes that are not a complete image, and, before decoding, for an image of more than `max_pixels` pixels."""
+    return decode_sized(data, short_side, max_pixels)[0]
+
+
+def decode_sized(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndarray, tuple[int, int]]:
+    """Return the pixels as `decode` does, and the (width, height) of the picture in the file. Raises as `decode`."""
     with _decoding_errors():
         image = _open(data, max_pixels)
+        stored = image.size  # `draft` changes it
         check_container(image, data)
-        size = limited_size(*image.size, short_side)
-        pixels = decode_jpeg(data, image.size, short_side) if image.format in ("JPEG", "MPO") and image.mode == "RGB" else None
+        size = limited_size(*stored, short_side)
+        pixels = decode_jpeg(data, stored, short_side) if image.format in ("JPEG", "MPO") and image.mode == "RGB" else None
         if pixels is None:
             _load(image, short_side)
             if image.format in ("JPEG", "MPO"):
                 check_last_block(image, data, lambda padded: _load(_open(padded, max_pixels), short_side))
             pixels = np.asarray(_to_rgb(image))
-        return np.require(_upright(_resized(pixels, size), image), requirements=["C", "W"])  # torch does not accept read-only memory
+        upright = _upright(_resized(pixels, size), image)
+        return np.require(upright, requirements=["C", "W"]), stored  # torch does not accept read-only memory
 
 
 def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:

@@ -18,7 +18,7 @@ from typing import IO, TypeVar
 import numpy as np
 
 from linnaeus.reporting.preparation_progress import PreparationProgress
-from linnaeus.workloads.taxonomy.manifest.decoding import decode
+from linnaeus.workloads.taxonomy.manifest.decoding import decode, decode_sized
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.text_arrays import strings
 
@@ -87,6 +87,11 @@ class ImageFiles(ABC):
     def decode(self, row: int, short_side: int, max_pixels: int) -> np.ndarray:
         """Return the photograph as `decoding.decode` does, uint8 [H, W, 3]. Raise as `read`, and `NotAnImage` for other bytes."""
         return decode(self.read(row), short_side, max_pixels)
+
+    def inspect(self, row: int, short_side: int, max_pixels: int) -> tuple[bytes, np.ndarray, tuple[int, int]]:
+        """Return the bytes of a file, the photograph as `decode` does, and its stored (width, height). Raise as `decode`."""
+        data = self.read(row)
+        return data, *decode_sized(data, short_side, max_pixels)
 
 
 class FolderFiles(ImageFiles):

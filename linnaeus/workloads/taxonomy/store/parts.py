@@ -8,24 +8,20 @@ by which another source with the same names and sizes is noticed. Photographs th
 import errno
 import hashlib
 import io
-import multiprocessing
 import os
-import signal
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from linnaeus.distributed import die_with_parent
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import write_atomic
 from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.store.encoding import Encoding
 from linnaeus.workloads.taxonomy.store.store_layout import PARTS, part_path
+from linnaeus.workloads.taxonomy.worker_pool import each_in_processes
 
 PART = 1024  # photographs; about 25 MB of JPEGs, 200 MB of raw pixels at 256 x 256
 SAMPLE = 8  # original files of a part that are compared when the preparation goes on
@@ -148,37 +144,9 @@ def _hash(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-_writer: PartWriter | None = None  # of a worker process
-
-
-def _start_worker(writer: PartWriter, parent: int) -> None:
-    global _writer
-    die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends its workers
-    _writer = writer
-
-
-def _write(part: int) -> int:
-    assert _writer is not None
-    return _writer.write(part)
-
-
 def write_parts(writer: PartWriter, parts: list[int], processes: int) -> Iterator[int]:
-    """Write the parts in `processes` processes. Yield the number of photographs of each as it is complete."""
+    """Write the parts in `processes` processes. Yield the number of photographs of each as it is complete.
+
+    A part that is not complete when this is interrupted is written again."""
     (writer.store / PARTS).mkdir(parents=True, exist_ok=True)
-    if processes == 1 or len(parts) <= 1:
-        yield from map(writer.write, parts)
-        return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(processes, len(parts)), context, _start_worker, (writer, os.getpid()))
-    try:
-        for future in as_completed([pool.submit(_write, part) for part in parts]):
-            yield future.result()
-    except BrokenProcessPool:
-        raise ConfigError("--processes: a process was ended from outside, perhaps for memory; repeat the command, with fewer") from None
-    except BaseException:  # Ctrl-C, or a file that cannot be read at present: parts that are not complete are written again
-        for child in multiprocessing.active_children():
-            child.kill()
-        raise
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    yield from each_in_processes(writer.write, parts, processes)

@@ -34,6 +34,12 @@ class StoreFiles(ImageFiles):
         height, width = self.shape[row].tolist()
         return limited_pixels(self._bytes(row).reshape(height, width, 3), short_side)
 
+    def inspect(self, row: int, short_side: int, max_pixels: int) -> tuple[bytes, np.ndarray, tuple[int, int]]:
+        if self.shape is None:
+            return super().inspect(row, short_side, max_pixels)
+        height, width = self.shape[row].tolist()
+        return self.read(row), self.decode(row, short_side, max_pixels), (width, height)
+
     def _bytes(self, row: int) -> np.ndarray:
         """Return the bytes of a photograph, uint8, mapped from the file. Raise OSError if the part does not contain them."""
         part, offset, size = self.place[row].tolist()

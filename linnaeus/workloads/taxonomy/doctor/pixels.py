@@ -1,0 +1,130 @@
+"""Measures of photographs, from one pass that reads each file once and decodes it small.
+
+The measures are those of cleanvision 0.3.7, whose thresholds are used (`photograph_checks.py`). It takes them from the whole picture, here
+they are taken from one whose short side is `SIDE`: a JPEG is decoded at a fraction of its size, which takes less time than training
+takes to decode it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.workloads.taxonomy.doctor.perceptual_hash import SIDE as HASH_SIDE
+from linnaeus.workloads.taxonomy.doctor.perceptual_hash import perceptual_hashes, resampled
+from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.text_arrays import strings
+from linnaeus.workloads.taxonomy.worker_pool import each_in_processes
+
+SIDE = 64  # short side of the decoded picture; blur is measured in one whose long side is at most this
+BLOCK = 256  # photographs that a process measures at once
+FEW = 2_000  # photographs that one process measures before others have started: each imports torch
+_SHARE = np.array([0.241, 0.691, 0.068], dtype=np.float32) / 255**2  # of red, green and blue in the square of the brightness
+_GREY = 2  # difference of two channels in a picture without colour: JPEG rounds them
+_BLUR = 0.01  # of blur and contrast in the sharpness
+_CONTRAST = 0.18  # less contrast counts as none
+_LEVELS = np.arange(256.0)
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Measures of N photographs. They are 0 for a photograph that has a reason."""
+
+    reasons: np.ndarray  # strings [N]: why a photograph cannot be read; "" if it can
+    content: np.ndarray  # uint64 [N], a hash of the bytes
+    looks: np.ndarray  # uint64 [N], the perceptual hash
+    width: np.ndarray  # int32 [N], pixels in the file
+    height: np.ndarray  # int32 [N]
+    brightest: np.ndarray  # float32 [N], the 99th percentile of brightness, 0 to 1
+    darkest: np.ndarray  # float32 [N], the 5th percentile
+    entropy: np.ndarray  # float32 [N], bits, of the values of the three channels
+    sharpness: np.ndarray  # float32 [N], 0 to 1, of the variance of the Laplacian and of the contrast
+    grey: np.ndarray  # bool [N]: the picture does not have colours
+
+    def take(self, rows: np.ndarray) -> Pixels:
+        """Return the measures of the given rows, int64 [M]."""
+        return Pixels(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+def measure(files: ImageFiles, rows: np.ndarray, max_pixels: int, processes: int) -> Pixels:
+    """Return the measures of the photographs `rows`, int64 [M], with a progress line. Each is read by one of `processes` processes."""
+    blocks = [rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)]
+    found: dict[int, Pixels] = {}
+    task = Measurement(files, max_pixels)
+    progress = PreparationProgress("looking at photographs", len(blocks), f"{len(rows):,}")
+    numbered = list(enumerate(blocks))
+    with progress:
+        for number, part in progress.each(each_in_processes(task, numbered, processes if len(rows) > FEW else 1)):
+            found[number] = part
+    parts = [found[number] for number in range(len(blocks))] or [task.measure(rows)]
+    return Pixels(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pixels)})
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The function from a numbered block of rows of `files` to its number and measures."""
+
+    files: ImageFiles
+    max_pixels: int  # photographs with more are not decoded
+
+    def __call__(self, block: tuple[int, np.ndarray]) -> tuple[int, Pixels]:
+        return block[0], self.measure(block[1])
+
+    def measure(self, rows: np.ndarray) -> Pixels:
+        """Return the measures of the photographs `rows`, int64 [M]."""
+        count = len(rows)
+        reasons, content = [""] * count, np.zeros(count, np.uint64)
+        sizes, numbers, grey = np.zeros((count, 2), np.int32), np.zeros((count, 4), np.float32), np.zeros(count, bool)
+        small = np.zeros((count, HASH_SIDE, HASH_SIDE), np.float32)
+        for i, row in enumerate(rows.tolist()):
+            try:
+                data, pixels, sizes[i] = self.files.inspect(row, SIDE, self.max_pixels)
+            except NotAnImage as error:
+                reasons[i] = (str(error) or "not an image")[:200]
+                continue
+            except OSError as error:
+                reasons[i] = os.strerror(error.errno) if error.errno else str(error)[:200] or "cannot be read"
+                continue
+            content[i] = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+            numbers[i], grey[i], small[i] = measures(pixels)
+        looks = np.where([not reason for reason in reasons], perceptual_hashes(small), 0).astype(np.uint64)
+        return Pixels(strings(reasons), content, looks, *sizes.T, *numbers.T, grey)
+
+
+def measures(pixels: np.ndarray) -> tuple[Sequence[float], bool, np.ndarray]:
+    """Return `brightest`, `darkest`, `entropy` and `sharpness`, `grey`, and a grey picture float32 [32, 32], of uint8 [H, W, 3]."""
+    from PIL import Image
+
+    brightness = np.sqrt(np.square(pixels.reshape(-1, 3), dtype=np.float32) @ _SHARE)
+    last = len(brightness) - 1
+    low, high = round(0.05 * last), round(0.99 * last)
+    ordered = np.partition(brightness, (low, high))
+    red, green, blue = (pixels[..., channel].astype(np.int16) for channel in range(3))
+    grey = bool(max(np.abs(red - green).max(), np.abs(green - blue).max()) <= _GREY)
+    image = Image.fromarray(pixels)
+    lightness = np.asarray(image.convert("L"), dtype=np.float32)
+    small = resampled(lightness, HASH_SIDE, HASH_SIDE)
+    return (ordered[high], ordered[low], image.entropy(), sharpness(lightness)), grey, small
+
+
+def sharpness(lightness: np.ndarray) -> float:
+    """Return a number from 0 to 1, near 0 for a blurred picture, of grey levels float32 [H, W].
+
+    It is 1 - exp(-s/100) of the standard deviation s of the Laplacian, at 64 x 64 pixels or less, plus the same of the standard deviation
+    of the counts of the 256 grey levels if it is above 0.18."""
+    from PIL import Image, ImageFilter
+
+    ratio = max(*lightness.shape, SIDE) / SIDE
+    height, width = (max(1, int(side / ratio)) for side in lightness.shape)
+    small = Image.fromarray(np.rint(resampled(lightness, height, width)).clip(0, 255).astype(np.uint8))
+    edges = np.array(small.filter(ImageFilter.FIND_EDGES).histogram()) / (width * height)
+    laplacian = math.sqrt(edges @ np.square(_LEVELS - edges @ _LEVELS))
+    contrast = 1 - math.exp(-_BLUR * np.array(small.histogram()).std())
+    return min(1.0, 1 - math.exp(-_BLUR * laplacian) + (contrast if contrast > _CONTRAST else 0.0))

@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 from linnaeus.workloads.taxonomy.doctor.at_sea import at_sea
 from linnaeus.workloads.taxonomy.doctor.dropped_rows import dropped_rows, emptied_cells
+from linnaeus.workloads.taxonomy.doctor.duplicate_photographs import duplicate_findings
 from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected
 from linnaeus.workloads.taxonomy.doctor.leaks import bursts, group_leaks
+from linnaeus.workloads.taxonomy.doctor.photograph_checks import photograph_findings
+from linnaeus.workloads.taxonomy.doctor.pixels import measure_rows
 from linnaeus.workloads.taxonomy.doctor.places import coordinates, shared_points, uncertainties
 from linnaeus.workloads.taxonomy.doctor.repeated_rows import repeated_ids, repeated_photographs
 from linnaeus.workloads.taxonomy.doctor.species_ranges import far_from_their_species
@@ -31,7 +34,10 @@ CHECKS: tuple[Callable[[Inspected], list[Finding]], ...] = (
 )
 
 
-def examine(records: Inspected) -> list[Finding]:
-    """Return the findings of all checks, errors first."""
+def examine(records: Inspected, processes: int) -> list[Finding]:
+    """Return the findings of all checks, errors first. `processes`: that look at the photographs; 0: only the table is checked."""
     findings = [finding for check in CHECKS for finding in check(records)]
+    if processes:
+        pixels = measure_rows(records.files, records.sizes, records.config.max_image_pixels, processes)
+        findings += photograph_findings(records, pixels) + duplicate_findings(records, pixels)
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

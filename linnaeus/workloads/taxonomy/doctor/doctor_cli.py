@@ -12,6 +12,7 @@ import argparse
 import csv
 import io
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,7 +52,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("doctor"), metavar="FOLDER", help="folder of the report (%(default)s)")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 if there is an error or a warning")
     parser.add_argument("--corrected", type=Path, metavar="FILE", help="write a CSV without the wrong rows and cells; it must be new")
+    parser.add_argument("--no-images", action="store_true", help="check the table only, without reading the photographs")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="that look at photographs (%(default)s)")
     options = parser.parse_intermixed_args(arguments)
+    if not 1 <= options.processes <= 1024:
+        raise ConfigError(f"--processes is {options.processes}; it must be from 1 to 1024")
     check_settings(options)
     return options
 
@@ -64,7 +69,7 @@ def report(options: argparse.Namespace) -> list[Finding]:
     records = inspect(source_config(options), every_column=corrected is not None)
     if corrected is not None:
         check_files(records)
-    findings = examine(records)
+    findings = examine(records, 0 if options.no_images else options.processes)
     folder: Path = options.out.expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / FINDINGS, findings_table(records, findings))

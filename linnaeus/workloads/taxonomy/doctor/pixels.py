@@ -24,6 +24,7 @@ from linnaeus.workloads.taxonomy.text_arrays import strings
 from linnaeus.workloads.taxonomy.worker_pool import each_in_processes
 
 SIDE = 64  # short side of the decoded picture; blur is measured in one whose long side is at most this
+THUMBNAIL = 8  # side
 BLOCK = 256  # photographs that a process measures at once
 FEW = 2_000  # photographs that one process measures before others have started: each imports torch
 _SHARE = np.array([0.241, 0.691, 0.068], dtype=np.float32) / 255**2  # of red, green and blue in the square of the brightness
@@ -40,6 +41,7 @@ class Pixels:
     reasons: np.ndarray  # strings [N]: why a photograph cannot be read; "" if it can
     content: np.ndarray  # uint64 [N], a hash of the bytes
     looks: np.ndarray  # uint64 [N], the perceptual hash
+    thumbnail: np.ndarray  # uint8 [N, 8, 8], grey
     width: np.ndarray  # int32 [N], pixels in the file
     height: np.ndarray  # int32 [N]
     brightest: np.ndarray  # float32 [N], the 99th percentile of brightness, 0 to 1
@@ -48,9 +50,29 @@ class Pixels:
     sharpness: np.ndarray  # float32 [N], 0 to 1, of the variance of the Laplacian and of the contrast
     grey: np.ndarray  # bool [N]: the picture does not have colours
 
-    def take(self, rows: np.ndarray) -> Pixels:
-        """Return the measures of the given rows, int64 [M]."""
-        return Pixels(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+    def of_rows(self, number: np.ndarray) -> Pixels:
+        """Return the measures of N rows, of which each has that of the photograph `number`, int64 [N]; -1: none, zeros."""
+        known = number >= 0
+        found = {}
+        for field in fields(self):
+            values = getattr(self, field.name)
+            found[field.name] = np.zeros((len(number), *values.shape[1:]), dtype=values.dtype)
+            found[field.name][known] = values[number[known]]
+        return Pixels(**found)
+
+
+def measure_rows(files: ImageFiles, sizes: np.ndarray, max_pixels: int, processes: int) -> Pixels:
+    """Return the measures of N rows, zeros where the size (int64 [N], bytes) is 0 or less. A photograph of several rows is read once."""
+    rows = np.flatnonzero(sizes > 0)
+    number = np.full(len(sizes), -1, dtype=np.int64)
+    if not len(rows):
+        return Measurement(files, max_pixels).measure(rows).of_rows(number)
+    _, first, own = np.unique(files.names[rows], return_index=True, return_inverse=True)
+    order = np.argsort(first)  # the order of the rows, in which containers are fastest
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    number[rows] = rank[own]
+    return measure(files, rows[first[order]], max_pixels, processes).of_rows(number)
 
 
 def measure(files: ImageFiles, rows: np.ndarray, max_pixels: int, processes: int) -> Pixels:
@@ -95,7 +117,14 @@ class Measurement:
             content[i] = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
             numbers[i], grey[i], small[i] = measures(pixels)
         looks = np.where([not reason for reason in reasons], perceptual_hashes(small), 0).astype(np.uint64)
-        return Pixels(strings(reasons), content, looks, *sizes.T, *numbers.T, grey)
+        thumbnail = (
+            np.rint(small.reshape(count, THUMBNAIL, HASH_SIDE // THUMBNAIL, THUMBNAIL, HASH_SIDE // THUMBNAIL).mean((2, 4)))
+            .clip(0, 255)
+            .astype(np.uint8)
+        )
+        width, height = sizes.T
+        brightest, darkest, entropy, sharp = numbers.T
+        return Pixels(strings(reasons), content, looks, thumbnail, width, height, brightest, darkest, entropy, sharp, grey)
 
 
 def measures(pixels: np.ndarray) -> tuple[Sequence[float], bool, np.ndarray]:

@@ -1,0 +1,163 @@
+"""Photographs that occur twice: with the same bytes, or looking alike, in two splits or in one.
+
+Of two splits, the later one has the copy: validation of training, test of both. Photographs of one observation that look alike in one
+split are not reported: a series of one animal is usual.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
+from linnaeus.workloads.taxonomy.doctor.near_duplicates import near_pairs
+from linnaeus.workloads.taxonomy.doctor.photograph_checks import INFORMATIVE
+from linnaeus.workloads.taxonomy.doctor.pixels import Pixels
+from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.text_arrays import unique_strings
+
+DISTANCE = 8  # bits of 64 that differ
+ALIKE = 0.9  # correlation of the thumbnails; of 4,000 drawn photographs, 5 pairs have near hashes, and at most 0.75
+SIDES = 3  # training, validation, test
+NONE = np.iinfo(np.int64).max
+CHUNK = 1 << 16  # pairs of thumbnails that are compared at once
+_PLACE = 40  # bits of the position in a key: the distance is above them, so that the least key is the nearest, then the first
+_OBSERVATIONS = ("observation", "obs", "occurrence", "individual", "organism", "specimen", "event", "parentevent", "sequence")
+OBSERVATION_NAMES = {name + end for name in _OBSERVATIONS for end in ("", "id", "uuid")}
+
+Condition = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of pairs of positions, int64 [K] each: bool [K]
+
+
+def duplicate_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
+    """Return the findings of photographs with the same bytes, and of those that look alike. `pixels`: of the N rows."""
+    rows = np.flatnonzero((records.sizes > 0) & (pixels.reasons == ""))
+    rows = rows[_first_of_each(records, rows)]
+    side = np.zeros(len(rows), dtype=np.int64) if records.split is None else records.split[rows].astype(np.int64)
+    across, within = copies(pixels.content[rows], side)
+    taxon = (records.labels[rows] == records.labels[rows[np.where(within < NONE, within, 0)]]).all(axis=1)
+    text = "the file has the same bytes as one"
+    findings = [
+        *_found(records, "same bytes in two splits", "error", rows, across, f"{text} of an earlier split", leave_out=True),
+        *_found(records, "same bytes", "warning", rows, np.where(taxon, within, NONE), f"{text} in an earlier row", leave_out=True),
+        *_found(records, "same bytes, two taxa", "error", rows, np.where(taxon, NONE, within), f"{text} with another taxon; one is wrong"),
+    ]
+    rest = (across == NONE) & (within == NONE) & (pixels.entropy[rows] >= INFORMATIVE)  # empty photographs all look alike
+    rows, side = rows[rest], side[rest]
+    alike, related = _alike(pixels.thumbnail[rows]), _same_observation(records, rows)
+    across, within = copies(pixels.looks[rows], side, DISTANCE, alike, related)
+    within = np.where(across < NONE, NONE, within)
+    return [
+        *findings,
+        *_found(records, "near duplicate in two splits", "warning", rows, across, "the photograph looks like one of an earlier split"),
+        *_found(records, "near duplicate", "note", rows, within, "the photograph looks like one in an earlier row"),
+    ]
+
+
+def always(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The `Condition` that holds for every pair."""
+    return np.ones(len(first), dtype=bool)
+
+
+def never(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The `Condition` that holds for no pair."""
+    return np.zeros(len(first), dtype=bool)
+
+
+def copies(
+    hashes: np.ndarray, side: np.ndarray, distance: int = 0, alike: Condition = always, related: Condition = never
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest photograph of an earlier split, and the nearest earlier one of the same split, for each of M, int64 [M].
+
+    They are keys: the distance, at most `distance` bits, times 2^40 plus the position; `NONE` for none. `hashes`: uint64 [M], `side`:
+    int64 [M]. Only pairs that are `alike` count; in one split, not those that are `related`. Of photographs with one hash, the first of
+    each split is compared with others."""
+    distinct, number = np.unique(hashes, return_inverse=True)
+    place = np.arange(len(hashes))
+    first = np.full((len(distinct), SIDES), NONE)
+    np.minimum.at(first, (number, side), place)
+    across, within = np.full(len(hashes), NONE), np.full(len(hashes), NONE)
+
+    def keep(keys: np.ndarray, later: np.ndarray, earlier: np.ndarray, bits: np.ndarray, excluded: Condition) -> None:
+        pair = np.flatnonzero((later < NONE) & (earlier < NONE))
+        pair = pair[alike(earlier[pair], later[pair])]
+        pair = pair[~excluded(earlier[pair], later[pair])]
+        np.minimum.at(keys, later[pair], (bits[pair].astype(np.int64) << _PLACE) + earlier[pair])
+
+    none = np.zeros(len(hashes), dtype=np.int64)
+    own = first[number, side]
+    keep(within, np.where(own < place, place, NONE), own, none, related)
+    for early in range(SIDES):
+        keep(across, np.where(side > early, place, NONE), first[number, early], none, never)
+    for a, b, bits in near_pairs(distinct, distance):
+        for one, other in itertools.product(range(SIDES), repeat=2):
+            i, j = first[a, one], first[b, other]
+            if one == other:
+                keep(within, np.where(j < NONE, np.maximum(i, j), NONE), np.minimum(i, j), bits, related)
+            else:
+                i, j = (i, j) if one < other else (j, i)
+                keep(across, j, i, bits, never)
+    nearest = np.full((len(distinct), SIDES), NONE)
+    np.minimum.at(nearest, (number, side), across)
+    return nearest[number, side], within
+
+
+def _alike(thumbnail: np.ndarray) -> Condition:
+    """Return the function that is True for pairs of positions whose thumbnails, uint8 [M, 8, 8], correlate."""
+
+    def alike(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        found = np.zeros(len(first), dtype=bool)
+        for i in range(0, len(first), CHUNK):
+            x, y = (_standard(thumbnail[part[i : i + CHUNK]]) for part in (first, second))
+            found[i : i + CHUNK] = (x * y).sum(axis=1) >= ALIKE
+        return found
+
+    return alike
+
+
+def _standard(thumbnail: np.ndarray) -> np.ndarray:
+    """Return thumbnails float32 [K, 64] with mean 0 and length 1."""
+    values = thumbnail.reshape(len(thumbnail), -1).astype(np.float32)
+    values -= values.mean(axis=1, keepdims=True)
+    return values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-6)
+
+
+def _same_observation(records: Inspected, rows: np.ndarray) -> Condition:
+    """Return the function that is True for pairs of positions in `rows` with one value in a column of observations."""
+    numbers = []
+    for name, column in records.groups.items():
+        if plain_name(name) in OBSERVATION_NAMES or name == records.config.group_column:
+            null = np.array([is_null(value) for value in column.values], dtype=bool)
+            numbers.append(np.where(null[column.codes], -1, column.codes)[rows])
+
+    def related(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        same = np.zeros(len(first), dtype=bool)
+        for number in numbers:
+            same |= (number[first] == number[second]) & (number[first] >= 0)
+        return same
+
+    return related
+
+
+def _first_of_each(records: Inspected, rows: np.ndarray) -> np.ndarray:
+    """Return which of `rows` are the first with their path, int64 [K] in order. Other rows with it are findings of the table."""
+    if not len(rows):
+        return rows
+    _, number = unique_strings(records.files.names[rows])
+    return np.sort(np.unique(number, return_index=True)[1])
+
+
+def _found(
+    records: Inspected, check: str, severity: Severity, rows: np.ndarray, keys: np.ndarray, text: str, leave_out: bool = False
+) -> list[Finding]:
+    """Return the finding of the `rows` that have a key, with the photograph that each is like."""
+    own = np.flatnonzero(keys < NONE)
+    other = rows[keys[own] & ((1 << _PLACE) - 1)]
+    bits = keys[own] >> _PLACE
+    names = records.files.names[other].tolist()
+    details = tuple(_detail(row, name, n) for row, name, n in zip(other.tolist(), names, bits.tolist(), strict=True))
+    return found(check, severity, rows[own], text, details=details, beside=other, leave_out=leave_out)
+
+
+def _detail(row: int, name: str, bits: int) -> str:
+    return f"row {row + 1}, {name}" + (f", {bits} of 64 bits differ" if bits else "")

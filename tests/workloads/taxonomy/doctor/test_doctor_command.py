@@ -25,11 +25,12 @@ def config_of(folder, name="manifest.csv"):
 
 @pytest.fixture
 def call(rows, inspected, tmp_path, capsys):
-    """Return a function that calls the command on the rows and returns its status and its output."""
+    """Return a function that calls the command on the rows and returns its status and its output. Their files are not photographs."""
 
-    def call(*options):
+    def call(*options, images="--no-images"):
         inspected(rows)
-        status = doctor_cli.main(["manifest", f"data.path={tmp_path / 'manifest.csv'}", "--out", str(tmp_path / "out"), *options])
+        words = ["manifest", f"data.path={tmp_path / 'manifest.csv'}", "--out", str(tmp_path / "out"), *filter(None, [images]), *options]
+        status = doctor_cli.main(words)
         return status, capsys.readouterr().out
 
     return call
@@ -130,9 +131,21 @@ def test_clean_records_and_notes_are_not_strict_errors(call, rows):
     assert status == 0 and "groups in a random split" in page
 
 
+def test_photographs_are_looked_at_unless_the_table_alone_is_checked(call, rows, tmp_path):
+    del rows[40:]
+    rows[30] |= {"path": rows[29]["path"]}
+    assert "damaged photograph" not in call()[1]
+    page = call("--processes=1", images=None)[1]
+    assert [line.split()[:4] for line in page.splitlines() if "damaged" in line] == [["error", "damaged", "photograph", "40"]]
+    with (tmp_path / "out/findings.csv").open() as file:
+        texts = {row["text"] for row in csv.DictReader(file) if row["check"] == "damaged photograph"}
+    assert len(texts) == 1 and "not an image" in texts.pop()
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
+        (["--processes=0"], "--processes is 0; it must be from 1 to 1024"),
         (["data.path=nowhere.csv"], "nowhere.csv' does not exist"),
         (["trainer.threads=1"], "trainer.threads=1 has no effect here"),
         (["--colour"], "unrecognized arguments: --colour"),

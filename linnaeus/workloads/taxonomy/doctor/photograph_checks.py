@@ -1,7 +1,7 @@
 """Checks of the pixels of photographs: damaged, small, odd in shape, dark, bright, blurred, empty or without colour.
 
-The thresholds are those of cleanvision 0.3.7. Its threshold of blur is 0.29; a picture that is decoded small is smoother, by 0.03 in the
-480 photographs that were compared.
+The thresholds are those of cleanvision 0.3.7, but for blur, 0.29 with the border of the picture: of 4,367 photographs of plants, sharp flowers
+before soft leaves included, none is below 0.2, and nearly all are after a blur of 4 % of the short side.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, foun
 from linnaeus.workloads.taxonomy.doctor.pixels import Pixels
 
 DARK, BRIGHT = 0.32, 0.95  # of the brightness of the brightest and the darkest pixels
-SHARP = 0.26
+SHARP = 0.2
 INFORMATIVE = 3.0  # bits per value
 SHAPE = 0.35  # short over long side
 SMALL = 0.5  # short side over data.image_size

@@ -2,7 +2,7 @@
 
 The measures are those of cleanvision 0.3.7, whose thresholds are used (`photograph_checks.py`). It takes them from the whole picture, here
 they are taken from one whose short side is `SIDE`: a JPEG is decoded at a fraction of its size, which takes less time than training
-takes to decode it.
+takes to decode it. Its measure of blur includes the border of the picture, where its filter does not find edges but copies the pixels.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ BLOCK = 256  # photographs that a process measures at once
 FEW = 2_000  # photographs that one process measures before others have started: each imports torch
 _SHARE = np.array([0.241, 0.691, 0.068], dtype=np.float32) / 255**2  # of red, green and blue in the square of the brightness
 _GREY = 2  # difference of two channels in a picture without colour: JPEG rounds them
-_BLUR = 0.01  # of blur and contrast in the sharpness
-_CONTRAST = 0.18  # less contrast counts as none
-_LEVELS = np.arange(256.0)
+_BLUR = 0.01  # of the two standard deviations in the sharpness
+_PLAIN = 0.18  # less counts as 0
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Pixels:
     brightest: np.ndarray  # float32 [N], the 99th percentile of brightness, 0 to 1
     darkest: np.ndarray  # float32 [N], the 5th percentile
     entropy: np.ndarray  # float32 [N], bits, of the values of the three channels
-    sharpness: np.ndarray  # float32 [N], 0 to 1, of the variance of the Laplacian and of the contrast
+    sharpness: np.ndarray  # float32 [N], 0 to 1, of the Laplacian and of the grey levels
     grey: np.ndarray  # bool [N]: the picture does not have colours
 
     def of_rows(self, number: np.ndarray) -> Pixels:
@@ -146,14 +145,15 @@ def measures(pixels: np.ndarray) -> tuple[Sequence[float], bool, np.ndarray]:
 def sharpness(lightness: np.ndarray) -> float:
     """Return a number from 0 to 1, near 0 for a blurred picture, of grey levels float32 [H, W].
 
-    It is 1 - exp(-s/100) of the standard deviation s of the Laplacian, at 64 x 64 pixels or less, plus the same of the standard deviation
-    of the counts of the 256 grey levels if it is above 0.18."""
+    It is 1 - exp(-s/100) of the standard deviation s of the Laplacian, at 64 x 64 pixels or less. The same of the standard deviation of
+    the counts of the 256 grey levels is added if it is above 0.18: what has few grey levels, as before a plain background, may have few
+    edges without being blurred."""
     from PIL import Image, ImageFilter
 
     ratio = max(*lightness.shape, SIDE) / SIDE
     height, width = (max(1, int(side / ratio)) for side in lightness.shape)
     small = Image.fromarray(np.rint(resampled(lightness, height, width)).clip(0, 255).astype(np.uint8))
-    edges = np.array(small.filter(ImageFilter.FIND_EDGES).histogram()) / (width * height)
-    laplacian = math.sqrt(edges @ np.square(_LEVELS - edges @ _LEVELS))
-    contrast = 1 - math.exp(-_BLUR * np.array(small.histogram()).std())
-    return min(1.0, 1 - math.exp(-_BLUR * laplacian) + (contrast if contrast > _CONTRAST else 0.0))
+    edges = np.asarray(small.filter(ImageFilter.FIND_EDGES))[1:-1, 1:-1]  # the filter copies the border
+    laplacian = float(edges.std()) if edges.size else 0.0
+    plain = 1 - math.exp(-_BLUR * np.array(small.histogram()).std())
+    return min(1.0, 1 - math.exp(-_BLUR * laplacian) + (plain if plain > _PLAIN else 0.0))

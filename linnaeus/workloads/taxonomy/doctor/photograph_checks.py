@@ -1,7 +1,7 @@
 """Checks of the pixels of photographs: damaged, small, odd in shape, dark, bright, blurred, empty or without colour.
 
-The thresholds are those of cleanvision 0.3.7, but for blur, 0.29 with the border of the picture: of 4,367 photographs of plants, sharp flowers
-before soft leaves included, none is below 0.2, and nearly all are after a blur of 4 % of the short side.
+The thresholds are those of cleanvision 0.3.7, but for blur, 0.29 with the border of the picture. Of 4,367 photographs of plants, sharp
+flowers before soft leaves included, none is below 0.2, and nearly all are after a blur of 4 % of the short side.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """What `linnaeus doctor` takes for photographs: a search of near pairs among a million hashes, and the pass over the files.
 
     python -m benchmarks.doctor                    about 2 minutes, one core
-    python -m benchmarks.doctor --hashes 100000 --rounds 2
+    python -m benchmarks.doctor --quick            a look; no verdict on the pass
 
 The hashes are random, with 10,000 copies of which 1 to 8 bits differ, and ten series of 1,000 whose members differ from one hash in at
 most 4 bits. All pairs within 8 bits are searched, in a process of its own. Bars: 60 seconds of CPU, 1 GB in all, every copy found.
@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
 
-DISTANCE, COPIES, SERIES, LENGTH = 8, 10_000, 10, 1_000
+HASHES, DISTANCE, COPIES, SERIES, LENGTH = 1_000_000, 8, 10_000, 10, 1_000
 SECONDS, BYTES = 60, 1 << 30
 PHOTOGRAPHS, SIZE, LARGEST = 512, 224, 1 << 28
 PASS, DECODING = "pass of the doctor", "decoding once"
@@ -32,12 +32,13 @@ PASS, DECODING = "pass of the doctor", "decoding once"
 
 def main() -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--hashes", type=int, default=1_000_000, help="at least 100,000")
+    parser.add_argument("--quick", action="store_true", help="30,000 hashes, and 2 rounds with 32 photographs")
     options = parser.parse_args()
+    hashes, rounds, count = (30_000, 2, 32) if options.quick else (HASHES, options.rounds, PHOTOGRAPHS)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        tables = [search_table(process.submit(search, options.hashes).result())]
+        tables = [search_table(process.submit(search, hashes).result())]
     with tempfile.TemporaryDirectory() as folder:
-        tables.append(compare(Path(folder), options.rounds))
+        tables.append(compare(Path(folder), rounds, count))
     return conclude(tables, options.json)
 
 
@@ -90,8 +91,8 @@ def search_table(found: dict[str, Any]) -> dict[str, Any]:
     return {"title": title, **found, "bars": bars}
 
 
-def compare(folder: Path, rounds: int) -> dict[str, Any]:
-    """Time the pass and the decoding of photographs in `folder`, which is filled. Return the table with the bar."""
+def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
+    """Time the pass and the decoding of `count` photographs in `folder`, which is filled. Return the table with the bar."""
     import torch
 
     from benchmarks.data import make_photographs
@@ -100,7 +101,7 @@ def compare(folder: Path, rounds: int) -> dict[str, Any]:
     from linnaeus.workloads.taxonomy.manifest.photographs import DETAIL
 
     torch.set_num_threads(1)
-    names = sorted(str(path.relative_to(folder)) for path in make_photographs(folder, PHOTOGRAPHS).rglob("*.jpg"))
+    names = sorted(str(path.relative_to(folder)) for path in make_photographs(folder, count).rglob("*.jpg"))
     files, rows = FolderFiles(folder, names), np.arange(len(names))
 
     def examine() -> None:

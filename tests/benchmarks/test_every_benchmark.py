@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKEST: dict[str, str | list[str]] = {
     "checkpoint": "--quick --bar --rounds 1",
     "data": "--quick",
+    "doctor": "--quick",
     "gradnorm": ["--quick", "--rounds", "1", "--updates", "1", "--variants", "GradNorm, last shared layer"],
     "language": "--quick --only cpu --rounds 1 --updates 2",
     "loop_overhead": "--model mlp --rounds 2 --updates 4",

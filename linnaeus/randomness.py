@@ -78,7 +78,14 @@ def uniforms_on(device: torch.device, stream: int, count: int) -> torch.Tensor:
 
 def permutation(stream: int, n: int) -> np.ndarray:
     """Return a permutation of `range(n)`, int64 [n]: the stable argsort of the hashes of the stream."""
-    return np.argsort(hashes(stream, np.arange(n)), kind="stable").astype(np.int64)
+    return argsort(hashes(stream, np.arange(n)))
+
+
+def argsort(keys: np.ndarray) -> np.ndarray:
+    """Return the stable argsort of 64-bit hashes [N], int64 [N]. Equal hashes are rare, and without them any sort is stable."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    return (np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order).astype(np.int64, copy=False)
 
 
 class Draw:

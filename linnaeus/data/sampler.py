@@ -91,10 +91,20 @@ class PositionSampler:
         return indices if last - first > 1 else [*indices, indices[0]._replace(real=False)]  # two, as above
 
 
-def validation_batches(samples: Sequence[int], batch: int, rank: int = 0, world_size: int = 1) -> list[list[SampleIndex]]:
-    """Return the validation batches of this process: batch b belongs to process b mod W. Nothing is padded or repeated."""
-    batches = range(rank * batch, len(samples), world_size * batch)
-    return [[SampleIndex(0, i, samples[i], 0, True) for i in range(first, min(first + batch, len(samples)))] for first in batches]
+class ValidationBatches(Sequence[list[SampleIndex]]):
+    """The validation batches of a process: batch b belongs to process b mod W. Nothing is padded or repeated. A batch is made when it is
+    read."""
+
+    def __init__(self, samples: Sequence[int], batch: int, rank: int = 0, world_size: int = 1) -> None:
+        self.samples, self.batch = samples, batch
+        self.starts = range(rank * batch, len(samples), world_size * batch)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: int) -> list[SampleIndex]:  # type: ignore[override]
+        first = self.starts[number]
+        return [SampleIndex(0, i, self.samples[i], 0, True) for i in range(first, min(first + self.batch, len(self.samples)))]
 
 
 def validation_part(size: int, limit: int | None) -> Sequence[int]:

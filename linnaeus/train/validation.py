@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 
 from linnaeus.config.contracts import class_name
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
-from linnaeus.data.sampler import validation_batches, validation_part
+from linnaeus.data.sampler import ValidationBatches, validation_part
 from linnaeus.errors import ConfigError
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.progress import TrainingStage, ValidationPass
@@ -134,7 +134,7 @@ def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_n
     interrupted."""
     batch = validation_batch_size(t.config)
     samples = validation_part(len(t.workload.validation_set), t.config.trainer.limit_validation_samples)
-    own_batches = validation_batches(samples, batch, t.context.rank, t.context.world_size)
+    own_batches = ValidationBatches(samples, batch, t.context.rank, t.context.world_size)
     if t.validation_loader is None:
         t.validation_loader = build_loaders(t.workload.validation_set, own_batches, t.workers, t.config.trainer.prefetch)
     ema = t.ema if t.config.trainer.ema_validate else None
@@ -162,7 +162,7 @@ def number_of_batches(t: Training) -> int:
 
 
 def _run_batches(
-    t: Training, own_batches: list[Any], pass_: ValidationPass, show: ShowBatches
+    t: Training, own_batches: Sequence[Any], pass_: ValidationPass, show: ShowBatches
 ) -> tuple[Metrics, torch.Tensor, dict[str, torch.Tensor]] | None:
     """Run this rank's batches. Return the metrics and their sums and counts over all ranks; None if the pass was interrupted."""
     metrics = t.workload.metrics(t.device)

@@ -5,7 +5,7 @@ import pytest
 
 from linnaeus.data.loader import DevicePrefetcher, InProcessLoader
 from linnaeus.data.order import epoch_order
-from linnaeus.data.sampler import PositionSampler, validation_batches, validation_part
+from linnaeus.data.sampler import PositionSampler, ValidationBatches, validation_part
 
 
 def sampler(size=103, rank=0, world=1, micro=4, batch=16, total=10_000, last="keep", groups=None, resampling=None):
@@ -86,12 +86,12 @@ GOLDEN = [1, 7, 2, 6, 5, 4, 11, 8, 9, 0, 10, 3]
 
 
 def test_whole_validation_batches_are_assigned_to_processes():
-    assigned = [validation_batches(range(13), 4, r, 3) for r in range(3)]
+    assigned = [ValidationBatches(range(13), 4, r, 3) for r in range(3)]
     assert [[i.sample for i in b] for b in assigned[0]] == [[0, 1, 2, 3], [12]]
     assert assigned[2][0][0].sample == 8
     flat = sorted(i.sample for rank in assigned for b in rank for i in b)
     assert flat == list(range(13))
-    assert validation_batches(range(3), 4, 2, 3) == []
+    assert list(ValidationBatches(range(3), 4, 2, 3)) == []
 
 
 def test_a_part_of_the_validation_samples_is_spread_and_always_the_same():
@@ -100,7 +100,7 @@ def test_a_part_of_the_validation_samples_is_spread_and_always_the_same():
     assert 15 < sum(sample < 500 for sample in part) < 35, "not the first ones"
     assert part[:6] == GOLDEN_PART, "the same on every machine"
     assert list(validation_part(10, None)) == list(validation_part(10, 10)) == list(range(10))
-    (batch, *_) = validation_batches(part, 4)
+    (batch, *_) = ValidationBatches(part, 4)
     assert [index.sample for index in batch] == part[:4] and [index.position for index in batch] == [0, 1, 2, 3]
 
 
@@ -125,6 +125,6 @@ def test_the_prefetcher_measures_the_waiting_time_and_keeps_the_order():
         def __getitems__(self, indices):
             return {"x": torch.tensor([i.sample for i in indices])}
 
-    prefetcher = DevicePrefetcher(InProcessLoader(Rows(), validation_batches(range(4), 2)), torch.device("cpu"))
+    prefetcher = DevicePrefetcher(InProcessLoader(Rows(), ValidationBatches(range(4), 2)), torch.device("cpu"))
     assert [host["x"].tolist() for host, _ in prefetcher] == [[0, 1], [2, 3]]
     assert prefetcher.waited > 0

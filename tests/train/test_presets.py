@@ -34,9 +34,9 @@ def test_limited_validation_uses_a_stated_part(tmp_path):
 
 
 def test_validation_batches_have_the_size_of_the_micro_batch(tmp_path, monkeypatch):
-    sizes, original = [], validation.validation_batches
+    sizes, original = [], validation.ValidationBatches
     monkeypatch.setattr(
-        validation, "validation_batches", lambda samples, batch, *ranks: sizes.append(batch) or original(samples, batch, *ranks)
+        validation, "ValidationBatches", lambda samples, batch, *ranks: sizes.append(batch) or original(samples, batch, *ranks)
     )
     runs.run("vectors", tmp_path, "data.validation_batch=null", "trainer.micro_batch_size=4")
     assert set(sizes) == {4}

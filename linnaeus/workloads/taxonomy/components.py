@@ -19,6 +19,7 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 ELEVATION_PERIODS = (500.0, 2000.0, 8000.0)  # metres; the longest exceeds the range on land, so its phase determines the elevation
 WIDTHS = {"SPATIAL": 5, "TEMPORAL": 7, "ELEVATION": 2 + 2 * len(ELEVATION_PERIODS)}
 COMPONENTS = tuple(WIDTHS)
+BLOCK = 1 << 13  # observations that are encoded together: their numbers fit into the cache of a core
 
 
 def column_slices(components: Sequence[str]) -> tuple[slice, ...]:
@@ -34,14 +35,22 @@ def column_slices(components: Sequence[str]) -> tuple[slice, ...]:
 
 def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return features float32 [N, F] (finite everywhere) and presence bool [N, M]. Features are 0 for an absent component."""
-    n = len(metadata.latitude)
     slices = column_slices(components)
-    features = np.zeros((n, slices[-1].stop if slices else 0), np.float32)
-    present = np.zeros((n, len(slices)), bool)
-    for m, (name, columns) in enumerate(zip(components, slices, strict=True)):
-        known = present[:, m] = _PRESENCE[name](metadata)
-        features[known, columns] = np.stack(_ENCODERS[name](metadata, known), axis=1)
+    present = presence(metadata, components)
+    features = np.zeros((len(present), slices[-1].stop if slices else 0), np.float32)
+    for first in range(0, len(present), BLOCK):
+        block = slice(first, first + BLOCK)
+        for name, columns, known in zip(components, slices, present[block].T, strict=True):
+            features[block, columns][known] = np.stack(_ENCODERS[name](metadata.take(block), known), axis=1)
     return features, present
+
+
+def presence(metadata: Metadata, components: Sequence[str]) -> np.ndarray:
+    """Return bool [N, M]: True where the component is known."""
+    present = np.zeros((len(metadata.latitude), len(components)), bool)
+    for m, name in enumerate(components):
+        present[:, m] = _PRESENCE[name](metadata)
+    return present
 
 
 def _select(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -58,7 +67,8 @@ def _spatial(metadata: Metadata, rows: np.ndarray) -> list[np.ndarray]:
     metres = _select(metadata.uncertainty, rows)
     stated = np.isfinite(metres)
     logarithm = np.log10(np.where(stated, np.maximum(metres, 1.0), 1.0)) / 6.0  # 1 m -> 0, 1000 km -> 1
-    return [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat), logarithm, stated]
+    radius = np.cos(lat)
+    return [radius * np.cos(lon), radius * np.sin(lon), np.sin(lat), logarithm, stated]
 
 
 def _temporal(metadata: Metadata, rows: np.ndarray) -> list[np.ndarray]:

@@ -31,8 +31,8 @@ def process_and_save_dataset_metadata(source: Source, directory: Path | str, dra
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tree = source.tree
-    counts = {split: _class_sums(source, side, None) for split, side in SPLITS.items()}
-    drawn = [sums.round(3) for sums in _class_sums(source, TRAIN, draws)]
+    counts = _class_counts(source)
+    drawn = counts["training"] if draws is None else _class_draws(source, draws)
     lineages = {rank: tree.lineage_ids(rank) for rank in tree.ranks}
     indices = {rank: {lineage: c for c, lineage in enumerate(ids)} for rank, ids in lineages.items()}
     if source.excluded:
@@ -43,10 +43,22 @@ def process_and_save_dataset_metadata(source: Source, directory: Path | str, dra
     write_atomic(directory / "dataset.json", to_json(_facts(source, counts, drawn)))
 
 
-def _class_sums(source: Source, side: int, weights: np.ndarray | None) -> list[np.ndarray]:
-    """Return the number of rows of a split per class, or the sum of their `weights`, [C_r] per rank."""
-    labels = source.labels[source.split == side]
-    return [np.bincount(labels[:, r] + 1, weights, minlength=size + 1)[1:] for r, size in enumerate(source.tree.sizes)]
+def _class_counts(source: Source) -> Counts:
+    """Return the number of rows of each split per class."""
+    counts: Counts = {split: [] for split in SPLITS}
+    for r, size in enumerate(source.tree.sizes):
+        number = source.split * np.int64(size + 1) + source.labels[:, r] + 1  # 0: a null label of a training row
+        of_splits = np.bincount(number, minlength=len(SPLITS) * (size + 1)).reshape(len(SPLITS), size + 1)
+        for split, side in SPLITS.items():
+            counts[split].append(of_splits[side, 1:])
+    return counts
+
+
+def _class_draws(source: Source, draws: np.ndarray) -> list[np.ndarray]:
+    """Return the sum of the `draws` of the training rows per class, [C_r] per rank."""
+    rows = source.split == TRAIN
+    sums = [np.bincount(source.labels[rows, r] + 1, draws, minlength=size + 1)[1:] for r, size in enumerate(source.tree.sizes)]
+    return [own.round(3) for own in sums]
 
 
 def _facts(source: Source, counts: Counts, drawn: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -57,7 +69,7 @@ def _facts(source: Source, counts: Counts, drawn: Sequence[np.ndarray]) -> dict[
         "taxonomy_fingerprint": source.tree.fingerprint(),
         "rows": {split: int(rows.sum()) for split, rows in per_split.items()},
         "groups": None if source.group is None else {split: len(np.unique(source.group[rows])) for split, rows in per_split.items()},
-        "ranks": {rank: _rank_facts(source, r, per_split, counts, drawn[r]) for r, rank in enumerate(source.tree.ranks)},
+        "ranks": {rank: _rank_facts(source, r, counts, drawn[r]) for r, rank in enumerate(source.tree.ranks)},
         "metadata": {
             name: {split: _share(known[rows]) for split, rows in per_split.items()} for name, known in _known(source.metadata).items()
         },
@@ -67,13 +79,14 @@ def _facts(source: Source, counts: Counts, drawn: Sequence[np.ndarray]) -> dict[
     }
 
 
-def _rank_facts(source: Source, r: int, per_split: Mapping[str, np.ndarray], counts: Counts, drawn: np.ndarray) -> dict[str, Any]:
-    known = source.labels[:, r] >= 0
+def _rank_facts(source: Source, r: int, counts: Counts, drawn: np.ndarray) -> dict[str, Any]:
+    rows = {split: int((source.split == side).sum()) for split, side in SPLITS.items()}
+    known = {split: int(own[r].sum()) for split, own in counts.items()}
     own = counts["training"][r]
     return {
         "classes": source.tree.sizes[r],
-        "label_density": {split: _share(known[rows]) for split, rows in per_split.items()},
-        "null": {split: int((~known[rows]).sum()) for split, rows in per_split.items()},
+        "label_density": {split: known[split] / count if count else 0.0 for split, count in rows.items()},
+        "null": {split: count - known[split] for split, count in rows.items()},
         "rows_per_class": {"smallest": int(own.min()), "median": float(np.median(own)), "largest": int(own.max())},
         "drawn_per_class": {"smallest": float(drawn.min()), "median": float(np.median(drawn)), "largest": float(drawn.max())},
         "classes_validated": int((counts["validation"][r] > 0).sum()),

@@ -49,7 +49,7 @@ class TaxonomyDataset(PositionedDataset):
 
         Raise `ConfigError` if augmentation, mixing or masking do not fit the data."""
         self.rows = np.asarray(rows, dtype=np.int64)
-        self.labels = source.labels[self.rows]
+        self.labels = source.labels  # of all observations: a copy of the rows of a large source would double its memory
         self.ranks, self.images = source.tree.ranks, source.images
         self.seed, self.schedule, self.training = config.seed, schedule, training
         self.quarantined = frozenset(quarantined)
@@ -59,7 +59,7 @@ class TaxonomyDataset(PositionedDataset):
         self.pipeline = AugmentationPipelineFactory(config.augment, self.image_size).build(training)
         self.mixing, self.mix_nulls = build_mixing(config, self.ranks) if training else None, config.augment.mix_nulls
         self.masking = MetadataMasking(config.schedule, self.components, config.seed) if training else None
-        self._resampling = build_resampling(config, self.labels, self.ranks) if training else None
+        self._resampling = build_resampling(config, self.labels, self.rows, self.ranks) if training else None
         self._blocks = build_blocks(config) if training else None
         self.weight = source.weight[self.rows] if training and source.weight is not None else None
         self.notes = masking_notes(config.schedule, self.components) if training else ()
@@ -83,7 +83,7 @@ class TaxonomyDataset(PositionedDataset):
             return None
         _check_level(level, self.ranks)
         if level not in self._groups:
-            self._groups[level] = mixing_groups(self.labels, self.ranks.index(level), self.mix_nulls)
+            self._groups[level] = mixing_groups(self.labels[self.rows], self.ranks.index(level), self.mix_nulls)
         return self._groups[level]
 
     def resampling(self) -> Resampling | None:
@@ -105,7 +105,7 @@ class TaxonomyDataset(PositionedDataset):
         observations = self.rows[index.sample]
         image, bad = self._images(index, observations)
         usable = (index.real > 0) & (bad < 0)
-        label = np.where(usable[:, None], self.labels[index.sample], -1)
+        label = np.where(usable[:, None], self.labels[observations], -1)
         present = self.present[index.sample]
         batch = {
             "label": label,
@@ -215,16 +215,17 @@ def _pair_weights(weight: np.ndarray, share: np.ndarray) -> dict[str, np.ndarray
 
 def epoch_weights(config: Config, source: Source, rows: np.ndarray) -> np.ndarray | None:
     """Return draws per epoch x weight of each of the training `rows`, float64 [N]; None: 1 for each."""
-    resampling = build_resampling(config, source.labels[rows], source.tree.ranks)
+    resampling = build_resampling(config, source.labels, rows, source.tree.ranks)
     draws = None if resampling is None else resampling.draws
     if source.weight is None:
         return draws
     return source.weight[rows].astype(np.float64) * (1.0 if draws is None else draws)
 
 
-def build_resampling(config: Config, labels: np.ndarray, ranks: Sequence[str]) -> Resampling | None:
-    """Return the resampling of training rows with `labels` int64 [N, R]; None for natural sampling. Raise `ConfigError` for an unknown
-    rank."""
+def build_resampling(config: Config, labels: np.ndarray, rows: np.ndarray, ranks: Sequence[str]) -> Resampling | None:
+    """Return the resampling of the training `rows` of `labels` int64 [N, R]; None for natural sampling.
+
+    Raise `ConfigError` for an unknown rank."""
     name, rank = config.data.sampling, config.data.sampling_rank
     if name == "natural":
         if rank is not None:
@@ -232,7 +233,7 @@ def build_resampling(config: Config, labels: np.ndarray, ranks: Sequence[str]) -
         return None
     if rank is not None and rank not in ranks:
         raise ConfigError(f"data.sampling_rank: {rank!r} is not a taxonomic rank; choose one of {', '.join(ranks)}")
-    return Resampling(labels[:, ranks.index(rank) if rank is not None else -1], POWERS[name], config.seed)
+    return Resampling(labels[rows, ranks.index(rank) if rank is not None else -1], POWERS[name], config.seed)
 
 
 def build_blocks(config: Config) -> Blocks | None:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.text_arrays import Names
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 TRAIN, VALIDATION = 0, 1
@@ -44,7 +45,7 @@ class Metadata:
     hour: np.ndarray  # hours in [0, 24)
     elevation: np.ndarray  # metres
 
-    def take(self, rows: np.ndarray) -> Metadata:
+    def take(self, rows: np.ndarray | slice) -> Metadata:
         """Return the metadata of the given rows."""
         return Metadata(**{name: values[rows] for name, values in vars(self).items()})
 
@@ -54,7 +55,7 @@ class Source:
     """The observations 0..N-1 of both splits."""
 
     tree: TaxonomyTree
-    ids: np.ndarray  # unicode [N]: stable names of the observations (file path, or generator index)
+    ids: Names  # [N]: stable names of the observations (file path, or generator index)
     labels: np.ndarray  # int64 [N, R]: class index at each of `tree.ranks` (coarse to fine), -1 for null
     metadata: Metadata
     split: np.ndarray  # int8 [N]: TRAIN or VALIDATION

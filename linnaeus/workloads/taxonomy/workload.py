@@ -23,7 +23,7 @@ from linnaeus.schedule.resolved import RAMPS
 from linnaeus.workloads.base import Workload
 from linnaeus.workloads.taxonomy import manifest
 from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accuracy_table
-from linnaeus.workloads.taxonomy.components import column_slices, encode
+from linnaeus.workloads.taxonomy.components import column_slices, presence
 from linnaeus.workloads.taxonomy.config import RecordsConfig, StoreConfig
 from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
@@ -83,7 +83,7 @@ class TaxonomyWorkload(Workload):
         self.counts = LabelCounts.from_labels(self.data_source.tree, labels, learnable=learnable)
         self.notes = self.data_source.notes
         weights = epoch_weights(config, self.data_source, self.train_rows)
-        weighted = LabelCounts.from_labels(self.data_source.tree, labels, weights, learnable)
+        weighted = self.counts if weights is None else LabelCounts.from_labels(self.data_source.tree, labels, weights, learnable)
         self.loss = TaxonomyLoss(config.loss, self.data_source.tree, weighted, self.nulls is not None, dtype)
         self.preparation = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
 
@@ -91,7 +91,7 @@ class TaxonomyWorkload(Workload):
         """Set the training and validation rows of the source, and the metadata components that are known in some of each."""
         self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
         self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
-        present = encode(self.data_source.metadata, self.inputs)[1]
+        present = presence(self.data_source.metadata, self.inputs)
         self.known = self._present(present[self.train_rows])
         self.validation_metadata = dict(zip(self.inputs, present[self.validation_rows].T, strict=True))  # component -> bool [N]
         self.components = self._present(present[self.validation_rows])  # that validation passes can mask

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linnaeus.config.load import compose
-from linnaeus.data.sampler import PositionSampler, validation_batches
+from linnaeus.data.sampler import PositionSampler, ValidationBatches
 from linnaeus.data.samples import SampleIndex
 from linnaeus.randomness import MIXTURE, hashes, key, uniforms
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
@@ -197,7 +197,7 @@ def test_phases_without_data_weights_keep_the_usual_order(tmp_path):
 def test_validation_targets_each_token_of_each_source_once(tmp_path):
     windows = windows_of(tmp_path, None)
     assert windows.window_counts.tolist() == [30, 6, 13]
-    batches = [windows.__getitems__(indices) for indices in validation_batches(range(len(windows)), 5)]
+    batches = [windows.__getitems__(indices) for indices in ValidationBatches(range(len(windows)), 5)]
     found = np.concatenate([batch["target"][batch["target"] >= 0].numpy() for batch in batches])
     assert sorted(found.tolist()) == sorted(set(range(sum(PARTS))) - {0, 241, 284})
     source = np.concatenate([batch["source"].numpy() for batch in batches])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from linnaeus.data.order import epoch_order
-from linnaeus.data.sampler import validation_batches
+from linnaeus.data.sampler import ValidationBatches
 from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.text_windows import TextWindows
@@ -47,7 +47,7 @@ def check(batch):
 def test_validation_targets_each_token_but_the_first_once(tmp_path, size, block):
     windows = windows_of(tmp_path, size, block, None)
     for batch_size in (1, 3, 64):
-        batches = [windows.__getitems__(indices) for indices in validation_batches(range(len(windows)), batch_size)]
+        batches = [windows.__getitems__(indices) for indices in ValidationBatches(range(len(windows)), batch_size)]
         for batch in batches:
             check(batch)
         assert np.concatenate([targets(batch) for batch in batches]).tolist() == list(range(1, size))

@@ -16,14 +16,13 @@ import numpy as np
 from linnaeus.workloads.taxonomy.manifest.clean_records import _outside_note
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.row_labels import _most_frequent
-from linnaeus.workloads.taxonomy.manifest.split import group_numbers
+from linnaeus.workloads.taxonomy.manifest.split import find_groups
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.text_arrays import strings
 
 names = strings([f"photos/{i // 1000}/{i}.jpg" for i in range(300_000)])
-found, number, _ = group_numbers(None, names)
-assert found[number[::1000]].tolist() == names[::1000].tolist()
-assert group_numbers(Column(np.arange(300_000), names.tolist()), names)[1].max() == 299_999
+assert sorted(find_groups(None, names).number.tolist()) == list(range(300_000))
+assert find_groups(Column(np.arange(300_000), names.tolist()), names).number.max() == 299_999
 assert _outside_note(FolderFiles("photos", names)) == []
 assert "299997 more" in _most_frequent(names)
 """

@@ -43,6 +43,7 @@ class CleanRecords:
     unreadable: tuple[tuple[str, str], ...]  # name and reason of each missing or empty file
     notes: list[str]
     hashes: np.ndarray | None = None  # uint64 [N], of the contents of the files; None: not read yet
+    digests: np.ndarray | None = None  # uint64 [N], `digests` of the names; None: not computed yet
 
     def take(self, rows: np.ndarray) -> "CleanRecords":
         """Return the records of the given rows, int64 [M]."""
@@ -56,6 +57,7 @@ class CleanRecords:
             weight=None if self.weight is None else self.weight[rows],
             split=None if self.split is None else self.split[rows],
             hashes=None if self.hashes is None else self.hashes[rows],
+            digests=None if self.digests is None else self.digests[rows],
         )
 
 
@@ -173,7 +175,7 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manifes
     bad = in_use & (sizes <= 0)
     left_out = {reason: np.flatnonzero(bad & (sizes == code)) for code, reason in REASONS.items()}
     numbers = table.row_numbers()
-    unreadable = tuple((str(paths[i]) or f"row {numbers[i]}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad))
+    unreadable = tuple((str(paths[i]) or f"row {numbers[i]}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad).tolist())
     _check_unreadable(unreadable, int(in_use.sum()), records.place, config)
     in_use = in_use & ~bad
     for reason, rows in labels.unlabelled(table, in_use).items():

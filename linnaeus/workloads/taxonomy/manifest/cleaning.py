@@ -2,22 +2,27 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 import numpy as np
 
 from linnaeus.errors import list_some, shorten
 from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.text_arrays import Names
+from linnaeus.workloads.taxonomy.text_lines import TextLines
 from linnaeus.workloads.taxonomy.tree import distinct_lineages, fill_holes, number_column
 
 _NULLS = "- -- ? . na n/a #n/a nan null none nil nat <na> missing undefined unknown unidentified undetermined unassigned indet indet."
 NULLS = {*_NULLS.split(), "", "not identified", "not determined", "incertae sedis", r"\n"}  # MySQL exports write \N
+_FIRST = "".join(word[:1] + word[:1].upper() for word in NULLS) + "\n"
+_MAY_BE_NULL = np.isin(np.arange(256), [ord(letter) for letter in _FIRST]) | (np.arange(256) > 127)  # by the first byte
 _UNDETERMINED = re.compile(r".*\bs(?:p|pp)\.?$", re.IGNORECASE)  # "Quercus sp." is not the name of a species
 
 
 class Tally:
     """Number of rows and first row of each reason. `names` [N] are the names of the rows."""
 
-    def __init__(self, names: np.ndarray) -> None:
+    def __init__(self, names: Names) -> None:
         self.names = names
         self.counts: dict[str, int] = {}
         self.first: dict[str, str] = {}
@@ -36,6 +41,16 @@ class Tally:
 def is_null(cell: str) -> bool:
     """Return True if the cell is empty or a word for a missing value, in any case."""
     return cell.lower() in NULLS
+
+
+def null_values(values: Sequence[str]) -> np.ndarray:
+    """Return bool [V]: True where `is_null`. Of the lines of a file only those are read whose first byte allows it."""
+    if not isinstance(values, TextLines):
+        return np.array([is_null(value) for value in values], dtype=bool)
+    null = np.zeros(len(values), dtype=bool)
+    possible = np.flatnonzero(_MAY_BE_NULL[values.first_bytes()])
+    null[possible] = [is_null(value) for value in values[possible]]
+    return null
 
 
 def clean_name(cell: str) -> str:

@@ -14,6 +14,7 @@ from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, THREADS, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
+from linnaeus.workloads.taxonomy.text_arrays import Names
 
 MOST_BYTES = 1 << 30
 MOST_FILES = 50_000  # on a network file system a file takes milliseconds
@@ -52,14 +53,17 @@ def _content_hash(files: ImageFiles, row: int) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-def content_notes(ids: np.ndarray, hashes: np.ndarray, split: np.ndarray) -> list[str]:
+def content_notes(ids: Names, hashes: np.ndarray, split: np.ndarray) -> list[str]:
     """Return lines on validation photographs with the bytes of a training photograph, and on photographs that were not compared.
 
     `ids`: names [N]; `hashes`: of `content_hashes`; `split`: int8 [N]."""
     notes = []
     read = hashes != NOT_READ
     training, validation = (np.flatnonzero(read & (split == side)) for side in (TRAIN, VALIDATION))
-    copies = validation[np.isin(hashes[validation], hashes[training])]
+    known = np.sort(hashes[training])
+    by_hash = validation[np.argsort(hashes[validation])]  # sorted numbers are found in sorted numbers many times faster
+    own = hashes[by_hash]
+    copies = np.sort(by_hash[np.searchsorted(known, own, "left") < np.searchsorted(known, own, "right")])
     if len(copies):
         original = training[hashes[training] == hashes[copies[0]]][0]
         notes.append(

@@ -10,7 +10,7 @@ import numpy as np
 from linnaeus import randomness
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import RecordsConfig
-from linnaeus.workloads.taxonomy.manifest.split import Strata, strata
+from linnaeus.workloads.taxonomy.manifest.split import Groups, Strata, strata
 
 ALWAYS_TRAINED = 0  # in place of a fold, which counts from 1
 
@@ -36,11 +36,11 @@ def check_folds(config: RecordsConfig) -> None:
         )
 
 
-def fold_numbers(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, folds: int, seed: int) -> np.ndarray:
+def fold_numbers(groups: Groups, taxon: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """Return the fold in which each group validates, from 1, or ALWAYS_TRAINED, int64 [G].
 
-    groups: group number of each row, int64 [N], into `names` [G]. taxon: finest known taxon of each row, int64 [N]."""
-    of = strata(groups, names, taxon, seed)
+    taxon: finest known taxon of each row, int64 [N]."""
+    of = strata(groups, taxon, seed)
     fold = _deal(of, folds)
     groups_of_taxon = np.bincount(of.pair_taxon)
     fold[of.pair_group[groups_of_taxon[of.pair_taxon] == 1]] = ALWAYS_TRAINED

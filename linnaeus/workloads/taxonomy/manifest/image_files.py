@@ -20,7 +20,7 @@ import numpy as np
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.decoding import decode, decode_sized
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.text_arrays import strings
+from linnaeus.workloads.taxonomy.text_arrays import Names, strings
 
 THREADS = 16  # stat waits for the network on shared file systems; on a local disk threads make no difference
 BLOCK = 1000  # files that a thread looks for at once
@@ -64,7 +64,7 @@ class ImageFiles(ABC):
     """The image files of N rows. Loader workers have forks or pickled copies of it: open files when they are read, and keep none open
     that was opened before."""
 
-    names: np.ndarray  # strings [N]: the photographs in messages, in the fingerprint and in the split
+    names: Names  # [N]: the photographs in messages, in the fingerprint and in the split
 
     @abstractmethod
     def sizes(self) -> np.ndarray:

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted, shorten
-from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
 from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds, fold_numbers
 from linnaeus.workloads.taxonomy.manifest.jpeg import decoder_note
 from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
-from linnaeus.workloads.taxonomy.manifest.split import computed_split, group_numbers
+from linnaeus.workloads.taxonomy.manifest.split import Groups, computed_split, find_groups
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
+from linnaeus.workloads.taxonomy.text_arrays import Names, joined
+from linnaeus.workloads.taxonomy.text_lines import BLOCK
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -41,14 +42,17 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
         split_notes += [_divided_note(name, column, split) for name, column in rows.columns.items()]
     tree, labels = _restrict_to_training(rows.tree, rows.labels, split, split_notes)
     ranks, rank_notes = choose_ranks(config, tree.ranks, tree.sizes)
-    labels = labels[:, [tree.ranks.index(rank) for rank in ranks]]
-    tree = tree.subset(ranks)
+    if ranks != tree.ranks:
+        labels = labels[:, [tree.ranks.index(rank) for rank in ranks]]
+        tree = tree.subset(ranks)
     labelled = (labels >= 0).any(axis=1)
-    excluded.add("no label at the predicted ranks", rows.files.names[~labelled].tolist())
-    keep = np.flatnonzero(labelled)
-    labels, split, files, sizes = labels[keep], split[keep], rows.files.take(keep), rows.sizes[keep]
-    metadata = rows.metadata.take(keep)
-    weight = None if rows.weight is None else _relative_weights(rows.weight[keep], split, config.weight_column, notes)
+    if not labelled.all():  # otherwise arrays that are mapped from a file need no copy
+        excluded.add("no label at the predicted ranks", rows.files.names[~labelled].tolist())
+        keep = np.flatnonzero(labelled)
+        rows, labels, split = rows.take(keep), labels[keep], split[keep]
+        group = None if group is None else group[keep]
+    files, sizes, metadata = rows.files, rows.sizes, rows.metadata
+    weight = None if rows.weight is None else _relative_weights(rows.weight, split, config.weight_column, notes)
     notes += [
         *split_notes,
         f"ranks to predict: {', '.join(f'{rank} ({n})' for rank, n in zip(ranks, tree.sizes, strict=True))}",
@@ -59,7 +63,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
     notes.append(f"{(split == TRAIN).sum():,} training and {(split == VALIDATION).sum():,} validation rows")
     if not (split == VALIDATION).any():
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
-    hashes = content_hashes(files, sizes) if rows.hashes is None else rows.hashes[keep]
+    hashes = content_hashes(files, sizes) if rows.hashes is None else rows.hashes
     notes += content_notes(files.names, hashes, split)
     notes += [note for note in [decoder_note()] if note]
     arrays = [sizes, hashes, labels, split, *vars(metadata).values()]
@@ -72,7 +76,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
         images=PhotographReader(files, config.image_size, config.max_image_pixels),
         fingerprint=_fingerprint(tree, files.names, arrays if weight is None else [*arrays, weight]),
         weight=weight,
-        group=group[keep] if group is not None else None,
+        group=group,
         excluded=excluded,
         unreadable=rows.unreadable,
         notes=tuple(notes),
@@ -90,29 +94,29 @@ def _known_metadata(metadata: Metadata, components: Sequence[str]) -> list[str]:
 def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the split int8 [N], and the group numbers int64 [N] if there is a group column. Append to `notes`."""
     column = rows.columns[config.group_column] if config.group_column is not None else None
-    names, groups, ungrouped = group_numbers(column, rows.files.names)
-    if ungrouped:
-        notes.append(f"{ungrouped} rows do not have a {quoted(config.group_column)}; the photograph of each is its group")
+    groups = find_groups(column, rows.files.names, rows.digests)
+    if groups.ungrouped:
+        notes.append(f"{groups.ungrouped} rows do not have a {quoted(config.group_column)}; the photograph of each is its group")
     if rows.split is None or not (rows.split == VALIDATION).any():
         if rows.split is not None:
             notes.append(_column_note(config))
-        split = _stratified_split(groups, names, rows.tree, rows.labels, config, notes)
+        split = _stratified_split(groups, rows.tree, rows.labels, config, notes)
     else:
         split = rows.split
-        sides = [np.bincount(groups[split == side], minlength=len(names)) > 0 for side in (TRAIN, VALIDATION)]
+        sides = [np.bincount(groups.number[split == side], minlength=len(groups.digest)) > 0 for side in (TRAIN, VALIDATION)]
         for side, word in zip(sides, ("training", "validation"), strict=True):
             if not side.any():
                 raise ConfigError(f"data.split_column: no {word} row can be used: {rows.excluded}; check the split column and the files")
         if divided := int((sides[0] & sides[1]).sum()):
             unit = f"groups of {quoted(config.group_column)}" if column is not None else "photographs"
             notes.append(f"{divided} {unit} are on both sides of the split in the manifest")
-    return split, groups.astype(np.int64) if column is not None else None
+    return split, groups.number if column is not None else None
 
 
 def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
     """Return a line on a column that looks like a group and is not used: the number of its values on both sides of the split."""
     sides = [np.bincount(column.codes[split == side], minlength=len(column.values)) > 0 for side in (TRAIN, VALIDATION)]
-    both, known = sides[0] & sides[1], np.array([not is_null(value) for value in column.values])
+    both, known = sides[0] & sides[1], ~null_values(column.values)
     return (
         f"{quoted(name)} may be a group, and is not used: {int((both & known).sum())} of its {int(((sides[0] | sides[1]) & known).sum())} "
         f"values are in training and in validation; data.group_column={name} keeps each on one side"
@@ -127,9 +131,7 @@ def _column_note(config: RecordsConfig) -> str:
     return f"{name} does not contain validation rows; data.validation_fraction={config.validation_share:g} of the training rows are used"
 
 
-def _stratified_split(
-    groups: np.ndarray, names: np.ndarray, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]
-) -> np.ndarray:
+def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
     """Return a split stratified by the finest taxa.
 
     If this leaves validation empty, because no finer taxon has two groups, the taxa of the next coarser rank are the strata."""
@@ -141,30 +143,30 @@ def _stratified_split(
     for rank in range(finest, -1, -1):
         taxon = _finest_nodes(tree, labels, rank)
         if config.folds is None:
-            split = computed_split(groups, names, taxon, fraction, config.split_seed)
+            split = computed_split(groups, taxon, fraction, config.split_seed)
         else:
-            split = _fold_split(groups, names, taxon, config, notes)
+            split = _fold_split(groups, taxon, config, notes)
         if (split == VALIDATION).any():
             if rank < finest:
                 notes.append(f"no finer taxon has two groups to divide, so the split is stratified by {tree.ranks[rank]}")
             return split
     if config.folds is not None:
         raise ConfigError(
-            f"data.folds: none of the {len(names)} groups can be validated on: each is the only one of a taxon; use more rows"
+            f"data.folds: none of the {len(groups.digest)} groups can be validated on: each is the only one of a taxon; use more rows"
         )
     unit = "photographs" if config.group_column is None else f"groups of {quoted(config.group_column)}"
     other = "" if config.group_column is None else ", or another data.group_column"
     raise ConfigError(
-        f"data.validation_fraction: {fraction:g} of {len(names)} {unit} leaves no validation rows; set a larger fraction{other}"
+        f"data.validation_fraction: {fraction:g} of {len(groups.digest)} {unit} leaves no validation rows; set a larger fraction{other}"
     )
 
 
-def _fold_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
+def _fold_split(groups: Groups, taxon: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
     """Return the split of data.fold, with rows and taxa as for `computed_split`. Validation is empty if every taxon has a single group.
 
     Raises ConfigError if there are groups for some of the folds only."""
     assert config.folds is not None and config.fold is not None
-    fold = fold_numbers(groups, names, taxon, config.folds, config.split_seed)
+    fold = fold_numbers(groups, taxon, config.folds, config.split_seed)
     trained, *sizes = np.bincount(fold, minlength=config.folds + 1).tolist()
     if any(sizes) and not all(sizes):
         raise ConfigError(
@@ -174,21 +176,22 @@ def _fold_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, config
     if any(sizes):
         rest = f"; {trained:,} are in training in every fold, because a taxon would otherwise have no training rows" if trained else ""
         notes.append(f"fold {config.fold} of {config.folds} validates, {sizes[config.fold - 1]:,} of {len(fold):,} groups{rest}")
-    return np.where(fold[groups] == config.fold, VALIDATION, TRAIN).astype(np.int8)
+    return np.where(fold[groups.number] == config.fold, np.int8(VALIDATION), np.int8(TRAIN))
 
 
 def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarray:
     """Return int64 [N]: the node of each row's finest known taxon at `rank` or above, or the number of nodes if it has none."""
     node = np.full(len(labels), tree.offsets[-1], dtype=np.int64)
     for r in range(rank + 1):
-        node = np.where(labels[:, r] >= 0, labels[:, r] + tree.offsets[r], node)
+        np.copyto(node, labels[:, r] + tree.offsets[r], where=labels[:, r] >= 0)
     return node
 
 
 def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarray, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
     """Return the tree of the taxa in the training rows, and the labels on it. Labels of other taxa become null."""
-    training = labels[split == TRAIN]
-    seen = [np.bincount(training[:, r][training[:, r] >= 0], minlength=size) > 0 for r, size in enumerate(tree.sizes)]
+    seen = [_in_rows(labels[:, r], split == TRAIN, size) for r, size in enumerate(tree.sizes)]
+    if all(own.all() for own in seen):
+        return tree, labels
     for r, rank in enumerate(tree.ranks):
         only = np.flatnonzero(~seen[r])
         if len(only):
@@ -200,6 +203,13 @@ def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndar
     tree, renumber = tree.restrict(seen)
     columns = [np.append(renumber[r], -1)[labels[:, r]] for r in range(labels.shape[1])]
     return tree, np.stack(columns, axis=1)
+
+
+def _in_rows(labels: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+    """Return bool [size]: True for the classes that are labels, int64 [N], of the `rows`, bool [N]."""
+    found = np.zeros(size + 1, dtype=bool)  # the last is that of null, -1
+    found[labels[rows]] = True
+    return found[:-1]
 
 
 def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None, notes: list[str]) -> np.ndarray:
@@ -220,12 +230,14 @@ def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None
     return (weights / mean).astype(np.float32)
 
 
-def _fingerprint(tree: TaxonomyTree, paths: np.ndarray, arrays: Iterable[np.ndarray]) -> str:
+def _fingerprint(tree: TaxonomyTree, paths: Names, arrays: Iterable[np.ndarray]) -> str:
     """Return a hash of what determines a batch: 32 hex digits.
 
     Photographs enter by path, size and `content_hashes`; the location of the folder does not enter."""
     digest = hashlib.sha256(tree.fingerprint().encode())
-    digest.update(to_utf8("\0".join(paths.tolist())))
+    for data in joined(paths):
+        digest.update(data)
     for array in arrays:
-        digest.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
+        for first in range(0, len(array), BLOCK):
+            digest.update(np.ascontiguousarray(array[first : first + BLOCK], dtype=array.dtype.newbyteorder("<")).data)
     return digest.hexdigest()[:32]

@@ -5,18 +5,16 @@ group, and orders the groups of a stratum by a hash of their names. Rows that ar
 the rows has no effect. Every taxon keeps at least one group in training.
 """
 
-import hashlib
 from typing import NamedTuple
 
 import numpy as np
 
 from linnaeus import randomness
 from linnaeus.errors import ConfigError, list_some, quoted
-from linnaeus.files import to_utf8
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.cleaning import is_null, null_values
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
-from linnaeus.workloads.taxonomy.text_arrays import unique_strings
+from linnaeus.workloads.taxonomy.text_arrays import Names, digests, distinct, strings, unique_strings
 
 LEFT_OUT = 2  # beside TRAIN and VALIDATION: a test row, neither trained on nor validated on
 _TRAIN = frozenset(("train", "training", "trn"))
@@ -50,16 +48,36 @@ def test_as_validation(split: np.ndarray) -> np.ndarray:
     return np.array([TRAIN, LEFT_OUT, VALIDATION], dtype=np.int8)[split]
 
 
-def group_numbers(column: Column | None, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the group names [G] (sorted), the group number of each row, int64 [N], and the number of rows without a group.
+class Groups(NamedTuple):
+    """The groups of N rows. With a group column, they are numbered in the order of its values."""
+
+    digest: np.ndarray  # uint64 [G], of the name of each group
+    number: np.ndarray  # int64 [N], the group of each row
+    ungrouped: int  # rows without a group
+
+
+def find_groups(column: Column | None, names: Names, name_digests: np.ndarray | None = None) -> Groups:
+    """Return the groups of rows with the `names` [N] of their photographs. `name_digests`: `digests` of these; None: not computed yet.
 
     The group of a row without one is its photograph, so that a photograph that occurs in two rows stays on one side."""
     if column is None:
-        return *unique_strings(paths), 0
-    null = np.array([is_null(value) for value in column.values], dtype=bool)[column.codes]
-    text = np.where(null, np.strings.add("path:", paths), np.strings.add("group:", column.text()))
-    names, number = unique_strings(text)
-    return names, number, int(null.sum())
+        return Groups(*_numbered(digests(names) if name_digests is None else name_digests), 0)
+    null = null_values(column.values)[column.codes]
+    used = distinct(column.codes[~null])
+    groups, group_of_value = unique_strings(strings([column.values[code] for code in used.tolist()]))
+    paths, number_of_path = unique_strings(strings(names[null].tolist()))
+    of_code = np.zeros(len(column.values), dtype=np.int64)
+    of_code[used] = group_of_value
+    number = of_code[column.codes]
+    number[null] = len(groups) + number_of_path
+    own = digests([*(f"group:{name}" for name in groups), *(f"path:{name}" for name in paths)])
+    return Groups(own, number, int(null.sum()))
+
+
+def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct integers [G], and the number of each value [N] among them, int64 [N]."""
+    ordered = distinct(values)
+    return (values, np.arange(len(values))) if len(ordered) == len(values) else (ordered, np.searchsorted(ordered, values))
 
 
 class Strata(NamedTuple):
@@ -72,31 +90,32 @@ class Strata(NamedTuple):
 
     def in_order(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the groups in order, stratum after stratum [G], and the place of the first and the number of those of each stratum."""
-        order = np.lexsort((self.order_key, self.stratum))
-        _, start, count = np.unique(self.stratum[order], return_index=True, return_counts=True)
-        return order, start, count
+        order = randomness.argsort(self.order_key)
+        order = order[np.argsort(self.stratum[order].astype(np.min_scalar_type(self.stratum.max(initial=0))), kind="stable")]
+        start = np.flatnonzero(np.diff(self.stratum[order], prepend=-1))
+        return order, start, np.diff(start, append=len(order))
 
 
-def strata(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, seed: int) -> Strata:
-    """Return the strata of rows with group numbers `groups` int64 [N] (into `names` [G]) and finest known taxa `taxon` int64 [N]."""
-    digests = b"".join(hashlib.blake2b(to_utf8(name), digest_size=8).digest() for name in names.tolist())
-    order_key = randomness.hashes(randomness.key(seed, randomness.SPLIT), np.frombuffer(digests, "<u8"))
-    pairs = np.unique(groups * (taxon.max(initial=0) + 1) + taxon)
-    pair_group, pair_taxon = np.divmod(pairs, taxon.max(initial=0) + 1)
-    groups_of_taxon = np.bincount(pair_taxon)
-    rarest_first = np.lexsort((pair_taxon, groups_of_taxon[pair_taxon], pair_group))
-    stratum = pair_taxon[rarest_first][np.unique(pair_group[rarest_first], return_index=True)[1]]
-    return Strata(stratum, order_key, pair_group, pair_taxon)
+def strata(groups: Groups, taxon: np.ndarray, seed: int) -> Strata:
+    """Return the strata of the groups of rows with the finest known taxa `taxon` int64 [N]."""
+    order_key = randomness.hashes(randomness.key(seed, randomness.SPLIT), groups.digest)
+    taxa = taxon.max(initial=0) + 1
+    pair_group, pair_taxon = np.divmod(distinct(groups.number * taxa + taxon), taxa)
+    rarest_first = np.lexsort((np.arange(taxa), np.bincount(pair_taxon, minlength=taxa)))
+    rarity = np.empty(taxa, dtype=np.int64)
+    rarity[rarest_first] = np.arange(taxa)
+    first = np.flatnonzero(np.diff(pair_group, prepend=-1))
+    return Strata(rarest_first[np.minimum.reduceat(rarity[pair_taxon], first)], order_key, pair_group, pair_taxon)
 
 
-def computed_split(groups: np.ndarray, names: np.ndarray, taxon: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Return the split, int8 [N], of rows with group numbers `groups` int64 [N] (into `names` [G]) and finest known taxa `taxon` int64 [N].
+def computed_split(groups: Groups, taxon: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Return the split, int8 [N], of rows with the finest known taxa `taxon` int64 [N].
 
     Of a stratum of n groups, floor(fraction * n + u) go to validation, with one uniform u per stratum. Rare taxa are thus represented in
     proportion on average, and one more group moves at most two. Validation is empty if every taxon has a single group."""
-    of = strata(groups, names, taxon, seed)
+    of = strata(groups, taxon, seed)
     held_out = _return_last_groups(_hold_out(of, fraction), of)
-    return np.where(held_out[groups], VALIDATION, TRAIN).astype(np.int8)
+    return np.where(held_out[groups.number], np.int8(VALIDATION), np.int8(TRAIN))
 
 
 def _hold_out(of: Strata, fraction: float) -> np.ndarray:
@@ -116,9 +135,10 @@ def _return_last_groups(held_out: np.ndarray, of: Strata) -> np.ndarray:
     """Return `held_out` with one change: a taxon whose groups are all held out gets the group of largest key back."""
     pair_group, pair_taxon = of.pair_group, of.pair_taxon
     count_held_out = np.bincount(pair_taxon, weights=held_out[pair_group])
-    lost = np.flatnonzero((count_held_out == np.bincount(pair_taxon)) & (count_held_out > 0))
-    order = np.lexsort((of.order_key[pair_group], pair_taxon))
-    last = np.searchsorted(pair_taxon[order], lost, side="right") - 1
+    lost = (count_held_out == np.bincount(pair_taxon)) & (count_held_out > 0)
+    pairs = np.flatnonzero(lost[pair_taxon])
+    pairs = pairs[np.lexsort((of.order_key[pair_group[pairs]], pair_taxon[pairs]))]
+    last = pairs[np.searchsorted(pair_taxon[pairs], np.flatnonzero(lost), side="right") - 1]
     kept = held_out.copy()
-    kept[pair_group[order[last]]] = False
+    kept[pair_group[last]] = False
     return kept

@@ -46,7 +46,7 @@ class Column:
     """A column of N cells, `values[codes]`. `codes` is int32 [N]; `values` are stripped of spaces and distinct before stripping."""
 
     codes: np.ndarray
-    values: list[str]
+    values: Sequence[str]
 
     def cells(self, rows: np.ndarray) -> Iterator[str]:
         """Yield the cells of `rows`, numbers or bool [N]; the number of the row, from 1, in place of an empty one."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from linnaeus.workloads.taxonomy.manifest.image_files import LARGEST_FILE, TOO_LARGE, ImageFiles, retry
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.text_arrays import Names
 
 
 class ByteRanges(ImageFiles):
@@ -18,7 +19,7 @@ class ByteRanges(ImageFiles):
 
     `names`: strings [N]; `number`: int32 [N]; `start`, `length`: int64 [N]; a length of 0 or less is a key of `REASONS`."""
 
-    def __init__(self, files: Sequence[str], names: np.ndarray, number: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
+    def __init__(self, files: Sequence[str], names: Names, number: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
         self.files, self.names, self.number, self.start, self.length = list(files), names, number, start, length
 
     def sizes(self) -> np.ndarray:

@@ -22,6 +22,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import LARGEST_FILE, TOO_L
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.table import strings
 from linnaeus.workloads.taxonomy.sources.h5_file import opened
+from linnaeus.workloads.taxonomy.text_arrays import Names
 
 _HEADER = 54  # bytes of the headers of a BMP with 24 bits per pixel
 _lock = threading.RLock()  # of all files: h5py reads one at a time in any case
@@ -31,7 +32,7 @@ _open_ones: weakref.WeakSet[H5Images] = weakref.WeakSet()
 class H5Images(ImageFiles):
     """The photographs `rows` (int64 [M]) of an images.h5, of `height` x `width` pixels. `names`: strings [M]."""
 
-    def __init__(self, path: str, names: np.ndarray, rows: np.ndarray, height: int, width: int) -> None:
+    def __init__(self, path: str, names: Names, rows: np.ndarray, height: int, width: int) -> None:
         self.path, self.names, self.rows, self.height, self.width = path, names, rows, height, width
         self._file: Any = None
 

@@ -22,13 +22,13 @@ MEASURED = 1 << 30  # bytes of photographs that are read at the start for their 
 class ParquetImages(ImageFiles):
     """N image files: the rows `place` of the groups `group` of `files[number]`, in the column `column` (`image.bytes`)."""
 
-    def __init__(self, files: Sequence[str], column: str, names: np.ndarray, rows: np.ndarray) -> None:
+    def __init__(self, files: Sequence[str], column: str, names: Names, rows: np.ndarray) -> None:
         """`names`: strings [N]; `rows`: int64 [N, 4] of file, group, place in the group, and size."""
         self.files, self.column, self.names, self.rows = list(files), column, names, rows
         self._groups: dict[tuple[int, int], Any] = {}
 
     @classmethod
-    def of(cls, files: Sequence[str], column: str, names: np.ndarray) -> ParquetImages:
+    def of(cls, files: Sequence[str], column: str, names: Names) -> ParquetImages:
         """Return all rows of the files, with their names. Raise an error of pyarrow if they cannot be read."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq

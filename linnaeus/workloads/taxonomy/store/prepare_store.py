@@ -27,7 +27,7 @@ import numpy as np
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
-from linnaeus.files import TEMPORARY, read_json, to_json, to_utf8, write_atomic
+from linnaeus.files import TEMPORARY, read_json, to_json, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
@@ -35,6 +35,7 @@ from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, ad
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
 from linnaeus.workloads.taxonomy.store.parts import PART, Part, PartWriter, write_parts
+from linnaeus.workloads.taxonomy.text_arrays import digests, joined
 
 REQUEST = "request.json"  # the settings of a preparation that has begun
 SHORT_SIDE, QUALITY = 256, 90  # of JPEGs, unless set
@@ -133,7 +134,9 @@ def _remove_intermediate(store: Path) -> None:
 
 def _request(rows: CleanRecords, encoding: Encoding, group_column: str | None) -> dict[str, Any]:
     """Return the settings and a hash of the records, which determine the store, for JSON."""
-    records = hashlib.sha256(to_utf8("\0".join([rows.tree.fingerprint(), group_column or "", *rows.files.names.tolist()])))
+    records = hashlib.sha256(to_utf8(f"{rows.tree.fingerprint()}\0{group_column or ''}\0"))
+    for data in joined(rows.files.names):
+        records.update(data)
     for array in (rows.sizes, rows.labels, rows.split, rows.weight, *vars(rows.metadata).values()):
         records.update(b"" if array is None else array.tobytes())
     return {"format": layout.FORMAT, "part": PART, "encoding": vars(encoding), "records": records.hexdigest()}
@@ -230,7 +233,8 @@ def _write_arrays(store: Path, rows: CleanRecords, place: np.ndarray, shapes: np
     write_atomic(store / "taxonomy.json", json.dumps(rows.tree.to_dict()))
     layout.write_lines(store / "names.txt", rows.files.names.tolist())
     layout.write_metadata(store, rows.metadata)
-    arrays = {"labels": rows.labels, "place": place, "shape": shapes, "hashes": rows.hashes, "split": rows.split, "weight": rows.weight}
+    arrays = {"place": place, "shape": shapes, "hashes": rows.hashes, "split": rows.split, "weight": rows.weight}
+    arrays |= {"labels": np.asfortranarray(rows.labels), "digests": digests(rows.files.names)}  # the start reads rank after rank
     for name, array in arrays.items():
         if array is not None:
             layout.write_array(store / f"{name}.npy", array)

@@ -7,12 +7,13 @@ import numpy as np
 from linnaeus.workloads.taxonomy.manifest.decoding import limited_pixels
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.store.store_layout import part_path
+from linnaeus.workloads.taxonomy.text_arrays import Names
 
 
 class StoreFiles(ImageFiles):
     """The photographs `names` [N] at `place` int64 [N, 3] (part, offset, size). `shape` int32 [N, 2]: of raw pixels; None: files."""
 
-    def __init__(self, store: Path, names: np.ndarray, place: np.ndarray, shape: np.ndarray | None) -> None:
+    def __init__(self, store: Path, names: Names, place: np.ndarray, shape: np.ndarray | None) -> None:
         self.store, self.names, self.place, self.shape = store, names, place, shape
         self._parts: dict[int, np.ndarray] = {}
 

@@ -2,7 +2,7 @@
 
 store.json              format, encoding, account of the records, source, group column, notes, checksums of the other files
 taxonomy.json           the tree: ranks, names of the classes of each rank, and the node of the nearest known ancestor of each
-labels.npy              int64 [N, R]: class of each record at each rank; -1 for null
+labels.npy              int64 [N, R]: class of each record at each rank, stored rank after rank; -1 for null
 names.txt               the name of each record's photograph, a line each; line breaks and backslashes are escaped as in C
 latitude.npy ...        float32 [N]: latitude, longitude, uncertainty, day, hour, elevation; NaN for missing
 split.npy, weight.npy   int8 [N] (0 training, 1 validation, 2 test), float64 [N]; where the source has them
@@ -10,6 +10,7 @@ columns/NAME.npy, .txt  a column that can group records: int32 [N] numbers of th
 place.npy               int64 [N, 3]: part, offset and size in bytes of each photograph
 shape.npy               int32 [N, 2]: height and width, for raw pixels
 hashes.npy              uint64 [N]: BLAKE2b (8 bytes) of each stored photograph
+digests.npy             uint64 [N]: BLAKE2b (8 bytes) of each name, by which a split is computed
 parts/00000.bin ...     the photographs, one after the other
 left_out.csv            name and reason of each record that was left out
 """
@@ -17,7 +18,7 @@ left_out.csv            name and reason of each record that was left out
 import io
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.text_arrays import strings
+from linnaeus.workloads.taxonomy.text_lines import TextLines, escape
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 FORMAT = 2
@@ -59,25 +60,17 @@ def read_array(path: Path, mapped: bool = False) -> np.ndarray:
         raise ConfigError(f"data.path: {quoted(str(path), 200)} cannot be read ({error}); prepare the store again") from error
 
 
-def write_lines(path: Path, values: list[str]) -> None:
+def write_lines(path: Path, values: Sequence[str]) -> None:
     """Write a value per line."""
-    lines = [value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for value in values]
-    write_atomic(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    write_atomic(path, "".join(f"{escape(value)}\n" for value in values).encode("utf-8", "surrogateescape"))
 
 
-def read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> TextLines:
     """Return the values that `write_lines` wrote. Raise ConfigError if the file cannot be read."""
     try:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        return TextLines.read(path)
     except OSError as error:
         raise ConfigError(f"data.path: {quoted(str(path), 200)} cannot be read ({error.strerror}); prepare the store again") from error
-    lines = text.split("\n")[:-1]
-    return [_unescape(line) for line in lines] if "\\" in text else lines
-
-
-def _unescape(line: str) -> str:
-    parts = line.split("\\\\")
-    return "\\".join(part.replace("\\n", "\n").replace("\\r", "\r") for part in parts)
 
 
 def write_columns(store: Path, columns: Mapping[str, Column]) -> list[str]:
@@ -92,7 +85,7 @@ def write_columns(store: Path, columns: Mapping[str, Column]) -> list[str]:
 def read_columns(store: Path, names: list[str]) -> dict[str, Column]:
     """Return the columns of `write_columns`."""
     folder = store / "columns"
-    return {name: Column(read_array(folder / f"{i}.npy"), read_lines(folder / f"{i}.txt")) for i, name in enumerate(names)}
+    return {name: Column(read_array(folder / f"{i}.npy", mapped=True), read_lines(folder / f"{i}.txt")) for i, name in enumerate(names)}
 
 
 def write_metadata(store: Path, metadata: Metadata) -> None:
@@ -103,12 +96,13 @@ def write_metadata(store: Path, metadata: Metadata) -> None:
 
 def read_metadata(store: Path) -> Metadata:
     """Return the metadata of `write_metadata`."""
-    return Metadata(**{name: read_array(store / f"{name}.npy") for name in Metadata.__dataclass_fields__})
+    return Metadata(**{name: read_array(store / f"{name}.npy", mapped=True) for name in Metadata.__dataclass_fields__})
 
 
-def read_names(store: Path) -> np.ndarray:
-    """Return the names of the photographs, strings [N]."""
-    return strings(read_lines(store / "names.txt"))
+def read_digests(store: Path) -> np.ndarray | None:
+    """Return the `digests` of the names, uint64 [N]. Stores of earlier versions do not have them."""
+    path = store / "digests.npy"
+    return read_array(path, mapped=True) if path.exists() else None
 
 
 def read_record(store: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`build_source(config)` for `data=store`."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,9 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     store = Path(config.path).expanduser()
     record = layout.read_record(store)
     layout.check_files(store, record)
-    split = layout.read_array(store / "split.npy") if record["has_split"] and config.split_column == "auto" else None
-    weight = layout.read_array(store / "weight.npy") if record["has_weight"] and config.weight_column == "auto" else None
+    array = partial(layout.read_array, mapped=True)
+    split = array(store / "split.npy") if record["has_split"] and config.split_column == "auto" else None
+    weight = array(store / "weight.npy") if record["has_weight"] and config.weight_column == "auto" else None
     config = replace(config, split_column=None if split is None else "split", weight_column=None if weight is None else "weight")
     if config.group_column == "auto":
         config = replace(config, group_column=record.get("group_column"))
@@ -35,9 +37,9 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
         raise ConfigError(f"data.group_column: the store does not have {quoted(config.group_column)}; its columns are {kept}")
     rows = CleanRecords(
         tree=layout.read_tree(store),
-        labels=layout.read_array(store / "labels.npy"),
+        labels=array(store / "labels.npy"),
         files=_files(store, record),
-        sizes=layout.read_array(store / "place.npy")[:, 2],
+        sizes=array(store / "place.npy")[:, 2],
         metadata=layout.read_metadata(store),
         weight=weight,
         split=split,
@@ -45,7 +47,8 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
         excluded=LeftOut(record["excluded"], store / FILE_NAME),
         unreadable=(),
         notes=[f"store of {record['records']} photographs, {record['encoding']['name']}, from {record['source']}", *record["notes"]],
-        hashes=layout.read_array(store / "hashes.npy"),
+        hashes=array(store / "hashes.npy"),
+        digests=layout.read_digests(store),
     )
     split, used = without_test(split, rows.files.names, config, test, rows.excluded)
     if not used.all():
@@ -55,4 +58,4 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
 
 def _files(store: Path, record: dict) -> StoreFiles:
     shape = layout.read_array(store / "shape.npy", mapped=True) if record["encoding"]["name"] == "raw" else None
-    return StoreFiles(store, layout.read_names(store), layout.read_array(store / "place.npy", mapped=True), shape)
+    return StoreFiles(store, layout.read_lines(store / "names.txt"), layout.read_array(store / "place.npy", mapped=True), shape)

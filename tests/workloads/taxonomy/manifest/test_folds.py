@@ -7,12 +7,14 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.folds import fold_numbers
+from linnaeus.workloads.taxonomy.manifest.split import Groups
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
+from linnaeus.workloads.taxonomy.text_arrays import digests
 from tests import runs
 
 
 def folds_of(names, groups, taxon, folds=5, seed=0):
-    return fold_numbers(np.asarray(groups), np.asarray(names), np.asarray(taxon), folds, seed)
+    return fold_numbers(Groups(digests(names), np.asarray(groups), 0), np.asarray(taxon), folds, seed)
 
 
 def long_tail():

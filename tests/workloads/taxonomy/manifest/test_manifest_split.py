@@ -1,10 +1,12 @@
 """The split keeps groups whole, divides every taxon in proportion, is reproducible, and changes little when rows are added."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, group_numbers, split_from_column
+from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, computed_split, find_groups, split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 
@@ -15,8 +17,8 @@ def column(cells):
 
 
 def split_of(paths, taxa, fraction=0.2, seed=0, group=None):
-    names, groups, _ = group_numbers(column(group) if group is not None else None, np.array(paths))
-    return computed_split(groups, names, np.array(taxa), fraction, seed)
+    groups = find_groups(column(group) if group is not None else None, np.array(paths))
+    return computed_split(groups, np.array(taxa), fraction, seed)
 
 
 @pytest.fixture
@@ -83,8 +85,16 @@ def test_a_photograph_in_two_rows_stays_on_one_side():
 
 
 def test_rows_without_a_group_are_separate_groups():
-    names, groups, ungrouped = group_numbers(column(["a", "", "a", "NA"]), np.array(["1", "2", "3", "4"]))
-    assert ungrouped == 2 and groups[0] == groups[2] and len(names) == len(set(groups)) == 3
+    groups = find_groups(column(["b", "", "b", "a", "NA"]), np.array(["1", "9", "3", "4", "5"]))
+    assert groups.ungrouped == 2 and groups.number.tolist() == [1, 3, 1, 0, 2] and len(groups.digest) == 4
+
+
+@pytest.mark.parametrize(("grouped", "count", "digest"), [(False, 273, "c58d0e14"), (True, 249, "b65e0998")])
+def test_golden_split_of_a_long_tail(long_tail, grouped, count, digest):
+    paths, taxa = long_tail
+    cells = [["", "NA", f"s{i % 37}", f"é{i % 5}"][i % 4] for i in range(len(taxa))]
+    split = split_of(paths, taxa, 0.3, 5, cells if grouped else None)
+    assert (int(split.sum()), hashlib.sha256(split.tobytes()).hexdigest()[:8]) == (count, digest)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,21 @@ import csv
 import json
 import os
 import shutil
+import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
+from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads.taxonomy.manifest import source_options
 from linnaeus.workloads.taxonomy.manifest.decoding import decode
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
+from linnaeus.workloads.taxonomy.store.store_layout import read_lines, write_lines
 from linnaeus.workloads.taxonomy.store.store_source import build_source
+from linnaeus.workloads.taxonomy.text_arrays import digests
+from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs
 from tests.workloads.taxonomy.sources.conftest import SMALL, source_of, trains
 
@@ -293,3 +299,57 @@ def test_folders_that_are_not_a_complete_store_are_refused(records, tmp_path, ca
     (tmp_path / "begun/labels.npy").write_bytes(b"damaged")
     with pytest.raises(ConfigError, match=r"labels.npy.*is not as `linnaeus prepare` wrote it; delete the store"):
         store_of(tmp_path / "begun")
+
+
+def repeated(store, out, times):
+    """Write a store whose records are those of `store`, `times` times, with other names."""
+    shutil.copytree(store, out)
+    for path in [*out.glob("*.npy"), *out.glob("columns/*.npy")]:
+        np.save(path, np.concatenate([np.load(path)] * times))
+    names = [f"{i}/{name}" for i in range(times) for name in read_lines(store / "names.txt")]
+    write_lines(out / "names.txt", names)
+    np.save(out / "digests.npy", digests(names))
+    return out
+
+
+def work_of(build):
+    """Return the number of calls of functions during `build()`, and of the blocks of memory of Python objects that it leaves."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getallocatedblocks()
+    sys.setprofile(count)
+    try:
+        kept = build()
+    finally:
+        sys.setprofile(None)
+    return calls, sys.getallocatedblocks() - before, kept
+
+
+@pytest.mark.parametrize("keys", [[], ["data.split_column=null"], ["data.split_column=null", "data.folds=3", "data.fold=1"]])
+def test_a_start_makes_no_call_and_no_object_per_record(keys, records, tmp_path):
+    prepare(tmp_path / "store", records, "--images=raw", "--short-side=16")
+    sizes = [10, 200]
+    stores = [repeated(tmp_path / "store", tmp_path / f"times{times}", times) for times in sizes]
+
+    def start(config):
+        workload = TaxonomyWorkload(config)
+        workload.build_datasets(OpsSchedule(resolve_all_schedule_params(config, 100, 10, workload.components)), tmp_path)
+        workload.save_dataset_record(tmp_path)
+        return workload
+
+    configs = [runs.composed(["data=store", f"data.path={store}", *SMALL, "data.image_size=512", *keys]) for store in stores]
+    start(configs[0])  # imports
+    (few_calls, few_blocks, _), (calls, blocks, workload) = [work_of(partial(start, config)) for config in configs]
+    more = len(workload.data_source.ids) * (1 - sizes[0] / sizes[1])
+    assert more > 10_000 and calls - few_calls < 0.1 * more and blocks - few_blocks < 0.1 * more
+
+
+def test_a_store_without_digests_of_names_is_split_in_the_same_way(records, tmp_path):
+    prepare(tmp_path / "store", records)
+    before = store_of(tmp_path / "store", "data.split_column=null")
+    (tmp_path / "store/digests.npy").unlink()
+    assert store_of(tmp_path / "store", "data.split_column=null").fingerprint == before.fingerprint

@@ -1,0 +1,98 @@
+"""`TextLines`: the lines of a text file, mapped into memory. Three million names take 12 bytes each, and none is a Python object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+
+from linnaeus.files import to_utf8
+
+LINE_BREAK, ESCAPE = ord("\n"), "\\"
+BLOCK = 1 << 16  # lines that are read together
+SEARCHED = 1 << 24  # bytes that are searched together
+
+
+def escape(text: str) -> str:
+    """Return a text in one line. Line breaks and backslashes are escaped as in C."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _unescape(line: str) -> str:
+    parts = line.split("\\\\")
+    return "\\".join(part.replace("\\n", "\n").replace("\\r", "\r") for part in parts)
+
+
+class TextLines(Sequence[str]):
+    """N texts that `escape` has turned into lines, by number. An array of numbers gives the `TextLines` of these."""
+
+    def __init__(self, content: np.ndarray, start: np.ndarray, size: np.ndarray) -> None:
+        """`content`: uint8, the bytes of the file. `start` int64 [N] and `size` int32 [N]: of each line without its line break."""
+        self.content, self.start, self.size = content, start, size
+
+    @classmethod
+    def read(cls, path: Path) -> TextLines:
+        """Return the lines of a file. Each ends with a line break. Raise OSError if the file cannot be read."""
+        content = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+        blocks = range(0, len(content), SEARCHED)
+        found = [np.flatnonzero(content[i : i + SEARCHED] == LINE_BREAK) + i for i in blocks]
+        end = np.concatenate([np.empty(0, np.int64), *found])
+        start = np.concatenate([[0], end[:-1] + 1])[: len(end)].astype(np.int64)
+        return cls(content, start, (end - start).astype(np.int32))
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+
+    @overload
+    def __getitem__(self, number: np.ndarray | slice) -> TextLines: ...
+
+    def __getitem__(self, number: int | np.ndarray | slice) -> str | TextLines:
+        if isinstance(number, (slice, np.ndarray)):
+            return TextLines(self.content, self.start[number], self.size[number])
+        start = int(self.start[number])
+        line = self.content[start : start + int(self.size[number])].tobytes().decode("utf-8", "surrogateescape")
+        return _unescape(line) if ESCAPE in line else line
+
+    def __iter__(self) -> Iterator[str]:
+        for first in range(0, len(self), BLOCK):
+            text = self._bytes(first).decode("utf-8", "surrogateescape")
+            yield from map(_unescape, text.split("\n")[:-1]) if ESCAPE in text else text.split("\n")[:-1]
+
+    def tolist(self) -> list[str]:
+        """Return the texts as Python objects."""
+        return list(self)
+
+    def first_bytes(self) -> np.ndarray:
+        """Return the first byte of each line, uint8 [N]; a line break for an empty one."""
+        return np.asarray(self.content[self.start])
+
+    def joined(self) -> Iterator[bytes]:
+        """Yield `to_utf8("\\0".join(texts))` in blocks."""
+        for first in range(0, len(self), BLOCK):
+            data = self._bytes(first)
+            if _is_plain(data):
+                data = data.replace(b"\n", b"\0")
+            else:
+                data = to_utf8("".join(f"{text}\0" for text in self[first : first + BLOCK]))
+            yield data if first + BLOCK < len(self) else data[:-1]
+
+    def _bytes(self, first: int) -> bytes:
+        """Return the bytes of a block of lines, each with its line break."""
+        start, size = self.start[first : first + BLOCK], self.size[first : first + BLOCK].astype(np.int64) + 1
+        end = np.cumsum(size)
+        if (start[1:] == start[:-1] + size[:-1]).all():
+            return self.content[start[0] : start[0] + end[-1]].tobytes()
+        return self.content[np.repeat(start - (end - size), size) + np.arange(end[-1])].tobytes()
+
+
+def _is_plain(data: bytes) -> bool:
+    """Return True if the bytes are UTF-8 without escapes."""
+    try:
+        return ESCAPE not in data.decode()
+    except UnicodeDecodeError:
+        return False

@@ -14,6 +14,7 @@ import numpy as np
 
 from linnaeus.workloads.taxonomy.manifest.image_files import LARGEST_FILE, MISSING, TOO_LARGE, ImageFiles, retry
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.text_arrays import Names
 
 KEPT = 256 << 20  # bytes of groups that each process keeps
 MEASURED = 1 << 30  # bytes of photographs that are read at the start for their sizes; of more, a size is the mean of its group

@@ -15,6 +15,7 @@ from linnaeus.workloads.taxonomy.manifest.dates import first_date
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
 from linnaeus.workloads.taxonomy.manifest.split import split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.text_arrays import Names
 
 ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "mediaid", "fileid", "recordid", "rowid"}
 
@@ -22,7 +23,7 @@ ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "media
 class RowTally(Tally):
     """A tally that keeps the rows whose cells are set to missing."""
 
-    def __init__(self, names: np.ndarray) -> None:
+    def __init__(self, names: Names) -> None:
         super().__init__(names)
         self.emptied: dict[tuple[str, str], np.ndarray] = {}
 

@@ -231,7 +231,7 @@ def _finish(store: Path, rows: CleanRecords, config: ManifestConfig, source: str
 
 def _write_arrays(store: Path, rows: CleanRecords, place: np.ndarray, shapes: np.ndarray) -> None:
     write_atomic(store / "taxonomy.json", json.dumps(rows.tree.to_dict()))
-    layout.write_lines(store / "names.txt", rows.files.names.tolist())
+    layout.write_lines(store / "names.txt", rows.files.names)
     layout.write_metadata(store, rows.metadata)
     arrays = {"place": place, "shape": shapes, "hashes": rows.hashes, "split": rows.split, "weight": rows.weight}
     arrays |= {"labels": np.asfortranarray(rows.labels), "digests": digests(rows.files.names)}  # the start reads rank after rank

@@ -18,7 +18,7 @@ left_out.csv            name and reason of each record that was left out
 import io
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,12 @@ def read_array(path: Path, mapped: bool = False) -> np.ndarray:
         raise ConfigError(f"data.path: {quoted(str(path), 200)} cannot be read ({error}); prepare the store again") from error
 
 
-def write_lines(path: Path, values: Sequence[str]) -> None:
+def write_lines(path: Path, values: Iterable[str]) -> None:
     """Write a value per line."""
-    write_atomic(path, "".join(f"{escape(value)}\n" for value in values).encode("utf-8", "surrogateescape"))
+    content = bytearray()  # a join would keep a Python object of each line
+    for value in values:
+        content += f"{escape(value)}\n".encode("utf-8", "surrogateescape")
+    write_atomic(path, bytes(content))
 
 
 def read_lines(path: Path) -> TextLines:

@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.data import BATCH, make_photographs, ours, prepare
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
-from linnaeus.workloads.taxonomy.store.store_layout import read_lines, write_lines
+from linnaeus.workloads.taxonomy.store.store_layout import read_lines, read_record, write_lines, write_record
 from linnaeus.workloads.taxonomy.text_arrays import digests
 
 PHOTOGRAPHS, COPIES = 512, 32  # of 262 kB: 4.3 GB
@@ -75,6 +75,7 @@ def enlarge(store: Path, copies: int) -> Path:
     np.save(store / "digests.npy", digests(names))
     for copy in range(1, copies):
         shutil.copyfile(store / "parts/00000.bin", store / f"parts/{copy:05d}.bin")
+    write_record(store, read_record(store))
     return store
 
 

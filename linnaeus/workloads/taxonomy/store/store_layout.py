@@ -102,12 +102,6 @@ def read_metadata(store: Path) -> Metadata:
     return Metadata(**{name: read_array(store / f"{name}.npy", mapped=True) for name in Metadata.__dataclass_fields__})
 
 
-def read_digests(store: Path) -> np.ndarray | None:
-    """Return the `digests` of the names, uint64 [N]. Stores of earlier versions do not have them."""
-    path = store / "digests.npy"
-    return read_array(path, mapped=True) if path.exists() else None
-
-
 def read_record(store: Path) -> dict[str, Any]:
     """Return store.json. Raise ConfigError if the folder is not a complete store."""
     if not store.is_dir():

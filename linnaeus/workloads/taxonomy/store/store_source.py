@@ -48,7 +48,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
         unreadable=(),
         notes=[f"store of {record['records']} photographs, {record['encoding']['name']}, from {record['source']}", *record["notes"]],
         hashes=array(store / "hashes.npy"),
-        digests=layout.read_digests(store),
+        digests=array(store / "digests.npy"),
     )
     split, used = without_test(split, rows.files.names, config, test, rows.excluded)
     if not used.all():

@@ -23,7 +23,7 @@ from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, split_from_column, test_as_validation
 from linnaeus.workloads.taxonomy.manifest.table import Column, Table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata
-from linnaeus.workloads.taxonomy.text_arrays import unique_strings
+from linnaeus.workloads.taxonomy.text_arrays import Names, unique_strings
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -119,7 +119,7 @@ def label_reader(columns: Columns) -> NameLabels | IdLabels:
 
 
 def without_test(
-    split: np.ndarray | None, names: np.ndarray, config: RecordsConfig, test: bool, excluded: LeftOut
+    split: np.ndarray | None, names: Names, config: RecordsConfig, test: bool, excluded: LeftOut
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return the split, int8 [N] or None, and the rows that are not test rows, bool [N]. Add the others to `excluded`.
 
@@ -183,7 +183,7 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manifes
         in_use = in_use & ~rows
     left_out = {reason: rows for reason, rows in left_out.items() if len(rows)}
     for reason, rows in left_out.items():
-        excluded.add(reason, (str(paths[i]) or f"row {numbers[i]}" for i in rows))
+        excluded.add(reason, (str(paths[i]) or f"row {numbers[i]}" for i in rows.tolist()))
     keep = np.flatnonzero(in_use)
     if not len(keep):
         reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()])

@@ -47,7 +47,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
         tree = tree.subset(ranks)
     labelled = (labels >= 0).any(axis=1)
     if not labelled.all():  # otherwise arrays that are mapped from a file need no copy
-        excluded.add("no label at the predicted ranks", rows.files.names[~labelled].tolist())
+        excluded.add("no label at the predicted ranks", rows.files.names[np.flatnonzero(~labelled)].tolist())
         keep = np.flatnonzero(labelled)
         rows, labels, split = rows.take(keep), labels[keep], split[keep]
         group = None if group is None else group[keep]

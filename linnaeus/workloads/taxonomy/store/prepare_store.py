@@ -27,7 +27,7 @@ import numpy as np
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
-from linnaeus.files import TEMPORARY, read_json, to_json, write_atomic
+from linnaeus.files import TEMPORARY, read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean

@@ -50,6 +50,8 @@ def _ramps(resolved: ResolvedSchedule) -> list[str]:
         lines += _line(name, describe_ramp(ramp))
     if "mixup_prob" in ramps:
         lines += _line("mixing level", _levels(resolved))
+    if resolved.augmentation_end is not None:
+        lines += _line("augmentation", describe_augmentation(resolved))
     if density is not None:
         lines.append("growth")
         lines += _line(DENSITY, describe_ramp(density))
@@ -94,11 +96,17 @@ def abbreviate(steps: Sequence[int]) -> str:
 
 def describe_ramp(ramp: Ramp) -> str:
     """Return `0 -> 0.6, from step 11 to step 63`."""
+    off = "" if ramp.off_step is None else f"; 0 from step {ramp.off_step}"
     if ramp.is_constant:
-        return f"{ramp.start:g}"
+        return f"{ramp.start:g}{off}"
     if ramp.begin_step == ramp.until_step:
-        return f"{ramp.start:g}, then {ramp.end:g} from step {ramp.until_step}"
-    return f"{ramp.start:g} -> {ramp.end:g}, from step {ramp.begin_step} to step {ramp.until_step}"
+        return f"{ramp.start:g}, then {ramp.end:g} from step {ramp.until_step}{off}"
+    return f"{ramp.start:g} -> {ramp.end:g}, from step {ramp.begin_step} to step {ramp.until_step}{off}"
+
+
+def describe_augmentation(resolved: ResolvedSchedule) -> str:
+    """Return `on; off from step 90 to step 100 (augment.off_last)`."""
+    return f"on; off from step {resolved.augmentation_end} to step {resolved.total_steps} (augment.off_last)"
 
 
 def describe_phases(phases: Phases) -> dict[str, dict[str, str]]:
@@ -160,15 +168,19 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
         if e.cadences and not e.seconds and not e.ever_due
     ]
     for name, r in resolved.ramps().items():
-        if not r.is_constant and r.until_step > last:
+        end = last if r.off_step is None else min(last, r.off_step)
+        if not r.is_constant and r.until_step > end:
             key = "growth" if name == DENSITY else f"schedule.{name}"
-            step = max(resolved.growth.steps(), default=0) if name == DENSITY else last - 1  # the last update that changes the value
-            notes.append(f"{key}: the ramp ends at step {r.until_step}, after the last step {last}, and reaches {r.at(step):.4g}")
+            step = max(resolved.growth.steps(), default=0) if name == DENSITY else end - 1  # the last update that changes the value
+            of = "last step" if end == last else "end of mixing at step"
+            notes.append(f"{key}: the ramp ends at step {r.until_step}, after the {of} {end}, and reaches {r.at(step):.4g}")
     notes += [
         f"schedule.mixup_group_level: {level} would start after the last epoch"
         for epoch, level in resolved.mixup_group_levels
         if epoch * resolved.steps_per_epoch >= last
     ]
+    if resolved.augmentation_end is not None and resolved.augmentation_end >= last:
+        notes.append(f"augment.off_last: augmentation would end at step {resolved.augmentation_end}, not before the last step {last}")
     notes += resolved.phases.unused_phases(last) if resolved.phases is not None else []
     if resolved.warmup_end >= last:
         notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}; the learning rate does not reach its peak in {last} steps")

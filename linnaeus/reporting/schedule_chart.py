@@ -1,6 +1,7 @@
 """schedule.svg: the schedule of a run as one picture over the steps.
 
-From the top: epochs, learning rate, phases of a curriculum, probabilities, a row of marks for each kind of event, mixing levels, steps.
+From the top: epochs, learning rate, phases of a curriculum, probabilities, a row of marks for each kind of event, mixing levels,
+augmentation, steps.
 Dotted lines mark 25, 50 and 75 % of the run, a red one the step at which `early_stop.max_steps` ends it.
 """
 
@@ -38,6 +39,7 @@ class _Picture:
         self._probabilities()
         self._events()
         self._mixing_levels()
+        self._augmentation()
         self._frame()
         return document(WIDTH, self.bottom + 48, [part for chart in self.charts for part in chart.parts])
 
@@ -82,7 +84,8 @@ class _Picture:
             return
         chart = self._panel("probability", 110, GAP, 1.0)
         for name, ramp in ramps.items():
-            corners = [s for c in (ramp.begin_step, ramp.until_step) for s in (c - 1, c) if 0 <= s <= last]  # a jump is drawn upright
+            changes = [ramp.begin_step, ramp.until_step, *([] if ramp.off_step is None else [ramp.off_step])]
+            corners = [s for c in changes for s in (c - 1, c) if 0 <= s <= last]  # a jump is drawn upright
             chart.curve([(step, ramp.at(step)) for step in sorted({0, *corners, last})], RAMP_COLOURS[name])
         y = 0.0
         names = sorted(ramps, key=lambda name: (-ramps[name].at(last), name))
@@ -116,6 +119,15 @@ class _Picture:
             if start < r.total_steps:
                 end = min(end, r.total_steps)
                 chart.area((start, start, end, end), AREA_COLOURS[i % 4], level)
+
+    def _augmentation(self) -> None:
+        end, total = self.r.augmentation_end, self.r.total_steps
+        if end is None:
+            return
+        self.bottom += 8
+        chart = self._panel("augmentation", 24)
+        chart.area((0, 0, end, end), AREA_COLOURS[0], "on")
+        chart.area((end, end, total, total), AREA_COLOURS[1], "off")
 
     def _frame(self) -> None:
         """Draw title, both axes, the marks of the run and its last step."""

@@ -110,7 +110,8 @@ class TimeTrigger:
 
 @dataclass(frozen=True)
 class Ramp:
-    """A probability or a share that is `start` up to `begin_step`, `end` from `until_step` on, and linear between them.
+    """A probability or a share that is `start` up to `begin_step`, `end` from `until_step` on, and linear between them. From `off_step`
+    on it is 0.
 
     It is a pure function of the step: `global_step` before the update that uses the value."""
 
@@ -118,6 +119,7 @@ class Ramp:
     end: float
     begin_step: int
     until_step: int
+    off_step: int | None = None
 
     @classmethod
     def resolve(cls, config: RampConfig | LinearGrowthConfig, key: str, total_steps: int, steps_per_epoch: int) -> Ramp:
@@ -135,6 +137,8 @@ class Ramp:
 
     def at(self, step: int) -> float:
         """Return the value at `step`. The value at `until_step` is `end`, so a ramp of zero length is a jump."""
+        if self.off_step is not None and step >= self.off_step:
+            return 0.0
         if step >= self.until_step:
             return self.end
         if step <= self.begin_step:

@@ -130,6 +130,11 @@ class OpsSchedule:
         """Return the probability that a pair of samples is mixed."""
         return self.resolved.mixup_prob.at(current_step)
 
+    def get_augmentation(self, current_step: int) -> bool:
+        """Return True if the samples of an update are augmented, False in the part of the run that `augment.off_last` names."""
+        end = self.resolved.augmentation_end
+        return end is None or current_step < end
+
     def get_connection_density(self, current_step: int) -> float:
         """Return the share of the maskable weights that is connected after update `current_step` if that update connects weights; for
         step 0, the share at the start."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from linnaeus.config.schema import Config
@@ -73,6 +73,7 @@ class ResolvedSchedule:
     null_mask_prob: Ramp
     mixup_prob: Ramp
     mixup_group_levels: tuple[tuple[int, str], ...]  # (first epoch, 0-based; taxonomic rank)
+    augmentation_end: int | None  # from this step on nothing is augmented or mixed; None: never
     warmup_end: int
     lr_milestones: tuple[tuple[str, int], ...]  # (change of the learning rate, step)
     phases: Phases | None  # of the curriculum
@@ -134,6 +135,9 @@ def resolve_all_schedule_params(
     _check_probabilities(schedule, effective)
     levels = _mixup_group_levels(schedule, *lengths)
     levels = levels if "mixup_prob" in effective else ()
+    augmentation_end = _augmentation_end(config, *lengths)
+    if ramps["mixup_prob"].start or ramps["mixup_prob"].end:
+        ramps["mixup_prob"] = replace(ramps["mixup_prob"], off_step=augmentation_end)
     phases = Phases.resolve(schedule.phases or {}, *lengths)
     warmup_end = Duration.parse(scheduler.warmup, "lr_scheduler.warmup").to_steps(*lengths)
     return ResolvedSchedule(
@@ -163,6 +167,7 @@ def resolve_all_schedule_params(
         null_mask_prob=ramps["null_mask_prob"],
         mixup_prob=ramps["mixup_prob"],
         mixup_group_levels=levels,
+        augmentation_end=augmentation_end,
         warmup_end=warmup_end,
         lr_milestones=_lr_milestones(scheduler, warmup_end, phases, *lengths),
         phases=phases,
@@ -254,6 +259,13 @@ def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) ->
         steps.append(step)
         levels[-(-step // per_epoch)] = entry["level"]
     return tuple(levels.items())
+
+
+def _augmentation_end(config: Config, total: int, per_epoch: int) -> int | None:
+    """Return the step from which `augment.off_last` takes effect, None if it is 0 or the workload does not augment."""
+    text = getattr(config.augment, "off_last", "0%")
+    length = Duration.parse(text, "augment.off_last").to_steps(total, per_epoch)
+    return max(0, total - length) if length else None
 
 
 def _check_probabilities(schedule: ScheduleConfig, effective: Sequence[str]) -> None:

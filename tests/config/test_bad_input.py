@@ -61,7 +61,9 @@ REFUSED = {
     "augment.crop_scale=0.5": "it must be a list",
     "augment.crop_scale=[1,0.5]": "augment.crop_scale is [1.0, 0.5]; it must be two numbers",
     "data.components=[SPATIAL,[TEMPORAL]]": "data.components[1]",
+    "augment=none augment.off_last=10%": "augment.off_last=10% has no effect, since nothing is augmented or mixed; set it to 0%",
     # durations
+    "augment.off_last=10min": "augment.off_last",
     "trainer.length=0epochs": "trainer.length is 0epochs; it must be at least 1 step",
     "trainer.length=10min": "a time cannot be converted to steps",
     "schedule.validate=[10min]": "a time cannot be converted to steps",

@@ -22,7 +22,14 @@ from tests import runs
 
 RAMPS = ["schedule.mixup_prob.start=0.2", "schedule.mixup_prob.end=1", "schedule.meta_mask_prob.start=0", "schedule.meta_mask_prob.end=0.5"]
 RAMPS += ["schedule.partial_meta_mask_prob.start=0.5", "schedule.partial_meta_mask_prob.end=0.1", "augment.policy=trivialaugment"]
-RAMPS += ["augment.erasing=0.3", "augment.hue=0.1", "trainer.length=3epochs", "debug.batch_hashes=true", "schedule.validate=[]"]
+RAMPS += [
+    "augment.erasing=0.3",
+    "augment.off_last=1steps",
+    "augment.hue=0.1",
+    "trainer.length=3epochs",
+    "debug.batch_hashes=true",
+    "schedule.validate=[]",
+]
 RAMPS += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
 
 

@@ -51,6 +51,19 @@ def test_each_line_is_under_its_title() -> None:
     assert under["growth"] == ["connected weights"] and under["events"][-1] == "early stop"
 
 
+def test_the_end_of_augmentation_is_in_the_plan_and_in_the_picture(tmp_path: Path) -> None:
+    mixed = {"mixup_prob": RampConfig(0.5, 0.5, "0%", "100%"), "mixup_group_level": [{"from": "0%", "level": "genus"}]}
+    resolved = resolve(off_last="10%", **mixed)
+    lines = [line.split(maxsplit=1) for line in schedule_summary(resolved).splitlines()]
+    assert ["augmentation", "on; off from step 90 to step 100 (augment.off_last)"] in lines
+    assert ["mixup_prob", "0.5; 0 from step 90"] in lines
+    schedule_picture(resolved, lambda step: 0.1, tmp_path / "schedule.svg")
+    texts = [element.text for element in ElementTree.parse(tmp_path / "schedule.svg").iter(f"{SVG}text")]
+    assert {"augmentation", "on", "off"} <= set(texts)
+    schedule_picture(resolve(**mixed), lambda step: 0.1, tmp_path / "schedule.svg")
+    assert "augmentation" not in (tmp_path / "schedule.svg").read_text() + schedule_summary(resolve(**mixed))
+
+
 def test_settings_without_effect_are_left_out() -> None:
     masking = ("meta_mask_prob", "null_mask_prob", "mixup_prob", "validate_mask_meta", "validate_partial_mask_meta", "probabilities")
     text = schedule_summary(resolve(100, 10, 1, (), components=()))

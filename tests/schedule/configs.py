@@ -32,6 +32,7 @@ def make_config(
     gradnorm: tuple[list[str], str] | None = None,
     conflict: tuple[str, ...] = (),
     last_batch: str = "keep",
+    off_last: str = "0%",
     **schedule: Any,
 ) -> Config:
     """Return a configuration. `schedule`, `trainer` and `early_stop` replace fields of these groups; `gradnorm` is (every, warm-up)."""
@@ -43,6 +44,7 @@ def make_config(
         base,
         weighting=weighting,
         data=replace(base.data, last_batch=last_batch),
+        augment=replace(base.augment, off_last=off_last),
         lr_scheduler=scheduler or base.lr_scheduler,
         schedule=replace(base.schedule, early_stop=replace(base.schedule.early_stop, **(early_stop or {})), **schedule),
         trainer=replace(base.trainer, **(trainer or {})),

@@ -4,7 +4,7 @@ from linnaeus.config.schema_optimization import LinearGrowthConfig, StepConfig, 
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
 from linnaeus.reporting.plan import unreached
-from linnaeus.schedule import resolve_all_schedule_params
+from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from tests.schedule.configs import COMPONENTS, make_config, resolve
 
 
@@ -83,6 +83,26 @@ def test_events_beyond_the_run_are_noted() -> None:
     names = ["validate", "schedule.mixup_prob", "schedule.mixup_group_level", "lr_scheduler.warmup"]
     assert [note.split(":")[0] for note in notes] == names
     assert unreached(resolve()) == []
+
+
+def test_augmentation_and_mixing_end_together() -> None:
+    mixed = {"mixup_prob": RampConfig(0.5, 0.5, "0%", "100%"), "mixup_group_level": [{"from": "0%", "level": "genus"}]}
+    for off_last, end in (("10%", 90), ("5steps", 95), ("3epochs", 70), ("1.5%", 98), ("100%", 0)):
+        ops = OpsSchedule(resolve(off_last=off_last, **mixed))
+        assert [step for step in range(100) if not ops.get_augmentation(step)] == list(range(end, 100))
+        assert [ops.get_mixup_prob(step) for step in range(100)] == [0.5] * end + [0.0] * (100 - end)
+        assert ops.get_meta_mask_prob(99) == ops.resolved.meta_mask_prob.end > 0
+    ops = OpsSchedule(resolve(**mixed))
+    assert ops.resolved.augmentation_end is None and ops.get_augmentation(99) and ops.get_mixup_prob(99) == 0.5
+
+
+def test_an_end_of_augmentation_that_is_not_reached_or_cuts_a_ramp_is_noted() -> None:
+    rising = RampConfig(0.0, 1.0, "0%", "100%")
+    levels = [{"from": "0%", "level": "genus"}]
+    notes = unreached(resolve(off_last="20%", mixup_prob=rising, mixup_group_level=levels))
+    assert notes == ["schedule.mixup_prob: the ramp ends at step 100, after the end of mixing at step 80, and reaches 0.79"]
+    notes = unreached(resolve(off_last="20%", early_stop={"max_steps": 80}))
+    assert notes == ["augment.off_last: augmentation would end at step 80, not before the last step 80"]
 
 
 def test_the_note_names_the_density_of_the_last_growth() -> None:

@@ -252,6 +252,9 @@ class AugmentConfig:
     cutmix_alpha: float = setting("alpha of the Beta(alpha, alpha) distribution of cutmix shares; 0: no cutmix", low=0)
     cutmix_share: float = setting("share of mixed pairs that use cutmix if mixup is on, too", low=0, high=1)
     mix_nulls: bool = setting("also mix samples with a null label")
+    off_last: str = setting(
+        "length of the end of the run without augmentation and mixing: training images as in validation; 0%: none", duration="update"
+    )
 
 
 SCHEMAS: dict[str, dict[str, type]] = {

@@ -19,7 +19,7 @@ from linnaeus.data.resampling import POWERS, Resampling
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
 from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule
-from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory
+from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory, Pipeline
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
 from linnaeus.workloads.taxonomy.components import encode
@@ -56,8 +56,10 @@ class TaxonomyDataset(PositionedDataset):
         self.components = tuple(config.data.components)
         self.meta, self.present = encode(source.metadata.take(self.rows), self.components)
         self.image_size = config.data.image_size
-        self.pipeline = AugmentationPipelineFactory(config.augment, self.image_size).build(training)
+        pipelines = AugmentationPipelineFactory(config.augment, self.image_size)
+        self.pipeline = pipelines.build(training)
         self.mixing, self.mix_nulls = build_mixing(config, self.ranks) if training else None, config.augment.mix_nulls
+        self.pipeline_at_end = pipelines.build_at_end(self.mixing is not None) if training else None
         self.masking = MetadataMasking(config.schedule, self.components, config.seed) if training else None
         self._resampling = build_resampling(config, self.labels, self.rows, self.ranks) if training else None
         self._blocks = build_blocks(config) if training else None
@@ -95,7 +97,7 @@ class TaxonomyDataset(PositionedDataset):
         return self._blocks
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
-        """Return the batch of `indices`.
+        """Return the batch of `indices`, which belong to one update.
 
         Always: `image` uint8 [B, 3, S, S], `label` int64 [B, R], `meta` float32 [B, F], `present` bool [B, M] (before masking), `weight`
         float32 [B], `sample` int64 [B], `bad` int64 [B] (observation number of an undecodable photograph, otherwise -1). In training with
@@ -157,12 +159,18 @@ class TaxonomyDataset(PositionedDataset):
         images, bad = self._read(observations)
         good = np.flatnonzero(bad < 0)
         keys = sample_keys(self.seed, randomness.AUGMENT, index.epoch[good], index.position[good])
-        augmented = self.pipeline(images, keys)
+        augmented = self._pipeline(index)(images, keys)
         if len(good) == len(bad):
             return augmented, bad
         out = torch.zeros((len(bad), 3, self.image_size, self.image_size), dtype=torch.uint8)
         out[torch.from_numpy(good)] = augmented
         return out, bad
+
+    def _pipeline(self, index: _BatchIndices) -> Pipeline:
+        """Return the pipeline for a batch, whose samples all belong to one update."""
+        if self.pipeline_at_end is None or self.schedule.get_augmentation(int(index.step[0])):
+            return self.pipeline
+        return self.pipeline_at_end
 
     def _read(self, observations: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         bad = np.full(len(observations), -1, dtype=np.int64)

@@ -17,7 +17,7 @@ from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights, mixing_groups
 from linnaeus.workloads.taxonomy.observations import Metadata, Source, UndecodableImage
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
-from tests.workloads.taxonomy.augment.test_augmentation import STANDARD
+from tests.workloads.taxonomy.augment.test_augmentation import NONE, STANDARD
 
 COMPONENTS = ["SPATIAL", "TEMPORAL", "ELEVATION"]
 GENUS = [{"from": "0%", "level": "genus"}]
@@ -164,6 +164,34 @@ def test_validation_batches_have_fewer_entries_and_no_augmentation():
     assert all(torch.equal(batch[k], again[k]) for k in batch)
     assert torch.equal(batch["image"][1].permute(1, 2, 0), torch.from_numpy(Reader().read(np.array([1]))[0]))  # already 16 x 16
     assert "share" not in dataset(make_config(mixup_prob=0.0)).__getitems__([SampleIndex(0, 0, 0, 0)])
+
+
+def test_the_last_part_of_a_run_is_not_augmented():
+    class Ending(Ramps):
+        get_augmentation = staticmethod(lambda step: step < 3)
+
+    data = dataset(make_config(off_last="50%"), Ending())
+    index = indices(data, 0)
+    number = index[48].global_step
+    assert number == 3
+    before, at_end = data.__getitems__(index[32:48]), data.__getitems__(index[48:64])
+    assert torch.equal(before["image"], dataset(schedule=Ending()).__getitems__(index[32:48])["image"])
+    plain = dataset(training=False).__getitems__(index[48:64])["image"]
+    assert torch.equal(at_end["image"], plain)
+    assert not torch.equal(dataset(schedule=Ending()).__getitems__(index[48:64])["image"], plain)
+
+
+def test_an_end_of_augmentation_without_effect_is_an_error():
+    neutral = {
+        name: getattr(NONE, name) for name in ("crop_scale", "crop_ratio", "horizontal_flip", "brightness", "contrast", "saturation")
+    }
+    neutral |= {"erasing": 0.0, "vertical_flip": 0.0, "off_last": "10%"}
+    with pytest.raises(ConfigError, match=r"augment.off_last=10% has no effect, since nothing is augmented or mixed; set it to 0%"):
+        dataset(make_config(mixup_prob=0.0, **neutral))
+    assert dataset(make_config(mixup_prob=0.5, **neutral)).pipeline_at_end is not None
+    assert dataset(make_config(mixup_prob=0.0, **neutral | {"hue": 0.1})).pipeline_at_end is not None
+    assert dataset(make_config(mixup_prob=0.0, **neutral | {"crop_scale": [0.5, 1.0]})).pipeline_at_end is not None
+    assert dataset(make_config(mixup_prob=0.0, **neutral), training=False).pipeline_at_end is None
 
 
 @pytest.mark.parametrize("mix_nulls", [False, True])

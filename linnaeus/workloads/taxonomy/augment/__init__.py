@@ -3,6 +3,6 @@
 All random numbers are drawn on the host from the key of a position. Pairs are blended on the device (`..preparation`).
 """
 
-from linnaeus.workloads.taxonomy.augment.pipeline import AugmentationPipelineFactory
+from linnaeus.workloads.taxonomy.augment.pipeline import AugmentationPipelineFactory, Pipeline
 
-__all__ = ["AugmentationPipelineFactory"]
+__all__ = ["AugmentationPipelineFactory", "Pipeline"]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from linnaeus import randomness
 from linnaeus.config.registry import registered
+from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment import colour, draws, geometry
 from linnaeus.workloads.taxonomy.config import AugmentConfig
@@ -41,6 +42,17 @@ class AugmentationPipelineFactory:
             return ValidationPipeline(self.image_size)
         part = registered("augment", self.config.name)
         return part.build(self.config, self.image_size) if part is not None else TrainingPipeline(self.config, self.image_size)
+
+    def build_at_end(self, mixing: bool) -> Pipeline | None:
+        """Return the pipeline of the part of the run that `augment.off_last` names, that of validation; None if it is 0.
+
+        `mixing`: pairs are mixed in the rest of the run. Raise `ConfigError` if there is nothing to switch off."""
+        text = self.config.off_last
+        if Duration.parse(text, "augment.off_last").amount == 0:
+            return None
+        if not mixing and registered("augment", self.config.name) is None and _changes_nothing(self.config):
+            raise ConfigError(f"augment.off_last={text} has no effect, since nothing is augmented or mixed; set it to 0%")
+        return self.build(training=False)
 
 
 class ValidationPipeline:
@@ -95,6 +107,14 @@ def _build_policy(config: AugmentConfig) -> Policy | None:
     if config.policy == "trivialaugment":
         return TrivialAugmentWide(interpolation=InterpolationMode.BILINEAR, fill=fill)
     return RandAugment(config.policy_operations, config.policy_magnitude, interpolation=InterpolationMode.BILINEAR, fill=fill)
+
+
+def _changes_nothing(config: AugmentConfig) -> bool:
+    """Return True if the training pipeline does the same as that of validation."""
+    strengths = (config.brightness, config.contrast, config.saturation, config.hue)
+    probabilities = (config.horizontal_flip, config.vertical_flip, config.erasing)
+    whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0]
+    return whole and config.policy == "none" and not any((*strengths, *probabilities))
 
 
 def _check_range(name: str, values: Sequence[float], high: float) -> None:

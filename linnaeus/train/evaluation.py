@@ -1,9 +1,10 @@
 """The command `linnaeus evaluate`: score the model of a run on its validation or test rows, without training.
 
-    linnaeus evaluate RUN [--split test] [--checkpoint best|newest|STEP] [KEY=VALUE ...]
+    linnaeus evaluate RUN [--split test] [--checkpoint best|newest|STEP] [--image-size 192,224] [--tta none,flip] [KEY=VALUE ...]
 
 The passes and metrics are those of the run's validation. Results go to RUN/evaluations/<split>-step-<N>/: metrics.json, and classes.csv
-with a row for each class. No other file of the run is changed.
+with a row for each class. With `--image-size` or `--tta` each combination of their values is scored; results go to folders named
+<split>-step-<N>-192px-flip. No other file of the run is changed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mistake."""
     with user_errors(2):
         options = _parse(arguments)
-        lines = evaluate(options.run, options.split, options.checkpoint, options.overrides, options.output)
+        variants = [Variant(size, tta) for size in options.image_size or [None] for tta in options.tta or [None]]
+        lines = evaluate(options.run, options.split, options.checkpoint, options.overrides, options.output, variants)
         print("\n".join(lines))
     return 0
 
@@ -48,38 +50,107 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from those of the run, such as trainer.device=cpu")
     add("--split", choices=("validation", "test"), default="validation", help="rows to score (%(default)s)")
     add("--checkpoint", default="best", metavar="WHICH", help="best, newest or a step (%(default)s)")
+    add("--image-size", type=_listed, metavar="SIZES", help="sizes of the images, such as 192,224,256 (that of the run)")
+    add(
+        "--tta",
+        type=_listed,
+        metavar="VIEWS",
+        help="views whose probabilities are averaged: none, flip or both, none,flip (those of the run)",
+    )
     add("--output", type=Path, metavar="FOLDER", help="folder of the results (RUN/evaluations/<split>-step-<N>)")
     return parser.parse_intermixed_args(arguments)
 
 
-def evaluate(run: Path, split: str, checkpoint: str, overrides: Sequence[str], output: Path | None) -> list[str]:
-    """Score the model of a run and write the results. Return the lines to print. Raise `ConfigError` for a path that is not a run, and for
-    data, settings or a checkpoint that do not fit it."""
+def _listed(text: str) -> list[str]:
+    """Return the different values of `192,224`, in order."""
+    return list(dict.fromkeys(text.split(",")))
+
+
+class Variant(NamedTuple):
+    """A way to score the model, as typed; None: as in the run."""
+
+    image_size: str | None = None
+    tta: str | None = None
+
+    def overrides(self) -> list[str]:
+        keys = {"data.image_size": self.image_size, "augment.tta": self.tta}
+        return [f"{key}={value}" for key, value in keys.items() if value is not None]
+
+    def folder(self, output: Path) -> Path:
+        """Return the folder of the results, beside `output` for a way that differs from the run."""
+        parts = [f"{self.image_size}px"] * (self.image_size is not None) + [str(self.tta)] * (self.tta is not None)
+        return output.with_name("-".join([output.name, *parts]))
+
+
+class Scored(NamedTuple):
+    """The results of a variant."""
+
+    variant: Variant
+    overrides: list[str]
+    tasks: Sequence[str]
+    rows: int
+    metrics: dict[str, float]
+    classes: list[dict[str, Any]]  # rows of classes.csv
+    table: list[str]  # lines to print
+
+
+def evaluate(
+    run: Path, split: str, checkpoint: str, overrides: Sequence[str], output: Path | None, variants: Sequence[Variant] = (Variant(),)
+) -> list[str]:
+    """Score the model of a run in each of the `variants` and write the results. Return the lines to print. Raise `ConfigError` for a path
+    that is not a run, and for data, settings or a checkpoint that do not fit it; then nothing is written."""
     from linnaeus.checkpoint.initial_weights import read_initial_weights
-    from linnaeus.reporting.results import strict
 
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"RUN: {run} is not a run directory: it has no config.yaml; give a folder such as outputs/biota/1a2b3c4d5e")
     weights = read_initial_weights(str(run), "--checkpoint", checkpoint)
     found = re.search(r"step-(\d+)", weights.source)
     step = int(found[1]) if found else 0
+    scored = [_score_variant(run, split, overrides, weights, variant) for variant in variants]
+    folder = output or run / "evaluations" / f"{split}-step-{step:08d}"
+    record = {"run": str(run), "split": split, "checkpoint": weights.source, "global_step": step}
+    files = [path for one in scored for path in _write(one, one.variant.folder(folder), record)]
+    table = scored[0].table if len(scored) == 1 else compare(scored)
+    return [*weights.notes, f"{scored[0].rows} {split} rows, weights of {weights.source}", "", *table, "", *files]
+
+
+def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, variant: Variant) -> Scored:
+    """Build the parts of the run in one way and score the model."""
+    given = [*overrides, *variant.overrides()]
     with tempfile.TemporaryDirectory() as scratch:  # photographs that cannot be decoded are recorded here, not in the run
         for file in run.glob("quarantine.jsonl"):
             shutil.copy(file, scratch)
-        training = _build(run, split, overrides, weights, Path(scratch))
+        training = _build(run, split, given, weights, Path(scratch))
         results, classes = _score(training)
-    folder = output or run / "evaluations" / f"{split}-step-{step:08d}"
-    record = {"run": str(run), "split": split, "checkpoint": weights.source, "global_step": step, "overrides": list(overrides)}
-    rows = len(training.workload.validation_set)
+    workload = training.workload
+    table = workload.summary(results) or [f"{name}  {value:.5g}" for name, value in results.items() if not math.isnan(value)]
+    return Scored(variant, given, workload.tasks, len(workload.validation_set), results, classes, table)
+
+
+def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:
+    """Write metrics.json and classes.csv. Return the paths to print. `record`: further entries of metrics.json."""
+    from linnaeus.reporting.results import strict
+
+    record = record | {"overrides": scored.overrides, "rows": scored.rows, "metrics": scored.metrics}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "metrics.json", to_json(strict(record | {"rows": rows, "metrics": results})))
-        write_atomic(folder / "classes.csv", _table(classes))
+        write_atomic(folder / "metrics.json", to_json(strict(record)))
+        write_atomic(folder / "classes.csv", _table(scored.classes))
     except OSError as error:
         raise ConfigError(f"--output: {folder} cannot be written ({error.strerror}); choose another folder") from None
-    heading = f"{rows} {split} rows, weights of {weights.source}"
-    table = training.workload.summary(results) or [f"{name}  {value:.5g}" for name, value in results.items() if not math.isnan(value)]
-    return [*weights.notes, heading, "", *table, "", str(folder / "metrics.json"), *([str(folder / "classes.csv")] if classes else [])]
+    return [str(folder / "metrics.json"), *([str(folder / "classes.csv")] if scored.classes else [])]
+
+
+def compare(scored: Sequence[Scored]) -> list[str]:
+    """Return a table of the loss and the top-1 accuracies of several variants in the pass in which nothing is masked."""
+    first = scored[0]
+    prefix = next(iter(first.metrics)).partition("/")[0]
+    names = [name for name in ("loss", *(f"{task}/top1" for task in first.tasks)) if f"{prefix}/{name}" in first.metrics]
+    titles = [name for name, value in zip(Variant._fields, first.variant) if value is not None]
+    ways = [[str(value) for value in one.variant if value is not None] for one in scored]
+    rows = [[*titles, *names], *([*way, *(f"{one.metrics[f'{prefix}/{n}']:.4f}" for n in names)] for way, one in zip(ways, scored))]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, scratch: Path) -> Training:

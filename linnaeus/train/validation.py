@@ -188,7 +188,7 @@ def _run_batches(
         t.workload.check_batch(host)
         batch = t.workload.prepare(batch, pass_.masked)
         with t.precision.autocast():
-            outputs = t.model(batch)
+            outputs = t.workload.predict(t.model, batch)
         sums = metrics.sums(outputs, batch)
         if sums.shape != (metrics.width,):  # addition would broadcast it
             raise ConfigError(

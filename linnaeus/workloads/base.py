@@ -122,6 +122,10 @@ class Workload(ABC):
         """Return the model's input from a device batch: normalised, mixed, with the `masked` components of a validation pass masked."""
         return batch
 
+    def predict(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the outputs of `model` for a prepared batch of a validation pass."""
+        return model(batch)
+
     def check_batch(self, batch: Batch) -> None:
         """Report samples of a host batch that could not be decoded. Called for every batch of training and validation."""
         return None

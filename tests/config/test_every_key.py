@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from linnaeus import workloads
+from linnaeus import train, workloads
 from linnaeus.config.load import variants_of
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
@@ -128,6 +128,7 @@ TABLE = {
     "model.name": Case(TIMM, built(lambda t: type(t.model.trunk).__name__)),
     "loss.name": Case("loss=marginal", see.updates),
     "augment.name": Case("augment=none", see.batches),
+    "augment.tta": Case("augment.tta=flip", built(lambda t: train.validate_one_pass(t, t.passes[0]))),
     "augment.mix_nulls": Case(
         "augment.mix_nulls=true", built(lambda t: t.workload.train_set.groups("order").tolist()), f"{MIXED} data.train_samples=400"
     ),

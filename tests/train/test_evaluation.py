@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from linnaeus.__main__ import main
 from linnaeus.config.load import compose
 from linnaeus.reporting.metric_tables import final_tables
+from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs
 
 SPECIES = {"red": ("Rosa", "alba"), "green": ("Rosa", "canina"), "blue": ("Bellis", "perennis")}
@@ -106,9 +108,41 @@ def test_test_rows_and_a_chosen_checkpoint(run: Path, capsys: pytest.CaptureFixt
     assert (run / "evaluations" / f"validation-step-{monitor['global_step']:08d}" / "metrics.json").is_file()
 
 
+def test_a_table_of_image_sizes_and_views(run: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    before = contents(run)
+    plain = evaluated(run, capsys, "--checkpoint", "newest")[0]["metrics"]
+    seen, predict = [], TaxonomyWorkload.predict
+
+    def recorded(self: TaxonomyWorkload, model: torch.nn.Module, batch: dict) -> dict:
+        outputs = predict(self, model, batch)
+        parts = [model(batch | {"image": image})["scores"].log_probs()[-1].exp() for image in (batch["image"], batch["image"].flip(3))]
+        expected = parts[0] if self.config.augment.tta == "none" else (parts[0] + parts[1]) / 2
+        assert torch.allclose(outputs["scores"].log_probs()[-1].exp(), expected, rtol=1e-5)
+        seen.append((batch["image"].shape[-1], self.config.augment.tta))
+        return outputs
+
+    monkeypatch.setattr(TaxonomyWorkload, "predict", recorded)
+    assert main(["evaluate", str(run), "--checkpoint", "newest", "--image-size", "16,24", "--tta", "none,flip"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert list(dict.fromkeys(seen)) == [(16, "none"), (16, "flip"), (24, "none"), (24, "flip")]
+    first = next(i for i, line in enumerate(lines) if line.split()[:2] == ["image_size", "tta"])
+    assert lines[first].split()[2:] == ["loss", "genus/top1", "species/top1"]
+    table = {tuple(line.split()[:2]): line.split()[2:] for line in lines[first + 1 : first + 5]}
+    assert list(table) == [("16", "none"), ("16", "flip"), ("24", "none"), ("24", "flip")]
+    found = {}
+    for size, tta in table:
+        path = run / "evaluations" / f"validation-step-00000006-{size}px-{tta}" / "metrics.json"
+        found[size, tta] = json.loads(path.read_text())["metrics"]
+        assert table[size, tta][0] == f"{found[size, tta]['val_ema/loss']:.4f}" and str(path) in lines
+    assert found["16", "none"] == plain and len({metrics["val_ema/loss"] for metrics in found.values()}) == 4
+    assert contents(run) == before
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--tta", "flip,rotate"], "augment.tta is 'rotate'; it must be one of none, flip"),
+        (["--image-size", "16,4"], "data.image_size is 4; it must be at least 8"),
         (["--checkpoint", "5"], "--checkpoint: .* has no checkpoint of step 5; it has .*4, 6"),
         (["--split", "other"], "invalid choice: 'other'"),
         (["--split=test", "data.split_column=null"], "--split=test: the manifest has no split column"),
@@ -121,6 +155,7 @@ def test_a_mistake_is_one_line(run: Path, options: list[str], message: str, caps
         main(["evaluate", str(run), *options])
     line = capsys.readouterr().err
     assert ended.value.code == 2 and line.count("\n") == 1
+    assert not list(run.glob("evaluations/*rotate")) and not list(run.glob("evaluations/*-16px"))
     assert re.search(message, line), line
 
 

@@ -255,6 +255,10 @@ class AugmentConfig:
     off_last: str = setting(
         "length of the end of the run without augmentation and mixing: training images as in validation; 0%: none", duration="update"
     )
+    tta: str = setting(
+        "views of a validation image whose probabilities are averaged; none: the image alone; flip: the image and its mirror image",
+        choices=("none", "flip"),
+    )
 
 
 SCHEMAS: dict[str, dict[str, type]] = {

@@ -87,6 +87,8 @@ def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, compo
         per_rank = model.norm(features).detach().requires_grad_().expand(-1, ranks, -1)
         scores = model.head(per_rank)
         check_scores(scores, class_name(type(model.head)), tree, null)
+        if config.augment.tta != "none":
+            check_mean(scores, class_name(type(model.head)))
         with torch.autocast(norm.device.type, enabled=False):  # as in the training: only the model runs in mixed precision
             loss.check_custom(scores, trial_labels(tree, null).to(norm.device))
     model.train(training)
@@ -113,6 +115,16 @@ def check_scores(scores: object, head: str, tree: TaxonomyTree, null: bool) -> N
         raise ConfigError(f"{head} returns scores of the shapes {found}; they must be {right}, {why} of each rank")
     if not any(one.requires_grad for one in log_probs):
         raise ConfigError(f"{head} returns scores without a gradient; do not detach them")
+
+
+def check_mean(scores: Scores, head: str) -> None:
+    """Raise `ConfigError` if the mean of scores with themselves, for `augment.tta`, has other probabilities or predictions than they."""
+    found = scores.mean([scores])
+    same = all(torch.allclose(one, own, atol=1e-5) for one, own in zip(found.log_probs(), scores.log_probs(), strict=True))
+    if not same or not torch.equal(found.path(), scores.path()):
+        raise ConfigError(
+            f"augment.tta: the mean of scores of {head} and themselves differs from them; define `mean`, or set augment.tta=none"
+        )
 
 
 def trial_labels(tree: TaxonomyTree, null: bool) -> Tensor:

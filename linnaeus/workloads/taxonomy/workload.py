@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
@@ -33,6 +34,8 @@ from linnaeus.workloads.taxonomy.masking import NullPolicy, ramp_used
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.classifier import Classifier
+from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
+from linnaeus.workloads.taxonomy.models.timm_weights import resample_positions
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.plugin_checks import check_parts, checked_source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
@@ -138,8 +141,20 @@ class TaxonomyWorkload(Workload):
         if any(part is not None for part in parts):
             check_parts(cast(Classifier, model), self.loss, self.data_source.tree, self.inputs, self.config)
 
+    def adapt_initial_weights(self, weights: InitialWeights, model: nn.Module) -> InitialWeights:
+        trunk = cast(Classifier, model).trunk
+        return resample_positions(weights, trunk.backbone, "trunk.backbone.") if isinstance(trunk, TimmBackbone) else weights
+
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         return self.preparation(batch, masked)
+
+    def predict(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the outputs of `model`. With `augment.tta`, `scores` are the means of the views; other outputs are those of the image."""
+        outputs = model(batch)
+        if self.config.augment.tta == "none":
+            return outputs
+        mirrored = model(batch | {"image": batch["image"].flip(3)})
+        return outputs | {"scores": outputs["scores"].mean([mirrored["scores"]])}
 
     def valid_counts(self, batch: Batch) -> Tensor:
         return self.loss.valid_counts(batch)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
-from linnaeus.workloads.taxonomy.heads import Priors, build_head
+from linnaeus.workloads.taxonomy.heads import LinearScores, Priors, Scores, build_head
 from linnaeus.workloads.taxonomy.heads.conditional import SiblingScores
+from linnaeus.workloads.taxonomy.plugin_checks import check_mean
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.trees import KINDS, is_path, random_tree, with_null_labels
 
@@ -317,3 +319,39 @@ def test_a_level_without_nodes(name, null):
     assert torch.isfinite(torch.stack(marginal)).all() and all(p.grad is not None and p.grad.isfinite().all() for p in head.parameters())
     if not null:
         assert torch.allclose(nodes[:, tree.node_parent == 1].logsumexp(1), nodes[:, 1])
+
+
+@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CONFIGS)
+@torch.no_grad()
+def test_the_mean_of_views_has_the_mean_probabilities(name, kind, null):
+    tree, label, head, features = make(name, kind, null)
+    first, second = head.eval()(features), head(torch.randn_like(features))
+    mean = first.mean([second])
+    for found, *views in zip(mean.log_probs(), first.log_probs(), second.log_probs(), strict=True):
+        assert torch.allclose(found.exp(), sum(view.exp() for view in views) / 2, rtol=1e-9)
+    for found, *views in zip(*(scores.label_log_probs(label)[0] for scores in (mean, first, second)), strict=True):
+        assert torch.allclose(found.exp(), sum(view.exp() for view in views) / 2, rtol=1e-9)
+    assert torch.equal(first.mean([first]).path(), first.path()) and not torch.equal(mean.path(), first.path())
+    if name == "linear":
+        assert torch.equal(mean.path(), torch.stack([p[:, :n].argmax(1) for p, n in zip(mean.log_probs(), tree.sizes, strict=True)], 1))
+    else:
+        assert is_path(tree, mean.path().numpy()).all()
+
+
+def test_scores_without_a_mean_are_refused_before_the_training():
+    class NoMean(LinearScores):
+        mean = Scores.mean
+
+    class OtherPath(LinearScores):
+        def path(self):
+            return super().path() * 0 - 1
+
+    _, _, head, features = make("linear")
+    scores = head(features)
+    check_mean(scores, "LinearHead")
+    with pytest.raises(ConfigError, match=r"augment.tta averages views, but .*NoMean does not define `mean`; set augment.tta=none"):
+        check_mean(NoMean(scores.tree, scores.logits), "Head")
+    with pytest.raises(ConfigError, match=r"augment.tta: the mean of scores of Head and themselves differs from them"):
+        check_mean(OtherPath(scores.tree, scores.logits), "Head")

@@ -4,11 +4,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from linnaeus.checkpoint.initial_weights import InitialWeights
+from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 from linnaeus.errors import ConfigError
 from linnaeus.train.freezing import batch_statistics
 from linnaeus.workloads.taxonomy.components import COMPONENTS, column_slices
 from linnaeus.workloads.taxonomy.models import build_classifier
 from linnaeus.workloads.taxonomy.models.timm_backbone import _rescaling
+from linnaeus.workloads.taxonomy.models.timm_weights import resample_positions
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 from tests.workloads.taxonomy.test_mformer import total
 
@@ -169,3 +172,17 @@ def test_a_file_that_cannot_be_used_is_one_line(tree, make_config, tmp_path, con
     assert "\n" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"model.pretrained=true and model.pretrained_file exclude each other"):
         build_classifier(make_config(backbone="resnet10t", pretrained=True, pretrained_file=str(path)), tree, ())
+
+
+def test_weights_of_a_run_at_another_image_size(tree, make_config):
+    small, large = (build_classifier(make_config(backbone="test_vit", image_size=size), tree, COMPONENTS) for size in (32, 64))
+    weights = InitialWeights("step-4", "", small.state_dict())
+    with pytest.raises(ConfigError, match="pos_embed"):
+        match_weights(weights, large)
+    found = resample_positions(weights, large.trunk.backbone, "trunk.backbone.")
+    assert found.notes == ["resampled to the image size: trunk.backbone.pos_embed"]
+    load_matched(found, match_weights(found, large), large)
+    other = {name for name, value in large.state_dict().items() if not torch.equal(value, found.state[name])}
+    assert other == set() and found.state["trunk.backbone.pos_embed"].shape == large.trunk.backbone.pos_embed.shape
+    assert {name for name in weights.state if weights.state[name] is not found.state[name]} == {"trunk.backbone.pos_embed"}
+    assert resample_positions(weights, small.trunk.backbone, "trunk.backbone.") is weights

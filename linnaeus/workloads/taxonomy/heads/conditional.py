@@ -19,13 +19,14 @@ routing the predicted path is greedy, too: the most probable child at each level
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from linnaeus.workloads.taxonomy.heads.head import INIT_STD, Head, Priors, Scores, at_least_float32
+from linnaeus.workloads.taxonomy.heads.head import INIT_STD, Head, Priors, Scores, at_least_float32, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.sibling_softmax import sibling_log_softmax, sibling_log_softmax_range_sums
@@ -165,6 +166,11 @@ class SiblingScores(Scores):
         parts = prior.mul(strength).split([len(z) for z in self.logits])
         logits = [at_least_float32(z) + part.unsqueeze(1) for z, part in zip(self.logits, parts, strict=True)]
         return SiblingScores(self.layout, logits, self.greedy)
+
+    def mean(self, others: Sequence[Self]) -> SiblingScores:
+        """Return the scores of the mean. The raw scores are its log-probabilities: their softmax among siblings is p(taxon) / p(parent)."""
+        views, levels = (self, *others), range(len(self.logits))
+        return SiblingScores(self.layout, [log_mean([view._level_log_probs(n) for view in views]) for n in levels], self.greedy)
 
 
 class NodeLinear(nn.Linear):

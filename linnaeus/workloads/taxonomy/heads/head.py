@@ -10,13 +10,17 @@ A null label is a label equal to the number of classes of its rank. It means "no
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from linnaeus.config.contracts import class_name
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -62,6 +66,12 @@ class Scores(ABC):
     @abstractmethod
     def adjusted(self, priors: Priors, strength: float) -> Scores:
         """Return scores with `strength` x log prior added to the raw scores (logit adjustment, Menon et al. 2021)."""
+
+    def mean(self, others: Sequence[Self]) -> Scores:
+        """Return scores whose probabilities are the means of those of this view and of `others`, scores of the same samples.
+
+        Raise `ConfigError` if the class does not define it."""
+        raise ConfigError(f"augment.tta averages views, but {class_name(type(self))} does not define `mean`; set augment.tta=none")
 
 
 class Head(nn.Module, ABC):
@@ -113,6 +123,9 @@ class LinearScores(Scores):
         logits = [at_least_float32(z) + strength * prior[: z.shape[1]] for z, prior in zip(self.logits, priors.ranks, strict=True)]
         return LinearScores(self.tree, logits)
 
+    def mean(self, others: Sequence[Self]) -> LinearScores:
+        return LinearScores(self.tree, list(map(log_mean, zip(*(view.log_probs() for view in (self, *others)), strict=True))))
+
 
 class LinearHead(Head):
     """One linear classifier per rank, each on the feature of its rank. Predicted paths may contradict the tree."""
@@ -126,6 +139,11 @@ class LinearHead(Head):
     def forward(self, features: Tensor) -> LinearScores:
         logits = [layer(feature) for layer, feature in zip(self.ranks, features.unbind(1), strict=True)]
         return LinearScores(self.tree, logits)
+
+
+def log_mean(parts: Sequence[Tensor]) -> Tensor:
+    """Return the logarithm of the mean of exp(part) over the `parts`, of one shape."""
+    return torch.stack(list(parts)).logsumexp(0) - math.log(len(parts))
 
 
 def at_least_float32(z: Tensor) -> Tensor:

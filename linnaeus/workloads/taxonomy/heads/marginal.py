@@ -6,10 +6,13 @@ softmax itself. Sums are taken in log space: a leaf with a log-probability of -8
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.heads.head import Head, Priors, Scores, at_least_float32
+from linnaeus.workloads.taxonomy.heads.head import Head, Priors, Scores, at_least_float32, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp
 from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp
@@ -72,6 +75,9 @@ class MarginalScores(Scores):
     def adjusted(self, priors: Priors, strength: float) -> MarginalScores:
         prior = self.layout.node_priors(priors)[self.layout.leaf_node]
         return MarginalScores(self.layout, at_least_float32(self.logits) + strength * prior)
+
+    def mean(self, others: Sequence[Self]) -> MarginalScores:
+        return MarginalScores(self.layout, log_mean([log_softmax(at_least_float32(view.logits)) for view in (self, *others)]))
 
 
 class MarginalHead(Head):

@@ -7,11 +7,12 @@ of the model renames weights of the original authors and resizes position embedd
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from linnaeus.checkpoint.initial_weights import read_initial_weights
+from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.checkpoint.weight_matching import shorten
 from linnaeus.errors import ConfigError, one_line
 
@@ -41,6 +42,21 @@ def load_pretrained_file(backbone: Any, path: str) -> str:
     return f"pretrained weights from {path}: {len(loaded)} loaded, {', '.join(parts)}"
 
 
+def resample_positions(weights: InitialWeights, backbone: Any, prefix: str) -> InitialWeights:
+    """Return the weights with those of timm's `backbone` that depend on the image size (position embeddings) resampled to its shapes.
+
+    `prefix`: of its names in `weights`. Weights of other shapes that timm's filter does not resample are returned as they are."""
+    state, own = weights.state, {prefix + name: value for name, value in backbone.state_dict().items()}
+    different = [name for name in own if name in state and state[name].shape != own[name].shape]
+    if not different:
+        return weights
+    part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    filtered = {prefix + name: value for name, value in _filtered(backbone, part, weights.source, "the initial weights").items()}
+    found = {name: filtered[name] for name in different if name in filtered and filtered[name].shape == own[name].shape}
+    notes = [f"resampled to the image size: {shorten(list(found))}"] if found else []
+    return replace(weights, state=state | found, notes=[*weights.notes, *notes])
+
+
 def _without_prefix(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights without the prefix, such as `trunk.backbone.`, with which most names are the model's. Weights without this
     prefix keep their names."""
@@ -58,10 +74,10 @@ def _without_classifier(backbone: Any, state: dict[str, Tensor]) -> tuple[dict[s
     return {name: value for name, value in state.items() if name not in names}, names
 
 
-def _filtered(backbone: Any, state: dict[str, Tensor], path: str) -> dict[str, Tensor]:
+def _filtered(backbone: Any, state: dict[str, Tensor], path: str, key: str = KEY) -> dict[str, Tensor]:
     """Return the weights after timm's filter of this family of models, if it has one."""
     convert = getattr(sys.modules[type(backbone).__module__], "checkpoint_filter_fn", None)
     try:
         return state if convert is None else dict(convert(state, backbone))
     except (KeyError, RuntimeError, ValueError, AttributeError, TypeError, IndexError) as error:
-        raise ConfigError(f"{KEY}: the weights in {path} are not of model.backbone ({one_line(error)}); use another file") from None
+        raise ConfigError(f"{key}: the weights in {path} are not of model.backbone ({one_line(error)}); use another file") from None

@@ -35,7 +35,7 @@ def bare(batch: int, side: int) -> None:
     from linnaeus.workloads.taxonomy.models.mformer import Mformer
 
     config = MformerConfig(name="mformer", size="micro", dropout=0.0, drop_path=0.0, meta_width=64)
-    trunk = Mformer(config, side, len(CLASSES), COMPONENTS)
+    trunk = Mformer(config, [side], len(CLASSES), COMPONENTS)
     model = Classifier(trunk, LinearHead(trunk.width, SimpleNamespace(sizes=CLASSES)), len(CLASSES), 0.0)
     model.init_weights()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -16,6 +16,16 @@ class RampConfig:
 
 
 @dataclass(frozen=True)
+class ImageSizeConfig:
+    """The side of training images, which grows from `start` to `data.image_size` between two moments in stages of equal length."""
+
+    start: int | None = setting("side of the first training images, in pixels; null: data.image_size throughout", low=8, high=8192)
+    multiple: int = setting("the sides below data.image_size are multiples of this; of the patch or the stride of the model", low=1)
+    begin: str = setting("when the images begin to grow", duration="update")
+    until: str = setting("when they reach data.image_size", duration="update")
+
+
+@dataclass(frozen=True)
 class PhaseConfig:
     """An entry of `schedule.phases`. Keys that it leaves out have the default given here."""
 
@@ -64,6 +74,7 @@ class ScheduleConfig:
     mixup_group_level: list[dict[str, str]] = setting(
         "taxonomic rank within which samples are paired, from a time on: [{from: 0%, level: genus}]; takes effect at the next epoch start"
     )
+    image_size: ImageSizeConfig = setting("growing training images (progressive resizing); validation uses data.image_size")
     phases: dict[str, PhaseConfig] | None = setting(
         "curriculum, ordered by start: {first: {start: 0%, end: 40%, lr: 1.2}, second: {start: 30%, end: 100%}}; overlapping phases are "
         "cross-faded; null or {}: no curriculum"

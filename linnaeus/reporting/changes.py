@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from linnaeus.config.schema import Config
 from linnaeus.durations import first_step_at
 from linnaeus.errors import ConfigError
-from linnaeus.reporting.plan import clock_cadences, describe_augmentation, describe_phases, describe_ramp
+from linnaeus.reporting.plan import clock_cadences, describe_augmentation, describe_image_sizes, describe_phases, describe_ramp
 from linnaeus.schedule.events import Every
 from linnaeus.schedule.length import training_length
 from linnaeus.schedule.resolved import RAMPS, ResolvedSchedule, resolve_all_schedule_params
@@ -116,6 +116,8 @@ def _ramps(r: ResolvedSchedule, step: int) -> dict[str, str]:
         rows["mixing level"] = ", ".join(f"{level} from epoch {epoch + 1}" for epoch, level in r.mixup_group_levels) or "none"
     if r.augmentation_end is not None:
         rows["augmentation"] = describe_augmentation(r)
+    if r.image_sizes is not None:
+        rows["image size"] = f"{r.image_sizes.at(step)} now: {describe_image_sizes(r.image_sizes)}"
     return rows
 
 

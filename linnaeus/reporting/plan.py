@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from linnaeus.durations import first_step_at
 from linnaeus.schedule.events import Every, Ramp
+from linnaeus.schedule.image_sizes import ImageSizes
 from linnaeus.schedule.phases import Phases
 from linnaeus.schedule.resolved import DENSITY, ResolvedSchedule
 from linnaeus.schedule.validation_passes import PARTIAL
@@ -52,6 +53,8 @@ def _ramps(resolved: ResolvedSchedule) -> list[str]:
         lines += _line("mixing level", _levels(resolved))
     if resolved.augmentation_end is not None:
         lines += _line("augmentation", describe_augmentation(resolved))
+    if resolved.image_sizes is not None:
+        lines += _line("image size", describe_image_sizes(resolved.image_sizes))
     if density is not None:
         lines.append("growth")
         lines += _line(DENSITY, describe_ramp(density))
@@ -107,6 +110,13 @@ def describe_ramp(ramp: Ramp) -> str:
 def describe_augmentation(resolved: ResolvedSchedule) -> str:
     """Return `on; off from step 90 to step 100 (augment.off_last)`."""
     return f"on; off from step {resolved.augmentation_end} to step {resolved.total_steps} (augment.off_last)"
+
+
+def describe_image_sizes(sizes: ImageSizes) -> str:
+    """Return `128, 160 from step 27, ... 224 from step 80`: the first few and the last."""
+    (_, first), *others = sizes.stages
+    texts = [str(first), *(f"{side} from step {step}" for step, side in others)]
+    return ", ".join(texts if len(texts) <= MAX_SHOWN else [*texts[: MAX_SHOWN - 2], f"... {texts[-1]}"])
 
 
 def describe_phases(phases: Phases) -> dict[str, dict[str, str]]:
@@ -181,6 +191,10 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
     ]
     if resolved.augmentation_end is not None and resolved.augmentation_end >= last:
         notes.append(f"augment.off_last: augmentation would end at step {resolved.augmentation_end}, not before the last step {last}")
+    if resolved.image_sizes is not None and resolved.image_sizes.stages[-1][0] >= last:
+        step, side = resolved.image_sizes.stages[-1]
+        reached = resolved.image_sizes.at(last - 1)
+        notes.append(f"schedule.image_size: {side} would start at step {step}, not before the last step {last}; it reaches {reached}")
     notes += resolved.phases.unused_phases(last) if resolved.phases is not None else []
     if resolved.warmup_end >= last:
         notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}; the learning rate does not reach its peak in {last} steps")

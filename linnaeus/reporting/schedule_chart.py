@@ -1,7 +1,7 @@
 """schedule.svg: the schedule of a run as one picture over the steps.
 
 From the top: epochs, learning rate, phases of a curriculum, probabilities, a row of marks for each kind of event, mixing levels,
-augmentation, steps.
+augmentation, image sizes, steps.
 Dotted lines mark 25, 50 and 75 % of the run, a red one the step at which `early_stop.max_steps` ends it.
 """
 
@@ -40,6 +40,7 @@ class _Picture:
         self._events()
         self._mixing_levels()
         self._augmentation()
+        self._image_sizes()
         self._frame()
         return document(WIDTH, self.bottom + 48, [part for chart in self.charts for part in chart.parts])
 
@@ -128,6 +129,17 @@ class _Picture:
         chart = self._panel("augmentation", 24)
         chart.area((0, 0, end, end), AREA_COLOURS[0], "on")
         chart.area((end, end, total, total), AREA_COLOURS[1], "off")
+
+    def _image_sizes(self) -> None:
+        if self.r.image_sizes is None:
+            return
+        self.bottom += 8
+        stages, total = self.r.image_sizes.stages, self.r.total_steps
+        chart, ends = self._panel("image size", 24), [step for step, _ in stages[1:]]
+        for i, ((start, side), end) in enumerate(zip(stages, [*ends, total])):
+            if start < total:
+                end = min(end, total)
+                chart.area((start, start, end, end), AREA_COLOURS[i % 4], str(side))
 
     def _frame(self) -> None:
         """Draw title, both axes, the marks of the run and its last step."""

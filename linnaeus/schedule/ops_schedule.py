@@ -135,6 +135,10 @@ class OpsSchedule:
         end = self.resolved.augmentation_end
         return end is None or current_step < end
 
+    def get_image_size(self, current_step: int) -> int | None:
+        """Return the side of the training images of an update; None if it is constant."""
+        return None if self.resolved.image_sizes is None else self.resolved.image_sizes.at(current_step)
+
     def get_connection_density(self, current_step: int) -> float:
         """Return the share of the maskable weights that is connected after update `current_step` if that update connects weights; for
         step 0, the share at the start."""

@@ -24,6 +24,7 @@ from linnaeus.config.schema_schedule import EarlyStopConfig, ScheduleConfig
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.schedule.events import Every, Ramp
+from linnaeus.schedule.image_sizes import ImageSizes
 from linnaeus.schedule.validation_passes import (
     PARTIAL,
     PASSES,
@@ -74,6 +75,7 @@ class ResolvedSchedule:
     mixup_prob: Ramp
     mixup_group_levels: tuple[tuple[int, str], ...]  # (first epoch, 0-based; taxonomic rank)
     augmentation_end: int | None  # from this step on nothing is augmented or mixed; None: never
+    image_sizes: ImageSizes | None  # of training images; None: constant
     warmup_end: int
     lr_milestones: tuple[tuple[str, int], ...]  # (change of the learning rate, step)
     phases: Phases | None  # of the curriculum
@@ -168,6 +170,7 @@ def resolve_all_schedule_params(
         mixup_prob=ramps["mixup_prob"],
         mixup_group_levels=levels,
         augmentation_end=augmentation_end,
+        image_sizes=ImageSizes.resolve(config, *lengths),
         warmup_end=warmup_end,
         lr_milestones=_lr_milestones(scheduler, warmup_end, phases, *lengths),
         phases=phases,

@@ -7,6 +7,7 @@ from typing import Any
 from linnaeus.config import compose
 from linnaeus.config.schema import Config
 from linnaeus.config.schema_optimization import GradNormConfig
+from linnaeus.config.schema_schedule import ImageSizeConfig
 from linnaeus.schedule import ResolvedSchedule, resolve_all_schedule_params
 
 COMPONENTS = ("SPATIAL", "TEMPORAL", "ELEVATION")
@@ -33,17 +34,20 @@ def make_config(
     conflict: tuple[str, ...] = (),
     last_batch: str = "keep",
     off_last: str = "0%",
+    start_size: tuple[int, int, str, str] | None = None,
     **schedule: Any,
 ) -> Config:
-    """Return a configuration. `schedule`, `trainer` and `early_stop` replace fields of these groups; `gradnorm` is (every, warm-up)."""
+    """Return a configuration of images of 224 pixels. `start_size`: values of `schedule.image_size`. `schedule`, `trainer` and `early_stop` replace fields of these groups; `gradnorm` is (every, warm-up)."""
     base = _base()
+    if start_size is not None:
+        schedule["image_size"] = ImageSizeConfig(*start_size)
     weighting: Any = replace(base.weighting, conflict=list(conflict))
     if gradnorm:
         weighting = GradNormConfig("gradnorm", {}, list(conflict), *gradnorm, 1.5, 0.025, "shared")
     return replace(
         base,
         weighting=weighting,
-        data=replace(base.data, last_batch=last_batch),
+        data=replace(base.data, last_batch=last_batch, image_size=224),
         augment=replace(base.augment, off_last=off_last),
         lr_scheduler=scheduler or base.lr_scheduler,
         schedule=replace(base.schedule, early_stop=replace(base.schedule.early_stop, **(early_stop or {})), **schedule),

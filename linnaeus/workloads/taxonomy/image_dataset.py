@@ -19,13 +19,15 @@ from linnaeus.data.resampling import POWERS, Resampling
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
 from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule
-from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory, Pipeline
+from linnaeus.schedule.image_sizes import image_sizes
+from linnaeus.workloads.taxonomy.augment import Pipeline
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.config import RecordsConfig
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, NullPolicy, masking_notes, ramp_used
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
+from linnaeus.workloads.taxonomy.transforms import Transforms, build_transforms, check_level
 
 
 class _BatchIndices(NamedTuple):
@@ -55,11 +57,11 @@ class TaxonomyDataset(PositionedDataset):
         self.quarantined = frozenset(quarantined)
         self.components = tuple(config.data.components)
         self.meta, self.present = encode(source.metadata.take(self.rows), self.components)
-        self.image_size = config.data.image_size
-        pipelines = AugmentationPipelineFactory(config.augment, self.image_size)
-        self.pipeline = pipelines.build(training)
-        self.mixing, self.mix_nulls = build_mixing(config, self.ranks) if training else None, config.augment.mix_nulls
-        self.pipeline_at_end = pipelines.build_at_end(self.mixing is not None) if training else None
+        sides = image_sizes(config) if training else (config.data.image_size,)
+        self.mix_nulls = config.augment.mix_nulls
+        self.transforms = {side: build_transforms(config, self.ranks, side, training) for side in sides}
+        self.grows = len(sides) > 1
+        self._final = self.transforms[sides[-1]]
         self.masking = MetadataMasking(config.schedule, self.components, config.seed) if training else None
         self._resampling = build_resampling(config, self.labels, self.rows, self.ranks) if training else None
         self._blocks = build_blocks(config) if training else None
@@ -83,7 +85,7 @@ class TaxonomyDataset(PositionedDataset):
         `level` that have the same nearest known ancestor are a group."""
         if level is None:
             return None
-        _check_level(level, self.ranks)
+        check_level(level, self.ranks)
         if level not in self._groups:
             self._groups[level] = mixing_groups(self.labels[self.rows], self.ranks.index(level), self.mix_nulls)
         return self._groups[level]
@@ -105,7 +107,8 @@ class TaxonomyDataset(PositionedDataset):
         `blend` float32 [B], the share of the images; `share` is then the share of the labels."""
         index = _BatchIndices(*np.array(indices, dtype=np.int64).reshape(-1, 5).T)
         observations = self.rows[index.sample]
-        image, bad = self._images(index, observations)
+        transforms = self._transforms(index)
+        image, bad = self._images(index, observations, transforms)
         usable = (index.real > 0) & (bad < 0)
         label = np.where(usable[:, None], self.labels[observations], -1)
         present = self.present[index.sample]
@@ -124,8 +127,8 @@ class TaxonomyDataset(PositionedDataset):
             full = _schedule_values(self.schedule.get_meta_mask_prob, index.step)
             partial = _schedule_values(self.schedule.get_partial_meta_mask_prob, index.step)
             batch["mask"] = self.masking.draw(index.step, index.position, full, partial)
-        if self.mixing is not None:
-            batch |= self._mix(self.mixing, index, usable, label, present)
+        if transforms.mixing is not None:
+            batch |= self._mix(transforms.mixing, index, usable, label, present)
             if self.weight is not None:
                 batch |= _pair_weights(batch["weight"], batch["share"])
         return {"image": image} | {name: torch.from_numpy(value) for name, value in batch.items()}
@@ -154,23 +157,26 @@ class TaxonomyDataset(PositionedDataset):
         allowed[first] = allowed[second] = one_slot & different & (group[first] >= 0) & (group[first] == group[second])
         return allowed
 
-    def _images(self, index: _BatchIndices, observations: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+    def _transforms(self, index: _BatchIndices) -> Transforms:
+        """Return the transforms of a batch, whose samples all belong to one update."""
+        return self.transforms[self.schedule.get_image_size(int(index.step[0]))] if self.grows else self._final
+
+    def _images(self, index: _BatchIndices, observations: np.ndarray, transforms: Transforms) -> tuple[torch.Tensor, np.ndarray]:
         """Return the augmented photographs, uint8 [B, 3, S, S], and int64 [B]: the observation number if undecodable, otherwise -1."""
         images, bad = self._read(observations)
         good = np.flatnonzero(bad < 0)
         keys = sample_keys(self.seed, randomness.AUGMENT, index.epoch[good], index.position[good])
-        augmented = self._pipeline(index)(images, keys)
+        augmented = self._pipeline(index, transforms)(images, keys)
         if len(good) == len(bad):
             return augmented, bad
-        out = torch.zeros((len(bad), 3, self.image_size, self.image_size), dtype=torch.uint8)
+        out = torch.zeros((len(bad), *augmented.shape[1:]), dtype=torch.uint8)
         out[torch.from_numpy(good)] = augmented
         return out, bad
 
-    def _pipeline(self, index: _BatchIndices) -> Pipeline:
-        """Return the pipeline for a batch, whose samples all belong to one update."""
-        if self.pipeline_at_end is None or self.schedule.get_augmentation(int(index.step[0])):
-            return self.pipeline
-        return self.pipeline_at_end
+    def _pipeline(self, index: _BatchIndices, transforms: Transforms) -> Pipeline:
+        if transforms.at_end is None or self.schedule.get_augmentation(int(index.step[0])):
+            return transforms.pipeline
+        return transforms.at_end
 
     def _read(self, observations: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         bad = np.full(len(observations), -1, dtype=np.int64)
@@ -261,24 +267,6 @@ def blocks_note(blocks: Blocks, size: int) -> str:
     count = -(-size // blocks.records)
     windows = -(-count // blocks.window)
     return f"order of blocks: {count:,} blocks of {blocks.records:,} records in {windows:,} windows; a window is shuffled as a whole"
-
-
-def build_mixing(config: Config, ranks: Sequence[str]) -> PairMixing | None:
-    """Return the mixing of pairs; None if `schedule.mixup_prob` is 0. Raise `ConfigError` for settings that contradict each other."""
-    if not ramp_used(config.schedule.mixup_prob):
-        return None
-    if config.augment.mixup_alpha == 0 and config.augment.cutmix_alpha == 0:
-        raise ConfigError("schedule.mixup_prob is above 0, but augment.mixup_alpha and augment.cutmix_alpha are 0; set one of them above 0")
-    if not config.schedule.mixup_group_level:
-        raise ConfigError("schedule.mixup_prob is above 0, but schedule.mixup_group_level is empty; set it to [{from: 0%, level: RANK}]")
-    for entry in config.schedule.mixup_group_level:
-        _check_level(entry["level"], ranks)
-    return PairMixing(config.augment, config.seed, config.data.image_size)
-
-
-def _check_level(level: str, ranks: Sequence[str]) -> None:
-    if level not in ranks:
-        raise ConfigError(f"schedule.mixup_group_level: {level!r} is not a taxonomic rank; choose one of {', '.join(ranks)}")
 
 
 def _schedule_values(probability: Callable[[int], float], steps: np.ndarray) -> np.ndarray:

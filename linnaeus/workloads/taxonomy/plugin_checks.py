@@ -8,7 +8,8 @@ from torch import Tensor
 
 from linnaeus.config.contracts import check_members, class_name, described
 from linnaeus.config.schema import Config
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, one_line
+from linnaeus.schedule.image_sizes import image_sizes
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.losses import TaxonomyLoss
@@ -74,16 +75,18 @@ def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, compo
     """Run trunk, head and a plugin's loss once on a small batch in evaluation mode, without a change of random numbers or buffers.
 
     Raise `ConfigError` if one of them returns another type or shape than the rest of the program reads, or a loss without a gradient."""
-    norm, size, ranks = model.norm.weight, config.data.image_size, len(tree.ranks)
-    image = torch.rand(BATCH, 3, size, size, generator=torch.Generator().manual_seed(0)).to(norm)
-    meta = image.new_zeros(BATCH, column_slices(components)[-1].stop if components else 0)
+    norm, ranks = model.norm.weight, len(tree.ranks)
+    draws = torch.Generator().manual_seed(0)
+    images = [torch.rand(BATCH, 3, size, size, generator=draws).to(norm) for size in image_sizes(config)]
+    meta = norm.new_zeros(BATCH, column_slices(components)[-1].stop if components else 0)
     present = torch.zeros(BATCH, len(components), dtype=torch.bool, device=norm.device)
     null = config.head.nulls != "ignore"
     training = model.training
     model.eval()
     with torch.random.fork_rng([norm.device] if norm.device.type == "cuda" else []):
-        features = model.trunk(image, meta, present)
-        check_features(features, model, ranks)
+        for image in images:
+            features = try_trunk(model, image, meta, present, final=image is images[-1])
+            check_features(features, model, ranks)
         per_rank = model.norm(features).detach().requires_grad_().expand(-1, ranks, -1)
         scores = model.head(per_rank)
         check_scores(scores, class_name(type(model.head)), tree, null)
@@ -92,6 +95,19 @@ def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, compo
         with torch.autocast(norm.device.type, enabled=False):  # as in the training: only the model runs in mixed precision
             loss.check_custom(scores, trial_labels(tree, null).to(norm.device))
     model.train(training)
+
+
+def try_trunk(model: Classifier, image: Tensor, meta: Tensor, present: Tensor, final: bool) -> Tensor:
+    """Return the features of the trunk. Raise `ConfigError` if it cannot read an image of a size before the `final` one."""
+    try:
+        return model.trunk(image, meta, present)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        if final:
+            raise
+        name, side = class_name(type(model.trunk)), image.shape[-1]
+        raise ConfigError(
+            f"schedule.image_size: {name} cannot read images of {side} pixels ({one_line(error)}); set start to null"
+        ) from error
 
 
 def check_features(features: object, model: Classifier, ranks: int) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from linnaeus.config.schema_schedule import ImageSizeConfig
 from linnaeus.workloads.taxonomy.components import COMPONENTS, WIDTHS
 from linnaeus.workloads.taxonomy.config import HeadConfig, MformerConfig, TimmConfig
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -24,14 +25,16 @@ def tree() -> TaxonomyTree:
 def make_config():
     """Return a function that makes the config of `build_classifier`: `make_config(size="micro")`, `make_config(backbone="resnet10t")`."""
 
-    def make(*, image_size=48, seed=0, dropout=0.0, drop_path=0.0, **choice):
+    def make(*, image_size=48, start=None, seed=0, dropout=0.0, drop_path=0.0, **choice):
         if "size" in choice:
             model = MformerConfig("mformer", dropout, drop_path, 32, choice["size"])
         else:
             model = TimmConfig(
                 "timm", dropout, drop_path, 32, choice["backbone"], choice.get("pretrained", False), choice.get("pretrained_file")
             )
-        return SimpleNamespace(seed=seed, model=model, head=HeadConfig("linear", "ignore"), data=SimpleNamespace(image_size=image_size))
+        schedule = SimpleNamespace(image_size=ImageSizeConfig(start, 16, "0%", "80%"))
+        data, head = SimpleNamespace(image_size=image_size), HeadConfig("linear", "ignore")
+        return SimpleNamespace(seed=seed, model=model, head=head, data=data, schedule=schedule)
 
     return make
 

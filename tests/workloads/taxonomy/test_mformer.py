@@ -39,7 +39,7 @@ def micro(tree, make_config):
 @pytest.mark.parametrize("size", SIZES)
 def test_parameter_counts(tree, make_config, size):
     with torch.device("meta"):
-        trunk = Mformer(make_config(size=size).model, 224, 4, COMPONENTS)
+        trunk = Mformer(make_config(size=size).model, [224], 4, COMPONENTS)
         head = HEADS["linear"](trunk.width, tree)
         model = Classifier(trunk, head, 4, 0.0)
     assert parameters(model) - parameters(head) == PARAMETER_COUNTS[size]

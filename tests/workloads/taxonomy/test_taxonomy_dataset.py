@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.config.schema_schedule import RampConfig
+from linnaeus.config.schema_schedule import ImageSizeConfig, RampConfig
 from linnaeus.data.order import epoch_order
 from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
@@ -66,7 +66,7 @@ def make_source(broken=(), nulls=True):
     return Source(tree, ids, labels, Metadata(**values), np.zeros(N, np.int8), Reader(broken), "abc")
 
 
-def make_config(mixup_prob=1.0, levels=GENUS, seed=7, sampling="natural", sampling_rank=None, **augment):
+def make_config(mixup_prob=1.0, levels=GENUS, seed=7, sampling="natural", sampling_rank=None, start=None, **augment):
     ramp = lambda p: RampConfig(p, p, "0%", "100%")
     return SimpleNamespace(
         seed=seed,
@@ -81,6 +81,7 @@ def make_config(mixup_prob=1.0, levels=GENUS, seed=7, sampling="natural", sampli
             null_mask_prob=ramp(1.0),
             mixup_prob=ramp(mixup_prob),
             mixup_group_level=levels,
+            image_size=ImageSizeConfig(start, 4, "0%", "80%"),
         ),
     )
 
@@ -181,6 +182,27 @@ def test_the_last_part_of_a_run_is_not_augmented():
     assert not torch.equal(dataset(schedule=Ending()).__getitems__(index[48:64])["image"], plain)
 
 
+def test_images_grow_with_the_step():
+    """A batch is that of a dataset of its size: no augmentation, mixing or mask depends on the sizes before."""
+
+    class Growing(Certain):
+        get_image_size = staticmethod(lambda step: (8, 12, 16)[min(step // 2, 2)])
+
+    data = pickle.loads(pickle.dumps(dataset(make_config(start=8), Growing())))  # as in a worker
+    for batch in (indices(data, 0)[i : i + 16] for i in range(0, N, 16)):
+        side = Growing.get_image_size(batch[0].global_step)
+        config = make_config()
+        config.data.image_size = side
+        found, expected = data.__getitems__(batch), dataset(config, Certain()).__getitems__(batch)
+        assert found["image"].shape[2:] == (side, side) and all(torch.equal(found[name], expected[name]) for name in expected)
+    broken = dataset(make_config(start=8), Growing(), source=make_source(broken=[int(indices(data, 0)[0].sample)]))
+    assert broken.__getitems__(indices(data, 0)[:4])["image"].shape == (4, 3, 8, 8)
+    assert dataset(make_config(start=8), Growing(), training=False).__getitems__([SampleIndex(0, 0, 0, 0)])["image"].shape[2:] == (
+        SIZE,
+        SIZE,
+    )
+
+
 def test_an_end_of_augmentation_without_effect_is_an_error():
     neutral = {
         name: getattr(NONE, name) for name in ("crop_scale", "crop_ratio", "horizontal_flip", "brightness", "contrast", "saturation")
@@ -188,10 +210,10 @@ def test_an_end_of_augmentation_without_effect_is_an_error():
     neutral |= {"erasing": 0.0, "vertical_flip": 0.0, "off_last": "10%"}
     with pytest.raises(ConfigError, match=r"augment.off_last=10% has no effect, since nothing is augmented or mixed; set it to 0%"):
         dataset(make_config(mixup_prob=0.0, **neutral))
-    assert dataset(make_config(mixup_prob=0.5, **neutral)).pipeline_at_end is not None
-    assert dataset(make_config(mixup_prob=0.0, **neutral | {"hue": 0.1})).pipeline_at_end is not None
-    assert dataset(make_config(mixup_prob=0.0, **neutral | {"crop_scale": [0.5, 1.0]})).pipeline_at_end is not None
-    assert dataset(make_config(mixup_prob=0.0, **neutral), training=False).pipeline_at_end is None
+    assert dataset(make_config(mixup_prob=0.5, **neutral)).transforms[SIZE].at_end is not None
+    assert dataset(make_config(mixup_prob=0.0, **neutral | {"hue": 0.1})).transforms[SIZE].at_end is not None
+    assert dataset(make_config(mixup_prob=0.0, **neutral | {"crop_scale": [0.5, 1.0]})).transforms[SIZE].at_end is not None
+    assert dataset(make_config(mixup_prob=0.0, **neutral), training=False).transforms[SIZE].at_end is None
 
 
 @pytest.mark.parametrize("mix_nulls", [False, True])
@@ -278,7 +300,7 @@ def test_contradicting_settings_are_errors(keys, words):
     with pytest.raises(ConfigError, match=words):
         dataset(make_config(**keys))
     if "sampling_rank" not in keys:
-        assert dataset(make_config(mixup_prob=0.0, **keys)).mixing is None
+        assert dataset(make_config(mixup_prob=0.0, **keys)).transforms[SIZE].mixing is None
 
 
 def long_tailed():

@@ -8,6 +8,7 @@ from linnaeus.config.contracts import check_arguments, check_members, class_name
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.randomness import INIT, key
+from linnaeus.schedule.image_sizes import image_sizes
 from linnaeus.workloads.base import check_no_decay
 from linnaeus.workloads.taxonomy.config import MformerConfig
 from linnaeus.workloads.taxonomy.heads import build_head
@@ -23,18 +24,18 @@ def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[st
     `components`: the metadata components, in the order of a batch's `meta` and `present`. Raise `ConfigError` for a model that cannot
     be built as configured."""
     torch.default_generator.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
-    size, ranks, part = config.data.image_size, len(tree.ranks), registered("model", config.model.name)
+    sizes, ranks, part = image_sizes(config), len(tree.ranks), registered("model", config.model.name)
     trunk: Trunk
     if part is not None:
         trunk = check_members(
-            part.build(config.model, size, ranks, components), Trunk, f"model.name={config.model.name}: the builder returns"
+            part.build(config.model, sizes[-1], ranks, components), Trunk, f"model.name={config.model.name}: the builder returns"
         )
         check_arguments(getattr(trunk, "forward", trunk), ("image", "meta", "present"), f"{class_name(type(trunk))}.forward")
         check_no_decay(trunk)
     elif isinstance(config.model, MformerConfig):
-        trunk = Mformer(config.model, size, ranks, components)
+        trunk = Mformer(config.model, sizes, ranks, components)
     else:
-        trunk = TimmBackbone(config.model, size, components)
+        trunk = TimmBackbone(config.model, sizes, components)
     model = Classifier(trunk, build_head(config.head, trunk.width, tree), ranks, config.model.dropout)
     model.init_weights()
     return model

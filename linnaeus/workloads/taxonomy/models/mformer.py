@@ -55,7 +55,8 @@ SIZES = {
 class Mformer(nn.Module):
     """The trunk: image, metadata and presence to features [B, R, width], before the final norm."""
 
-    def __init__(self, config: MformerConfig, image_size: int, ranks: int, components: Sequence[str]) -> None:
+    def __init__(self, config: MformerConfig, image_sizes: Sequence[int], ranks: int, components: Sequence[str]) -> None:
+        """`image_sizes`: sides of the images, whose position tables are kept; images of other sizes can be read, too."""
         super().__init__()
         size = SIZES[config.size]
         blocks = sum(depth for depth, _ in size.convolution + size.attention)
@@ -63,7 +64,7 @@ class Mformer(nn.Module):
         self.ranks, self.width, first = ranks, size.attention[-1][1], size.attention[0][1]
         self.stem = stem(size.convolution[0][1], size.stride)
         self.convolution = nn.Sequential(*_conv_layers(size, config.dropout, rates))
-        self.stages = nn.ModuleList(_stages(size, config.dropout, rates, ranks + len(components), image_size))
+        self.stages = nn.ModuleList(_stages(size, config.dropout, rates, ranks + len(components), image_sizes))
         self.widen = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(inputs), nn.Linear(inputs, width)) for (_, inputs), (_, width) in pairwise(size.attention)
         )
@@ -108,38 +109,35 @@ def _conv_layers(size: Size, dropout: float, rates: Iterator[float]) -> Iterator
         previous = width
 
 
-def _stages(size: Size, dropout: float, rates: Iterator[float], special: int, image_size: int) -> Iterator[TransformerStage]:
+def _stages(size: Size, dropout: float, rates: Iterator[float], special: int, image_sizes: Sequence[int]) -> Iterator[TransformerStage]:
     previous = size.convolution[-1][1]
     stride = size.stride * 2 ** (len(size.convolution) - 1)
     for depth, width in size.attention:
         stride *= 2
         blocks = [TransformerBlock(width, size, dropout, next(rates)) for _ in range(depth)]
-        yield TransformerStage(previous, width, blocks, special, side=-(-image_size // stride))
+        yield TransformerStage(previous, width, blocks, special, sides=[-(-side // stride) for side in image_sizes])
         previous = width
 
 
 class TransformerStage(nn.Module):
     """Halve the grid, then run transformer blocks over special tokens and image tokens together."""
 
-    table: Tensor
-
-    def __init__(self, inputs: int, width: int, blocks: Sequence[TransformerBlock], special: int, side: int) -> None:
-        """`inputs`: channels of the grid. `special`: number of special tokens. `side`: rows and columns of the halved grid at the
-        configured image size."""
+    def __init__(self, inputs: int, width: int, blocks: Sequence[TransformerBlock], special: int, sides: Sequence[int]) -> None:
+        """`inputs`: channels of the grid. `special`: number of special tokens. `sides`: rows and columns of the halved grid at the
+        configured image sizes."""
         super().__init__()
-        self.special, self.side, self.head_width = special, side, blocks[0].attention.head_width
+        self.special, self.sides, self.head_width = special, tuple(dict.fromkeys(sides)), blocks[0].attention.head_width
         self.reduce = downsample(inputs, width)
         self.blocks = nn.ModuleList(blocks)
-        self.register_buffer("table", rotary_table(side, side, self.head_width, special), persistent=False)
+        for side in self.sides:
+            self.register_buffer(f"table{side}", rotary_table(side, side, self.head_width, special), persistent=False)
 
     def forward(self, special: Tensor, grid: Tensor, queries: int | None) -> tuple[Tensor, Tensor]:
         """Return special tokens [B, S, width] and the halved grid [B, width, H/2, W/2] from special tokens [B, S, width] and a grid
         [B, inputs, H, W]. With `queries` the last block computes only that many special tokens, and the returned grid is empty."""
         grid = self.reduce(grid)
         rows, columns = grid.shape[2:]
-        table = self.table  # that of images of the configured size
-        if not rows == columns == self.side:
-            table = rotary_table(rows, columns, self.head_width, self.special).to(table)
+        table = self._table(rows, columns)
         tokens = torch.cat([special, grid.flatten(2).transpose(1, 2)], dim=1)
         for block in self.blocks[:-1]:
             tokens = block(tokens, table)
@@ -148,6 +146,13 @@ class TransformerStage(nn.Module):
             return tokens, grid[:, :0]
         special, image = tokens.split([self.special, rows * columns], dim=1)
         return special, image.transpose(1, 2).unflatten(2, (rows, columns))
+
+    def _table(self, rows: int, columns: int) -> Tensor:
+        """Return the position table of a grid, kept for images of the configured sizes."""
+        for side in self.sides:
+            if rows == columns == side:
+                return self.get_buffer(f"table{side}")
+        return rotary_table(rows, columns, self.head_width, self.special).to(self.get_buffer(f"table{self.sides[0]}"))
 
 
 class TransformerBlock(nn.Module):

@@ -32,9 +32,10 @@ class TimmBackbone(nn.Module):
     metadata: MetadataEncoder | None
     rescale: Tensor | None
 
-    def __init__(self, config: TimmConfig, image_size: int, components: Sequence[str]) -> None:
+    def __init__(self, config: TimmConfig, image_sizes: Sequence[int], components: Sequence[str]) -> None:
+        """`image_sizes`: sides of the images, the final one last."""
         super().__init__()
-        self.backbone = create_backbone(config, image_size)
+        self.backbone = create_backbone(config, image_sizes)
         self.width: int = self.backbone.head_hidden_size
         self.metadata = None
         if components:
@@ -78,9 +79,10 @@ def _rescaling(backbone: Any) -> Tensor | None:
     return torch.tensor([factor, offset]).view(2, 3, 1, 1)
 
 
-def create_backbone(config: TimmConfig, image_size: int) -> nn.Module:
-    """Return timm's model without its classifier. Raise `ConfigError` for an unknown name, pretrained weights that cannot be loaded, an
-    image size that the model cannot read, or `model.drop_path` above 0 for a model without stochastic depth."""
+def create_backbone(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module:
+    """Return timm's model without its classifier. Its weights are for the last of the sizes. Raise `ConfigError` for an unknown name,
+    pretrained weights that cannot be loaded, an image size that the model cannot read, or `model.drop_path` above 0 for a model without
+    stochastic depth."""
     import timm
 
     name = config.backbone
@@ -90,16 +92,25 @@ def create_backbone(config: TimmConfig, image_size: int) -> nn.Module:
         close = ", ".join(difflib.get_close_matches(name, timm.list_models(), n=3))
         raise ConfigError(f"model.backbone: {name!r} is not a timm model" + (f"; similar names: {close}" if close else ""))
     with hub_if_it_answers() if config.pretrained else contextlib.nullcontext():
-        try:
-            backbone = _timm_create(config, img_size=image_size)
-        except TypeError as error:  # only models that fix their image size at construction take img_size; the others read any size
-            if "img_size" not in str(error):
-                raise
-            backbone = _timm_create(config)
+        backbone = _create_for(config, image_sizes)
     if config.pretrained_file is not None:
         log.info(load_pretrained_file(backbone, config.pretrained_file))
-    _check_forward(backbone, name, image_size)
+    for size in image_sizes:
+        _check_forward(backbone, name, size, "data.image_size" if size == image_sizes[-1] else "schedule.image_size")
     return backbone
+
+
+def _create_for(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module:
+    """Return timm's model. Models that fix their image size at construction take `img_size`, those of them that resample their position
+    embeddings for other sizes `dynamic_img_size`; the others read any size."""
+    fixed: dict[str, Any] = {"img_size": image_sizes[-1]}
+    for options in [fixed | {"dynamic_img_size": True}] * (len(image_sizes) > 1) + [fixed]:
+        try:
+            return _timm_create(config, **options)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+    return _timm_create(config)
 
 
 def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
@@ -119,9 +130,9 @@ def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
         raise ConfigError(f"model.backbone: {config.backbone}: {reason} ({one_line(error)})") from error
 
 
-def _check_forward(backbone: nn.Module, name: str, image_size: int) -> None:
-    """Run one forward and backward pass on the meta device. Raise `ConfigError` if the model cannot read images of this size. Freeze
-    the parameters that get no gradient, since DDP waits for the gradient of every trainable parameter."""
+def _check_forward(backbone: nn.Module, name: str, image_size: int, key: str) -> None:
+    """Run one forward and backward pass on the meta device. Raise `ConfigError` if the model cannot read images of this size,
+    which `key` sets. Freeze the parameters that get no gradient, since DDP waits for the gradient of every trainable parameter."""
     twin: Any = copy.deepcopy(backbone).to("meta")
     try:
         features = twin.forward_features(torch.empty(2, 3, image_size, image_size, device="meta"))
@@ -129,6 +140,6 @@ def _check_forward(backbone: nn.Module, name: str, image_size: int) -> None:
     except NotImplementedError:  # an operation without a meta kernel: nothing can be checked
         return
     except (RuntimeError, AssertionError, ValueError) as error:
-        raise ConfigError(f"model.backbone: {name} cannot read images of data.image_size={image_size} ({one_line(error)})") from error
+        raise ConfigError(f"model.backbone: {name} cannot read images of {key}={image_size} ({one_line(error)})") from error
     for parameter, tried in zip(backbone.parameters(), twin.parameters(), strict=True):
         parameter.requires_grad_(tried.grad is not None)

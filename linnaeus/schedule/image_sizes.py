@@ -1,0 +1,64 @@
+"""Progressive resizing: the side of the training images as a function of the step (`schedule.image_size`).
+
+Small images at the start take a fraction of the time, and details matter late (Howard 2018; Tan and Le 2021, "EfficientNetV2").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from linnaeus.config.schema import Config
+from linnaeus.durations import Duration, first_step_at
+from linnaeus.errors import ConfigError
+
+KEY = "schedule.image_size"
+
+
+def image_sizes(config: Config) -> tuple[int, ...]:
+    """Return the sides of the training images of a run, in increasing order; the last one is `data.image_size`. () for a workload without
+    images. Raise `ConfigError` for a start that is not below `data.image_size` or not a multiple of `multiple`."""
+    ramp, end = config.schedule.image_size, getattr(config.data, "image_size", None)
+    if ramp.start is None:
+        return () if end is None else (end,)
+    if end is None:
+        raise ConfigError(f"{KEY}.start={ramp.start} has no effect, since this workload has no images; set it to null")
+    if ramp.start >= end:
+        raise ConfigError(f"{KEY}.start={ramp.start} is not below data.image_size={end}; use a smaller start, or null for a constant size")
+    if ramp.start % ramp.multiple:
+        fitting = max(1, ramp.start // ramp.multiple) * ramp.multiple
+        raise ConfigError(f"{KEY}.start={ramp.start} is not a multiple of {KEY}.multiple={ramp.multiple}; use {fitting}")
+    return (*range(ramp.start, end, ramp.multiple), end)
+
+
+@dataclass(frozen=True)
+class ImageSizes:
+    """Stages of constant size: (first step, side), sorted by both. The step is `global_step` before the update that uses the images."""
+
+    stages: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def resolve(cls, config: Config, total_steps: int, steps_per_epoch: int) -> ImageSizes | None:
+        """Return stages of equal length from `begin` to `until`, and the last one from `until` on; None for a constant size. Raise
+        `ConfigError` for an impossible ramp."""
+        sizes, ramp, lengths = image_sizes(config), config.schedule.image_size, (total_steps, steps_per_epoch)
+        if len(sizes) < 2:
+            return None
+        begin = Duration.parse(ramp.begin, f"{KEY}.begin").to_steps(*lengths)
+        until = Duration.parse(ramp.until, f"{KEY}.until").to_steps(*lengths)
+        if until < begin:
+            order = f"{KEY}.until={ramp.until} (step {until}) comes before {KEY}.begin={ramp.begin} (step {begin})"
+            raise ConfigError(f"{order}; swap them or set a later {KEY}.until")
+        if until == 0:
+            raise ConfigError(f"{KEY}.until={ramp.until} is step 0, before the first update; set a later one")
+        changes = len(sizes) - 1
+        starts = [0, *(first_step_at(begin + (until - begin) * i / changes) for i in range(1, changes + 1))]
+        stages = dict(zip(starts, sizes, strict=True))  # of stages that start at the same step the last one counts
+        return cls(tuple(stages.items()))
+
+    def at(self, step: int) -> int:
+        """Return the side of the images of the update at `step`."""
+        side = self.stages[0][1]
+        for first, following in self.stages:
+            if first <= step:
+                side = following
+        return side

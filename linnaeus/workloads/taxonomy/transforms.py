@@ -1,0 +1,50 @@
+"""The transforms of the images of one side: the training pipeline, that of the end of a run, and the mixing of pairs.
+
+A run with growing images (`schedule.image_size`) has transforms for each side.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from linnaeus.config.schema import Config
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory, Pipeline
+from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
+from linnaeus.workloads.taxonomy.masking import ramp_used
+
+
+class Transforms(NamedTuple):
+    """The parts of a dataset that depend on the side of its images."""
+
+    pipeline: Pipeline
+    at_end: Pipeline | None  # in the part of the run that `augment.off_last` names
+    mixing: PairMixing | None
+
+
+def build_transforms(config: Config, ranks: Sequence[str], side: int, training: bool) -> Transforms:
+    """Return the transforms for images of `side` pixels. Raise `ConfigError` for settings that contradict each other or have no effect."""
+    pipelines = AugmentationPipelineFactory(config.augment, side)
+    if not training:
+        return Transforms(pipelines.build(training=False), None, None)
+    mixing = build_mixing(config, ranks, side)
+    return Transforms(pipelines.build(training=True), pipelines.build_at_end(mixing is not None), mixing)
+
+
+def build_mixing(config: Config, ranks: Sequence[str], side: int) -> PairMixing | None:
+    """Return the mixing of pairs of images of `side` pixels; None if `schedule.mixup_prob` is 0. Raise `ConfigError` for settings that
+    contradict each other."""
+    if not ramp_used(config.schedule.mixup_prob):
+        return None
+    if config.augment.mixup_alpha == 0 and config.augment.cutmix_alpha == 0:
+        raise ConfigError("schedule.mixup_prob is above 0, but augment.mixup_alpha and augment.cutmix_alpha are 0; set one of them above 0")
+    if not config.schedule.mixup_group_level:
+        raise ConfigError("schedule.mixup_prob is above 0, but schedule.mixup_group_level is empty; set it to [{from: 0%, level: RANK}]")
+    for entry in config.schedule.mixup_group_level:
+        check_level(entry["level"], ranks)
+    return PairMixing(config.augment, config.seed, side)
+
+
+def check_level(level: str, ranks: Sequence[str]) -> None:
+    """Raise `ConfigError` if `level` is not one of the ranks."""
+    if level not in ranks:
+        raise ConfigError(f"schedule.mixup_group_level: {level!r} is not a taxonomic rank; choose one of {', '.join(ranks)}")

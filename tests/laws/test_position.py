@@ -30,6 +30,7 @@ RAMPS += [
     "debug.batch_hashes=true",
     "schedule.validate=[]",
 ]
+RAMPS += ["schedule.image_size.start=8", "schedule.image_size.multiple=4", "schedule.image_size.until=40%"]
 RAMPS += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
 
 

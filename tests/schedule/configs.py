@@ -37,7 +37,9 @@ def make_config(
     start_size: tuple[int, int, str, str] | None = None,
     **schedule: Any,
 ) -> Config:
-    """Return a configuration of images of 224 pixels. `start_size`: values of `schedule.image_size`. `schedule`, `trainer` and `early_stop` replace fields of these groups; `gradnorm` is (every, warm-up)."""
+    """Return a configuration of images of 224 pixels. `start_size`: values of `schedule.image_size`.
+
+    `schedule`, `trainer` and `early_stop` replace fields of these groups; `gradnorm` is (every, warm-up)."""
     base = _base()
     if start_size is not None:
         schedule["image_size"] = ImageSizeConfig(*start_size)

@@ -63,5 +63,7 @@ def test_an_impossible_ramp_is_one_line(size: tuple[int, int, str, str], message
 
 def test_a_workload_without_images_refuses_it() -> None:
     config = compose(["workload=language", "data.path=text", "schedule.image_size.start=128"])
-    with pytest.raises(ConfigError, match="schedule.image_size.start=128 has no effect, since this workload has no images; set it to null"):
+    with pytest.raises(
+        ConfigError, match=r"schedule.image_size.start=128 has no effect, since this workload has no images; set it to null"
+    ):
         resolve_all_schedule_params(config, 100, 10)

@@ -212,3 +212,13 @@ def test_trunk_and_head_compile_without_graph_breaks(micro, make_batch):
     assert not any("_orig_mod" in name for name in micro.state_dict())
     total(outputs).backward()
     assert all(p.grad is not None for p in micro.parameters())
+
+
+def test_growing_images_read_the_tables_that_a_model_of_their_size_has(tree, make_config, make_batch, monkeypatch):
+    growing = build_classifier(make_config(size="micro", image_size=48, start=16), tree, COMPONENTS).eval()
+    single = [build_classifier(make_config(size="micro", image_size=side), tree, COMPONENTS).eval() for side in (16, 32, 48)]
+    assert growing.state_dict().keys() == single[0].state_dict().keys()
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.models.mformer.rotary_table", None)  # tables are kept, not made on the way
+    for model, side in zip(single, (16, 32, 48)):
+        batch = make_batch(3, side)
+        assert torch.equal(growing(batch)["features"], model(batch)["features"])

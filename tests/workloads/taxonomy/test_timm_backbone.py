@@ -186,3 +186,22 @@ def test_weights_of_a_run_at_another_image_size(tree, make_config):
     assert other == set() and found.state["trunk.backbone.pos_embed"].shape == large.trunk.backbone.pos_embed.shape
     assert {name for name in weights.state if weights.state[name] is not found.state[name]} == {"trunk.backbone.pos_embed"}
     assert resample_positions(weights, small.trunk.backbone, "trunk.backbone.") is weights
+
+
+@pytest.mark.parametrize("name", ["test_vit", "resnet10t"])
+def test_growing_images(tree, make_config, make_batch, name):
+    model = build_classifier(make_config(backbone=name, image_size=64, start=32), tree, COMPONENTS)
+    for side in (32, 48, 64):
+        total(model(make_batch(2, side))).backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    fixed = build_classifier(make_config(backbone=name, image_size=64), tree, COMPONENTS)
+    fixed.load_state_dict(model.state_dict())
+    batch = make_batch(2, 64)
+    assert torch.equal(model.eval()(batch)["features"], fixed.eval()(batch)["features"]), "at the final size the model is the same"
+
+
+def test_a_model_of_one_size_refuses_growing_images(tree, make_config):
+    config = make_config(backbone="swin_tiny_patch4_window7_224", image_size=64, start=32)
+    with pytest.raises(ConfigError, match=r"swin_tiny_patch4_window7_224 cannot read images of schedule.image_size=32") as error:
+        build_classifier(config, tree, COMPONENTS)
+    assert "\n" not in str(error.value)

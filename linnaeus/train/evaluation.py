@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
     from linnaeus.train.state import Training
 
-FIXED = ["trainer.compile=false", "debug.profile_steps=[]"]  # keys that only matter in training
+FIXED = ["trainer.compile=false", "debug.profile_steps=[]", "schedule.image_size.start=null"]  # keys that only matter in training
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -52,6 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         table.writeheader()
         table.writerows(rows)
     settings = ["data=manifest", f"data.path={folder / 'photos.csv'}", "data.split_column=split", "data.image_size=16"]
+    settings += ["schedule.image_size.start=8", "schedule.image_size.multiple=8"]
     settings += ["data.components=[SPATIAL]", "schedule.validate_mask_meta=[100%]", "schedule.partial_combinations=[]"]
     settings += ["schedule.validate_partial_mask_meta=[]"]
     settings += ["data.max_bad_fraction=0.2", "trainer.length=3epochs", "trainer.ema_decay=0.5", "schedule.validate=[1epochs]"]
@@ -122,13 +123,13 @@ def test_a_table_of_image_sizes_and_views(run: Path, capsys: pytest.CaptureFixtu
         return outputs
 
     monkeypatch.setattr(TaxonomyWorkload, "predict", recorded)
-    assert main(["evaluate", str(run), "--checkpoint", "newest", "--image-size", "16,24", "--tta", "none,flip"]) == 0
+    assert main(["evaluate", str(run), "--checkpoint", "newest", "--image-size", "16,8", "--tta", "none,flip"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert list(dict.fromkeys(seen)) == [(16, "none"), (16, "flip"), (24, "none"), (24, "flip")]
+    assert list(dict.fromkeys(seen)) == [(16, "none"), (16, "flip"), (8, "none"), (8, "flip")]
     first = next(i for i, line in enumerate(lines) if line.split()[:2] == ["image_size", "tta"])
     assert lines[first].split()[2:] == ["loss", "genus/top1", "species/top1"]
     table = {tuple(line.split()[:2]): line.split()[2:] for line in lines[first + 1 : first + 5]}
-    assert list(table) == [("16", "none"), ("16", "flip"), ("24", "none"), ("24", "flip")]
+    assert list(table) == [("16", "none"), ("16", "flip"), ("8", "none"), ("8", "flip")]
     found = {}
     for size, tta in table:
         path = run / "evaluations" / f"validation-step-00000006-{size}px-{tta}" / "metrics.json"

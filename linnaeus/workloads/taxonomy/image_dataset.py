@@ -101,14 +101,15 @@ class TaxonomyDataset(PositionedDataset):
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
         """Return the batch of `indices`, which belong to one update.
 
-        Always: `image` uint8 [B, 3, S, S], `label` int64 [B, R], `meta` float32 [B, F], `present` bool [B, M] (before masking), `weight`
-        float32 [B], `sample` int64 [B], `bad` int64 [B] (observation number of an undecodable photograph, otherwise -1). In training with
-        metadata: `mask` bool [B, M]. With mixing: `share`, `box`, `pick` (see `MixDraws`) and `label2`. With mixing and sample weights:
-        `blend` float32 [B], the share of the images; `share` is then the share of the labels."""
+        Always: `image` uint8 [B, 3, S, S] (with augmentation on the device the entries of `augment/on_device.py`), `label` int64 [B, R],
+        `meta` float32 [B, F], `present` bool [B, M] (before masking), `weight` float32 [B], `sample` int64 [B], `bad` int64 [B]
+        (observation number of an undecodable photograph, otherwise -1). In training with metadata: `mask` bool [B, M]. With mixing:
+        `share`, `box`, `pick` (see `MixDraws`) and `label2`. With mixing and sample weights: `blend` float32 [B], the share of the images;
+        `share` is then the share of the labels."""
         index = _BatchIndices(*np.array(indices, dtype=np.int64).reshape(-1, 5).T)
         observations = self.rows[index.sample]
         transforms = self._transforms(index)
-        image, bad = self._images(index, observations, transforms)
+        images, bad = self._images(index, observations, transforms)
         usable = (index.real > 0) & (bad < 0)
         label = np.where(usable[:, None], self.labels[observations], -1)
         present = self.present[index.sample]
@@ -131,7 +132,7 @@ class TaxonomyDataset(PositionedDataset):
             batch |= self._mix(transforms.mixing, index, usable, label, present)
             if self.weight is not None:
                 batch |= _pair_weights(batch["weight"], batch["share"])
-        return {"image": image} | {name: torch.from_numpy(value) for name, value in batch.items()}
+        return images | {name: torch.from_numpy(value) for name, value in batch.items()}
 
     def _mix(
         self, mixing: PairMixing, index: _BatchIndices, usable: np.ndarray, label: np.ndarray, present: np.ndarray
@@ -161,17 +162,20 @@ class TaxonomyDataset(PositionedDataset):
         """Return the transforms of a batch, whose samples all belong to one update."""
         return self.transforms[self.schedule.get_image_size(int(index.step[0]))] if self.grows else self._final
 
-    def _images(self, index: _BatchIndices, observations: np.ndarray, transforms: Transforms) -> tuple[torch.Tensor, np.ndarray]:
-        """Return the augmented photographs, uint8 [B, 3, S, S], and int64 [B]: the observation number if undecodable, otherwise -1."""
+    def _images(self, index: _BatchIndices, observations: np.ndarray, transforms: Transforms) -> tuple[Batch, np.ndarray]:
+        """Return the entries of the augmented photographs, and int64 [B]: the observation number if undecodable, otherwise -1."""
         images, bad = self._read(observations)
         good = np.flatnonzero(bad < 0)
         keys = sample_keys(self.seed, randomness.AUGMENT, index.epoch[good], index.position[good])
-        augmented = self._pipeline(index, transforms)(images, keys)
+        made = self._pipeline(index, transforms)(images, keys)
+        augmented = made if isinstance(made, dict) else {"image": made}
         if len(good) == len(bad):
             return augmented, bad
-        out = torch.zeros((len(bad), *augmented.shape[1:]), dtype=torch.uint8)
-        out[torch.from_numpy(good)] = augmented
-        return out, bad
+        rows = torch.from_numpy(good)
+        out = {name: value.new_zeros((len(bad), *value.shape[1:])) for name, value in augmented.items() if name != "frame"}
+        for name, value in out.items():
+            value[rows] = augmented[name]
+        return augmented | out, bad
 
     def _pipeline(self, index: _BatchIndices, transforms: Transforms) -> Pipeline:
         if transforms.at_end is None or self.schedule.get_augmentation(int(index.step[0])):

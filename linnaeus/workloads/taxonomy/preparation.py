@@ -1,4 +1,5 @@
-"""Preparation of a batch on the device, before the model reads it: normalise, mix pairs, mask metadata, in this order.
+"""Preparation of a batch on the device, before the model reads it: augment (`augment.on`), normalise, mix pairs, mask metadata, in this
+order.
 
 All random draws are made on the host (`image_dataset.py`). These are elementwise operations that do not wait for the device. Constants
 are copied to each device once.
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
+from linnaeus.workloads.taxonomy.augment.on_device import PARAMETERS, augment_batch
 from linnaeus.workloads.taxonomy.masking import component_mask
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet, which pretrained networks expect
 STD = (0.229, 0.224, 0.225)
-HOST_DRAWS = ("box", "pick", "mask", "blend")  # not passed on to the model
+HOST_DRAWS = ("box", "pick", "mask", "blend", *PARAMETERS)  # not passed on to the model
 
 
 class BatchPreparation:
@@ -36,7 +38,8 @@ class BatchPreparation:
         `available` bool [B, M] before masking. Other entries are passed on. `masked`: components to mask for all samples."""
         out = {name: value for name, value in batch.items() if name not in HOST_DRAWS}
         device = batch["image"].device
-        out["image"] = batch["image"].to(self.dtype).mul_(self._constant("scale", device)).add_(self._constant("shift", device))
+        image = augment_batch(batch) if "frame" in batch else batch["image"]
+        out["image"] = image.to(self.dtype).mul_(self._constant("scale", device)).add_(self._constant("shift", device))
         meta, available = batch["meta"].to(self.dtype), batch["present"]
         if "share" in batch:
             other = partner_rows(len(available), device)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from linnaeus.config.schema import Config
+from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment import AugmentationPipelineFactory, Pipeline
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
@@ -27,7 +28,8 @@ def build_transforms(config: Config, ranks: Sequence[str], side: int, training: 
     if not training:
         return Transforms(pipelines.build(training=False), None, None)
     mixing = build_mixing(config, ranks, side)
-    return Transforms(pipelines.build(training=True), pipelines.build_at_end(mixing is not None), mixing)
+    device = DistributedContext().device
+    return Transforms(pipelines.build(training=True, device=device), pipelines.build_at_end(mixing is not None), mixing)
 
 
 def build_mixing(config: Config, ranks: Sequence[str], side: int) -> PairMixing | None:

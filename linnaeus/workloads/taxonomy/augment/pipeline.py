@@ -2,7 +2,8 @@
 
 `AugmentationPipelineFactory(config.augment, image_size).build(training)` returns a callable on (images, keys). The result for a sample
 is a function of its own key, independent of the rest of the batch. `augment=none` is the same pipeline with neutral values: it takes
-the central square, as validation does. Normalisation and the blending of pairs are done on the device.
+the central square, as validation does. Normalisation and the blending of pairs are done on the device; with `augment.on` everything but
+decoding and the policy (`on_device.py`).
 
 The policies are RandAugment and TrivialAugment of torchvision. torchvision draws from torch's global generator, so the global generators
 are seeded before each picture. It is imported only if a policy is configured (1.4 s), in the parent process, which forked workers share.
@@ -20,13 +21,15 @@ from linnaeus.config.registry import registered
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment import colour, draws, geometry
+from linnaeus.workloads.taxonomy.augment.on_device import HostDraws
 from linnaeus.workloads.taxonomy.config import AugmentConfig
 
 Policy = Callable[[Image.Image], Image.Image]
 
 
-# Returns uint8 [B, 3, S, S], contiguous, from uint8 [H, W, 3] photographs and the uint64 [B] keys of their positions.
-Pipeline = Callable[[Sequence[np.ndarray], np.ndarray], Tensor]
+# Returns uint8 [B, 3, S, S], contiguous, from uint8 [H, W, 3] photographs and the uint64 [B] keys of their positions; or several entries
+# of a batch, for augmentation on the device.
+Pipeline = Callable[[Sequence[np.ndarray], np.ndarray], Tensor | dict[str, Tensor]]
 
 
 class AugmentationPipelineFactory:
@@ -37,11 +40,25 @@ class AugmentationPipelineFactory:
         _check_range("crop_ratio", config.crop_ratio, high=float("inf"))
         self.config, self.image_size = config, image_size
 
-    def build(self, training: bool) -> Pipeline:
+    def build(self, training: bool, device: torch.device | None = None) -> Pipeline:
+        """Return the pipeline. `device`: of the training, for `augment.on=auto`."""
         if not training:
             return ValidationPipeline(self.image_size)
         part = registered("augment", self.config.name)
-        return part.build(self.config, self.image_size) if part is not None else TrainingPipeline(self.config, self.image_size)
+        if part is not None:
+            return part.build(self.config, self.image_size)
+        kind = HostDraws if self._on_device(device) else TrainingPipeline
+        return kind(self.config, self.image_size)
+
+    def _on_device(self, device: torch.device | None) -> bool:
+        """Return True if the training images are augmented on the device by `augment.on`."""
+        possible = self.config.policy == "none"
+        if self.config.on == "device" and not possible:
+            raise ConfigError(
+                f"augment.on=device cannot apply augment.policy={self.config.policy}; set augment.on=host, or the policy to none"
+            )
+        on_gpu = device is not None and device.type == "cuda"
+        return self.config.on == "device" or (self.config.on == "auto" and on_gpu and possible)
 
     def build_at_end(self, mixing: bool) -> Pipeline | None:
         """Return the pipeline of the part of the run that `augment.off_last` names, that of validation; None if it is 0.

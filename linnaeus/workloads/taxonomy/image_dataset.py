@@ -22,6 +22,7 @@ from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.image_sizes import image_sizes
 from linnaeus.workloads.taxonomy.augment import Pipeline
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys
+from linnaeus.workloads.taxonomy.augment.on_device import HostDraws
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.config import RecordsConfig
@@ -72,6 +73,8 @@ class TaxonomyDataset(PositionedDataset):
             self.notes += (f"{config.data.sampling} sampling of {rank}: {self._resampling.summary()}",)
         if self._blocks is not None:
             self.notes += (blocks_note(self._blocks, len(self.rows)),)
+        if isinstance(self._final.pipeline, HostDraws):
+            self.notes += ("crops, mirroring, colour and erasing of training images run on the device (augment.on)",)
         self.nulls = NullPolicy.from_config(config, source.tree) if training else None
         self._groups: dict[str, np.ndarray] = {}
 

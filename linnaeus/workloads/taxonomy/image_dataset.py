@@ -22,8 +22,8 @@ from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.image_sizes import image_sizes
 from linnaeus.workloads.taxonomy.augment import Pipeline
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys
-from linnaeus.workloads.taxonomy.augment.on_device import HostDraws
 from linnaeus.workloads.taxonomy.augment.mixing import PairMixing
+from linnaeus.workloads.taxonomy.augment.on_device import HostDraws
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.config import RecordsConfig
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, NullPolicy, masking_notes, ramp_used

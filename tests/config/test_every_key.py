@@ -262,8 +262,8 @@ TABLE = {
     **cases(see.batches, "schedule.image_size.start=8", "schedule.image_size.multiple=8"),
     **cases(
         see.batches,
-        "schedule.image_size.multiple=4 schedule.image_size.begin=34% schedule.image_size.until=34%",
-        "schedule.image_size.start=8 schedule.image_size.multiple=8 schedule.image_size.until=67%",
+        "schedule.image_size.multiple=8 schedule.image_size.begin=34% schedule.image_size.until=34%",
+        "schedule.image_size.start=8 schedule.image_size.multiple=4 schedule.image_size.until=67%",
     ),
     **cases(see.batches, "augment.on=device"),
     **cases(see.batches, "augment.off_last=1steps", "augment.horizontal_flip=1"),

@@ -3,8 +3,8 @@
     linnaeus evaluate RUN [--split test] [--checkpoint best|newest|STEP] [--image-size 192,224] [--tta none,flip] [KEY=VALUE ...]
 
 The passes and metrics are those of the run's validation. Results go to RUN/evaluations/<split>-step-<N>/: metrics.json, and classes.csv
-with a row for each class. With `--image-size` or `--tta` each combination of their values is scored; results go to folders named
-<split>-step-<N>-192px-flip. No other file of the run is changed.
+with a row for each class. With `--image-size` or `--tta` each combination of their values is scored, and the results of each go to a folder
+below, such as 192px-flip. No other file of the run is changed.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Variant(NamedTuple):
         return [f"{key}={value}" for key, value in keys.items() if value is not None]
 
     def folder(self, output: Path) -> Path:
-        """Return the folder of the results, beside `output` for a way that differs from the run."""
+        """Return the folder of the results, below `output` for a way that was asked for."""
         parts = [f"{self.image_size}px"] * (self.image_size is not None) + [str(self.tta)] * (self.tta is not None)
-        return output.with_name("-".join([output.name, *parts]))
+        return output / "-".join(parts)
 
 
 class Scored(NamedTuple):

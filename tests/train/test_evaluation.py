@@ -132,7 +132,7 @@ def test_a_table_of_image_sizes_and_views(run: Path, capsys: pytest.CaptureFixtu
     assert list(table) == [("16", "none"), ("16", "flip"), ("8", "none"), ("8", "flip")]
     found = {}
     for size, tta in table:
-        path = run / "evaluations" / f"validation-step-00000006-{size}px-{tta}" / "metrics.json"
+        path = run / "evaluations" / "validation-step-00000006" / f"{size}px-{tta}" / "metrics.json"
         found[size, tta] = json.loads(path.read_text())["metrics"]
         assert table[size, tta][0] == f"{found[size, tta]['val_ema/loss']:.4f}" and str(path) in lines
     assert found["16", "none"] == plain and len({metrics["val_ema/loss"] for metrics in found.values()}) == 4
@@ -156,7 +156,7 @@ def test_a_mistake_is_one_line(run: Path, options: list[str], message: str, caps
         main(["evaluate", str(run), *options])
     line = capsys.readouterr().err
     assert ended.value.code == 2 and line.count("\n") == 1
-    assert not list(run.glob("evaluations/*rotate")) and not list(run.glob("evaluations/*-16px"))
+    assert not list(run.glob("evaluations/*/*rotate")) and not list(run.glob("evaluations/*/16px"))
     assert re.search(message, line), line
 
 

@@ -265,7 +265,7 @@ TABLE = {
         "schedule.image_size.multiple=8 schedule.image_size.begin=34% schedule.image_size.until=34%",
         "schedule.image_size.start=8 schedule.image_size.multiple=4 schedule.image_size.until=67%",
     ),
-    **cases(see.batches, "augment.on=device"),
+    **cases(see.batches, "augment.place=device"),
     **cases(see.batches, "augment.off_last=1steps", "augment.horizontal_flip=1"),
     **cases(see.batches, "augment.policy_magnitude=30 augment.policy_operations=5", "augment.policy=randaugment"),
     **cases(see.batches, "augment.mixup_alpha=5", f"{MIXED} augment.cutmix_alpha=0"),

@@ -37,7 +37,7 @@ STATEFUL += ["schedule.early_stop.min_delta=9"]
 STATEFUL += ["schedule.validate=[4steps]", "schedule.log=[3steps]", "schedule.checkpoint=[2steps]", "schedule.validate_at_end=true"]
 MASKED = ["trainer.length=10steps", "schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]"]
 IMAGES = ["schedule.image_size.start=8", "schedule.image_size.multiple=4", "schedule.image_size.until=60%", "augment.off_last=2steps"]
-IMAGES += ["augment.on=device"]
+IMAGES += ["augment.place=device"]
 # checkpoints between two rows, two intervals of dwa and two measurements of the conflict
 WEIGHTED = ["schedule.checkpoint=[4steps]", "weighting.conflict=[3steps]"]
 REFERENCES: dict[str, tuple[str, list[str]]] = {  # name -> workload of `tests.runs`, settings

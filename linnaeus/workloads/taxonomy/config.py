@@ -255,7 +255,7 @@ class AugmentConfig:
     off_last: str = setting(
         "length of the end of the run without augmentation and mixing: training images as in validation; 0%: none", duration="update"
     )
-    on: str = setting(
+    place: str = setting(
         "where crops, mirroring, colour and erasing are applied: host, device, or auto: the device if it is a GPU and there is no policy",
         choices=("auto", "host", "device"),
     )

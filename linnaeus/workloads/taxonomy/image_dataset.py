@@ -74,7 +74,7 @@ class TaxonomyDataset(PositionedDataset):
         if self._blocks is not None:
             self.notes += (blocks_note(self._blocks, len(self.rows)),)
         if isinstance(self._final.pipeline, HostDraws):
-            self.notes += ("crops, mirroring, colour and erasing of training images run on the device (augment.on)",)
+            self.notes += ("crops, mirroring, colour and erasing of training images run on the device (augment.place)",)
         self.nulls = NullPolicy.from_config(config, source.tree) if training else None
         self._groups: dict[str, np.ndarray] = {}
 

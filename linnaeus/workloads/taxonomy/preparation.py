@@ -1,4 +1,4 @@
-"""Preparation of a batch on the device, before the model reads it: augment (`augment.on`), normalise, mix pairs, mask metadata, in this
+"""Preparation of a batch on the device, before the model reads it: augment (`augment.place`), normalise, mix pairs, mask metadata, in this
 order.
 
 All random draws are made on the host (`image_dataset.py`). These are elementwise operations that do not wait for the device. Constants

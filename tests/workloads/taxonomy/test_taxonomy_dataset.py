@@ -206,13 +206,13 @@ def test_images_grow_with_the_step():
 def test_batches_for_the_device_have_the_same_samples():
     source = make_source(broken=[int(indices(dataset(), 0)[5].sample)])
     index = indices(dataset(), 0)[:16]
-    host, device = (dataset(make_config(on=on), Certain(), source=source).__getitems__(index) for on in ("host", "device"))
+    host, device = (dataset(make_config(place=on), Certain(), source=source).__getitems__(index) for on in ("host", "device"))
     assert all(torch.equal(host[name], device[name]) for name in host if name != "image") and (host["bad"] >= 0).sum() == 1
     prepare = BatchPreparation(COMPONENTS, column_slices(COMPONENTS))
     images = [prepare(batch)["image"] for batch in (host, device)]
     assert (images[0] - images[1]).abs().max() < 4 / 255 / min(STD) and (images[0] - images[1]).abs().mean() < 1e-3
     assert not set(prepare(device)) - set(prepare(host)), "the parameters are not passed on to the model"
-    unread = dataset(make_config(on="device"), Certain(), source=make_source(broken=range(N))).__getitems__(index)
+    unread = dataset(make_config(place="device"), Certain(), source=make_source(broken=range(N))).__getitems__(index)
     black = prepare(unread)["image"]
     assert black.shape == (16, 3, SIZE, SIZE) and torch.equal(black, black[:1, :, :1, :1].expand_as(black))
 

@@ -1,4 +1,4 @@
-"""Crops, mirroring, colour and erasing on the device, for a whole batch at once (`augment.on=device`).
+"""Crops, mirroring, colour and erasing on the device, for a whole batch at once (`augment.place=device`).
 
 The host draws the same parameters as for its own pipeline and hands over the pixels of the crops, of different sizes, in one array. The
 device resizes by two matrix products with the weights of the antialiased bilinear filter (the triangle of `..resizing`). Weights are

@@ -2,7 +2,7 @@
 
 `AugmentationPipelineFactory(config.augment, image_size).build(training)` returns a callable on (images, keys). The result for a sample
 is a function of its own key, independent of the rest of the batch. `augment=none` is the same pipeline with neutral values: it takes
-the central square, as validation does. Normalisation and the blending of pairs are done on the device; with `augment.on` everything but
+the central square, as validation does. Normalisation and the blending of pairs are done on the device; with `augment.place` everything but
 decoding and the policy (`on_device.py`).
 
 The policies are RandAugment and TrivialAugment of torchvision. torchvision draws from torch's global generator, so the global generators
@@ -41,7 +41,7 @@ class AugmentationPipelineFactory:
         self.config, self.image_size = config, image_size
 
     def build(self, training: bool, device: torch.device | None = None) -> Pipeline:
-        """Return the pipeline. `device`: of the training, for `augment.on=auto`."""
+        """Return the pipeline. `device`: of the training, for `augment.place=auto`."""
         if not training:
             return ValidationPipeline(self.image_size)
         part = registered("augment", self.config.name)
@@ -51,14 +51,14 @@ class AugmentationPipelineFactory:
         return kind(self.config, self.image_size)
 
     def _on_device(self, device: torch.device | None) -> bool:
-        """Return True if the training images are augmented on the device by `augment.on`."""
+        """Return True if the training images are augmented on the device by `augment.place`."""
         possible = self.config.policy == "none"
-        if self.config.on == "device" and not possible:
+        if self.config.place == "device" and not possible:
             raise ConfigError(
-                f"augment.on=device cannot apply augment.policy={self.config.policy}; set augment.on=host, or the policy to none"
+                f"augment.place=device cannot apply augment.policy={self.config.policy}; set augment.place=host, or the policy to none"
             )
         on_gpu = device is not None and device.type == "cuda"
-        return self.config.on == "device" or (self.config.on == "auto" and on_gpu and possible)
+        return self.config.place == "device" or (self.config.place == "auto" and on_gpu and possible)
 
     def build_at_end(self, mixing: bool) -> Pipeline | None:
         """Return the pipeline of the part of the run that `augment.off_last` names, that of validation; None if it is 0.

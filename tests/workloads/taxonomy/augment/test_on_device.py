@@ -100,7 +100,7 @@ def test_weights_sum_to_one_and_mirroring_reverses_them():
 def test_where_images_are_augmented():
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     policy = dataclasses.replace(STANDARD, policy="randaugment")
-    for config, on, device, kind in (
+    for config, place, device, kind in (
         (STANDARD, "auto", gpu, HostDraws),
         (STANDARD, "auto", cpu, TrainingPipeline),
         (STANDARD, "auto", None, TrainingPipeline),
@@ -108,6 +108,6 @@ def test_where_images_are_augmented():
         (STANDARD, "device", cpu, HostDraws),
         (policy, "auto", gpu, TrainingPipeline),
     ):
-        assert type(AugmentationPipelineFactory(dataclasses.replace(config, on=on), SIDE).build(True, device)) is kind
-    with pytest.raises(ConfigError, match=r"augment.on=device cannot apply augment.policy=randaugment; set augment.on=host"):
-        AugmentationPipelineFactory(dataclasses.replace(policy, on="device"), SIDE).build(True)
+        assert type(AugmentationPipelineFactory(dataclasses.replace(config, place=place), SIDE).build(True, device)) is kind
+    with pytest.raises(ConfigError, match=r"augment.place=device cannot apply augment.policy=randaugment; set augment.place=host"):
+        AugmentationPipelineFactory(dataclasses.replace(policy, place="device"), SIDE).build(True)

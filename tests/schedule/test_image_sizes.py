@@ -22,7 +22,7 @@ def test_the_size_grows_in_equal_stages_and_is_whole_from_until_on() -> None:
     assert sides(start_size=(128, 32, "0%", "75%")) == [128] * 25 + [160] * 25 + [192] * 25 + [224] * 25
     assert sides(start_size=(128, 32, "10steps", "4epochs")) == [128] * 20 + [160] * 10 + [192] * 10 + [224] * 60
     assert sides(start_size=(196, 14, "0%", "50%")) == [196] * 25 + [210] * 25 + [224] * 50
-    assert sides(start_size=(160, 96, "0%", "50%")) == [160] * 50 + [224] * 50, "the last step need not be a multiple"
+    assert sides(start_size=(128, 64, "0%", "50%")) == [128] * 25 + [192] * 25 + [224] * 50, "the last step need not be a multiple"
     assert sides(start_size=(128, 32, "30%", "30%")) == [128] * 30 + [224] * 70
     assert sides(start_size=(8, 1, "0%", "100%"))[-1] == 221 and len(set(sides(start_size=(8, 1, "0%", "2%")))) == 3
     assert sides() == [None] * 100 and image_sizes(make_config()) == (224,)
@@ -35,9 +35,8 @@ def test_the_plan_and_the_picture(tmp_path: Path) -> None:
     schedule_picture(resolved, lambda step: 0.1, tmp_path / "schedule.svg")
     assert "image size" in (tmp_path / "schedule.svg").read_text()
     assert "image size" not in schedule_summary(resolve())
-    assert "8, 40 from step 15, 72 from step 30, 104 from step 43, ... 224 from step 100" in schedule_summary(
-        resolve(start_size=(8, 32, "0%", "100%"))
-    )
+    many = schedule_summary(resolve(start_size=(32, 32, "0%", "100%")))
+    assert "32, 64 from step 17, 96 from step 34, 128 from step 50, ... 224 from step 100" in many
 
 
 def test_a_size_that_is_not_reached_is_noted() -> None:

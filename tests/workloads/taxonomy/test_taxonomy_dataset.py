@@ -52,6 +52,10 @@ class Certain(Ramps):
     get_mixup_prob = staticmethod(lambda step: 1.0)
 
 
+class Growing(Certain):
+    get_image_size = staticmethod(lambda step: (8, 12, 16)[min(step // 2, 2)])
+
+
 def make_source(broken=(), nulls=True):
     rng = np.random.default_rng(0)
     species = rng.integers(0, 12, N)
@@ -184,10 +188,6 @@ def test_the_last_part_of_a_run_is_not_augmented():
 
 def test_images_grow_with_the_step():
     """A batch is that of a dataset of its size: no augmentation, mixing or mask depends on the sizes before."""
-
-    class Growing(Certain):
-        get_image_size = staticmethod(lambda step: (8, 12, 16)[min(step // 2, 2)])
-
     data = pickle.loads(pickle.dumps(dataset(make_config(start=8), Growing())))  # as in a worker
     for batch in (indices(data, 0)[i : i + 16] for i in range(0, N, 16)):
         side = Growing.get_image_size(batch[0].global_step)

@@ -74,6 +74,7 @@ class TaxonomyWorkload(Workload):
         self.data_source, self.ceilings = build_data_source(config)
         self.tasks = self.data_source.tree.ranks
         self.inputs = tuple(config.data.components)  # metadata components that the network reads
+        columns = column_slices(self.inputs)  # refuses an unknown component
         self.fingerprint = self.data_source.fingerprint
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
         self._choose_rows()
@@ -88,7 +89,7 @@ class TaxonomyWorkload(Workload):
         weights = epoch_weights(config, self.data_source, self.train_rows)
         weighted = self.counts if weights is None else LabelCounts.from_labels(self.data_source.tree, labels, weights, learnable)
         self.loss = TaxonomyLoss(config.loss, self.data_source.tree, weighted, self.nulls is not None, dtype)
-        self.preparation = BatchPreparation(self.inputs, column_slices(self.inputs), dtype)
+        self.preparation = BatchPreparation(self.inputs, columns, dtype)
 
     def _choose_rows(self) -> None:
         """Set the training and validation rows of the source, and the metadata components that are known in some of each."""

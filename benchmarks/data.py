@@ -2,10 +2,12 @@
 
     python -m benchmarks.data                     one core and all cores, 15 rounds; about 5 minutes on 2 cores, 300 MB of disk
     python -m benchmarks.data --quick             a look, 10 seconds; no verdict
+    python -m benchmarks.data --crop random       random-resized crops in place of random places
     python -m benchmarks.data --path FOLDER       photographs of your own, in folders by taxon
 
-The photographs are JPEGs of 500 x 375 pixels made from a seed. Each loader makes batches of 64 random crops (8 to 100 % of the area) of
-224 pixels, mirrored with probability 0.5, as normalised float32. The stores keep a short side of 256. The memory of earlier epochs is off:
+The photographs are JPEGs of 500 x 375 pixels made from a seed. Each loader makes batches of 64 random crops of 224 pixels, mirrored with
+probability 0.5, as normalised float32. The crops are squares of photographs with a short side of 256 pixels, or with `--crop random` 8 to
+100 % of the area, resized. The stores keep a short side of 256. The memory of earlier epochs is off:
 every round decodes every photograph. On one core CPU seconds count, on all cores wall seconds. The decoder alone is simplejpeg and the
 resize of linnaeus, without a batch: read, decode, resize. Bars: original files 3 times as fast as either peer, the JPEG store 5.5 times
 as fast as ImageFolder, the raw store 10 times, and 90 % of the decoder alone (85 % on all cores).
@@ -38,7 +40,7 @@ from linnaeus import train, workloads
 from linnaeus.config.load import compose
 from linnaeus.data.samples import PositionedDataset
 from linnaeus.data.workers import WorkerLoader, WorkerPool
-from linnaeus.distributed import DistributedContext
+from linnaeus.distributed import DistributedContext, keep_freed_memory
 from linnaeus.train.build import build_sampler, build_train_loader, build_workers
 from linnaeus.workloads.taxonomy.manifest import photographs
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
@@ -64,6 +66,7 @@ Timed = Callable[[int], float]  # from the number of a round to seconds per phot
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help="2 rounds with 128 photographs")
+    parser.add_argument("--crop", choices=("fixed", "random"), default="fixed", help="size of the crops (%(default)s)")
     parser.add_argument("--path", type=Path, help="folder of photographs, in folders by taxon")
     options = parser.parse_args()
     if options.path is not None and len(list(options.path.rglob("*.jpg"))) < 2 * BATCH:
@@ -77,27 +80,27 @@ def main() -> int:
         root = Path(temporary)
         folder = options.path or make_photographs(root / "photographs", count)
         stores = {name: prepare(folder, root / name, name) for name in ("jpeg", "raw")}
-        tables = [compare(folder, stores, rounds, workers) for workers in (0, len(os.sched_getaffinity(0)))]
+        tables = [compare(folder, stores, rounds, workers, options.crop) for workers in (0, len(os.sched_getaffinity(0)))]
     tables.append(hand_over(rounds))
     return conclude(tables, options.json)
 
 
-def compare(folder: Path, stores: dict[str, Path], rounds: int, workers: int) -> dict[str, Any]:
+def compare(folder: Path, stores: dict[str, Path], rounds: int, workers: int, crop: str) -> dict[str, Any]:
     """Time all loaders with `workers` processes, 0 for this one alone. Return the table with the bars."""
     clock = time.perf_counter if workers else time.process_time
     epochs = {
-        ORIGINALS: ours(["data=image_folder", f"data.path={folder}"], workers),
-        JPEG_STORE: ours(["data=store", f"data.path={stores['jpeg']}"], workers),
-        RAW_STORE: ours(["data=store", f"data.path={stores['raw']}"], workers),
-        IMAGE_FOLDER: image_folder(folder, workers),
-        TIMM: timm_loader(folder, workers),
-        DECODER: decoder(folder, workers),
+        ORIGINALS: ours(["data=image_folder", f"data.path={folder}"], workers, crop),
+        JPEG_STORE: ours(["data=store", f"data.path={stores['jpeg']}"], workers, crop),
+        RAW_STORE: ours(["data=store", f"data.path={stores['raw']}"], workers, crop),
+        IMAGE_FOLDER: image_folder(folder, workers, crop),
+        TIMM: timm_loader(folder, workers, crop),
+        DECODER: decoder(folder, workers, crop),
     }
     seconds = measure({name: timed(epoch, clock) for name, epoch in epochs.items()}, rounds)
     share = 0.85 if workers else 0.9
     notes = {name: f"{1 / np.median(times):,.0f} photographs/s" for name, times in seconds.items()}
     what = f"{workers} workers, wall seconds" if workers else "one core, CPU seconds"
-    title = f"{what} of a photograph, {rounds} rounds"
+    title = f"{what} of a photograph, {crop} size of the crops, {rounds} rounds"
     return report(title, seconds, IMAGE_FOLDER, [*BARS, Bar(ORIGINALS, DECODER, 1 / share)], (1000, "ms"), notes)
 
 
@@ -117,7 +120,7 @@ class OneBatch(PositionedDataset):
 def hand_over(rounds: int) -> dict[str, Any]:
     """Time the hand-over of a batch that is ready. Return the table with the bar."""
     dataset, batches = OneBatch(), [[0] * BATCH] * 1000
-    peer = DataLoader(dataset, batch_sampler=batches, num_workers=2, collate_fn=lambda batch: batch)  # type: ignore[arg-type]
+    peer: Any = DataLoader(dataset, batch_sampler=batches, num_workers=2, collate_fn=lambda batch: batch)  # type: ignore[arg-type]
     pool = WorkerPool([dataset], 2)
     variants = {SLOTS: iter(WorkerLoader(pool, dataset, batches, 2)), DATALOADER: iter(peer)}
 
@@ -171,9 +174,10 @@ def prepare(folder: Path, store: Path, images: str) -> Path:
     return store
 
 
-def ours(data: list[str], workers: int) -> Callable[[], Iterable[int]]:
+def ours(data: list[str], workers: int, crop: str) -> Callable[[], Iterable[int]]:
     """Return the epochs of the training loader of a run, each batch prepared as for the model."""
-    augment = [f"augment.crop_scale=[{SCALE[0]},{SCALE[1]}]", f"augment.crop_ratio=[{RATIO[0]},{RATIO[1]}]", "augment.horizontal_flip=0.5"]
+    area = [f"augment.crop_scale=[{SCALE[0]},{SCALE[1]}]", f"augment.crop_ratio=[{RATIO[0]},{RATIO[1]}]"]
+    augment = [*(area if crop == "random" else [f"augment.crop_side={SIZE / SHORT_SIDE}"]), "augment.horizontal_flip=0.5"]
     sizes = [
         f"data.image_size={SIZE}",
         f"trainer.global_batch_size={BATCH}",
@@ -184,6 +188,7 @@ def ours(data: list[str], workers: int) -> Callable[[], Iterable[int]]:
         [*data, "augment=none", *augment, *sizes, f"trainer.num_workers={workers}", "data.validation_fraction=0.05", "data.components=[]"]
     )
     context = DistributedContext().initialize(device="cpu")
+    keep_freed_memory()  # as in every run on a CPU; from here on for all loaders of this process
     workload = workloads.build_workload(config)
     plan = train.resolve_schedule(config, workload, context)
     with tempfile.TemporaryDirectory() as quarantine:
@@ -198,20 +203,30 @@ def ours(data: list[str], workers: int) -> Callable[[], Iterable[int]]:
     return epoch
 
 
-def image_folder(folder: Path, workers: int) -> Callable[[], Iterable[int]]:
+def image_folder(folder: Path, workers: int, crop: str) -> Callable[[], Iterable[int]]:
     """Return the epochs of torchvision's usual loader: Pillow, one transform after the other, float32 for each photograph."""
     from torchvision import transforms
     from torchvision.datasets import ImageFolder
 
-    crop = [transforms.RandomResizedCrop(SIZE, SCALE, RATIO), transforms.RandomHorizontalFlip()]
-    dataset = ImageFolder(str(folder), transforms.Compose([*crop, transforms.ToTensor(), transforms.Normalize(MEAN, STD)]))
+    end = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+    dataset = ImageFolder(str(folder), transforms.Compose([*crops(crop), *end]))
     loader = DataLoader(dataset, BATCH, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=workers > 0)
     return lambda: (len(image) for image, _ in loader)
 
 
-def timm_loader(folder: Path, workers: int) -> Callable[[], Iterable[int]]:
+def crops(crop: str) -> list[Any]:
+    """Return torchvision's transforms to crops of 224 pixels."""
+    from torchvision import transforms
+
+    fixed = [transforms.Resize(SHORT_SIDE), transforms.RandomCrop(SIZE)]
+    return [*(fixed if crop == "fixed" else [transforms.RandomResizedCrop(SIZE, SCALE, RATIO)]), transforms.RandomHorizontalFlip()]
+
+
+def timm_loader(folder: Path, workers: int, crop: str) -> Callable[[], Iterable[int]]:
     """Return the epochs of timm's loader with its prefetcher, which normalises whole batches."""
     from timm.data import create_dataset, create_loader
+    from timm.data.transforms import ToNumpy
+    from torchvision import transforms
 
     loader = create_loader(
         create_dataset("", root=str(folder)),
@@ -230,13 +245,16 @@ def timm_loader(folder: Path, workers: int) -> Callable[[], Iterable[int]]:
         pin_memory=False,
         persistent_workers=workers > 0,
     )
+    if crop == "fixed":
+        loader.dataset.transform = transforms.Compose([*crops(crop), ToNumpy()])
     return lambda: (len(image) for image, _ in loader)
 
 
 class Decoded(Dataset):
     """Reads, decodes and resizes photographs, and returns nothing of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, crop: str) -> None:
+        self.crop = crop
         self.files = sorted(folder.rglob("*.jpg"))
         self.out = np.empty((SIZE, SIZE, 3), np.uint8)
 
@@ -247,14 +265,15 @@ class Decoded(Dataset):
         import simplejpeg
 
         pixels = simplejpeg.decode_jpeg(self.files[number].read_bytes(), strict=True)
-        side = round((pixels.shape[0] * pixels.shape[1] * 0.54) ** 0.5)  # the mean area of the random crops
+        height, width, _ = pixels.shape
+        side = round(min(height, width) * SIZE / SHORT_SIDE if self.crop == "fixed" else (height * width * 0.54) ** 0.5)  # 0.54: mean area
         resize(pixels[:side, :side], self.out)
         return number
 
 
-def decoder(folder: Path, workers: int) -> Callable[[], Iterable[int]]:
+def decoder(folder: Path, workers: int, crop: str) -> Callable[[], Iterable[int]]:
     """Return passes over the photographs that read, decode and resize them: the work that no loader can leave out."""
-    loader = DataLoader(Decoded(folder), BATCH, num_workers=workers, persistent_workers=workers > 0)
+    loader = DataLoader(Decoded(folder, crop), BATCH, num_workers=workers, persistent_workers=workers > 0)
     return lambda: (len(numbers) for numbers in loader)
 
 

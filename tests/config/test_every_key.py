@@ -210,6 +210,7 @@ TABLE = {
         "augment.horizontal_flip=1 augment.vertical_flip=1 augment.brightness=0.8 augment.contrast=0.8 augment.saturation=0.8 "
         "augment.hue=0.3 augment.policy=randaugment augment.erasing=1 trainer.limit_train_samples=16",
     ),
+    **cases(see.batches, "augment.crop_side=0.5"),
     **cases(see.batches, "data.sampling_rank=order", "data.sampling=square_root data.train_samples=400"),
     **cases(see.plan_text, "data.train_samples@biota=41"),
     **cases(

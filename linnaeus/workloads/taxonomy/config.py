@@ -238,6 +238,9 @@ class AugmentConfig:
     name: str = setting("name of the augmentation pipeline")
     crop_scale: list[float] = setting("smallest and largest share of the image area in a random crop")
     crop_ratio: list[float] = setting("smallest and largest aspect ratio of a random crop")
+    crop_side: float | None = setting(
+        "side of square random crops as a share of the short side, in place of crop_scale and crop_ratio; null: those", above=0, high=1
+    )
     horizontal_flip: float = setting("probability of mirroring left-right", low=0, high=1)
     vertical_flip: float = setting("probability of mirroring top-bottom", low=0, high=1)
     brightness: float = setting("largest relative change of brightness", low=0)

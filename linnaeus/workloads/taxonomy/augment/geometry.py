@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from linnaeus.workloads.taxonomy.config import AugmentConfig
 from linnaeus.workloads.taxonomy.resizing import channels_first, resize
 
 TRIES = 10  # candidates of a crop or an erased rectangle; the first that fits is used
@@ -32,6 +33,13 @@ def rectangles(
     return width[row, first], height[row, first], fits.any(axis=1)
 
 
+def crop_boxes(config: AugmentConfig, sizes: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Return float64 [B, 4]: the random crops that `config` describes. `sizes` int [B, 2] (height, width), `u` float64 [B, CROP_DRAWS]."""
+    if config.crop_side is not None:
+        return square_boxes(sizes, u, config.crop_side)
+    return random_boxes(sizes, u, config.crop_scale, config.crop_ratio)
+
+
 def random_boxes(sizes: np.ndarray, u: np.ndarray, scale: Sequence[float], ratio: Sequence[float]) -> np.ndarray:
     """Return float64 [B, 4]: crops with a uniform share of the area in `scale` and a log-uniform aspect ratio in `ratio`.
 
@@ -44,6 +52,15 @@ def random_boxes(sizes: np.ndarray, u: np.ndarray, scale: Sequence[float], ratio
     boxes = np.stack([left, top, left + width, top + height], axis=1)
     boxes = np.where(found[:, None], boxes, centred_boxes(sizes, ratio))
     return np.clip(boxes, 0.0, full[:, [1, 0, 1, 0]])  # by rounding, left + width may exceed the side
+
+
+def square_boxes(sizes: np.ndarray, u: np.ndarray, share: float) -> np.ndarray:
+    """Return float64 [B, 4]: squares of whole pixels at random places, whose side is `share` of the short side of the photograph.
+
+    `sizes` is int [B, 2] (height, width), `u` float64 [B, CROP_DRAWS] uniform draws."""
+    side = np.maximum(np.rint(share * sizes.min(axis=1)), 1.0)
+    left, top = np.floor(u[:, -2] * (sizes[:, 1] - side + 1)), np.floor(u[:, -1] * (sizes[:, 0] - side + 1))
+    return np.stack([left, top, left + side, top + side], axis=1)
 
 
 def centred_boxes(sizes: np.ndarray, ratio: Sequence[float] = (1.0, 1.0)) -> np.ndarray:

@@ -35,7 +35,7 @@ class HostDraws:
         `colour` float32 [B, 3, 3] and `grey` float64 [B]. With erasing: `erase` int64 [B, 4]."""
         u = draws.uniform_draws(keys, draws.CROP, geometry.CROP_DRAWS)
         sizes = geometry.sizes_of(images)
-        boxes = geometry.whole_boxes(geometry.random_boxes(sizes, u, self.config.crop_scale, self.config.crop_ratio), sizes)
+        boxes = geometry.whole_boxes(geometry.crop_boxes(self.config, sizes, u), sizes)
         probabilities = np.array([self.config.horizontal_flip, self.config.vertical_flip])
         mirror = draws.uniform_draws(keys, draws.FLIP, 2) < probabilities
         found = {

@@ -103,7 +103,7 @@ class TrainingPipeline:
     def _pictures(self, images: Sequence[np.ndarray], keys: np.ndarray) -> np.ndarray:
         """Return uint8 [B, S, S, 3]: the photographs after crops, flips and the policy."""
         u = draws.uniform_draws(keys, draws.CROP, geometry.CROP_DRAWS)
-        boxes = geometry.random_boxes(geometry.sizes_of(images), u, self.config.crop_scale, self.config.crop_ratio)
+        boxes = geometry.crop_boxes(self.config, geometry.sizes_of(images), u)
         pictures = geometry.resample(images, boxes, self.image_size)
         probabilities = np.array([self.config.horizontal_flip, self.config.vertical_flip])
         geometry.flip(pictures, *(draws.uniform_draws(keys, draws.FLIP, 2) < probabilities).T)
@@ -130,7 +130,7 @@ def _changes_nothing(config: AugmentConfig) -> bool:
     """Return True if the training pipeline does the same as that of validation."""
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
     probabilities = (config.horizontal_flip, config.vertical_flip, config.erasing)
-    whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0]
+    whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0] and config.crop_side is None
     return whole and config.policy == "none" and not any((*strengths, *probabilities))
 
 

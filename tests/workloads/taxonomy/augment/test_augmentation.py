@@ -55,6 +55,28 @@ def test_a_sample_is_a_function_of_its_key_in_any_batch(policy):
     assert torch.equal(backwards.flip(0), whole)
 
 
+def test_square_crops_are_copied_where_the_photograph_has_the_size():
+    config = dataclasses.replace(NONE, crop_side=0.875)
+    images = [np.random.default_rng(i).integers(0, 256, (64, 90, 3) if i % 2 else (100, 64, 3), dtype=np.uint8) for i in range(32)]
+    out, places = build(config, size=56)(images, keys(32)), set()
+    for image, picture in zip(images, out.permute(0, 2, 3, 1).numpy(), strict=True):
+        height, width = image.shape[:2]
+        found = [(y, x) for y in range(height - 55) for x in range(width - 55) if np.array_equal(image[y : y + 56, x : x + 56], picture)]
+        assert len(found) == 1, "the crop is not a copy of 56 x 56 pixels"
+        places |= {(found[0][0] / (height - 56), found[0][1] / (width - 56))}
+    assert len(places) > 28 and min(places)[0] < 0.2 and max(places)[0] > 0.8, "the crops are not spread"
+
+
+def test_square_crops_reach_every_place_alike():
+    u = np.random.default_rng(0).random((30_000, geometry.CROP_DRAWS))
+    boxes = geometry.square_boxes(np.full((30_000, 2), (10, 12)), u, 0.8)
+    assert np.array_equal(boxes[:, 2:] - boxes[:, :2], np.full((30_000, 2), 8.0))
+    assert np.allclose(np.bincount(boxes[:, 0].astype(int)) / 30_000, 1 / 5, atol=0.01)
+    assert np.allclose(np.bincount(boxes[:, 1].astype(int)) / 30_000, 1 / 3, atol=0.01)
+    tiny = geometry.square_boxes(np.array([[1, 7]]), u[:1], 0.3)
+    assert (tiny[0, 2:] - tiny[0, :2] == 1).all()
+
+
 @pytest.mark.parametrize("policy", ["none", "trivialaugment"])
 def test_negative_control_another_seed_epoch_or_position_changes_it(policy):
     pipeline = build(dataclasses.replace(FULL, policy=policy))

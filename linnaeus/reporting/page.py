@@ -19,7 +19,8 @@ h3{font-size:14px;margin:22px 0 8px}
 .sub{color:var(--soft);font-size:13.5px}.sub code{font-size:12.5px}
 .status{display:inline-block;padding:1px 10px;margin-right:10px;border-radius:99px;color:#fff;background:var(--soft);font-size:12.5px}
 .status.finished,.status.stopped_early{background:#2f6b46}.status.failed{background:#a8442e}.status.running{background:#3b74a8}
-.status.error{background:#a8442e}.status.warning{background:#8a6414}.status.note{background:#3b74a8}
+.status.error{background:#a8442e}.status.warning{background:#8a6414}
+.status.note{background:#3b74a8;color:#fff;margin-left:0}
 .hero{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:14px;margin-top:26px}
 .hero div,figure,.card{background:var(--card);border:1px solid var(--rule);border-radius:10px}
 .hero div{padding:16px 18px}.hero b{display:block;font:600 29px/1.15 Georgia,serif;color:var(--lead);font-variant-numeric:tabular-nums}

@@ -116,7 +116,7 @@ def read(store: str, order: str, count: str) -> float:
 
     torch.set_num_threads(1)
     photographs.CACHE_LIMIT = 0
-    epoch = ours(["data=store", f"data.path={store}", *ORDERS[order]], 0)
+    epoch = ours(["data=store", f"data.path={store}", *ORDERS[order]], 0, "random")
     start, done = time.perf_counter(), 0
     for batch in epoch():
         done += batch

@@ -17,7 +17,7 @@ from linnaeus.distributed.processes import CoreSeconds, core_seconds
 log = logging.getLogger("linnaeus")
 
 LIMIT = 0.05  # share of the training time above which advice is given
-MIN_SECONDS, MIN_UPDATES = 10.0, 10  # of training before advice is given
+MIN_SECONDS, MIN_UPDATES = 60.0, 10  # of training before advice is given: the first epoch fills the memory of photographs
 WORTHWHILE = 1.05  # speed-up by workers below which they are not proposed
 
 

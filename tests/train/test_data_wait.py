@@ -52,16 +52,16 @@ def test_idle_cores_are_shared_by_the_processes_of_the_run(monkeypatch: pytest.M
     assert idle_cores(None, None, 10.0) == (0.0, 0.0)
 
 
-def test_the_advice_is_given_once_after_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_advice_is_given_once_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "linnaeus")
     wait = DataWait()
     wait.report(0.5, 100.0, 100, 0, lambda disk: "x")
     wait.start(5.0, 1)
-    for share, seconds, step in ((0.5, 14.9, 50), (0.5, 30.0, 10), (0.05, 30.0, 50)):
+    for share, seconds, step in ((0.5, 64.9, 50), (0.5, 80.0, 10), (0.05, 80.0, 50)):
         wait.report(share, seconds, step, 0, lambda disk: "x")
     assert not caplog.messages, "too early, too few updates, 5 %"
     for step in (50, 60):
-        wait.report(0.5, 30.0, step, 0, lambda disk: "x")
+        wait.report(0.5, 80.0, step, 0, lambda disk: "x")
     assert len(caplog.messages) == 1 and "waits for data 50 % of the time; without waiting it would be 2.0 x as fast" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""What `linnaeus doctor` takes for photographs: a search of near pairs among a million hashes, and the pass over the files.
+"""Time and memory of `linnaeus doctor` on photographs: the search of near pairs among a million hashes, and the pass over the files.
 
     python -m benchmarks.doctor                    about 2 minutes, one core
     python -m benchmarks.doctor --quick            a look; no verdict on the pass

@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from linnaeus.errors import one_line
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, check_container, check_last_block
-from linnaeus.workloads.taxonomy.manifest.jpeg import decode_jpeg
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, check_container, check_last_block, jpeg_end
+from linnaeus.workloads.taxonomy.manifest.jpeg import decode_jpeg, plain_size
 from linnaeus.workloads.taxonomy.resizing import resize
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:
 def decode_sized(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndarray, tuple[int, int]]:
     """Return the pixels as `decode` does, and the (width, height) of the picture in the file. Raises as `decode`."""
     with _decoding_errors():
+        plain = _decode_plain(data, short_side, max_pixels)
+        if plain is not None:
+            return plain
         image = _open(data, max_pixels)
         stored = image.size  # `draft` changes it
         check_container(image, data)
@@ -57,6 +60,19 @@ def decode_sized(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndar
             pixels = np.asarray(_to_rgb(image))
         upright = _upright(_resized(pixels, size), image)
         return np.require(upright, requirements=["C", "W"]), stored  # torch does not accept read-only memory
+
+
+def _decode_plain(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndarray, tuple[int, int]] | None:
+    """Return pixels and size as `decode_sized` for a JPEG that needs nothing of Pillow. Return None for others, and for damaged ones."""
+    size = plain_size(data)
+    if size is None or size[0] * size[1] > max_pixels:
+        return None
+    try:
+        jpeg_end(data)
+    except NotAnImage:
+        return None
+    pixels = decode_jpeg(data, size, short_side)
+    return None if pixels is None else (_resized(pixels, limited_size(*size, short_side)), size)
 
 
 def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from linnaeus.workloads.taxonomy.manifest import jpeg
+from linnaeus.workloads.taxonomy.manifest import decoding, jpeg
 from linnaeus.workloads.taxonomy.manifest.decoding import NotAnImage, decode
 
 LIMIT = 10_000_000
@@ -61,6 +61,27 @@ def by_both(monkeypatch):
 def test_both_return_the_same_pixels_at_every_reduction(by_both, name):
     for short_side in (448, 150, 149, 75, 40, 37, 18, 9):
         assert by_both(FILES[name], short_side).ndim == 3
+
+
+def test_the_size_of_a_plain_jpeg_is_read_without_pillow(monkeypatch):
+    pytest.importorskip("simplejpeg")
+    plain = ("subsampling 0", "subsampling 1", "subsampling 2", "progressive", "restarts", "poor")
+    assert {name: jpeg.plain_size(FILES[name]) for name in FILES} == {name: (203, 150) if name in plain else None for name in FILES}
+    assert jpeg.plain_size(FILES["poor"][:200]) is jpeg.plain_size(b"") is jpeg.plain_size(b"\xff\xd8" * 20) is None
+
+    opened, by_pillow = [], decoding._open
+    monkeypatch.setattr(decoding, "_open", lambda data, limit: opened.append(data) or by_pillow(data, limit))
+    assert decode(FILES["poor"], 70, LIMIT).shape == (70, 95, 3)
+    assert opened == []
+    decode(FILES["turned"], 70, LIMIT)
+    assert opened == [FILES["turned"]]
+
+
+def test_a_plain_jpeg_is_refused_for_its_size_and_its_missing_end():
+    with pytest.raises(NotAnImage, match="203 x 150 pixels"):
+        decode(FILES["poor"], 70, 1000)
+    with pytest.raises(NotAnImage, match="the end of the image is missing"):
+        decode(FILES["poor"][:-2], 70, LIMIT)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns about the EXIF data

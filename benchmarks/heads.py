@@ -20,7 +20,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,10 +86,13 @@ class Difference:
 
 
 class Study:
-    """Trials of one experiment, in run directories below `root`."""
+    """Trials of one experiment with each of `variants` (name -> overrides), in run directories below `root`."""
 
-    def __init__(self, data: str, overrides: Sequence[str], root: Path, parallel: int) -> None:
+    def __init__(
+        self, data: str, overrides: Sequence[str], root: Path, parallel: int, variants: Mapping[str, Sequence[str]] = VARIANTS
+    ) -> None:
         self.data, self.overrides, self.root, self.parallel = data, list(overrides), root, parallel
+        self.variants = variants
 
     def run(self, variants: Sequence[str], seeds: Sequence[int]) -> Results:
         """Every variant with every seed; trials that have finished before are read."""
@@ -98,11 +101,15 @@ class Study:
             found = dict(zip(pairs, pool.map(lambda pair: self._trial(*pair), pairs), strict=True))
         return {variant: [found[variant, seed] for seed in seeds] for variant in variants}
 
+    def folder(self, variant: str, seed: int) -> Path:
+        """Return the run directory of a trial."""
+        return self.root / EXPERIMENTS[self.data] / f"{re.sub('[^a-z]+', '-', variant.lower())}-{seed}"
+
     def _trial(self, variant: str, seed: int) -> dict[str, float]:
-        name = f"{re.sub('[^a-z]+', '-', variant.lower())}-{seed}"
-        summary = self.root / EXPERIMENTS[self.data] / name / "summary.json"
+        folder = self.folder(variant, seed)
+        summary = folder / "summary.json"
         if not summary.exists() or json.loads(summary.read_text())["status"] != "finished":
-            self._train(name, [*VARIANTS[variant], f"seed={seed}", *self._split(seed)])
+            self._train(folder.name, [*self.variants[variant], f"seed={seed}", *self._split(seed)])
         content = json.loads(summary.read_text())
         final = {key.removeprefix("val/"): value for key, value in content["final"].items() if key.startswith("val/")}
         return {key: float("nan") if value is None else value for key, value in final.items()} | {

@@ -22,8 +22,17 @@ QUICKEST: dict[str, str | list[str]] = {
     "start_up": "--rounds 1",
     "tree_scale": "--quick --leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
-ELSEWHERE = {"heads", "recipes"}  # test_<name>.py: they train whole runs and are tested in parts
-PARTS = {"__init__", "big_trees", "drivers", "first_step", "interleaved", "machine", "tree_step"}  # without a command of their own
+ELSEWHERE = {"data_accuracy", "heads", "recipes"}  # test_<name>.py: they train whole runs and are tested in parts
+PARTS = {
+    "__init__",
+    "big_trees",
+    "drivers",
+    "first_step",
+    "interleaved",
+    "machine",
+    "pillow_pixels",
+    "tree_step",
+}  # without a command of their own
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,20 @@
+"""A plugin that makes the pixels of photographs by Pillow alone, decoding and resizing: `plugins=[benchmarks.pillow_pixels]`.
+
+It replaces the functions of the decoder and of the augmentation. `benchmarks.data_accuracy` trains with it and without.
+"""
+
+import numpy as np
+from PIL import Image
+
+from linnaeus.workloads.taxonomy.augment import geometry
+from linnaeus.workloads.taxonomy.manifest import decoding, jpeg
+
+
+def resize(pixels: np.ndarray, out: np.ndarray) -> None:
+    """Resize uint8 [H, W, 3] `pixels` into uint8 [h, w, 3] `out` by Pillow's bilinear filter."""
+    height, width = out.shape[:2]
+    out[...] = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR))
+
+
+jpeg.simplejpeg = None
+geometry.resize = decoding.resize = resize

@@ -97,8 +97,8 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
 
 
 def warn_if_short(config: Config, plan: Plan) -> None:
-    """Log a warning if a length in epochs gives fewer than `FEW_UPDATES` updates."""
-    updates, length = plan.resolved.last_step, config.trainer.length
+    """Log a warning if a length in epochs gives fewer than `FEW_UPDATES` updates, whether or not the run stops before."""
+    updates, length = plan.length.total_steps, config.trainer.length
     if updates < FEW_UPDATES and Duration.parse(length).unit == "epochs":
         batch = config.trainer.global_batch_size
         text = "trainer.length=%s is only %d update%s of up to %d samples: increase it, or decrease trainer.global_batch_size"

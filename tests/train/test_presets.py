@@ -46,10 +46,15 @@ def test_a_run_of_few_updates_is_warned_of(tmp_path):
     line = "is only 6 updates of up to 8 samples: increase it, or decrease trainer.global_batch_size"
     settings = ["trainer.limit_train_samples=24", "trainer.global_batch_size=8", "trainer.micro_batch_size=8"]
     logs = [
-        (runs.run("vectors", tmp_path / name, *settings, f"trainer.length={length}") / "train.log").read_text()
-        for name, length in (("short", "2epochs"), ("long", "4epochs"), ("steps", "6steps"))
+        (runs.run("vectors", tmp_path / name, *settings, f"trainer.length={length}", *more) / "train.log").read_text()
+        for name, length, *more in (
+            ("short", "2epochs"),
+            ("long", "4epochs"),
+            ("steps", "6steps"),
+            ("stopped", "4epochs", "schedule.early_stop.max_steps=6"),
+        )
     ]
-    assert [log.count(line) for log in logs] == [1, 0, 0] and "WARNING trainer.length=2epochs is only" in logs[0]
+    assert [log.count(line) for log in logs] == [1, 0, 0, 0] and "WARNING trainer.length=2epochs is only" in logs[0]
 
 
 def test_without_a_cadence_validation_runs_at_the_end_unless_it_is_switched_off(tmp_path):

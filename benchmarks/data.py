@@ -4,6 +4,7 @@
     python -m benchmarks.data --quick             a look, 10 seconds; no verdict
     python -m benchmarks.data --crop random       random-resized crops in place of random places
     python -m benchmarks.data --path FOLDER       photographs of your own, in folders by taxon
+    python -m benchmarks.data --peers ROOT        more peers (`data_peers.py`), installed there: 450 MB; 5 minutes more
 
 The photographs are JPEGs of 500 x 375 pixels made from a seed. Each loader makes batches of 64 random crops of 224 pixels, mirrored with
 probability 0.5, as normalised float32. The crops are squares of photographs with a short side of 256 pixels, or with `--crop random` 8 to
@@ -19,7 +20,6 @@ at most 1 ms.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import mmap
 import os
@@ -36,6 +36,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
+from benchmarks.peer_processes import REQUIREMENTS, Peer, running_peers
 from linnaeus import train, workloads
 from linnaeus.config.load import compose
 from linnaeus.data.samples import PositionedDataset
@@ -46,6 +47,8 @@ from linnaeus.workloads.taxonomy.manifest import photographs
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.resizing import resize
 from linnaeus.workloads.taxonomy.store import prepare_store
+from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
+from linnaeus.workloads.taxonomy.store.store_layout import read_array, read_lines
 
 SIZE, BATCH, SHORT_SIDE = 224, 64, 256
 PHOTOGRAPHS, CLASSES = 512, 8
@@ -53,7 +56,6 @@ SCALE, RATIO = (0.08, 1.0), (0.75, 4 / 3)  # of torchvision's RandomResizedCrop
 ORIGINALS, JPEG_STORE, RAW_STORE = "linnaeus, original files", "linnaeus, JPEG store", "linnaeus, raw store"
 IMAGE_FOLDER, TIMM, DECODER = "torchvision ImageFolder", "timm loader", "decoder alone"
 SLOTS, DATALOADER, ONE_MS = "linnaeus, standing slots", "torch DataLoader", "1 ms"
-OTHER_PEERS = {"webdataset": "webdataset", "datasets": "HF datasets", "litdata": "litdata", "spdl": "SPDL", "torchcodec": "torchcodec"}
 BARS = [
     Bar(ORIGINALS, IMAGE_FOLDER, 1 / 3),
     Bar(ORIGINALS, TIMM, 1 / 3),
@@ -68,25 +70,30 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="2 rounds with 128 photographs")
     parser.add_argument("--crop", choices=("fixed", "random"), default="fixed", help="size of the crops (%(default)s)")
     parser.add_argument("--path", type=Path, help="folder of photographs, in folders by taxon")
+    parser.add_argument("--peers", type=Path, metavar="ROOT", help="folder of the environments of more peers")
     options = parser.parse_args()
     if options.path is not None and len(list(options.path.rglob("*.jpg"))) < 2 * BATCH:
         parser.error(f"--path {options.path} has fewer than {2 * BATCH} files *.jpg; give a larger folder, or leave it out")
     rounds, count = (1, 96) if options.quick else (options.rounds, PHOTOGRAPHS)
     torch.set_num_threads(1)
     photographs.CACHE_LIMIT = 0  # no photograph is kept from one round for the next
-    left_out = [name for module, name in OTHER_PEERS.items() if importlib.util.find_spec(module) is None]
-    print(f"not measured: {', '.join(left_out)} (not installed)" if left_out else "")
+    if options.peers is None:
+        print(f"not measured: {', '.join(REQUIREMENTS)} (--peers ROOT)")
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         folder = options.path or make_photographs(root / "photographs", count)
         stores = {name: prepare(folder, root / name, name) for name in ("jpeg", "raw")}
-        tables = [compare(folder, stores, rounds, workers, options.crop) for workers in (0, len(os.sched_getaffinity(0)))]
+        files = {"originals": folder, f"short side {SHORT_SIDE}": as_files(stores["jpeg"], root / "files")} if options.peers else {}
+        tables = []
+        for workers in (0, len(os.sched_getaffinity(0))):
+            with running_peers(options.peers, files, root / "peers", workers, options.crop) as peers:
+                tables.append(compare(folder, stores, rounds, workers, options.crop, peers))
     tables.append(hand_over(rounds))
     return conclude(tables, options.json)
 
 
-def compare(folder: Path, stores: dict[str, Path], rounds: int, workers: int, crop: str) -> dict[str, Any]:
-    """Time all loaders with `workers` processes, 0 for this one alone. Return the table with the bars."""
+def compare(folder: Path, stores: dict[str, Path], rounds: int, workers: int, crop: str, peers: dict[str, Peer]) -> dict[str, Any]:
+    """Time all loaders with `workers` processes, 0 for this one alone, and the running `peers`. Return the table with the bars."""
     clock = time.perf_counter if workers else time.process_time
     epochs = {
         ORIGINALS: ours(["data=image_folder", f"data.path={folder}"], workers, crop),
@@ -96,7 +103,9 @@ def compare(folder: Path, stores: dict[str, Path], rounds: int, workers: int, cr
         TIMM: timm_loader(folder, workers, crop),
         DECODER: decoder(folder, workers, crop),
     }
-    seconds = measure({name: timed(epoch, clock) for name, epoch in epochs.items()}, rounds)
+    variants: dict[str, Timed] = {name: timed(epoch, clock) for name, epoch in epochs.items()}
+    variants |= {name: lambda _, peer=peer: peer.seconds() for name, peer in peers.items()}  # type: ignore[misc]
+    seconds = measure(variants, rounds)
     share = 0.85 if workers else 0.9
     notes = {name: f"{1 / np.median(times):,.0f} photographs/s" for name, times in seconds.items()}
     what = f"{workers} workers, wall seconds" if workers else "one core, CPU seconds"
@@ -172,6 +181,16 @@ def prepare(folder: Path, store: Path, images: str) -> Path:
         words = ["image_folder", str(store), f"data.path={folder}", f"--images={images}", f"--short-side={SHORT_SIDE}", "--processes=1"]
         assert prepare_store.main(words) == 0
     return store
+
+
+def as_files(store: Path, folder: Path) -> Path:
+    """Write the photographs of a JPEG store to `folder`, as files by taxon. Return `folder`."""
+    stored = StoreFiles(store, read_lines(store / "names.txt"), read_array(store / "place.npy"), None)
+    for row, name in enumerate(stored.names):
+        taxon = folder / Path(name).parent.name
+        taxon.mkdir(parents=True, exist_ok=True)
+        (taxon / f"{row}.jpg").write_bytes(stored.read(row))
+    return folder
 
 
 def ours(data: list[str], workers: int, crop: str) -> Callable[[], Iterable[int]]:

@@ -26,10 +26,12 @@ ELSEWHERE = {"data_accuracy", "heads", "recipes"}  # test_<name>.py: they train 
 PARTS = {
     "__init__",
     "big_trees",
+    "data_peers",
     "drivers",
     "first_step",
     "interleaved",
     "machine",
+    "peer_processes",
     "pillow_pixels",
     "tree_step",
 }  # without a command of their own

@@ -145,6 +145,13 @@ def typed_config(tree: Any) -> Config:
     return config
 
 
+def typed_group(group: str, tree: Any, workload: str) -> Any:
+    """Return the typed config of one group of a workload, such as `model`, from a plain mapping with all its keys. Raise `ConfigError` as
+    `typed_config` does."""
+    variants = variants_of(workload)
+    return _build(cast(type, _schema_at(group, None, tree, variants)), tree, group, variants)
+
+
 def _check_combinations(config: Config) -> None:
     """Raise `ConfigError` for settings without effect, settings that exclude each other, and report sections that are empty or repeated."""
     run, sections = config.run, config.logger.report_sections

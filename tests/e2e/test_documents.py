@@ -30,6 +30,7 @@ from linnaeus.workloads.taxonomy.biota import __main__ as biota
 from linnaeus.workloads.taxonomy.doctor import doctor_cli
 from linnaeus.workloads.taxonomy.manifest.source_options import source_config
 from linnaeus.workloads.taxonomy.store import prepare_store
+from linnaeus.workloads.taxonomy.trained import export_cli, predict_cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "conf" / "experiment").glob("*.yaml"))]
@@ -108,8 +109,12 @@ def check(words: list[str]) -> None:
             biota._arguments(rest)
         case ["linnaeus", "evaluate", *rest]:
             evaluation._parse(rest)
-        case ["linnaeus", "prepare" | "doctor"]:
+        case ["linnaeus", "prepare" | "doctor" | "predict" | "export"]:
             pass  # the name of the command, in a sentence
+        case ["linnaeus", "predict", *rest]:
+            predict_cli._parse(rest)
+        case ["linnaeus", "export", *rest]:
+            export_cli._parse(rest)
         case ["linnaeus", "prepare", *rest]:
             source_config(prepare_store.parse(rest))
         case ["linnaeus", "doctor", *rest]:

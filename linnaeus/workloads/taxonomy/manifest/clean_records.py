@@ -100,12 +100,16 @@ def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[Clean
     return clean, config
 
 
-def read_columns(config: ManifestConfig, more: Callable[[Sequence[str]], Sequence[str]] = lambda header: ()) -> tuple[Records, Columns]:
-    """Return the records of a source and their columns: those that training reads, and those that `more` returns for a header."""
+def read_columns(
+    config: ManifestConfig, more: Callable[[Sequence[str]], Sequence[str]] = lambda header: (), labels: bool = True
+) -> tuple[Records, Columns]:
+    """Return the records of a source and their columns: those that training reads, and those that `more` returns for a header.
+
+    `labels`: False for a manifest whose labels are not read."""
     found: list[Columns] = []  # set when the header has been read
 
     def choose(header: Sequence[str], **keys: Any) -> list[str]:
-        found[:] = [find_columns(replace(config, **keys), header)]
+        found[:] = [find_columns(replace(config, **keys), header, labels)]
         return list(dict.fromkeys([*found[0].read(), *more(header)]))
 
     records = read(config, choose)

@@ -61,8 +61,8 @@ def roles(config: ManifestConfig) -> dict[str, str]:
     return {role: column for role, column in named.items() if column is not None}
 
 
-def find_columns(config: ManifestConfig, header: Sequence[str]) -> Columns:
-    """Return the columns of a manifest with this header.
+def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = True) -> Columns:
+    """Return the columns of a manifest with this header. `labels`: False for a manifest whose labels are not read.
 
     Raises ConfigError for a configured column that does not exist, keys that do not fit together, and a manifest without a column of
     image paths or of ranks."""
@@ -71,7 +71,7 @@ def find_columns(config: ManifestConfig, header: Sequence[str]) -> Columns:
     named |= {f"data.rank_columns.{rank}": column for rank, column in config.rank_columns.items()}
     for key, column in named.items():
         _check_exists(key, column, header)
-    ranks = _find_ranks(config, header)
+    ranks = _find_ranks(config, header) if labels else {}
     by_name = {plain_name(name): name for name in reversed(header)}  # of several columns of one name, the first
     found = {role: next((by_name[name] for name in names if name in by_name), None) for role, names in NAMES.items()}
     found = {role: column for role, column in found.items() if getattr(config, f"{role}_column") == AUTO}

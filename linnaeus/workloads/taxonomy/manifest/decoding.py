@@ -75,6 +75,13 @@ def _decode_plain(data: bytes, short_side: int, max_pixels: int) -> tuple[np.nda
     return None if pixels is None else (_resized(pixels, limited_size(*size, short_side)), size)
 
 
+def decoded(image: Image, short_side: int) -> np.ndarray:
+    """Return a PIL picture as `decode` returns its file, uint8 [H, W, 3]. Raise as `decode`."""
+    with _decoding_errors():
+        size = limited_size(*image.size, short_side)
+        return np.require(_upright(_resized(np.asarray(_to_rgb(image)), size), image), requirements=["C", "W"])
+
+
 def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
     """Return the size in bytes of what `decode` returns for a file, read from its header alone; 0 if the header cannot be read."""
     try:

@@ -1,6 +1,7 @@
 """The networks of the taxonomy workload: a trunk (`mformer`, or any timm model) and a head. `build_classifier` builds one."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 
@@ -10,7 +11,7 @@ from linnaeus.config.schema import Config
 from linnaeus.randomness import INIT, key
 from linnaeus.schedule.image_sizes import image_sizes
 from linnaeus.workloads.base import check_no_decay
-from linnaeus.workloads.taxonomy.config import MformerConfig
+from linnaeus.workloads.taxonomy.config import HeadConfig, MformerConfig, ModelConfig, TimmConfig
 from linnaeus.workloads.taxonomy.heads import build_head
 from linnaeus.workloads.taxonomy.models.classifier import Classifier, Trunk
 from linnaeus.workloads.taxonomy.models.mformer import Mformer
@@ -24,18 +25,26 @@ def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[st
     `components`: the metadata components, in the order of a batch's `meta` and `present`. Raise `ConfigError` for a model that cannot
     be built as configured."""
     torch.default_generator.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
-    sizes, ranks, part = image_sizes(config), len(tree.ranks), registered("model", config.model.name)
+    return build_network(config.model, config.head, image_sizes(config), tree, components)
+
+
+def build_network(
+    config: ModelConfig, head: HeadConfig, sizes: Sequence[int], tree: TaxonomyTree, components: Sequence[str], pretrained: bool = True
+) -> Classifier:
+    """Return a network with initial weights from torch's default generator.
+
+    `sizes`: sides of the training images, the final one last. `pretrained`: False leaves out the pretrained weights that `config` names,
+    for a network that gets trained ones. Raise `ConfigError` for a model that cannot be built as configured."""
+    ranks, part = len(tree.ranks), registered("model", config.name)
     trunk: Trunk
     if part is not None:
-        trunk = check_members(
-            part.build(config.model, sizes[-1], ranks, components), Trunk, f"model.name={config.model.name}: the builder returns"
-        )
+        trunk = check_members(part.build(config, sizes[-1], ranks, components), Trunk, f"model.name={config.name}: the builder returns")
         check_arguments(getattr(trunk, "forward", trunk), ("image", "meta", "present"), f"{class_name(type(trunk))}.forward")
         check_no_decay(trunk)
-    elif isinstance(config.model, MformerConfig):
-        trunk = Mformer(config.model, sizes, ranks, components)
+    elif isinstance(config, MformerConfig):
+        trunk = Mformer(config, sizes, ranks, components)
     else:
-        trunk = TimmBackbone(config.model, sizes, components)
-    model = Classifier(trunk, build_head(config.head, trunk.width, tree), ranks, config.model.dropout)
+        trunk = TimmBackbone(cast(TimmConfig, config), sizes, components, pretrained)
+    model = Classifier(trunk, build_head(head, trunk.width, tree), ranks, config.dropout)
     model.init_weights()
     return model

@@ -10,6 +10,7 @@ import copy
 import difflib
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,10 +33,11 @@ class TimmBackbone(nn.Module):
     metadata: MetadataEncoder | None
     rescale: Tensor | None
 
-    def __init__(self, config: TimmConfig, image_sizes: Sequence[int], components: Sequence[str]) -> None:
-        """`image_sizes`: sides of the images, the final one last."""
+    def __init__(self, config: TimmConfig, image_sizes: Sequence[int], components: Sequence[str], pretrained: bool = True) -> None:
+        """`image_sizes`: sides of the images, the final one last. `pretrained`: False leaves out the pretrained weights of `config`."""
         super().__init__()
-        self.backbone = create_backbone(config, image_sizes)
+        without = replace(config, pretrained=False, pretrained_file=None)
+        self.backbone = create_backbone(config if pretrained else without, image_sizes)
         self.width: int = self.backbone.head_hidden_size
         self.metadata = None
         if components:

@@ -1,0 +1,95 @@
+"""`Prediction`: the answer for one photograph, and its form in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+@dataclass(frozen=True)
+class Taxon:
+    """A taxon and its probability. `lineage`: the names from the coarsest rank to its own, empty in holes, joined by `|`."""
+
+    rank: str
+    name: str
+    lineage: str
+    probability: float
+    key: str | None = None  # its id in the table of taxa that the model was trained with
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one photograph."""
+
+    photograph: str | None  # its path; None for bytes and pixels
+    ranks: Mapping[str, tuple[Taxon, ...]]  # rank -> the most probable taxa, the best first
+    path: tuple[Taxon, ...]  # the predicted taxon of each rank, coarse to fine; ranks without one are left out
+    metadata: tuple[str, ...]  # components that were given and are read by the model
+
+    def plain(self) -> dict[str, Any]:
+        """Return the prediction for JSON."""
+        ranks = {rank: [plain_taxon(taxon) for taxon in taxa] for rank, taxa in self.ranks.items()}
+        path = {taxon.rank: plain_taxon(taxon) for taxon in self.path}
+        return {"photograph": self.photograph, "path": path, "ranks": ranks, "metadata": list(self.metadata)}
+
+
+def plain_taxon(taxon: Taxon) -> dict[str, Any]:
+    """Return a taxon for JSON, without its rank."""
+    known = {} if taxon.key is None else {"key": taxon.key}
+    return {"name": taxon.name, "lineage": taxon.lineage, "probability": taxon.probability} | known
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The results of the network for B photographs."""
+
+    probabilities: tuple[np.ndarray, ...]  # per rank float [B, C_r]: sums to 1, without the probability of no taxon at this rank
+    path: np.ndarray  # int64 [B, R]: the predicted class of each rank, -1 for none
+
+
+class Answers:
+    """Makes predictions from scores: the names of a tree, and the lineage of each taxon."""
+
+    def __init__(self, tree: TaxonomyTree) -> None:
+        self.tree = tree
+        self.lineages = [tree.lineage_ids(rank) for rank in tree.ranks]
+
+    def taxon(self, rank: int, number: int, probability: float) -> Taxon:
+        """Return class `number` of the rank with index `rank`."""
+        tree = self.tree
+        key = tree.keys[rank][number] if tree.keys else None
+        return Taxon(tree.ranks[rank], tree.names[rank][number], self.lineages[rank][number], probability, key)
+
+    def predictions(
+        self, scored: Scored, names: Sequence[str | None], present: np.ndarray, components: Sequence[str], top: int
+    ) -> list[Prediction]:
+        """Return the predictions of B photographs. `present`: bool [B, M], the known `components`. `top`: taxa of each rank."""
+        best = [_best(probability, top) for probability in scored.probabilities]
+        return [
+            Prediction(
+                name,
+                {
+                    rank: tuple(self.taxon(r, int(c), float(scored.probabilities[r][i, c])) for c in best[r][i])
+                    for r, rank in enumerate(self.tree.ranks)
+                },
+                tuple(self.taxon(r, int(c), float(scored.probabilities[r][i, c])) for r, c in enumerate(scored.path[i]) if c >= 0),
+                tuple(component for component, known in zip(components, present[i], strict=True) if known),
+            )
+            for i, name in enumerate(names)
+        ]
+
+
+def _best(probability: np.ndarray, count: int) -> np.ndarray:
+    """Return the classes of the `count` greatest of [B, C], int64 [B, count], the greatest first, ties to the lower class."""
+    count = min(count, probability.shape[1])
+    if count < probability.shape[1] // 2:
+        chosen = np.sort(np.argpartition(-probability, count - 1, axis=1)[:, :count], axis=1)
+    else:
+        chosen = np.broadcast_to(np.arange(probability.shape[1]), probability.shape)
+    order = np.argsort(-np.take_along_axis(probability, chosen, axis=1), axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(chosen, order, axis=1)

@@ -1,0 +1,98 @@
+"""A bundle: a folder that contains a trained classifier and everything that predictions need. Nothing in it is executed or pickled.
+
+    config.json          format, version, the description of the network and of its input, SHA-256 of the other files
+    model.safetensors    the weights
+    taxonomy.json        the tree of taxa (`TaxonomyTree.to_dict`)
+    metrics.json         validation results of the run
+    README.md            the model card
+
+It is read from no other place. `load_bundle` compares every file with its checksum.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from linnaeus.checkpoint.initial_weights import InitialWeights
+from linnaeus.checkpoint.weight_files import read_weights
+from linnaeus.errors import ConfigError, one_line
+from linnaeus.files import commit_directory, file_digest, to_json, write_atomic
+from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+FORMAT, VERSION = "linnaeus-model", 1
+CONFIG, WEIGHTS, TREE, METRICS, CARD = "config.json", "model.safetensors", "taxonomy.json", "metrics.json", "README.md"
+REQUIRED = (WEIGHTS, TREE)
+LARGEST_CONFIG = 64 << 20  # bytes
+
+
+def is_bundle(path: Path) -> bool:
+    """Return True if a folder contains a bundle, of any version."""
+    return _config(path).get("format") == FORMAT
+
+
+def write_bundle(folder: Path, description: Description, tree: TaxonomyTree, weights: InitialWeights, texts: Mapping[str, str]) -> None:
+    """Write a bundle to `folder`, which must not exist, as a whole or not at all. `texts`: name -> content of further files.
+
+    Raise `ConfigError` if the folder exists or cannot be written."""
+    from safetensors.torch import save_file
+
+    if folder.exists():
+        raise ConfigError(f"OUT: {folder} exists; choose another folder, or remove it")
+    temporary = folder.with_name(f".tmp-{folder.name}")
+    try:
+        temporary.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.contiguous() for name, tensor in weights.state.items()}, temporary / WEIGHTS)
+        for name, text in {TREE: to_json(tree.to_dict(), indent=None), **texts}.items():
+            write_atomic(temporary / name, text)
+        os.chmod(temporary / WEIGHTS, (temporary / TREE).stat().st_mode)  # safetensors lets only the owner read its file
+        files = {name: file_digest(temporary / name) for name in sorted([WEIGHTS, TREE, *texts])}
+        source = {"weights": weights.source.rpartition("/checkpoints/")[2], "sha256": weights.digest}
+        config = {"format": FORMAT, "version": VERSION, "workload": "taxonomy", "source": source}
+        write_atomic(temporary / CONFIG, to_json(config | {"description": description.plain(), "files": files}))
+        commit_directory(temporary, folder)
+    except OSError as error:
+        raise ConfigError(f"OUT: {folder} cannot be written ({error.strerror}); choose another folder") from None
+
+
+def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description, TaxonomyTree, InitialWeights]:
+    """Return the parts of a bundle. `plugins`: packages that may be imported if its model needs them.
+
+    Raise `ConfigError` for a bundle of another version, and for a file that is missing or differs from its checksum."""
+    config = _config(folder)
+    try:
+        if config.get("version") != VERSION:
+            raise ConfigError(f"it is of version {config.get('version')!r}; this program reads version {VERSION}")
+        digests = {name: _checked(folder, name, config["files"]) for name in REQUIRED}
+        description = Description.from_plain(config["description"], plugins)
+        tree = TaxonomyTree.from_dict(json.loads((folder / TREE).read_text(encoding="utf-8")))
+        state = read_weights(folder / WEIGHTS)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{folder}: {Path(error.filename or '').name} cannot be read ({error.strerror})") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{folder}: the bundle is damaged ({type(error).__name__}: {one_line(error)}); export it again") from None
+    return description, tree, InitialWeights(str(folder / WEIGHTS), digests[WEIGHTS], state)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """Return the content of config.json, {} if it is missing or not a description."""
+    try:
+        with open(folder / CONFIG, "rb") as file:
+            content = json.loads(file.read(LARGEST_CONFIG))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _checked(folder: Path, name: str, files: Mapping[str, str]) -> str:
+    """Return the SHA-256 of a file. Raise `ConfigError` if it is not the one in `files`."""
+    found = file_digest(folder / name)
+    if found != files[name]:
+        raise ConfigError(f"{name} is not the file that was written (SHA-256 {found[:12]}, not {str(files[name])[:12]}); export it again")
+    return found

@@ -1,0 +1,68 @@
+"""`Description`: what is needed to build the network of a trained classifier and to make its input, besides its weights and its tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from linnaeus.config.load import typed_group
+from linnaeus.config.registry import import_plugins
+from linnaeus.config.schema import Config
+from linnaeus.errors import ConfigError, one_line
+from linnaeus.schedule.image_sizes import image_sizes
+from linnaeus.workloads.taxonomy.components import column_slices
+from linnaeus.workloads.taxonomy.config import HeadConfig, ModelConfig, RecordsConfig, TimmConfig
+from linnaeus.workloads.taxonomy.preparation import MEAN, STD
+
+MAX_PIXELS = 100_000_000  # of a photograph, where the data of the run have no limit of their own
+MAX_SIDE = 8192  # pixels, the limit of data.image_size
+
+
+@dataclass(frozen=True)
+class Description:
+    """The configuration of a trained classifier."""
+
+    model: ModelConfig
+    head: HeadConfig
+    image_sizes: tuple[int, ...]  # sides of the training images in pixels; the last one is that of predictions
+    components: tuple[str, ...]  # metadata components, in the order of the network's input
+    tta: str  # augment.tta
+    max_image_pixels: int
+    plugins: tuple[str, ...] = ()  # packages that define parts of the model
+
+    @classmethod
+    def of_run(cls, config: Config) -> Description:
+        """Return the description of the model of a run."""
+        limit = config.data.max_image_pixels if isinstance(config.data, RecordsConfig) else MAX_PIXELS
+        components, plugins = tuple(config.data.components), tuple(config.plugins)
+        return cls(config.model, config.head, image_sizes(config), components, config.augment.tta, limit, plugins)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the description for JSON. `from_plain` reads it."""
+        return asdict(self) | {"mean": MEAN, "std": STD}
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any], allowed: Sequence[str] = ()) -> Description:
+        """Return the description that `plain` wrote. `allowed`: the packages that may be imported as its `plugins`.
+
+        Raise `ConfigError` for another content, and for packages that are not allowed: importing one runs its code."""
+        try:
+            plugins, components = tuple(map(str, content["plugins"])), tuple(map(str, content["components"]))
+            if unknown := [name for name in plugins if name not in allowed]:
+                raise ConfigError(f"the model needs the package {unknown[0]}; if you trust it, allow it with plugins=[{unknown[0]!r}]")
+            import_plugins(plugins)
+            model, head = (typed_group(group, content[group], "taxonomy") for group in ("model", "head"))
+            sizes = tuple(int(side) for side in content["image_sizes"])
+            column_slices(components)
+            if not sizes or not 1 <= min(sizes) <= max(sizes) <= MAX_SIDE or content["tta"] not in ("none", "flip"):
+                raise ConfigError(f"image_sizes is {list(sizes)} and tta is {content['tta']!r}, which no model has")
+            if (tuple(content["mean"]), tuple(content["std"])) != (MEAN, STD):
+                raise ConfigError("mean and std are not those of this program")
+            if isinstance(model, TimmConfig) and ("/" in model.backbone or ":" in model.backbone):
+                raise ConfigError(f"model.backbone is {model.backbone}, whose description is on a server; it is not downloaded")
+            return cls(model, head, sizes, components, content["tta"], int(content["max_image_pixels"]), plugins)
+        except ConfigError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"the description of the model is damaged ({one_line(error)})") from None

@@ -1,0 +1,88 @@
+"""The command `linnaeus export`: write the model of a run as a bundle, a folder that stands alone (`bundle.py`).
+
+    linnaeus export RUN OUT [--checkpoint best|newest|STEP]
+
+The bundle is loaded again and compared with the run before the command ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.errors import ConfigError
+from linnaeus.files import read_json, to_json
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write a bundle. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    with user_errors(2):
+        print("\n".join(export(_parse(arguments))))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(prog="linnaeus export", description="Write the model of a run as a folder that stands alone.")
+    add = parser.add_argument
+    add("run", metavar="RUN", type=Path, help="directory of a run, such as outputs/biota/1a2b3c4d5e")
+    add("out", metavar="OUT", type=Path, help="folder of the bundle; it must not exist")
+    add("--checkpoint", metavar="WHICH", help="best, newest or a step (best)")
+    return parser.parse_args(arguments)
+
+
+def export(options: argparse.Namespace) -> list[str]:
+    """Write the bundle. Return the lines to print. Raise `ConfigError` for a run that cannot be loaded and a folder that exists."""
+    from linnaeus.workloads.taxonomy.trained import bundle
+    from linnaeus.workloads.taxonomy.trained.load_parts import Parts, load_parts
+    from linnaeus.workloads.taxonomy.trained.model_card import model_card
+
+    if bundle.is_bundle(options.run):
+        raise ConfigError(f"RUN: {options.run} is a bundle already; give the directory of a run")
+    parts = load_parts(options.run, options.checkpoint)
+    metrics = validated(options.run, parts.weights.source)
+    card = model_card(parts.description, parts.tree, read_json(options.run / "dataset.json") or {}, metrics)
+    bundle.write_bundle(options.out, *parts, {bundle.METRICS: to_json(metrics), bundle.CARD: card})
+    try:
+        written = Parts(*bundle.load_bundle(options.out, parts.description.plugins))
+        check_equal(parts, written)
+    except ConfigError:
+        shutil.rmtree(options.out, ignore_errors=True)
+        raise
+    size = sum(file.stat().st_size for file in options.out.iterdir())
+    lines = [
+        *parts.weights.notes,
+        f"{options.out}: {size / 1e6:,.1f} MB; {bundle.CARD} is the model card, whose open fields are yours to fill in",
+    ]
+    return [*lines, f"linnaeus predict {options.out} photo.jpg"]
+
+
+def validated(run: Path, source: str) -> dict[str, Any]:
+    """Return the metrics of the validation passes of a run on the weights of `source`, by name; {} if they were not validated."""
+    step = re.search(r"step-\d+", source)
+    files = sorted((run / "validation" / step[0]).glob("*.json")) if step else []
+    contents = [read_json(file) or {} for file in files]
+    return {name: value for content in contents for name, value in content.get("metrics", {}).items()}
+
+
+def check_equal(parts: Any, written: Any) -> None:
+    """Raise `ConfigError` if a bundle does not have the description, the tree and the weights of the run, to the bit, or if a network
+    cannot be built from it."""
+    import torch
+
+    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+    state, again = parts.weights.state, written.weights.state
+    same = state.keys() == again.keys() and all(torch.equal(state[name].nan_to_num(), again[name].nan_to_num()) for name in state)
+    if written.description != parts.description or written.tree.fingerprint() != parts.tree.fingerprint() or not same:
+        raise ConfigError("OUT: the bundle differs from the run when it is read again; the disk may be damaged")
+    TrainedClassifier(written.description, written.tree, written.weights)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

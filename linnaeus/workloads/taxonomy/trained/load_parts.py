@@ -1,0 +1,58 @@
+"""Load a trained classifier from a run directory or a bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
+from linnaeus.config.load import typed_config
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.trained.bundle import is_bundle, load_bundle
+from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+class Parts(NamedTuple):
+    """A trained classifier on disk."""
+
+    description: Description
+    tree: TaxonomyTree
+    weights: InitialWeights
+
+
+def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", plugins: Sequence[str] = ()) -> TrainedClassifier:
+    """Return the classifier of a run directory or a bundle.
+
+    `checkpoint`: of a run: best (the default), newest, or a step. `plugins`: packages that a bundle may import. Raise `ConfigError` for a
+    path that is neither, for damaged files, and for a checkpoint that does not exist."""
+    return TrainedClassifier(*load_parts(Path(path), checkpoint, plugins), device=device)
+
+
+def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str] = ()) -> Parts:
+    """Return the parts of a run directory or a bundle. Raise as `load_model`."""
+    if is_bundle(path):
+        if checkpoint is not None:
+            raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} is a bundle, which has one set of weights; leave it out")
+        return Parts(*load_bundle(path, plugins))
+    if not (path / "config.yaml").is_file():
+        raise ConfigError(f"{path} is neither a run directory (it has no config.yaml) nor a bundle (config.json of linnaeus export)")
+    from linnaeus.rundir.saved_config import fill_defaults  # import omegaconf, which a bundle does not need
+    from linnaeus.rundir.saved_run import read_configuration
+
+    config = typed_config(fill_defaults(read_configuration(path)[0])[0])
+    if config.workload.name != "taxonomy":
+        raise ConfigError(f"{path} is a run of workload={config.workload.name}; this needs one of workload=taxonomy")
+    weights = read_initial_weights(str(path), "checkpoint", checkpoint or "best")
+    return Parts(Description.of_run(config), _tree_of(path), weights)
+
+
+def _tree_of(run: Path) -> TaxonomyTree:
+    try:
+        return TaxonomyTree.from_dict(json.loads((run / "taxonomy.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{run / 'taxonomy.json'} cannot be read ({reason}); continue the run to write it again") from None

@@ -1,0 +1,82 @@
+"""Place and time as arguments of `predict`: numbers and texts to `Metadata`. The values of a manifest are read by
+`manifest.metadata_columns`; here an impossible value is an error, since nobody looks at a count of one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, quoted
+from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day, is_utc
+from linnaeus.workloads.taxonomy.manifest.metadata_columns import HALF_EARTH, HIGHEST, LOWEST
+from linnaeus.workloads.taxonomy.observations import Metadata
+
+LIMITS = {  # argument -> least and largest value, unit
+    "latitude": (-90.0, 90.0, "degrees north"),
+    "longitude": (-180.0, 180.0, "degrees east"),
+    "uncertainty": (0.0, HALF_EARTH, "metres"),
+    "elevation": (LOWEST, HIGHEST, "metres"),
+}
+ARGUMENTS = (*LIMITS, "date", "time")
+NEEDS = {"latitude": "longitude", "longitude": "latitude", "uncertainty": "latitude", "time": "date"}
+
+
+def metadata_of(count: int, given: Mapping[str, Any]) -> Metadata:
+    """Return the metadata of `count` photographs, float32 [N] per quantity, NaN where unknown.
+
+    `given`: argument of `ARGUMENTS` -> a value for all, a sequence of `count` values, or None. Raise `ConfigError` for a value that is
+    impossible or cannot be read, a sequence of another length, and a value that has no effect without another."""
+    columns = {name: _column(name, given.get(name), count) for name in ARGUMENTS}
+    for name, other in NEEDS.items():
+        for row, value in enumerate(columns[name]):
+            if value is not None and columns[other][row] is None:
+                raise ConfigError(f"{name} has no effect without {other}; give both or neither")
+    readers: dict[str, tuple[str, Callable[[str, Any], float]]] = {name: (name, _number) for name in LIMITS}
+    readers |= {"day": ("date", _day), "hour": ("time", _hour)}
+    quantities = {
+        quantity: np.array([math.nan if value is None else read(name, value) for value in columns[name]], dtype=np.float32)
+        for quantity, (name, read) in readers.items()
+    }
+    if ((quantities["latitude"] == 0) & (quantities["longitude"] == 0)).any():
+        raise ConfigError("latitude and longitude are both 0, which most programs write for an unknown place; leave both out")
+    return Metadata(**quantities)
+
+
+def _column(name: str, value: Any, count: int) -> list[Any]:
+    """Return the values of an argument, one per photograph; None, NaN and "" are unknown."""
+    many = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+    values = list(value) if many else [value] * count
+    if len(values) != count:
+        raise ConfigError(f"{name} has {len(values)} values for {count} photographs; give one for each, or one for all")
+    return [None if v is None or v == "" or (isinstance(v, float) and math.isnan(v)) else v for v in values]
+
+
+def _number(name: str, value: Any) -> float:
+    low, high, unit = LIMITS[name]
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is {quoted(str(value))}; it must be a number, in {unit}") from None
+    if not low <= number <= high:
+        raise ConfigError(f"{name} is {number:g}; it must be from {low:g} to {high:g} {unit}")
+    return number
+
+
+def _day(name: str, value: Any) -> float:
+    found = day_of_year(value.isoformat() if isinstance(value, datetime.date) else str(value))
+    if isinstance(found, str):
+        raise ConfigError(f"{name} is {quoted(str(value))} ({found}); write it as 2026-05-01")
+    return found
+
+
+def _hour(name: str, value: Any) -> float:
+    text = value.isoformat() if isinstance(value, datetime.time) else str(value)
+    found = "in UTC" if is_utc(text) else hour_of_day(text)
+    if isinstance(found, str):
+        raise ConfigError(f"{name} is {quoted(text)} ({found}); write the local time as 16:10")
+    return found

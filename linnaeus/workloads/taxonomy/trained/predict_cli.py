@@ -1,0 +1,219 @@
+"""The command `linnaeus predict`: the taxa on photographs, by the model of a run or a bundle.
+
+    linnaeus predict RUN photo.jpg --latitude 52.1 --longitude 4.3 --date 2026-05-01
+    linnaeus predict BUNDLE photos/ --out answers.csv
+    linnaeus predict BUNDLE --manifest photos.csv --out answers.json
+
+Without --out the answers are printed. A command that was killed goes on where it was when it is given again. Files that cannot be read
+have their reason in `error`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.errors import ConfigError, one_line
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from linnaeus.workloads.taxonomy.trained.prediction_files import Row
+    from linnaeus.workloads.taxonomy.trained.prediction_inputs import Inputs
+    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+SUFFIXES = (".json", ".csv", ".parquet")
+AHEAD = 3  # batches that are read before the network needs them
+SHOWN = 20  # photographs that are printed without --out
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Predict. Return 0, or exit with status 2 and one line on stderr for a user's mistake; 130 after Ctrl-C."""
+    with user_errors(2):
+        options = _parse(arguments)
+        try:
+            lines = predict(options)
+        except KeyboardInterrupt:
+            print("interrupted; the same command goes on" if options.out else "interrupted")
+            return 128 + signal.SIGINT
+        print("\n".join(lines))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(prog="linnaeus predict", description="Name the taxa on photographs.")
+    add = parser.add_argument
+    add("model", metavar="MODEL", type=Path, help="directory of a run, or a bundle of `linnaeus export`")
+    add("photos", nargs="*", metavar="PHOTOS", help="files, folders, or patterns such as 'photos/*.jpg'")
+    add("--manifest", metavar="FILE", help="CSV or Parquet table with paths, places and dates, in place of PHOTOS")
+    add("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the manifest, such as data.date_column=when")
+    for name, meaning in (
+        ("latitude", "degrees north"),
+        ("longitude", "degrees east"),
+        ("uncertainty", "of the coordinates, in metres"),
+        ("date", "such as 2026-05-01"),
+        ("time", "local time, such as 16:10"),
+        ("elevation", "metres above the sea"),
+    ):
+        add(f"--{name}", metavar="VALUE", help=f"of all photographs: {meaning}")
+    add("--out", type=Path, metavar="FILE", help=f"file of the answers: {', '.join(SUFFIXES)}")
+    add("--top", type=int, default=5, metavar="N", help="taxa of each rank in .json (%(default)s)")
+    add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (best)")
+    add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (%(default)s)")
+    add("--batch-size", type=int, default=32, metavar="N", help="photographs at once (%(default)s)")
+    add("--threads", type=int, default=None, metavar="N", help="cores that are used (all)")
+    add("--plugins", nargs="+", default=[], metavar="PACKAGE", help="packages that a bundle may import")
+    options = parser.parse_intermixed_args(arguments)
+    _check(options)
+    return options
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` for options that do not fit together."""
+    if bool(options.photos) == bool(options.manifest):
+        raise ConfigError(
+            "give PHOTOS (files, folders or patterns) or --manifest FILE" + ("" if options.manifest is None else ", not both")
+        )
+    given = [name for name in ("latitude", "longitude", "uncertainty", "date", "time", "elevation") if getattr(options, name) is not None]
+    if options.manifest and given:
+        raise ConfigError(f"--{given[0]} has no effect with --manifest, whose rows have their own; leave it out")
+    if options.setting and not options.manifest:
+        raise ConfigError(f"--setting {options.setting[0]} has no effect without --manifest; leave it out")
+    if foreign := [text for text in options.setting if not text.startswith("data.")]:
+        raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
+    if options.out is not None and options.out.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"--out: {options.out} must end in {', '.join(SUFFIXES)}")
+    if options.out is not None and not options.out.resolve().parent.is_dir():
+        raise ConfigError(f"--out: {options.out.parent} is not a folder; make it, or choose another file")
+    for name, low, high in (("top", 1, 1000), ("batch_size", 1, 65536), ("threads", 1, 1024)):
+        value = getattr(options, name)
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"--{name.replace('_', '-')} is {value}; it must be from {low} to {high}")
+
+
+def predict(options: argparse.Namespace) -> list[str]:
+    """Predict as `options` say. Return the lines to print."""
+    import torch
+
+    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+    from linnaeus.workloads.taxonomy.trained.prediction_files import Journal, write_file
+    from linnaeus.workloads.taxonomy.trained.prediction_inputs import from_manifest, from_paths
+
+    threads = options.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
+    model = load_model(options.model, checkpoint=options.checkpoint, device=options.device, plugins=options.plugins)
+    inputs = (
+        from_manifest(options.manifest, options.setting, model.components)
+        if options.manifest
+        else from_paths(options.photos, vars(options))
+    )
+    for note in inputs.notes:
+        print(note)
+    ranks = model.tree.ranks
+    if options.out is None:
+        rows = [row for batch in predictions(model, inputs, 0, options, threads) for row in batch]
+        return [line for row in rows[:SHOWN] for line in _shown(row, ranks)] + _left_out(len(rows))
+    head = {"model": model.weights.source, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
+    journal = Journal(options.out.with_name(options.out.name + ".journal"), head | _identity(inputs, options), options.batch_size)
+    continued, start = journal.done, time.monotonic()
+    for batch in predictions(model, inputs, journal.done, options, threads):
+        journal.append(batch)
+    seconds = time.monotonic() - start
+    failed = sum("error" in row for row in journal.rows())
+    write_file(options.out, journal, head, ranks)
+    return _account(options.out, len(inputs), continued, failed, seconds)
+
+
+def predictions(model: TrainedClassifier, inputs: Inputs, done: int, options: argparse.Namespace, threads: int) -> Iterator[list[Row]]:
+    """Yield the rows of each batch, from photograph `done` on. Photographs are read in threads, ahead of the network."""
+    from linnaeus.reporting.preparation_progress import PreparationProgress
+
+    size = options.batch_size
+    starts = range(done, len(inputs), size)
+    with ThreadPoolExecutor(threads) as pool, PreparationProgress("predicting", len(inputs), f"{len(inputs):,} photographs") as progress:
+        read = lambda first: [pool.submit(_read, model, inputs, row) for row in range(first, min(first + size, len(inputs)))]
+        waiting = [(first, read(first)) for first in starts[:AHEAD]]
+        try:
+            for following in itertools.chain(starts[AHEAD:], [None] * AHEAD):
+                if not waiting:
+                    return
+                first, futures = waiting.pop(0)
+                if following is not None:
+                    waiting.append((following, read(following)))
+                yield _answer(model, inputs, first, futures, options.top)
+                progress.add(len(futures))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _read(model: TrainedClassifier, inputs: Inputs, row: int) -> np.ndarray | str:
+    """Return a photograph as `TrainedClassifier.read` does, or the reason for which it cannot be read."""
+    from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+
+    try:
+        return inputs.files.decode(row, model.short_side, model.description.max_image_pixels)
+    except OSError as error:
+        return error.strerror or one_line(error)
+    except NotAnImage as error:
+        return one_line(error)
+
+
+def _answer(model: TrainedClassifier, inputs: Inputs, first: int, futures: Sequence[Future[Any]], top: int) -> list[Row]:
+    """Return the rows of a batch that begins with photograph `first`."""
+    import numpy as np
+
+    found = [future.result() for future in futures]
+    good = [i for i, image in enumerate(found) if not isinstance(image, str)]
+    names = [inputs.names[first + i] for i in range(len(found))]
+    metadata = inputs.metadata.take(slice(first, first + len(found)))
+    made = model.predict_pixels([found[i] for i in good], metadata.take(np.array(good)), [names[i] for i in good], top) if good else []
+    rows = {i: prediction.plain() for i, prediction in zip(good, made, strict=True)}
+    return [rows.get(i, {"photograph": name, "error": found[i]}) for i, name in enumerate(names)]
+
+
+def _identity(inputs: Inputs, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what determines the predictions besides the model, for the journal."""
+    import hashlib
+
+    digest = hashlib.sha256("\0".join(inputs.names).encode("utf-8", "surrogateescape"))
+    for values in vars(inputs.metadata).values():
+        digest.update(values.tobytes())
+    return {"photographs": len(inputs), "inputs": digest.hexdigest()[:32], "top": options.top, "batch": options.batch_size}
+
+
+def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
+    """Return the lines of a photograph for a terminal."""
+    if "error" in row:
+        return [f"{row['photograph']}  not read: {row['error']}"]
+    used = f"  with {', '.join(row['metadata'])}" if row["metadata"] else ""
+    width = max(map(len, ranks))
+    lines = [f"{row['photograph']}{used}"]
+    for rank, taxa in row["ranks"].items():
+        lines.append(f"  {rank:<{width}}  " + ", ".join(f"{taxon['name']} {taxon['probability']:.3f}" for taxon in taxa[:3]))
+    return lines
+
+
+def _left_out(count: int) -> list[str]:
+    return [f"and {count - SHOWN:,} more photographs; --out answers.csv writes all"] if count > SHOWN else []
+
+
+def _account(out: Path, count: int, continued: int, failed: int, seconds: float) -> list[str]:
+    """Return the lines about a file of answers."""
+    done = count - continued
+    rate = f", {done / seconds:,.1f} photographs/s" if done and seconds > 0 else ""
+    lines = [f"{count - failed:,} of {count:,} photographs answered{rate}: {out}"]
+    lines += [f"{continued:,} of them were done before"] if continued else []
+    return lines + ([f"{failed:,} could not be read; the column or key `error` of the file has the reasons"] if failed else [])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

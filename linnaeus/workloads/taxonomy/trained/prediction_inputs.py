@@ -1,0 +1,83 @@
+"""The photographs of `linnaeus predict`: files, folders and patterns, or the rows of a manifest with its place and time columns."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from linnaeus.errors import ConfigError, quoted
+from linnaeus.workloads.taxonomy.manifest.clean_records import read_columns
+from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
+from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
+from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES
+from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
+
+MAGIC = frozenset("*?[")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """N photographs with their metadata. `names`: as they were given, or found in a folder."""
+
+    names: list[str]
+    files: ImageFiles
+    metadata: Metadata
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
+    """Return the photographs of files, folders and patterns such as `photos/*.jpg`, each once, in the order given and by name in folders.
+
+    `given`: place and time of all of them. Raise `ConfigError` for a path that does not exist, and if there are no photographs."""
+    found: dict[str, None] = {}
+    others = 0
+    for path in paths:
+        if os.path.isdir(path):
+            inside = [os.path.join(folder, name) for folder, _, names in sorted(os.walk(path)) for name in sorted(names)]
+            chosen = [name for name in inside if name.rpartition(".")[2].lower() in SUFFIXES]
+            others += len(inside) - len(chosen)
+        elif os.path.exists(path):
+            chosen = [path]
+        elif MAGIC & set(path):
+            chosen = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+        else:
+            raise ConfigError(f"PHOTOS: {quoted(path, 200)} does not exist; give files, folders or patterns such as 'photos/*.jpg'")
+        found |= dict.fromkeys(chosen)
+    if not found:
+        raise ConfigError("PHOTOS: no photograph was found; give files, folders with photographs, or --manifest")
+    names = list(found)
+    notes = (f"{others:,} files in the folders do not have the suffix of a photograph and are left out",) if others else ()
+    return Inputs(names, FolderFiles("", names), metadata_of(len(names), given), notes)
+
+
+def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]) -> Inputs:
+    """Return the rows of a CSV or Parquet manifest, with the metadata of its columns. Labels are not read.
+
+    `overrides`: settings of data=manifest, such as data.date_column=when. `components`: those that the model reads. Impossible cells
+    become null and are counted in the notes. Raise `ConfigError` for a table that cannot be read."""
+    from linnaeus.config.load import compose
+
+    if not Path(path).expanduser().is_file():
+        raise ConfigError(f"--manifest: {quoted(path, 200)} does not exist; give a CSV or Parquet file")
+    config = compose(["data=manifest", f"data.path={_quoted_value(path)}", *overrides]).data
+    config = replace(config, components=list(components), split_column=None, weight_column=None, group_column=None)
+    records, columns = read_columns(config, labels=False)
+    column = records.table.columns[columns.config.image_column]
+    files = records.files(column.values).take(column.codes)
+    tally = Tally(files.names)
+    metadata = clean_metadata(records.table, columns.config, tally)
+    return Inputs(files.names.tolist(), files, metadata, (*columns.notes, *records.table.notes, *tally.notes()))
+
+
+def _quoted_value(text: str) -> str:
+    """Return a text as the value of a Hydra override."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

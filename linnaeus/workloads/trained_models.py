@@ -1,0 +1,42 @@
+"""Load the trained model of a run directory or a bundle: the workload that it was trained with does it, by its module `trained`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from linnaeus.config.registry import import_here, workload_module
+from linnaeus.errors import ConfigError
+from linnaeus.files import read_json
+
+
+def load(path: Path, options: Mapping[str, Any]) -> Any:
+    """Return the model. `options` are passed to `load_model(path, **options)` of the module `trained` of its workload.
+
+    Raise `ConfigError` for a path that is neither run nor bundle, and for a workload without such a module."""
+    name = workload_of(path)
+    module = workload_module(name)
+    try:
+        trained = import_here(f"{module}.trained") if "." in name else importlib.import_module(f"{module}.trained")
+    except ModuleNotFoundError as error:
+        if error.name not in (module, f"{module}.trained"):
+            raise
+        raise ConfigError(f"{path} is of workload={name}, whose models cannot be loaded: {module} has no module `trained`") from None
+    return trained.load_model(path, **options)
+
+
+def workload_of(path: Path) -> str:
+    """Return the name of the workload of a run directory or a bundle. Raise `ConfigError` for another path."""
+    bundle = read_json(path / "config.json") or {}
+    if bundle.get("format") == "linnaeus-model":
+        name = bundle.get("workload")
+        if name not in ("taxonomy", "language"):  # another name would be imported, and run its code
+            raise ConfigError(f"{path} is a bundle of workload={name!r}, which this program does not have")
+        return str(name)
+    if not path.is_dir() or not (path / "config.yaml").is_file():
+        raise ConfigError(f"{path} is neither a run directory (it has no config.yaml) nor a bundle (config.json of linnaeus export)")
+    from linnaeus.rundir.saved_run import read_configuration  # imports omegaconf, which a bundle does not need
+
+    return str((read_configuration(path)[0].get("workload") or {}).get("name"))

@@ -1,0 +1,42 @@
+"""A finished run on photographs of biota with place and time, its manifest, and its bundle."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
+from linnaeus.workloads.taxonomy.trained import export_cli
+from tests import runs
+
+SETTINGS = ["data=manifest", "data.image_size=16", "augment=none", "trainer.length=4steps", "schedule.checkpoint=[100%]"]
+SETTINGS += ["schedule.validate=[100%]", "schedule.best_monitor=val/loss", "run.experiment=photos", "run.name=run"]
+
+
+class Finished(NamedTuple):
+    run: Path
+    bundle: Path
+    manifest: Path
+
+    def rows(self) -> list[dict[str, str]]:
+        with self.manifest.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def photograph(self, number: int) -> Path:
+        return self.manifest.parent / self.rows()[number]["path"]
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("trained")
+    export(biota_config(train=60, validation=30, size=24), folder / "photographs")
+    manifest = folder / "photographs" / "manifest.csv"
+    settings = [text for text in runs.TINY if not text.startswith("schedule.checkpoint")]
+    config = runs.composed([*settings, *SETTINGS, f"data.path={manifest}", f"run.root={folder}"])
+    assert runs.start(config) == 0
+    run = runs.run_path(config)
+    assert export_cli.main([str(run), str(folder / "bundle")]) == 0
+    return Finished(run, folder / "bundle", manifest)

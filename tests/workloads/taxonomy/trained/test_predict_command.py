@@ -1,0 +1,148 @@
+"""`linnaeus predict` and `linnaeus export`: files of answers, continued commands, and mistakes of the user."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import pytest
+
+import linnaeus
+from linnaeus.workloads.taxonomy.trained import export_cli, predict_cli, prediction_files
+
+
+def answers(path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def predict(finished, out, *more: str) -> int:
+    return predict_cli.main(
+        [str(finished.bundle), "--manifest", str(finished.manifest), "--out", str(out), "--batch-size", "8", "--threads", "1", *more]
+    )
+
+
+def test_json_csv_and_parquet_have_the_answers_of_load_model(finished, tmp_path, capsys):
+    pq = pytest.importorskip("pyarrow.parquet")
+    for suffix in ("json", "csv", "parquet"):
+        assert predict(finished, tmp_path / f"out.{suffix}") == 0
+    assert "90 of 90 photographs answered" in capsys.readouterr().out
+    content = json.loads((tmp_path / "out.json").read_text())
+    table, rows = answers(tmp_path / "out.csv"), finished.rows()
+    assert [row["photograph"] for row in table] == [row["path"] for row in rows] == [p["photograph"] for p in content["predictions"]]
+    names = ("latitude", "longitude", "uncertainty", "date", "time", "elevation")
+    given = {name: [row.get(name) for row in rows] for name in names}
+    made = linnaeus.load_model(finished.run).predict([finished.manifest.parent / row["path"] for row in rows], **given)
+    finest = content["predictions"][0]["path"].keys()
+    for prediction, row, one in zip(made, table, content["predictions"], strict=True):
+        assert {taxon.rank: taxon.name for taxon in prediction.path} == {rank: row[rank] for rank in finest}
+        assert row["metadata"].split() == list(prediction.metadata) == one["metadata"]
+        best = prediction.path[-1]
+        assert float(row[f"{best.rank}_probability"]) == pytest.approx(best.probability, abs=1e-5)
+    parquet = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [{name: value or "" for name, value in row.items() if "prob" not in name} for row in parquet] == [
+        {name: value for name, value in row.items() if "prob" not in name} for row in table
+    ]
+
+
+def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
+    whole, out = tmp_path / "whole.json", tmp_path / "out.json"
+    predict(finished, whole)
+    made, answer = [], predict_cli._answer
+
+    def killed(model, inputs, first, futures, top):
+        if len(made) == 4:
+            raise SystemError
+        made.append(first)
+        return answer(model, inputs, first, futures, top)
+
+    monkeypatch.setattr(predict_cli, "_answer", killed)
+    with pytest.raises(SystemError):
+        predict(finished, out)
+    assert not out.exists()
+    journal = tmp_path / "out.json.journal"
+    with journal.open("ab") as file:  # a batch that was written in part
+        file.write(b'{"photograph": "x"}\n{"photogr')
+    made.clear()
+    monkeypatch.setattr(predict_cli, "_answer", lambda *a: made.append(a[2]) or answer(*a))
+    capsys.readouterr()
+    assert predict(finished, out) == 0
+    assert made == list(range(32, 90, 8))
+    assert out.read_bytes() == whole.read_bytes() and not journal.exists()
+    assert "32 of them were done before" in capsys.readouterr().out
+
+
+def test_the_journal_of_another_command_is_not_continued(finished, tmp_path, capsys):
+    out = tmp_path / "out.csv"
+    journal = prediction_files.Journal(out.with_name("out.csv.journal"), {"photographs": 3}, 8)
+    journal.append([{"photograph": "a"}])
+    before = journal.path.read_bytes()
+    with pytest.raises(SystemExit) as exit_:
+        predict(finished, out)
+    assert exit_.value.code == 2 and "is of another model or other photographs" in capsys.readouterr().err
+    assert journal.path.read_bytes() == before
+
+
+def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, capsys):
+    folder = tmp_path / "photos"
+    (folder / "deep").mkdir(parents=True)
+    shutil.copy(finished.photograph(0), folder / "deep" / "good, name.jpg")
+    (folder / "bad.jpg").write_bytes(b"no photograph")
+    (folder / "empty.png").touch()
+    (folder / "notes.txt").touch()
+    out = tmp_path / "out.csv"
+    assert predict_cli.main([str(finished.bundle), "--threads", "1", str(folder), "--out", str(out)]) == 0
+    rows = answers(out)
+    assert [row["photograph"].rpartition("/")[2] for row in rows] == ["bad.jpg", "empty.png", "good, name.jpg"]
+    assert [bool(row["error"]) for row in rows] == [True, True, False]
+    printed = capsys.readouterr().out
+    assert "1 files in the folders do not have the suffix" in printed and "2 could not be read" in printed
+    assert predict_cli.main([str(finished.bundle), str(folder / "*.jpg"), str(folder / "deep" / "good, name.jpg")]) == 0
+    printed = capsys.readouterr().out
+    assert "bad.jpg  not read: not an image" in printed and "good, name.jpg" in printed
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        ([], "give PHOTOS (files, folders or patterns) or --manifest FILE"),
+        (["missing.jpg"], "PHOTOS: 'missing.jpg' does not exist"),
+        (["*.nothing"], "no photograph was found"),
+        (["--manifest", "missing.csv"], "--manifest: 'missing.csv' does not exist"),
+        (["--manifest", "{manifest}", "--date", "2020-01-01"], "--date has no effect with --manifest"),
+        (["--manifest", "{manifest}", "--setting", "seed=1"], "--setting: seed=1 has no effect here"),
+        (["{photo}", "--setting", "data.date_column=x"], "has no effect without --manifest"),
+        (["{photo}", "--latitude", "91", "--longitude", "0"], "latitude is 91"),
+        (["{photo}", "--out", "x.txt"], "must end in .json, .csv, .parquet"),
+        (["{photo}", "--out", "no/folder/x.csv"], "is not a folder"),
+        (["{photo}", "--top", "0"], "--top is 0; it must be from 1 to 1000"),
+    ],
+)
+def test_a_mistake_is_one_line(finished, tmp_path, monkeypatch, capsys, words, line):
+    monkeypatch.chdir(tmp_path)
+    filled = [word.format(manifest=finished.manifest, photo=finished.photograph(0)) for word in words]
+    with pytest.raises(SystemExit) as exit_:
+        predict_cli.main([str(finished.bundle), "--threads", "1", *filled])
+    printed = capsys.readouterr()
+    assert exit_.value.code == 2 and line in printed.err and printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bundle_is_complete_and_never_overwrites(finished, capsys):
+    assert {path.name for path in finished.bundle.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "taxonomy.json",
+        "metrics.json",
+        "README.md",
+    }
+    card = (finished.bundle / "README.md").read_text()
+    metrics = json.loads((finished.bundle / "metrics.json").read_text())
+    assert f"| as they are | species | {100 * metrics['val/species/top1']:.1f} [" in card and "60 photographs for training" in card
+    before = {path.name: path.read_bytes() for path in finished.bundle.iterdir()}
+    for run, words in ((finished.run, "exists; choose another folder"), (finished.bundle, "is a bundle already")):
+        with pytest.raises(SystemExit) as exit_:
+            export_cli.main([str(run), str(finished.bundle)])
+        assert exit_.value.code == 2 and words in capsys.readouterr().err
+    assert before == {path.name: path.read_bytes() for path in finished.bundle.iterdir()}

@@ -1,0 +1,49 @@
+"""The code and the commands of docs/using.md run, as printed, on a finished run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import linnaeus.__main__
+from tests.workloads.taxonomy.trained.test_predict_command import answers
+
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "using.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
+
+
+def test_the_page_as_printed(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)  # those of the tests stay
+    for folder in ("photos", "more"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(finished.photograph(1), tmp_path / folder / "1.jpg")
+    shutil.copy(finished.photograph(0), "photo.jpg")
+    header, *rows = finished.manifest.read_text().splitlines()
+    without_date = [index for index, name in enumerate(header.split(",")) if name != "date"]
+    lines = [",".join([line.split(",")[i] for i in without_date]) for line in (header, *rows)]
+    Path("photos.csv").write_text("\n".join([f"{lines[0]},date", *(f"{line},01/05/2021" for line in lines[1:])]))
+    (tmp_path / "RUN").symlink_to(finished.run)
+    for row in finished.rows():
+        (tmp_path / row["path"]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(finished.manifest.parent / row["path"], tmp_path / row["path"])
+
+    commands = [line for block in blocks("bash") for line in block.splitlines()]
+    export = [line for line in commands if line.startswith("linnaeus export")]
+    for line in export + [line for line in commands if line not in export]:
+        words = [str(next(Path().glob(word))) if "*" in word else word for word in shlex.split(line)]
+        if words[-1] == "answers.json":  # this manifest has the dates of the next line
+            words = [*words[:-2], "--setting", "data.date_column=null", *words[-2:]]
+        assert linnaeus.__main__.main(words[1:]) == 0, line
+    assert "photo.jpg  with SPATIAL, TEMPORAL" in capsys.readouterr().out
+    assert len(answers(Path("answers.csv"))) == 2 and Path("answers.json").exists() and Path("answers.parquet").exists()
+
+    (code,) = blocks("python")
+    exec(code.replace("RUN or BUNDLE", "BUNDLE"), {})
+    name, probability = capsys.readouterr().out.strip().rsplit(" ", 1)
+    assert name and 0 < float(probability) <= 1

@@ -18,9 +18,10 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from linnaeus.errors import ConfigError
 
@@ -32,11 +33,17 @@ REPLACED = ".replaced"  # suffix of a committed directory while another one of t
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
     """Write a whole file. After a crash at any instant it contains either the old or the new content. A str is encoded by `to_utf8`."""
+    with atomic_file(path) as file:
+        file.write(to_utf8(content) if isinstance(content, str) else content)
+
+
+@contextmanager
+def atomic_file(path: Path | str) -> Iterator[BinaryIO]:
+    """Open a file for writing that replaces `path` at the end, as `write_atomic` does."""
     path = Path(path)
-    data = to_utf8(content) if isinstance(content, str) else content
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
     with open(temporary, "wb", opener=no_follow) as file:
-        file.write(data)
+        yield file
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

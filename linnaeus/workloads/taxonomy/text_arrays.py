@@ -16,9 +16,14 @@ from linnaeus.workloads.taxonomy.text_lines import BLOCK, TextLines
 Names = np.ndarray | TextLines  # texts by number
 
 
-def strings(values: Sequence[str]) -> np.ndarray:
+def strings(values: Sequence[str] | np.ndarray) -> np.ndarray:
     """Return an array of strings [N]. Unlike `dtype=str`, one long string does not widen the others."""
-    return np.array(values.tolist() if isinstance(values, TextLines) else values, dtype=np.dtypes.StringDType())
+    if not isinstance(values, TextLines):
+        return np.array(values, dtype=np.dtypes.StringDType())
+    found = np.empty(len(values), dtype=np.dtypes.StringDType())
+    for first in range(0, len(values), BLOCK):
+        found[first : first + BLOCK] = values[first : first + BLOCK].tolist()
+    return found
 
 
 def unique_strings(values: Names) -> tuple[np.ndarray, np.ndarray]:
@@ -26,6 +31,31 @@ def unique_strings(values: Names) -> tuple[np.ndarray, np.ndarray]:
     array = values if isinstance(values, np.ndarray) else strings(values)
     found, _, number = np.unique(array, return_index=True, return_inverse=True)
     return found, number
+
+
+def numbered(texts: TextLines) -> tuple[np.ndarray, TextLines]:
+    """Return the number of each of N texts among the distinct ones, int32 [N], and these [U], in the order in which they first occur."""
+    keys = digests(texts)
+    ordered = np.sort(keys)
+    if (ordered[1:] != ordered[:-1]).all():
+        return np.arange(len(texts), dtype=np.int32), texts
+    _, first, key = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty(len(order), dtype=np.int32)
+    number[order] = np.arange(len(order))
+    codes, found = number[key], texts[first[order]]
+    if all(text == same for text, same in zip(texts, found[codes], strict=True)):
+        return codes, found
+    places: dict[str, int] = {}  # two texts have one hash
+    codes = np.fromiter((places.setdefault(text, len(places)) for text in texts), dtype=np.int32, count=len(texts))
+    return codes, TextLines.of(places)
+
+
+def repeats(names: Names) -> np.ndarray:
+    """Return bool [N]: True where a name occurs at an earlier place."""
+    repeated = np.ones(len(names), dtype=bool)
+    repeated[np.unique(numbered(names)[0] if isinstance(names, TextLines) else names, return_index=True)[1]] = False
+    return repeated
 
 
 def positions(values: Names, wanted: Collection[str]) -> list[int]:

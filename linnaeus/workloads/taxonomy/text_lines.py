@@ -1,10 +1,13 @@
-"""`TextLines`: the lines of a text file, mapped into memory. Three million names take 12 bytes each, and none is a Python object."""
+"""`TextLines`: texts that are the lines of a file mapped into memory, or of bytes in memory. None of millions is a Python object.
+
+A text takes 12 bytes, and in memory its UTF-8 once; `TextLines` of some of the texts share these bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -18,6 +21,24 @@ SEARCHED = 1 << 24  # bytes that are searched together
 def escape(text: str) -> str:
     """Return a text in one line. Line breaks and backslashes are escaped as in C."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def encoded_lines(texts: Iterable[str]) -> Iterator[bytes]:
+    """Yield the lines of texts, each with a line break, in blocks."""
+    texts = iter(texts)
+    while block := list(islice(texts, BLOCK)):
+        yield lines_of(block)
+
+
+def lines_of(texts: Sequence[str]) -> bytes:
+    """Return the lines of texts, each with a line break."""
+    lines = "\n".join(texts) + "\n" if texts else ""
+    if ESCAPE in lines or "\r" in lines or lines.count("\n") != len(texts):
+        lines = "".join(f"{escape(text)}\n" for text in texts)
+    try:
+        return lines.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can contain
+        return b"".join(to_utf8(f"{escape(to_utf8(text).decode())}\n") for text in texts)
 
 
 def _unescape(line: str) -> str:
@@ -35,7 +56,19 @@ class TextLines(Sequence[str]):
     @classmethod
     def read(cls, path: Path) -> TextLines:
         """Return the lines of a file. Each ends with a line break. Raise OSError if the file cannot be read."""
-        content = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+        return cls.of_bytes(np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8))
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> TextLines:
+        """Return texts as lines in memory."""
+        content = bytearray()
+        for block in encoded_lines(texts):
+            content += block
+        return cls.of_bytes(np.frombuffer(content, np.uint8))
+
+    @classmethod
+    def of_bytes(cls, content: np.ndarray) -> TextLines:
+        """Return the lines of a file's bytes, uint8. Each ends with a line break."""
         blocks = range(0, len(content), SEARCHED)
         found = [np.flatnonzero(content[i : i + SEARCHED] == LINE_BREAK) + i for i in blocks]
         end = np.concatenate([np.empty(0, np.int64), *found])
@@ -67,6 +100,15 @@ class TextLines(Sequence[str]):
         """Return the texts as Python objects."""
         return list(self)
 
+    def has(self, character: str) -> bool:
+        """Return True if one of the lines, or of those that share their bytes, contains an ASCII character."""
+        blocks = range(0, len(self.content), SEARCHED)
+        return any((self.content[i : i + SEARCHED] == ord(character)).any() for i in blocks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        content = b"".join(self._bytes(first) for first in range(0, len(self), BLOCK))  # of these lines alone
+        return _from_bytes, (content,)
+
     def first_bytes(self) -> np.ndarray:
         """Return the first byte of each line, uint8 [N]; a line break for an empty one."""
         return np.asarray(self.content[self.start])
@@ -88,6 +130,10 @@ class TextLines(Sequence[str]):
         if (start[1:] == start[:-1] + size[:-1]).all():
             return self.content[start[0] : start[0] + end[-1]].tobytes()
         return self.content[np.repeat(start - (end - size), size) + np.arange(end[-1])].tobytes()
+
+
+def _from_bytes(content: bytes) -> TextLines:
+    return TextLines.of_bytes(np.frombuffer(content, np.uint8))
 
 
 def _is_plain(data: bytes) -> bool:

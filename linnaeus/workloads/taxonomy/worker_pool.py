@@ -3,9 +3,10 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from typing import Any, TypeVar
 
 from linnaeus.distributed import die_with_parent
@@ -14,22 +15,29 @@ from linnaeus.errors import ConfigError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+AHEAD = 3  # items of a process that are done or waiting
+
 _task: Callable[[Any], Any] | None = None  # of a worker process
 
 
-def each_in_processes(task: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result]:
-    """Yield `task(item)` of each item, in the order in which they are complete, from `processes` new processes.
+def each_in_processes(task: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterator[Result]:
+    """Yield `task(item)` of each item, in the order in which they are complete, from at most `processes` new processes.
 
-    Every process gets one copy of `task`. With one process or one item, this process does them. Raise ConfigError if a process ends, and
-    the errors of `task`."""
-    if processes == 1 or len(items) <= 1:
+    Every process gets one copy of `task`. `items` are read when they are needed. With one process or none, this process does them.
+    Raise ConfigError if a process ends, and the errors of `task`."""
+    if processes <= 1:
         yield from map(task, items)
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(processes, len(items)), context, _start, (task, os.getpid()))
+    pool = ProcessPoolExecutor(processes, context, _start, (task, os.getpid()))
+    rest = iter(items)
     try:
-        for future in as_completed([pool.submit(_do, item) for item in items]):
-            yield future.result()
+        waiting = {pool.submit(_do, item) for item in islice(rest, AHEAD * processes)}
+        while waiting:
+            complete, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            waiting |= {pool.submit(_do, item) for item in islice(rest, len(complete))}
+            for future in complete:
+                yield future.result()
     except BrokenProcessPool:
         raise ConfigError("--processes: a process was ended from outside, perhaps for memory; repeat the command, with fewer") from None
     except BaseException:  # Ctrl-C, or an error of an item

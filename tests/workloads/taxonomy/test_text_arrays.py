@@ -17,7 +17,7 @@ from linnaeus.workloads.taxonomy.manifest.clean_records import _outside_note
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.row_labels import _most_frequent
 from linnaeus.workloads.taxonomy.manifest.split import find_groups
-from linnaeus.workloads.taxonomy.manifest.table import Column
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.text_arrays import strings
 
 names = strings([f"photos/{i // 1000}/{i}.jpg" for i in range(300_000)])

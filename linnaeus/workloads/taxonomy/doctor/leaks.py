@@ -7,8 +7,8 @@ from linnaeus.workloads.taxonomy.doctor.dropped_rows import NOWHERE
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.doctor.places import SITE_NAMES, on_earth
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN
 
 BURST = 60.0  # seconds between two photographs of a burst

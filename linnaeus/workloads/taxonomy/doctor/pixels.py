@@ -66,7 +66,7 @@ def measure_rows(files: ImageFiles, sizes: np.ndarray, max_pixels: int, processe
     number = np.full(len(sizes), -1, dtype=np.int64)
     if not len(rows):
         return Measurement(files, max_pixels).measure(rows).of_rows(number)
-    _, first, own = np.unique(files.names[rows], return_index=True, return_inverse=True)
+    _, first, own = np.unique(strings(files.names[rows]), return_index=True, return_inverse=True)
     order = np.argsort(first)  # the order of the rows, in which containers are fastest
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))

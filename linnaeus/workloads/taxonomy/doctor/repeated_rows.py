@@ -13,7 +13,7 @@ NEARLY_UNIQUE = 0.05  # largest share of repeated values of a column of ids; one
 def repeated_photographs(records: Inspected) -> list[Finding]:
     """Return the rows whose photograph occurs in an earlier row."""
     names, number = unique_strings(records.files.names)
-    number = np.where(records.files.names == "", -1, number) if len(names) else number
+    number = np.where(names[number] == "", -1, number) if len(names) else number
     later, first = later_rows(number)
     differs = (records.labels[later] != records.labels[first]).any(axis=1)
     same_text = "the photograph occurs in an earlier row with the same taxon"

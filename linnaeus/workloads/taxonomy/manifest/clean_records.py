@@ -15,15 +15,16 @@ from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.records import Records, read
 from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, split_from_column, test_as_validation
-from linnaeus.workloads.taxonomy.manifest.table import Column, Table
+from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata
-from linnaeus.workloads.taxonomy.text_arrays import Names, unique_strings
+from linnaeus.workloads.taxonomy.text_arrays import Names, repeats
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -75,9 +76,7 @@ def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[Clean
     notes += tree.conflicts(labels)
     paths = rows.files.names
     tally = Tally(paths)
-    repeated = np.ones(len(paths), dtype=bool)
-    repeated[np.unique(paths, return_index=True)[1]] = False
-    tally.add("photograph that occurs in an earlier row", repeated)
+    tally.add("photograph that occurs in an earlier row", repeats(paths))
     metadata = clean_metadata(rows.table, config, tally)
     weight = clean_weights(rows.table, config, tally)
     notes += tally.notes()
@@ -138,7 +137,7 @@ def without_test(
         split = np.where(split == VALIDATION, TRAIN, split).astype(np.int8)
     split = test_as_validation(split) if test else split
     used = split != LEFT_OUT
-    excluded.add(f"called test in {quoted(config.split_column)}, neither trained on nor validated on", names[~used].tolist())
+    excluded.add(f"called test in {quoted(config.split_column)}, neither trained on nor validated on", names[np.flatnonzero(~used)])
     return split, used
 
 
@@ -196,19 +195,18 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manifes
         )
     split = split[keep] if split is not None else None
     used = files.take(column.codes[keep])
-    return UsableRows(keep, left_out, sizes, table.take(keep), used, sizes[keep], split, excluded, unreadable, notes)
+    table = table if len(keep) == len(table) else table.take(keep)
+    return UsableRows(keep, left_out, sizes, table, used, sizes[keep], split, excluded, unreadable, notes)
 
 
 def _outside_note(files: ImageFiles) -> list[str]:
     """Return a line with the number of paths that lead out of the folder of the photographs, and the first of them."""
     if not isinstance(files, FolderFiles):
         return []
-    outside = [
-        path for path in unique_strings(files.names)[0].tolist() if os.path.isabs(path) or os.path.normpath(path).split("/")[0] == ".."
-    ]
+    outside = {path for path in files.names if path.startswith("/") or (".." in path and os.path.normpath(path).split("/")[0] == "..")}
     if not outside:
         return []
-    return [f"{len(outside)} image paths lead out of the folder {quoted(files.root, 120)}, such as {quoted(outside[0])}"]
+    return [f"{len(outside)} image paths lead out of the folder {quoted(files.root, 120)}, such as {quoted(min(outside))}"]
 
 
 def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, place: str, config: ManifestConfig) -> None:

@@ -14,7 +14,7 @@ from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, THREADS, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
-from linnaeus.workloads.taxonomy.text_arrays import Names
+from linnaeus.workloads.taxonomy.text_arrays import Names, strings
 
 MOST_BYTES = 1 << 30
 MOST_FILES = 50_000  # on a network file system a file takes milliseconds
@@ -27,7 +27,7 @@ def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
     """Return a hash of the content of each of N files, uint64 [N]; `NOT_READ` beyond the limits and for files that cannot be opened.
 
     `sizes`: bytes, int64 [N]. Raises OSError for an error that may be temporary and remains after three attempts."""
-    _, first, row = np.unique(files.names, return_index=True, return_inverse=True)
+    _, first, row = np.unique(strings(files.names), return_index=True, return_inverse=True)
     own_sizes = sizes[first]
     order = np.argsort(own_sizes.astype(np.uint64) * _ODD, kind="stable")
     chosen = order[:MOST_FILES]

@@ -12,8 +12,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, ClassVar, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.decoding import decode, decode_sized
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.text_arrays import Names, strings
+from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 THREADS = 16  # stat waits for the network on shared file systems; on a local disk threads make no difference
 BLOCK = 1000  # files that a thread looks for at once
@@ -60,11 +62,21 @@ def clean_path(cell: str) -> str:
     return "" if len(cell.encode(errors="replace")) > LONGEST_PATH or "\0" in cell else cell.replace("\\", "/")
 
 
+def clean_paths(cells: Sequence[str]) -> Names:
+    """Return `clean_path` of each cell."""
+    if not isinstance(cells, TextLines):
+        return strings([clean_path(cell) for cell in cells])
+    if cells.has("\\") or cells.has("\0") or cells.size.max(initial=0) > LONGEST_PATH:
+        return TextLines.of(map(clean_path, cells))
+    return cells
+
+
 class ImageFiles(ABC):
     """The image files of N rows. Loader workers have forks or pickled copies of it: open files when they are read, and keep none open
     that was opened before."""
 
     names: Names  # [N]: the photographs in messages, in the fingerprint and in the split
+    keeps: ClassVar[bool] = True  # an object keeps what it has opened or read, so that one for each block of rows would be slow
 
     @abstractmethod
     def sizes(self) -> np.ndarray:
@@ -97,21 +109,29 @@ class ImageFiles(ABC):
 class FolderFiles(ImageFiles):
     """Files of the folder `root`. `names`: their paths, relative to it or absolute."""
 
+    keeps = False
+
     def __init__(self, root: Path | str, names: Sequence[str] | np.ndarray) -> None:
-        self.root = str(root)
-        self.names = names if isinstance(names, np.ndarray) else strings([clean_path(name) for name in names])
+        self.root, self.names = str(root), names if isinstance(names, np.ndarray) else clean_paths(names)
 
     def sizes(self) -> np.ndarray:
-        names = self.names.tolist()
-        blocks = [names[i : i + BLOCK] for i in range(0, len(names), BLOCK)]
-        progress = PreparationProgress("looking for photographs", len(blocks), f"{len(names):,}")
+        sizes = np.empty(len(self.names), dtype=np.int64)
+
+        def look(first: int) -> None:
+            block = self.names[first : first + BLOCK].tolist()
+            sizes[first : first + BLOCK] = [_size(self._path(name)) for name in block]
+
+        blocks = range(0, len(sizes), BLOCK)
+        progress = PreparationProgress("looking for photographs", len(blocks), f"{len(sizes):,}")
         with progress, ThreadPoolExecutor(THREADS) as pool:
-            found = pool.map(lambda block: [_size(self._path(name)) for name in block], blocks)
-            sizes = [size for block in progress.each(found) for size in block]
-        return np.array(sizes, dtype=np.int64)
+            for _ in progress.each(pool.map(look, blocks)):
+                pass
+        return sizes
 
     def take(self, rows: np.ndarray) -> "FolderFiles":
-        return FolderFiles(self.root, self.names[rows])
+        taken = copy(self)
+        taken.names = self.names[rows]
+        return taken
 
     def read(self, row: int) -> bytes:
         return read_file(self.path(row), final=(errno.EACCES, errno.EPERM))

@@ -10,13 +10,13 @@ from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds, fold_numbers
 from linnaeus.workloads.taxonomy.manifest.jpeg import decoder_note
 from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
 from linnaeus.workloads.taxonomy.manifest.split import Groups, computed_split, find_groups
-from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, Source
 from linnaeus.workloads.taxonomy.text_arrays import Names, joined
 from linnaeus.workloads.taxonomy.text_lines import BLOCK

@@ -9,19 +9,16 @@ contains the name of the photograph.
 
 import importlib
 import os
-from array import array
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
-from linnaeus.workloads.taxonomy.manifest.table import Column, Table, read_table
+from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 
 SOURCES = "linnaeus.workloads.taxonomy.sources"
 READERS = {  # data.name -> module of its reader
@@ -79,26 +76,10 @@ def check_rows(rows: int, excluded: Mapping[str, int]) -> None:
 
 def column_of(cells: Sequence[str]) -> Column:
     """Return the column of N cells."""
-    number: defaultdict[str, int] = defaultdict()
-    number.default_factory = number.__len__
-    codes = np.fromiter(map(number.__getitem__, cells), dtype=np.int32, count=len(cells))
-    return Column(codes, [value.strip() for value in number])
-
-
-class ColumnBuilder:
-    """A column that grows cell by cell. A cell takes four bytes, and once the memory of its text."""
-
-    def __init__(self) -> None:
-        self.number: defaultdict[str, int] = defaultdict()
-        self.number.default_factory = self.number.__len__  # a new cell gets the next number
-        self.codes = array("i")
-
-    def append(self, cell: str) -> None:
-        self.codes.append(self.number[cell])
-
-    def column(self) -> Column:
-        """Return the column, without the spaces around its cells."""
-        return Column(np.array(self.codes, dtype=np.int32), [value.strip() for value in self.number])
+    column = ColumnBuilder()
+    for first in range(0, len(cells), CHUNK):
+        column.extend(cells[first : first + CHUNK])
+    return column.column()
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from linnaeus import randomness
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null, null_values
-from linnaeus.workloads.taxonomy.manifest.table import Column
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.text_arrays import Names, digests, distinct, strings, unique_strings
 

@@ -18,7 +18,6 @@ import os
 import re
 import zlib
 from array import array
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,30 +31,12 @@ from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.reporting.formatting import shorten
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.left_out import LeftOut
-from linnaeus.workloads.taxonomy.text_arrays import strings
+from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder, from_arrow
 
-CHUNK = 512  # rows of a CSV in memory as Python strings; 65536 take twice the time (caches, garbage collection)
 LONGEST_CELL = 1 << 20  # characters; real description columns exceed the csv module's default of 131072
 LONGEST_LINE = 1 << 24  # characters; a compressed file of a few kilobytes can contain a line larger than the memory
 LONGEST_VALUE = 4096  # characters of a cell that is used; no path and no name of a taxon is longer
 UNEVEN = "a different number of cells than the header"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of N cells, `values[codes]`. `codes` is int32 [N]; `values` are stripped of spaces and distinct before stripping."""
-
-    codes: np.ndarray
-    values: Sequence[str]
-
-    def cells(self, rows: np.ndarray) -> Iterator[str]:
-        """Yield the cells of `rows`, numbers or bool [N]; the number of the row, from 1, in place of an empty one."""
-        places = np.flatnonzero(rows) if rows.dtype == bool else rows
-        return (self.values[code] or f"row {row + 1}" for row, code in zip(places.tolist(), self.codes[places].tolist(), strict=True))
-
-    def text(self) -> np.ndarray:
-        """Return the cells as an array of strings [N], each with its own length."""
-        return strings(self.values)[self.codes]
 
 
 @dataclass(frozen=True)
@@ -226,10 +207,7 @@ def number_columns(
     """Return the wanted columns (name -> position) of the rows that have `width` cells, and the numbers of the others, int64 [U] from 1.
 
     Blank lines are not rows. `advanced` is called after each chunk of rows."""
-    numbering: dict[str, defaultdict[str, int]] = {name: defaultdict() for name in wanted}
-    for number in numbering.values():
-        number.default_factory = number.__len__  # a new cell gets the next number
-    codes: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype=np.int32)] for name in wanted}
+    columns = {name: ColumnBuilder(_unquote) for name in wanted}
     uneven, read = array("q"), 0
     while chunk := list(islice(reader, CHUNK)):
         rows = [row for row in chunk if len(row) == width]
@@ -239,10 +217,9 @@ def number_columns(
         read += len(chunk)
         cells = list(zip(*rows, strict=True)) or [()] * width
         for name, position in wanted.items():
-            codes[name].append(np.fromiter(map(numbering[name].__getitem__, cells[position]), dtype=np.int32, count=len(rows)))
+            columns[name].extend(cells[position])
         advanced()
-    values = {name: [_unquote(v) if '"' in v else v.strip() for v in numbering[name]] for name in wanted}
-    return {name: Column(np.concatenate(codes[name]), values[name]) for name in wanted}, np.array(uneven, dtype=np.int64)
+    return {name: column.column() for name, column in columns.items()}, np.array(uneven, dtype=np.int64)
 
 
 def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[str, int]:
@@ -256,6 +233,8 @@ def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[st
 def _unquote(cell: str) -> str:
     """Return a cell stripped of spaces and of one pair of enclosing quotes."""
     cell = cell.strip()
+    if '"' not in cell:
+        return cell
     if len(cell) >= 2 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', ""):
         return cell[1:-1].replace('""', '"').strip()
     return cell
@@ -274,14 +253,3 @@ def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]], 
         return Table({name: from_arrow(table.column(name)) for name in wanted})
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as Parquet: {one_line(error)}") from error
-
-
-def from_arrow(column) -> Column:
-    """Return a ChunkedArray of pyarrow, of numbers, texts or dates, as a column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    coded = pc.fill_null(column.cast(pa.large_string()), "").combine_chunks().dictionary_encode()
-    return Column(coded.indices.to_numpy(zero_copy_only=False).astype(np.int32), [v.strip() for v in coded.dictionary.to_pylist()])

@@ -20,8 +20,9 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.ranks import rank_of_level
-from linnaeus.workloads.taxonomy.manifest.table import Column, read_table
+from linnaeus.workloads.taxonomy.manifest.table import read_table
 from linnaeus.workloads.taxonomy.manifest.taxa import Conflict, Taxa, cycles
 
 HEADERS = {

@@ -19,6 +19,8 @@ class ByteRanges(ImageFiles):
 
     `names`: strings [N]; `number`: int32 [N]; `start`, `length`: int64 [N]; a length of 0 or less is a key of `REASONS`."""
 
+    keeps = False
+
     def __init__(self, files: Sequence[str], names: Names, number: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
         self.files, self.names, self.number, self.start, self.length = list(files), names, number, start, length
 

@@ -11,8 +11,9 @@ import numpy as np
 from linnaeus.errors import list_some, quoted
 from linnaeus.workloads.taxonomy.config import CamtrapConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, column_of, in_folder
-from linnaeus.workloads.taxonomy.manifest.table import Column, Table
+from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.camtrap_labels import Labels, label_media
 from linnaeus.workloads.taxonomy.sources.camtrap_links import are, mapped, repeated, row_of
 from linnaeus.workloads.taxonomy.sources.camtrap_taxa import ranks_of

@@ -20,9 +20,8 @@ import numpy as np
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.manifest.image_files import LARGEST_FILE, TOO_LARGE, ImageFiles, retry
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.manifest.table import strings
 from linnaeus.workloads.taxonomy.sources.h5_file import opened
-from linnaeus.workloads.taxonomy.text_arrays import Names
+from linnaeus.workloads.taxonomy.text_arrays import Names, strings
 
 _HEADER = 54  # bytes of the headers of a BMP with 24 bits per pixel
 _lock = threading.RLock()  # of all files: h5py reads one at a time in any case

@@ -18,11 +18,11 @@ from pathlib import Path
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder, table_of, with_values
-from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 
 SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))

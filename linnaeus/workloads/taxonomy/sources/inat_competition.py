@@ -24,8 +24,9 @@ from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import InatCompetitionConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
-from linnaeus.workloads.taxonomy.manifest.records import Choose, ColumnBuilder, Records, column_of, in_folder
-from linnaeus.workloads.taxonomy.manifest.table import Column, Table, without_long_values
+from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, in_folder
+from linnaeus.workloads.taxonomy.manifest.table import Table, without_long_values
 from linnaeus.workloads.taxonomy.sources.json_stream import objects
 
 UNCERTAINTY = "coordinateUncertaintyInMeters"
@@ -127,7 +128,7 @@ class _Photographs:
             (f"photograph without an annotation in {path.name}", ~annotated),
             ("photograph with annotations of different categories", lowest != highest),
         ):
-            first = len(self.cells["path"].codes) - len(ids)
+            first = len(self.cells["path"]) - len(ids)
             self.excluded.add(reason, self._paths(first + np.flatnonzero(keep & rows)))
             keep &= ~rows
         self.category.append(lowest)
@@ -137,7 +138,7 @@ class _Photographs:
         """Set the locations of the photographs `ids` [N], if there is a file with them."""
         name = f"{path.stem}_locations.json"
         files = [file for file in (path.with_name(name), *sorted(path.parent.glob(f"*/{name}"))) if os.path.isfile(file)]
-        start, found = len(self.locations["date"].codes), array("q")
+        start, found = len(self.locations["date"]), array("q")
         for _, item in objects(files[0]) if files else ():
             found.append(_whole(item, "id", files[0]))
             for field, column in LOCATION.items():
@@ -182,7 +183,7 @@ class _Photographs:
             shown = list_some([f"{reason} ({count:,})" for reason, count in self.excluded.items()])
             raise ConfigError(f"data.path: no photograph of {quoted(config.path, 120)} can be used: {shown}")
         columns = {name: cells.column() for name, cells in self.cells.items()}
-        columns |= {name: _taken(cells, np.concatenate(self.location)) for name, cells in self.locations.items() if cells.number}
+        columns |= {name: _taken(cells, np.concatenate(self.location)) for name, cells in self.locations.items() if len(cells)}
         ranks = {rank: column_of(names) for rank, names in _ranks([*self.categories.values()]).items()}
         columns["date"] = replace(columns["date"], values=[date.replace("+00:00", "Z") for date in columns["date"].values])
         columns |= {rank: Column(column.codes[category], column.values) for rank, column in ranks.items()}
@@ -198,9 +199,10 @@ class _Photographs:
 
     def _paths(self, rows: np.ndarray) -> Iterator[str]:
         """Return the paths of the photographs `rows` of all files."""
-        cells = self.cells["path"]
-        paths = list(cells.number) if len(rows) else []
-        return (paths[cells.codes[row]].strip() or f"photograph {row + 1}" for row in rows.tolist())
+        if not len(rows):
+            return iter(())
+        paths = self.cells["path"].column()
+        return (paths.values[code] or f"photograph {row + 1}" for row, code in zip(rows.tolist(), paths.codes[rows].tolist(), strict=True))
 
 
 def _ranks(categories: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:

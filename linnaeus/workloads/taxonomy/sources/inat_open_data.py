@@ -25,9 +25,10 @@ import pyarrow.dataset
 from linnaeus.errors import ConfigError, list_some, one_line, quoted
 from linnaeus.workloads.taxonomy.config import InatOpenDataConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.manifest.column import from_arrow
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, FolderFiles
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
-from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, Table, from_arrow, without_long_values
+from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, Table, without_long_values
 
 BLOCK = 1 << 22  # bytes of a table that are read at once; no row is longer
 OBSERVATION, GRADE = "observation_uuid", "quality_grade"

@@ -24,9 +24,10 @@ import numpy as np
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import LabelsH5Config
 from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, NO_PATH, FolderFiles, clean_path
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder
-from linnaeus.workloads.taxonomy.manifest.table import Column, Table
+from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.h5_file import check_texts, is_text, opened
 from linnaeus.workloads.taxonomy.sources.h5_images import H5Images
 from linnaeus.workloads.taxonomy.sources.h5_metadata import H5Metadata

@@ -21,8 +21,8 @@ from urllib.parse import unquote
 import numpy as np
 
 from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.image_files import clean_path
-from linnaeus.workloads.taxonomy.manifest.table import Column
 
 SUFFIXES = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"))  # of `decoding.FORMATS`
 CONVENTIONS = ("path", "name", "id")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.ranks import RANK_ORDER
-from linnaeus.workloads.taxonomy.manifest.table import Column
 
 _BINOMIAL = re.compile(r"([×x]\s?)?([^\W\d_][\w-]+)(?:\s+\([^\W\d_][\w-]+\))?\s+([×x]\s?)?([^\W\d_A-Z][\w-]+)(?=[\s.]|$)")
 _OPEN = frozenset(("sp", "spp", "cf", "aff", "nr", "indet"))  # after the genus of an organism whose species is not determined

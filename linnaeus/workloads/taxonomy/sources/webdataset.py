@@ -27,11 +27,14 @@ import numpy as np
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
-from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, with_values
-from linnaeus.workloads.taxonomy.manifest.table import Column, Table, strings
+from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, with_values
+from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
 from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES, label_ranks, split_words
 from linnaeus.workloads.taxonomy.sources.tar_index import Member, TarReader
+from linnaeus.workloads.taxonomy.text_arrays import repeats, strings
+from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 LONGEST_TEXT = 1 << 20  # bytes of a member that is read as text
 MOST_COLUMNS = 1000  # of json; more mean that its names are values
@@ -56,10 +59,11 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
                 samples.read(tar, number)
         except OSError as error:
             raise ConfigError(f"data.path: {quoted(shard, 200)} cannot be read: {error.strerror}") from error
-    if not samples.names:
+    samples.check_keys(shards)
+    if not len(samples.names):
         reasons = list_some([*samples.fallen_out(), *(f"{reason} ({count})" for reason, count in samples.excluded.items())])
         raise ConfigError(f"data.path: {quoted(config.path, 120)} has no sample with a photograph: {reasons or 'the tar files are empty'}")
-    columns = samples.columns() | {"path": column_of(samples.names)}
+    columns = samples.columns() | {"path": samples.names.column()}
     splits = split_words([Path(shard).name for shard in shards]) or split_words([Path(shard).parent.name for shard in shards])
     if splits and "split" not in columns:
         columns["split"] = with_values(Column(np.array(samples.shard, dtype=np.int32), shards), splits)
@@ -70,7 +74,9 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
     notes = (f"{len(shards)} tar files", *samples.fallen_out())
     table = Table({name: columns[name] for name in names}, excluded=samples.excluded, notes=notes)
     arrays = (np.array(samples.shard, dtype=np.int32), np.array(samples.start, dtype=np.int64), np.array(samples.length, dtype=np.int64))
-    return Records(table, lambda distinct: ByteRanges(shards, strings(distinct), *arrays), config.path)
+    return Records(
+        table, lambda distinct: ByteRanges(shards, distinct if isinstance(distinct, TextLines) else strings(distinct), *arrays), config.path
+    )
 
 
 def shard_paths(pattern: str) -> list[str]:
@@ -116,12 +122,12 @@ class _Samples:
     """The samples with a photograph, as they are read, and the others in `excluded`."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
+        self.names = ColumnBuilder()  # of the photographs
         self.shard, self.start, self.length = array("i"), array("q"), array("q")
         self.excluded = LeftOut()
         self.cut: list[str] = []  # tar files without the mark of the end
-        self._keys: set[str] = set()
-        self._cells: dict[str, tuple[dict[str, int], array[int]]] = {}  # column -> cell -> its code, and the codes of the rows
+        self._keys, self._shard_of_key = ColumnBuilder(str), array("i")
+        self._cells: dict[str, ColumnBuilder] = {}
         self._unread: Counter[str] = Counter()  # kind of member -> number of them
 
     def read(self, tar: TarReader, shard: int) -> None:
@@ -139,7 +145,7 @@ class _Samples:
                 self._finish(tar, shard, key, members)
                 key, members = own, {}
             if suffix.lower() in members:
-                raise _repeated(own, tar)
+                raise _repeated(own, tar.path)
             members[suffix.lower()] = member
         self._finish(tar, shard, key, members)
         if not tar.ended:
@@ -147,12 +153,17 @@ class _Samples:
 
     def columns(self) -> dict[str, Column]:
         """Return the columns of the texts."""
-        columns = {}
-        for name, (number, codes) in self._cells.items():
-            codes.extend([0] * (len(self.names) - len(codes)))
-            used = 0 if 0 in codes else 1  # the empty cell, only if a row has it
-            columns[name] = Column(np.array(codes, dtype=np.int32) - used, [cell.strip() for cell in number][used:])
-        return columns
+        for cells in self._cells.values():
+            cells.extend([""] * (len(self.names) - len(cells)))
+        return {name: cells.column() for name, cells in self._cells.items()}
+
+    def check_keys(self, shards: Sequence[str]) -> None:
+        """Raise ConfigError if two samples have one key."""
+        keys = self._keys.column()
+        if len(keys.values) < len(keys.codes):
+            row = int(np.argmax(repeats(keys.codes)))
+            raise _repeated(keys.values[keys.codes[row]], shards[self._shard_of_key[row]])
+        self._keys = ColumnBuilder(str)
 
     def fallen_out(self) -> list[str]:
         """Return a line for each kind of member that is not read, and one for tar files that may be cut."""
@@ -167,9 +178,8 @@ class _Samples:
         """Add a sample, or leave it out."""
         if not members:
             return
-        if key in self._keys:
-            raise _repeated(key, tar)
-        self._keys.add(key)
+        self._keys.append(key)
+        self._shard_of_key.append(shard)
         photographs = [suffix for suffix in members if suffix in SUFFIXES]
         texts = {suffix: member for suffix, member in members.items() if suffix == "json" or suffix.rpartition(".")[2] in TEXTS}
         for suffix in members.keys() - texts.keys() - set(photographs[:1]):
@@ -201,10 +211,11 @@ class _Samples:
                 if len(self._cells) >= MOST_COLUMNS:
                     self._unread[f"values of json beyond {MOST_COLUMNS} names"] += 1
                     continue
-                self._cells[name] = {"": 0}, array("i")
-            number, codes = self._cells[name]
-            codes.extend([0] * (len(self.names) - len(codes)))
-            codes.append(number.setdefault(cell, len(number)))
+                self._cells[name] = ColumnBuilder()
+            cells_of = self._cells[name]
+            if len(cells_of) < len(self.names):
+                cells_of.extend([""] * (len(self.names) - len(cells_of)))
+            cells_of.append(cell)
 
 
 def _flat(value: Any, outer: str = "") -> Iterator[tuple[str, str]]:
@@ -224,8 +235,8 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _repeated(key: str, tar: TarReader) -> ConfigError:
+def _repeated(key: str, shard: str) -> ConfigError:
     return ConfigError(
-        f"data.path: two samples have the key {quoted(key, 100)}, the second in {quoted(Path(tar.path).name, 100)}; give each sample its "
+        f"data.path: two samples have the key {quoted(key, 100)}, the second in {quoted(Path(shard).name, 100)}; give each sample its "
         "own key, and keep the members of a sample together"
     )

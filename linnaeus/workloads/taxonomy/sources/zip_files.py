@@ -4,6 +4,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,10 @@ from linnaeus.workloads.taxonomy.manifest.image_files import (
     NOT_ALLOWED,
     TOO_LARGE,
     ImageFiles,
-    clean_path,
+    clean_paths,
     retry,
 )
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.text_arrays import strings
 
 _ENCRYPTED = 1  # bit of the flags of a member
 
@@ -30,7 +30,7 @@ class ZipFiles(ImageFiles):
 
     def __init__(self, archive: Path, names: Sequence[str] | np.ndarray, inside: str) -> None:
         self.archive, self.inside = archive, inside
-        self.names = names if isinstance(names, np.ndarray) else strings([clean_path(name) for name in names])
+        self.names = names if isinstance(names, np.ndarray) else clean_paths(names)
         self._opened: tuple[int, zipfile.ZipFile] | None = None  # by this process
 
     def __getstate__(self) -> dict[str, object]:
@@ -41,7 +41,9 @@ class ZipFiles(ImageFiles):
         return np.array([_size(members.get(self._member(name))) for name in self.names.tolist()], dtype=np.int64)
 
     def take(self, rows: np.ndarray) -> "ZipFiles":
-        return ZipFiles(self.archive, self.names[rows], self.inside)
+        taken = copy(self)
+        taken.names = self.names[rows]
+        return taken
 
     def read(self, row: int) -> bytes:
         try:

@@ -18,9 +18,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, rea
 from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
-from linnaeus.workloads.taxonomy.store.parts import PART, Part, PartWriter, write_parts
+from linnaeus.workloads.taxonomy.store.parts import PART, PartWriter, write_parts
 from linnaeus.workloads.taxonomy.text_arrays import digests, joined
 
 REQUEST = "request.json"  # the settings of a preparation that has begun
@@ -113,7 +112,7 @@ def prepare(options: argparse.Namespace) -> list[str]:
     _write_parts(writer, missing, options.processes)
     if absent := [part for part in range(writer.count()) if not writer.is_complete(part)]:
         return [f"{writer.count() - len(absent)} of {writer.count()} parts are prepared; run the command without --task after the others"]
-    return _finish(store, rows, config, options.source, request, [writer.read(part) for part in range(writer.count())])
+    return _finish(rows, config, options.source, request, writer)
 
 
 def _already_complete(store: Path, record: dict[str, Any], request: dict[str, Any]) -> list[str]:
@@ -138,7 +137,7 @@ def _request(rows: CleanRecords, encoding: Encoding, group_column: str | None) -
     for data in joined(rows.files.names):
         records.update(data)
     for array in (rows.sizes, rows.labels, rows.split, rows.weight, *vars(rows.metadata).values()):
-        records.update(b"" if array is None else array.tobytes())
+        records.update(b"" if array is None else np.ascontiguousarray(array).data)
     return {"format": layout.FORMAT, "part": PART, "encoding": vars(encoding), "records": records.hexdigest()}
 
 
@@ -190,30 +189,55 @@ def _write_parts(writer: PartWriter, parts: list[int], processes: int) -> None:
             )
 
 
-def _finish(store: Path, rows: CleanRecords, config: ManifestConfig, source: str, request: dict[str, Any], parts: list[Part]) -> list[str]:
+class Prepared(NamedTuple):
+    """The photographs of all parts, N records."""
+
+    place: np.ndarray  # int64 [N, 3]: part, offset and size; a size of 0 for a photograph that cannot be decoded
+    shape: np.ndarray  # int32 [N, 2]
+    hashes: np.ndarray  # uint64 [N]
+    bad: list[tuple[str, str]]  # name and reason of each photograph that cannot be decoded
+
+    @classmethod
+    def of(cls, writer: PartWriter) -> "Prepared":
+        """Return the tables of all parts together. Raise ConfigError if one is damaged."""
+        count = len(writer.files.names)
+        found = cls(np.empty((count, 3), np.int64), np.empty((count, 2), np.int32), np.empty(count, np.uint64), [])
+        for number in range(writer.count()):
+            part, rows = writer.read(number), writer.rows(number)
+            own = slice(rows.start, rows.stop)
+            found.place[own] = np.stack([np.full(len(rows), number), np.cumsum(part.sizes) - part.sizes, part.sizes], axis=1)
+            found.shape[own], found.hashes[own] = part.shapes, part.hashes
+            found.bad.extend((str(writer.files.names[rows[i]]), reason) for i, reason in enumerate(part.reasons) if reason)
+        return found
+
+    def take(self, rows: np.ndarray) -> "Prepared":
+        """Return the photographs of the given rows, int64 [M]."""
+        return Prepared(self.place[rows], self.shape[rows], self.hashes[rows], self.bad)
+
+
+def _finish(rows: CleanRecords, config: ManifestConfig, source: str, request: dict[str, Any], writer: PartWriter) -> list[str]:
     """Write the arrays of the stored records and, last, the record of the store. Return the lines to print."""
-    sizes = np.concatenate([part.sizes for part in parts])
-    reasons = [reason for part in parts for reason in part.reasons]
-    bad = [(str(rows.files.names[i]), reason) for i, reason in enumerate(reasons) if reason]
+    store, prepared = writer.store, Prepared.of(writer)
+    count, bad = len(prepared.place), prepared.bad
     excluded = LeftOut(rows.excluded)
-    records = sum(excluded.values()) + len(sizes)
+    records = sum(excluded.values()) + count
     excluded.add(_UNDECODABLE, (name for name, _ in bad), (reason for _, reason in bad))
     left_out = [*rows.unreadable, *bad]
-    if len(left_out) > config.max_bad_fraction * (len(sizes) + len(rows.unreadable)):
+    if len(left_out) > config.max_bad_fraction * (count + len(rows.unreadable)):
         raise ConfigError(
-            f"data.max_bad_fraction: {len(left_out)} of {len(sizes) + len(rows.unreadable)} photographs cannot be used, more than "
+            f"data.max_bad_fraction: {len(left_out)} of {count + len(rows.unreadable)} photographs cannot be used, more than "
             f"{config.max_bad_fraction:g}: {list_some([f'{shorten(name)} ({reason})' for name, reason in left_out], 2)}; "
             "set a larger limit and repeat the command"
         )
-    keep = np.flatnonzero(sizes > 0)
-    offsets = np.concatenate([np.cumsum(part.sizes) - part.sizes for part in parts])
-    place = np.stack([np.arange(len(sizes)) // PART, offsets, sizes], axis=1).astype(np.int64)
-    rows = replace(rows, hashes=np.concatenate([part.hashes for part in parts])).take(keep)
-    _write_arrays(store, rows, place[keep], np.concatenate([part.shapes for part in parts])[keep])
+    if bad:
+        keep = np.flatnonzero(prepared.place[:, 2] > 0)
+        rows, prepared = rows.take(keep), prepared.take(keep)
+    _write_arrays(store, rows, prepared)
     excluded.write(store / FILE_NAME)
+    stored = len(prepared.place)
     record = {
-        "records": len(keep),
-        "account": {"records of the source": records, "stored": len(keep), "left out": sum(excluded.values())},
+        "records": stored,
+        "account": {"records of the source": records, "stored": stored, "left out": sum(excluded.values())},
         "excluded": excluded,
         "encoding": request["encoding"],
         "source": f"data={source} data.path={config.path}",
@@ -229,15 +253,16 @@ def _finish(store: Path, rows: CleanRecords, config: ManifestConfig, source: str
     return [*_account(record), f"next: linnaeus data=store data.path={store}"]
 
 
-def _write_arrays(store: Path, rows: CleanRecords, place: np.ndarray, shapes: np.ndarray) -> None:
+def _write_arrays(store: Path, rows: CleanRecords, prepared: Prepared) -> None:
     write_atomic(store / "taxonomy.json", json.dumps(rows.tree.to_dict()))
     layout.write_lines(store / "names.txt", rows.files.names)
     layout.write_metadata(store, rows.metadata)
-    arrays = {"place": place, "shape": shapes, "hashes": rows.hashes, "split": rows.split, "weight": rows.weight}
-    arrays |= {"labels": np.asfortranarray(rows.labels), "digests": digests(rows.files.names)}  # the start reads rank after rank
+    arrays = {"place": prepared.place, "shape": prepared.shape, "hashes": prepared.hashes, "split": rows.split, "weight": rows.weight}
     for name, array in arrays.items():
         if array is not None:
             layout.write_array(store / f"{name}.npy", array)
+    layout.write_array(store / "labels.npy", np.asfortranarray(rows.labels))  # the start reads rank after rank
+    layout.write_array(store / "digests.npy", digests(rows.files.names))
 
 
 def _account(record: dict[str, Any]) -> list[str]:

@@ -15,7 +15,6 @@ parts/00000.bin ...     the photographs, one after the other
 left_out.csv            name and reason of each record that was left out
 """
 
-import io
 import os
 import zlib
 from collections.abc import Iterable, Mapping
@@ -26,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
-from linnaeus.files import read_json, to_json, to_utf8, write_atomic
-from linnaeus.workloads.taxonomy.manifest.table import Column
+from linnaeus.files import atomic_file, read_json, to_json, to_utf8, write_atomic
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.text_lines import TextLines, escape
+from linnaeus.workloads.taxonomy.text_lines import TextLines, encoded_lines
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 FORMAT = 2
@@ -47,9 +46,8 @@ def part_path(store: Path, part: int) -> Path:
 
 def write_array(path: Path, array: np.ndarray) -> None:
     """Write a .npy file, complete or not at all."""
-    content = io.BytesIO()
-    np.save(content, array)
-    write_atomic(path, content.getvalue())
+    with atomic_file(path) as file:
+        np.save(file, array)
 
 
 def read_array(path: Path, mapped: bool = False) -> np.ndarray:
@@ -62,10 +60,8 @@ def read_array(path: Path, mapped: bool = False) -> np.ndarray:
 
 def write_lines(path: Path, values: Iterable[str]) -> None:
     """Write a value per line."""
-    content = bytearray()  # a join would keep a Python object of each line
-    for value in values:
-        content += f"{escape(value)}\n".encode("utf-8", "surrogateescape")
-    write_atomic(path, bytes(content))
+    with atomic_file(path) as file:
+        file.writelines(encoded_lines(values))
 
 
 def read_lines(path: Path) -> TextLines:

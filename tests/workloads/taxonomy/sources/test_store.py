@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pickle
 import shutil
 import sys
 from functools import partial
@@ -12,15 +13,20 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
-from linnaeus.workloads.taxonomy.manifest import source_options
+from linnaeus.workloads.taxonomy.manifest import column, source_options
 from linnaeus.workloads.taxonomy.manifest.decoding import decode
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
+from linnaeus.workloads.taxonomy.store.encoding import Encoding
+from linnaeus.workloads.taxonomy.store.parts import PartWriter
 from linnaeus.workloads.taxonomy.store.store_layout import read_lines, read_record, write_lines, write_record
 from linnaeus.workloads.taxonomy.store.store_source import build_source
 from linnaeus.workloads.taxonomy.text_arrays import digests
+from linnaeus.workloads.taxonomy.text_lines import TextLines
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs
 from tests.workloads.taxonomy.sources.conftest import SMALL, source_of, trains
+from tests.workloads.taxonomy.sources.test_webdataset import sharded
 
 ONE = "--processes=1"
 
@@ -347,3 +353,26 @@ def test_a_start_makes_no_call_and_no_object_per_record(keys, records, tmp_path)
     (few_calls, few_blocks, _), (calls, blocks, workload) = [work_of(partial(start, config)) for config in configs]
     more = len(workload.data_source.ids) * (1 - sizes[0] / sizes[1])
     assert more > 10_000 and calls - few_calls < 0.1 * more and blocks - few_blocks < 0.1 * more
+
+
+@pytest.mark.parametrize("form", ["manifest", "webdataset"])
+def test_a_source_of_many_records_gives_the_same_store(form, records, tmp_path, monkeypatch):
+    path = records.folder / "manifest.csv"
+    if form == "webdataset":
+        path = tmp_path / "shards"
+        sharded(records, path, "gnu")
+    for few, name in ((1 << 16, "objects"), (0, "lines")):
+        monkeypatch.setattr(column, "FEW", few)
+        assert preparation.main([form, str(tmp_path / name), f"data.path={path}", ONE, "--short-side=16"]) == 0
+    assert files(tmp_path / "objects") == files(tmp_path / "lines")
+
+
+def test_a_process_gets_the_names_of_one_part_only(records, tmp_path):
+    names = [row["path"] for row in records.rows]
+    sizes = []
+    for paths in (names, names * 100):
+        writer = PartWriter(tmp_path, FolderFiles(records.folder, TextLines.of(paths)), Encoding("original", 0, 0, 1 << 20), 30)
+        sizes.append(len(pickle.dumps(writer.one(1))))
+        part = writer.one(1)
+        assert [part.files.names[row] for row in part.rows(1)] == [writer.files.names[row] for row in writer.rows(1)]
+    assert sizes[0] == sizes[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sysconfig
 import tempfile
@@ -48,7 +49,7 @@ class Peer:
         if not answer:
             status = self.process.wait()
             self.errors.seek(0)
-            raise PeerFailed(_last_line(self.errors.read()) or f"no answer, exit status {status}")
+            raise PeerFailed(_reason(self.errors.read()) or f"no answer, exit status {status}")
         return float(json.loads(answer)["seconds"])
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ def make_environment(root: Path, name: str) -> Path:
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *REQUIREMENTS[name]]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PeerFailed(_last_line("\n".join(line for line in done.stderr.splitlines() if line.startswith("ERROR"))) or "pip failed")
+        raise PeerFailed(_reason(done.stderr) or "pip failed")
     _name_libraries(_packages(folder) / "av.libs")
     installed.write_text(wanted)
     return python
@@ -129,6 +130,8 @@ def _name_libraries(folder: Path) -> None:
         link.symlink_to(library.name)
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+def _reason(text: str) -> str:
+    """Return the line of the first error in what a process has printed, which later ones follow from; without one, the last line."""
+    lines = [line.strip(" |") for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|ERROR): ", line)]
+    return (errors[:1] or lines[-1:] or [""])[0][:300]

@@ -28,7 +28,7 @@ test-slurm: $(VENV)/.tested
 test-multinode: $(VENV)/.tested
 	$(BIN)/python -m pytest tests/multinode/proof.py -s -rs
 
-# Kills at every place of a run, a table, and 50 kills of `linnaeus prepare`: make torture N=200 JOBS=2. Given again it does only what is left; OUT is where its runs go.
+# Kills at every place of a run, with a table, and 50 kills of `linnaeus prepare`: make torture N=200 JOBS=2. A second call continues; OUT: folder of its runs.
 N ?= 200
 JOBS ?= 2
 OUT ?= /tmp/linnaeus-torture

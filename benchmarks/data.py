@@ -8,7 +8,7 @@
 
 The photographs are JPEGs of 500 x 375 pixels made from a seed. Each loader makes batches of 64 random crops of 224 pixels, mirrored with
 probability 0.5, as normalised float32. The crops are squares of photographs with a short side of 256 pixels, or with `--crop random` 8 to
-100 % of the area, resized. The stores keep a short side of 256. The memory of earlier epochs is off:
+100 % of the area, resized. The stores keep a short side of 256. The cache of photographs is off:
 every round decodes every photograph. On one core CPU seconds count, on all cores wall seconds. The decoder alone is simplejpeg and the
 resize of linnaeus, without a batch: read, decode, resize. Bars: original files 3 times as fast as either peer, the JPEG store 5.5 times
 as fast as ImageFolder, the raw store 10 times, and 90 % of the decoder alone (85 % on all cores).
@@ -55,7 +55,7 @@ PHOTOGRAPHS, CLASSES = 512, 8
 SCALE, RATIO = (0.08, 1.0), (0.75, 4 / 3)  # of torchvision's RandomResizedCrop
 ORIGINALS, JPEG_STORE, RAW_STORE = "linnaeus, original files", "linnaeus, JPEG store", "linnaeus, raw store"
 IMAGE_FOLDER, TIMM, DECODER = "torchvision ImageFolder", "timm loader", "decoder alone"
-SLOTS, DATALOADER, ONE_MS = "linnaeus, standing slots", "torch DataLoader", "1 ms"
+SLOTS, DATALOADER, ONE_MS = "linnaeus, reused slots", "torch DataLoader", "1 ms"
 BARS = [
     Bar(ORIGINALS, IMAGE_FOLDER, 1 / 3),
     Bar(ORIGINALS, TIMM, 1 / 3),

@@ -4,7 +4,7 @@
     python -m benchmarks.doctor --quick            a look; no verdict on the pass
 
 The hashes are random, with 10,000 copies of which 1 to 8 bits differ, and ten series of 1,000 whose members differ from one hash in at
-most 4 bits. All pairs within 8 bits are searched, in a process of its own. Bars: 60 seconds of CPU, 1 GB in all, every copy found.
+most 4 bits. All pairs within 8 bits are searched, in a separate process. Bars: 60 seconds of CPU, 1 GB in all, every copy found.
 The pass over photographs is compared with decoding them once as training does, at an image size of 224. They are the photographs of
 `benchmarks.data`. Bar: 1.3 times the CPU seconds.
 """

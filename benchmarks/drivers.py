@@ -81,7 +81,7 @@ class Peer:
 
 
 class Plain(Peer):
-    """What everybody writes first: zero_grad, forward, backward, AdamW with its defaults; nothing else."""
+    """The simplest loop: zero_grad, forward, backward, AdamW with its defaults; nothing else."""
 
     def prepare(self) -> None:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.lr)

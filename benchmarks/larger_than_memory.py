@@ -1,12 +1,12 @@
-"""How fast a store is read that is four times as large as the memory that the reader is given.
+"""Rate of reading a store that is four times as large as the memory of the reader.
 
     python -m benchmarks.larger_than_memory             15 rounds; needs root, control groups (v1 or v2), and 5 GB of disk
     python -m benchmarks.larger_than_memory --quick     a look at a small store without a limit; no verdict
 
-The store has raw pixels of photographs with a short side of 256. A reader is a process of its own that makes training batches on one core.
-Its memory is limited by a control group to a quarter of the store; the process itself and the photographs that it has mapped both count.
-Before it starts, the photographs are removed from the memory of the system. In memory: the same order without a limit, after the
-photographs have been read once. Bar: `data.order=blocks` at 70 % of its rate in memory.
+The store has raw pixels of photographs with a short side of 256. A reader is a separate process that makes training batches on one core.
+Its memory is limited by a control group to a quarter of the store; its own memory and the photographs that it has mapped both count. Before
+it starts, the photographs are removed from the page cache. In memory: the same order without a limit, with the photographs in the page
+cache. Bar: `data.order=blocks` at 70 % of its rate in memory.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def enlarge(store: Path, copies: int) -> Path:
-    """Repeat the records of a store of one part, each copy with a file of photographs of its own. Return its path."""
+    """Repeat the records of a store of one part, each copy with a file for its photographs. Return its path."""
     place = np.load(store / "place.npy")
     for path in store.glob("*.npy"):
         np.save(path, np.concatenate([np.load(path)] * copies))
@@ -80,7 +80,7 @@ def enlarge(store: Path, copies: int) -> Path:
 
 
 def limited_group(size: int) -> Path:
-    """Make a control group whose processes have `size` bytes of memory. Exit with a line where this is not possible."""
+    """Make a control group whose processes have `size` bytes of memory. Raise SystemExit with a line if this is not possible."""
     first = (GROUPS / "cgroup.controllers").exists()
     group = (GROUPS if first else GROUPS / "memory") / f"linnaeus-{os.getpid()}"
     try:
@@ -92,7 +92,9 @@ def limited_group(size: int) -> Path:
 
 
 def reader(store: Path, order: str, count: int, group: Path | None, warm: bool = False) -> Callable[[int], float]:
-    """Return the seconds of a photograph in a process of `group`. `warm`: the photographs are read before, otherwise they are removed."""
+    """Return the function that times a photograph in a process of `group`, in seconds.
+
+    `warm`: the photographs are read into the page cache before; otherwise they are removed from it."""
     command = [sys.executable, "-m", "benchmarks.larger_than_memory", "--read", str(store), order, str(count)]
     join = [] if group is None else ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
 

@@ -11,8 +11,8 @@ log = logging.getLogger("linnaeus")
 
 
 @contextlib.contextmanager
-def hub_if_it_answers() -> Iterator[None]:
-    """Within the block, use only downloaded files if the hub does not answer one request. Its client would retry for a minute."""
+def offline_if_unreachable() -> Iterator[None]:
+    """Within the block, use only downloaded files if the hub does not respond to one request. Its client would retry for a minute."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
@@ -21,7 +21,7 @@ def hub_if_it_answers() -> Iterator[None]:
         try:
             get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
         except Exception as error:  # the client and its exceptions depend on the version of the library
-            log.info("%s does not answer (%s); only files that were downloaded before can be used", constants.ENDPOINT, one_line(error))
+            log.info("%s does not respond (%s); only files that were downloaded before can be used", constants.ENDPOINT, one_line(error))
             constants.HF_HUB_OFFLINE = True
     try:
         yield

@@ -1,1 +1,1 @@
-"""Recipes of linnaeus beside two plain scripts on real photographs, at equal CPU time: `python -m benchmarks.recipes --help`."""
+"""Recipes of linnaeus compared with two plain scripts on real photographs, at equal CPU time: `python -m benchmarks.recipes --help`."""

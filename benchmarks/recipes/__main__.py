@@ -1,4 +1,4 @@
-"""Real photographs, equal CPU time: linnaeus beside a flat timm script and a timm script with a classifier per rank.
+"""Comparison on real photographs at equal CPU time: linnaeus, a flat timm script, and a timm script with a classifier per rank.
 
     python -m benchmarks.recipes --data FOLDER                        every set, 5 seeds; hours; goes on where it was stopped
     python -m benchmarks.recipes --data FOLDER --sets plants480 --cpu-seconds 20 --seeds 1      a look, 15 minutes
@@ -6,7 +6,7 @@
 
 FOLDER has the sets as folders with `manifest.csv` (`sets.py`). For each set and kind, every setting of `recipe_list.py` is trained once, on
 seed 0. The one with the best validation accuracy at the finest rank is trained with each of the seeds 1, 2, ..., and scored on the test
-rows, which nothing else reads. A training takes `--cpu-seconds` of CPU time as a whole, start and validations included, on one thread.
+rows, which are not read before. A training takes `--cpu-seconds` of CPU time as a whole, start and validations included, on one thread.
 Differences are paired by seed, with the 95 % interval of Student's t.
 """
 
@@ -32,6 +32,7 @@ Results = dict[str, list[Measures]]  # kind -> measures of the test rows, one en
 
 
 def train(study: Study, name: str, kind: str, setting: str, seed: int) -> dict[str, Measures]:
+    """Train a setting of a kind of trial. Return split -> measures, and "cost" -> CPU seconds."""
     words = settings_of(kind)[setting]
     return study.ours(name, words, seed) if kind == "linnaeus" else study.plain(name, kind != "flat script", words, seed)
 
@@ -73,12 +74,14 @@ def table(name: str, chosen: dict[str, str], results: Results) -> list[str]:
 
 
 def compared(key: str, ours: Sequence[Measures], theirs: Sequence[Measures]) -> str:
+    """Return the mean difference of a measure over the seeds, with its interval."""
     d = Difference.of(*([row.get(key, np.nan) for row in rows] for rows in (ours, theirs)))
     factor, digits = scale(key)
     return f"{factor * d.mean:+.{digits}f} ({factor * d.low:+.{digits}f} to {factor * d.high:+.{digits}f})"
 
 
 def shown(key: str, value: float) -> str:
+    """Return the value of a measure for the table."""
     factor, digits = scale(key)
     return f"{factor * value:.{digits}f}"
 
@@ -92,12 +95,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the sets")
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
-    parser.add_argument("--cpu-seconds", type=float, default=240.0, help="of every training (%(default)s)")
+    parser.add_argument("--cpu-seconds", type=float, default=240.0, help="CPU time of every training (%(default)s)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds on the test rows (%(default)s)")
     parser.add_argument("--parallel", type=int, default=1, help="trials at once, a core each")
-    parser.add_argument("--root", type=Path, default=Path("outputs/recipes"), help="where the trials are")
-    parser.add_argument("--tune-only", action="store_true")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
+    parser.add_argument("--root", type=Path, default=Path("outputs/recipes"), help="folder of the trials (%(default)s)")
+    parser.add_argument("--tune-only", action="store_true", help="print the tables of the settings, without test rows")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number to this file")
     o = parser.parse_args()
     study = Study(o.root.resolve(), o.data.resolve(), o.cpu_seconds)
     chosen = {name: tune(study, name, o.parallel) for name in o.sets}

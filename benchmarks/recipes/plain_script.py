@@ -1,10 +1,10 @@
-"""The script that a careful engineer writes without linnaeus: timm, torchvision transforms, AdamW, cosine, label smoothing.
+"""A plain training script without linnaeus: timm, torchvision transforms, AdamW, cosine, label smoothing.
 
     python -m benchmarks.recipes.plain_script manifest.csv --ranks genus species --cpu-seconds 240 --out scores.npz
 
-`--ranks` with the finest column alone is a flat classifier, with all columns one linear layer per rank, whose losses are averaged. The run
-takes `--cpu-seconds` of CPU time from the start of the process, validation included; the schedule follows the share that is used. The
-weights with the best validation accuracy at the finest rank (of 10 evaluations) give the scores of the val and test rows.
+`--ranks` with the finest column alone is a flat classifier, with all columns a classifier with one linear layer per rank, whose losses are
+averaged. The run takes `--cpu-seconds` of CPU time from the start of the process, validation included; the schedule follows the share that
+is used. The weights with the best validation accuracy at the finest rank (of 10 evaluations) give the scores of the val and test rows.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Photographs(Dataset[tuple[Tensor, Tensor]]):
+    """Photographs and their classes at each rank, int64 [R]; -1 for a class without training rows."""
+
     def __init__(self, rows: list[dict[str, str]], classes: list[list[str]], ranks: list[str], transform: v2.Transform) -> None:
         self.paths = [row["path"] for row in rows]
         lookup = [{name: i for i, name in enumerate(names)} for names in classes]
@@ -71,25 +73,28 @@ def transforms(size: int, strong: bool) -> tuple[v2.Transform, v2.Transform]:
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Return parameter groups with weight decay for matrices only."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]
     return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def learning_rate(share: float) -> float:
-    """Linear warm-up, then a half cosine to 0; a factor of the peak, of the share of the run that is over."""
+    """Return the factor of the peak rate at a share of the run: linear warm-up, then a half cosine to 0."""
     if share < WARMUP:
         return (share + 1e-3) / WARMUP
     return 0.5 * (1 + math.cos(math.pi * min((share - WARMUP) / (1 - WARMUP), 1)))
 
 
 def endless(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of one epoch after the other."""
     while True:
         yield from loader
 
 
 @torch.no_grad()
 def predict(model: nn.Module, loader: DataLoader[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Return the logits of each rank, float32 [N, C_r]."""
     model.eval()
     parts = [model(image) for image, _ in loader]
     model.train()

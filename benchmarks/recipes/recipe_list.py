@@ -1,4 +1,4 @@
-"""The settings that are tried for each kind of trial: the flat script, the script with a classifier per rank, and linnaeus."""
+"""Settings to try for each kind of trial: the flat script, the script with a classifier per rank, and linnaeus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import product
 
 BACKBONE = "resnet10t"
 RATES, SIZES = ("0.001", "0.003"), ("64", "96")
-COMMON = [  # of every run of linnaeus: the pauses that a script does not have are left out, and validation is as often as the scripts'
+COMMON = [  # of every run of linnaeus: without reports and logs, which the scripts do not have, and with as many validations
     "logger.report=false",
     "logger.console=quiet",
     "schedule.report=[]",
@@ -24,6 +24,7 @@ SCRIPT = {  # name -> words of the script
 
 
 def timm_recipe(lr: str, size: str, *more: str) -> list[str]:
+    """Return the overrides of a run with the network and the crops of the scripts."""
     network = ["model=timm", f"model.backbone={BACKBONE}", f"data.image_size={size}", "trainer.global_batch_size=64"]
     return [*network, f"optimizer.lr={lr}", "augment.crop_scale=[0.35,1.0]", *more]
 
@@ -41,4 +42,5 @@ OURS = {  # name -> overrides on top of `COMMON`
 
 
 def settings_of(kind: str) -> dict[str, list[str]]:
+    """Return name -> overrides or words of the settings of a kind of trial."""
     return OURS if kind == "linnaeus" else SCRIPT

@@ -1,6 +1,6 @@
-"""The measures of a plain script's scores, by the metrics of linnaeus on the same rows.
+"""Measures of the scores of a plain script, by the metrics of linnaeus on the same rows.
 
-A flat classifier answers at a coarser rank with the sum of the probabilities of the finest classes below each taxon.
+For a flat classifier, the probability of a taxon is the sum of the probabilities of the finest classes below it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sets of photographs, each as a manifest with train, val and test rows, and the way to read them."""
+"""Sets of photographs, each a manifest with train, val and test rows, and the overrides that read them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-TEST_SHARE, VALIDATION_SHARE = 0.25, 0.15  # of a set without a split of its own
+TEST_SHARE, VALIDATION_SHARE = 0.25, 0.15  # of a set without a split column
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class PhotographSet:
 
     @property
     def finest(self) -> str:
+        """Return the finest rank."""
         return self.ranks[-1]
 
     def settings(self, manifest: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Trials in processes of their own, whose CPU time is measured; a trial that has ended is read, so a study goes on where it was stopped."""
+"""Trials in separate processes, whose CPU time is measured. Results are files: a study that was stopped continues."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from benchmarks.recipes.sets import SETS, write_manifest
 from linnaeus.files import to_json, write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
-MARGIN = 0.98  # of the CPU time: a run's length is whole epochs of a rate that varies by a few percent
+MARGIN = 0.98  # share of the CPU time that is planned: the rate of epochs varies by a few percent
 Measures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Study:
-    """`root`: folder of the trials. `data`: folder of the sets. `cpu_seconds`: of a whole training, for every trial alike."""
+    """Trials with equal CPU time. `root`: folder of the trials. `data`: folder of the sets. `cpu_seconds`: of each whole training."""
 
     root: Path
     data: Path
     cpu_seconds: float
 
     def manifest(self, name: str, seed: int) -> Path:
+        """Write the manifest of a set with the split of a seed. Return its path."""
         return write_manifest(self.data / name, self.root / name, seed, SETS[name].group)
 
     def plain(self, name: str, hierarchical: bool, settings: Sequence[str], seed: int) -> dict[str, Measures]:
@@ -76,7 +77,7 @@ class Study:
         return max(int((MARGIN * self.cpu_seconds - cost["rest"]) / cost["epoch"]), 1)
 
     def _once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:
-        """Return the result of `work` in a folder of its own, which is named by `words`; read it if it is there."""
+        """Return the result of `work` in a folder named by a hash of `words`, or read it from there."""
         key = hashlib.blake2b(json.dumps([self.cpu_seconds, *words]).encode(), digest_size=6).hexdigest()
         folder = self.root / name / key
         result = folder / "result.json"

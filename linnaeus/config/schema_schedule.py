@@ -17,10 +17,10 @@ class RampConfig:
 
 @dataclass(frozen=True)
 class ImageSizeConfig:
-    """The side of training images, which grows from `start` to `data.image_size` between two moments in stages of equal length."""
+    """The side of training images, which grows from `start` to `data.image_size` in stages of equal length from `begin` to `until`."""
 
     start: int | None = setting("side of the first training images, in pixels; null: data.image_size throughout", low=8, high=8192)
-    multiple: int = setting("the sides below data.image_size are multiples of this; of the patch or the stride of the model", low=1)
+    multiple: int = setting("the sides below data.image_size are multiples of this, the patch size or stride of the model", low=1)
     begin: str = setting("when the images begin to grow", duration="update")
     until: str = setting("when they reach data.image_size", duration="update")
 

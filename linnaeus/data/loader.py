@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 RUN_FILES = 64  # open files of a run without workers, at most
 WORKER_FILES = 4  # more for each worker
-SHORT_WAIT = 1e-4  # seconds; a shorter wait is not worth a question to the GPU
+SHORT_WAIT = 1e-4  # seconds; after a shorter wait the GPU is not queried
 
 
 def allow_open_files(num_workers: int) -> None:
-    """Raise the limit on open files of this process to what its loader workers need. Raise `ConfigError` if the system refuses."""
+    """Raise the limit on open files of this process for its loader workers. Raise `ConfigError` if the system refuses."""
     needed = RUN_FILES + num_workers * WORKER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if num_workers == 0 or needed <= soft or soft == resource.RLIM_INFINITY:
@@ -42,7 +42,7 @@ def allow_open_files(num_workers: int) -> None:
 def build_loaders(dataset: PositionedDataset, batches: Any, pool: WorkerPool | None, prefetch: int) -> Iterable[Any]:
     """Return an iterable of collated host batches, one per list of indices in `batches` (a batch sampler or a list).
 
-    The workers of `pool` read `prefetch` batches each in advance. Without a pool batches are read when they are asked for."""
+    The workers of `pool` read `prefetch` batches each in advance. Without a pool, this process reads each batch when it is taken."""
     if pool is None:
         return InProcessLoader(dataset, batches)
     from linnaeus.data.workers import WorkerLoader
@@ -68,7 +68,7 @@ class InProcessLoader:
 class DevicePrefetcher:
     """An iterable of (host batch, device batch). The next batch is copied to the device while the current one is computed.
 
-    `waited`: seconds spent waiting for the loader, without the waits at whose end a GPU still had work."""
+    `waited`: seconds spent waiting for the loader, without waits at whose end a GPU was still computing."""
 
     def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
         self.loader, self.device = loader, device
@@ -86,7 +86,7 @@ class DevicePrefetcher:
         return batch
 
     def _busy(self) -> bool:
-        """Return True if a GPU still computes, so that the wait for the loader has cost no time. Does not wait for the GPU."""
+        """Return True if a GPU still computes, so that the wait for the loader cost no time. Do not wait for the GPU."""
         import torch
 
         return self.device.type == "cuda" and not torch.cuda.current_stream(self.device).query()
@@ -100,7 +100,7 @@ class DevicePrefetcher:
         import torch
 
         iterator, stream = iter(self.loader), torch.cuda.Stream(self.device)
-        copying = deque[tuple[torch.cuda.Event, Any]]()  # the memory of a host batch may be used again once it is freed
+        copying = deque[tuple[torch.cuda.Event, Any]]()  # keeps host batches until their copies end: freed memory is used again
 
         def fetch() -> tuple[Any, Any] | None:
             host = self._next(iterator)

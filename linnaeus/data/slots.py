@@ -1,9 +1,9 @@
-"""Standing shared memory through which processes hand over batches, instead of new memory for each batch.
+"""Shared memory for batches that loader workers pass on, reused instead of allocated for each batch.
 
-The memory of a batch that is new to a process costs a page fault for every 4 kB of it: several milliseconds for a batch of photographs.
-A slot keeps its pages. It belongs to one process at a time: the writer passes the number of the slot and the `Layout` of its contents
-through a pipe, and the reader gets tensors that are views of the slot. All slots are parts of one file without a name, which ends with its
-processes. Tensors and arrays may be anywhere in a value that can be pickled; their bytes are copied once, into the slot.
+New memory costs a page fault for every 4 kB: several milliseconds for a batch of photographs. A slot keeps its pages. It belongs to one
+process at a time: the writer passes the number of the slot and the `Layout` of its contents through a pipe, and the reader gets tensors
+that are views of the slot. All slots are parts of one file without a name, which disappears with its processes. A value is pickled; the
+bytes of its tensors and arrays are copied once, into the slot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALIGNMENT = 64  # bytes
 
 
 class Layout(NamedTuple):
-    """The contents of a slot: bytes of the pickled value, then those of each tensor and array, all aligned."""
+    """The sizes in bytes of the parts of a slot: the pickled value, then each tensor and array, all aligned."""
 
     sizes: tuple[int, ...]
 
@@ -61,7 +61,7 @@ class SharedSlots:
         return layout
 
     def read(self, slot: int, layout: Layout, mapped: Callable[[mmap.mmap], None] | None = None) -> tuple[Any, np.ndarray]:
-        """Return the value in a slot, and the array of bytes that its tensors are views of: it is freed with the last of them.
+        """Return the value in a slot, and the array of bytes that its tensors are views of. The array is freed with the last of them.
 
         `mapped` is called with the memory of the slot if it has to be mapped."""
         ends = layout.ends()
@@ -83,7 +83,7 @@ class SharedSlots:
 
 
 def _anonymous_file() -> int:
-    """Return the descriptor of a file in memory that has no name; on systems other than Linux of a deleted file on disk."""
+    """Return the descriptor of a file in memory without a name; on systems other than Linux, of a deleted file on disk."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("batches")
     with tempfile.TemporaryFile() as file:

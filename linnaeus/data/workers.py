@@ -1,8 +1,8 @@
 """Worker processes that read batches, and the loader that takes their batches in order.
 
-The workers are forks of this process, made before it starts threads of its own (`WorkerPool.start`): a fork has a copy of every lock in the
-state of that instant, and the thread that would release it is missing. They serve training and validation, ignore Ctrl-C and SIGTERM (this
-process decides when to stop), keep no state, and end with this process. Tasks and batches are handed over through `SharedSlots`.
+The workers are forks of this process, made before it starts threads (`WorkerPool.start`): a fork copies locks that other threads hold, but
+not the threads that release them. Workers read training and validation batches, ignore Ctrl-C and SIGTERM (this process stops them), keep
+no state, and end with this process. Tasks and batches are passed through `SharedSlots`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ log = logging.getLogger("linnaeus")
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _PINNED: list[mmap.mmap] = []  # page-locked memory, which must not be unmapped
-PARENT_CHECK = 5.0  # seconds between two looks whether this process lives, on systems that do not end its workers
+PARENT_CHECK = 5.0  # seconds between checks that the parent process is alive, for systems without a parent-death signal
 
 
 class WorkerPool:
-    """Processes that read batches of `datasets`. A batch is submitted, which returns its ticket, and taken by ticket, in any order.
+    """Processes that read batches of `datasets`. `submit` returns a ticket, with which `take` returns the batch; in any order.
 
     The memory of a batch is used again when its last tensor is freed. There are as many slots as batches are submitted and in use."""
 
@@ -55,7 +55,7 @@ class WorkerPool:
         self._slots_made = self._next_ticket = 0
 
     def start(self) -> None:
-        """Fork the workers. Without a call they are forked by the first `submit`."""
+        """Fork the workers, if they are not started. The first `submit` calls this."""
         if self._processes:
             return
         self._slots = SharedSlots()
@@ -84,7 +84,7 @@ class WorkerPool:
             self._processes, self._pipes = [], []
 
     def submit(self, dataset: int, indices: Sequence[Any]) -> int:
-        """Have the batch of `indices` of a dataset read by the worker with the fewest tasks. Return the ticket."""
+        """Send the batch of `indices` of a dataset to the worker with the fewest tasks. Return the ticket."""
         self.start()
         ticket, slot = self._next_ticket, self._free.pop() if self._free else self._slots_made
         self._next_ticket, self._slots_made = ticket + 1, max(self._slots_made, slot + 1)
@@ -94,12 +94,12 @@ class WorkerPool:
         worker = load.index(min(load))
         layout = self._slots.write(slot, (dataset, indices))
         self._tasks[ticket] = worker, slot
-        with contextlib.suppress(OSError):  # a dead worker is found by `take`
+        with contextlib.suppress(OSError):  # `take` reports a dead worker
             self._pipes[worker].send((ticket, slot, layout))
         return ticket
 
     def take(self, ticket: int) -> Any:
-        """Return the batch of a ticket, or raise what the dataset has raised. Raise `RunFailed` if a worker has ended."""
+        """Return the batch of a ticket. Raise the error of the dataset, and `RunFailed` if a worker has ended."""
         while ticket not in self._done:
             self._receive()
         slot, failed, layout = self._done.pop(ticket)
@@ -115,7 +115,7 @@ class WorkerPool:
         return value
 
     def cancel(self, tickets: Iterable[int]) -> None:
-        """Drop batches that nobody will take."""
+        """Drop batches that will not be taken."""
         for ticket in tickets:
             if ticket in self._done:
                 self._free.append(self._done.pop(ticket)[0])
@@ -149,7 +149,7 @@ class WorkerPool:
         else:
             self.pinned = False
             with contextlib.suppress(RuntimeError, AssertionError):
-                torch.zeros(1, device="cuda")  # the first kernel after a failed call reports it
+                torch.zeros(1, device="cuda")  # clear the error: the first kernel after a failed call raises it
             log.warning("trainer.pin_memory=true: the system does not allow more page-locked memory; copies to the GPU are slower")
 
     def _end_of(self, number: int, process: BaseProcess) -> str:
@@ -167,7 +167,7 @@ class WorkerLoader:
     """The batches of a dataset in order, read ahead by the workers of a pool: `prefetch` batches for each worker."""
 
     def __init__(self, pool: WorkerPool, dataset: PositionedDataset, batches: Any, prefetch: int) -> None:
-        """`dataset` is one of the pool's. `batches`: lists of indices, with a length."""
+        """`dataset`: one of `pool.datasets`. `batches`: a sized iterable of lists of indices."""
         self.pool, self.batches, self.prefetch = pool, batches, prefetch
         self._dataset = next(number for number, known in enumerate(pool.datasets) if known is dataset)
 
@@ -182,14 +182,14 @@ class WorkerLoader:
                 batch = self.pool.take(tickets.popleft())
                 tickets.extend(self.pool.submit(self._dataset, indices) for indices in islice(upcoming, 1))
                 yield batch
-                del batch  # its memory is used again
+                del batch  # so that its memory can be used again
         finally:
             self.pool.cancel(tickets)
 
 
 def _serve(pipe: connection.Connection, slots: SharedSlots, datasets: Sequence[PositionedDataset], parent: int) -> None:
-    """Read batches until the process `parent` ends. Ctrl-C and SIGTERM reach the whole process group, and a worker that ends by them would
-    end the run during a save."""
+    """Read batches until the process `parent` ends. Ignore Ctrl-C and SIGTERM, which reach the whole process group: a worker that ended
+    would end the run during a save."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 POLL_INTERVAL = 1.0  # seconds between two readings of a `RunningClock`
-KEPT = 2**28  # bytes of freed memory that a process keeps, and the largest block that it uses again
+KEPT = 2**28  # bytes of freed memory that a process keeps, and of the largest block that it reuses
 SUSPENDED_AFTER = 3.0  # seconds without a reading after which the process counts as suspended
 
 
@@ -45,7 +45,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library of Linux (glibc) use freed blocks of this process again; do nothing elsewhere.
+    """Make the C library of Linux (glibc) reuse freed blocks of this process; do nothing elsewhere.
 
     By default it gives each block of more than a few MiB back to the system, and its next use costs a page fault for every 4 kB:
     normalising a batch of 64 photographs takes 15 ms instead of 4 ms. Up to `KEPT` bytes of free memory are kept."""
@@ -103,16 +103,15 @@ def process_state(pid: int) -> str | None:
 
 
 class CoreSeconds(NamedTuple):
-    """Seconds of the cores that this process may use, since boot. busy: spent by all processes. own: spent by this process and its ended
-    children. disk: without work while a process waited for the disk."""
+    """CPU seconds since boot of the cores that this process may use."""
 
-    busy: float
-    own: float
-    disk: float
+    busy: float  # of all processes
+    own: float  # of this process and its ended children
+    disk: float  # idle while a process waited for the disk
 
 
 def core_seconds() -> CoreSeconds | None:
-    """Return the seconds so far. None on systems other than Linux."""
+    """Return the CPU seconds so far; None on systems other than Linux."""
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines() if re.match(r"cpu\d", line)]
     except OSError:

@@ -23,7 +23,7 @@ def brief_report(report: ReportData, previous: ReportData | None) -> str:
     percent, step, _ = (part.text for part in progress(report))
     left = f"  {format_duration(report.clocks['time/eta_seconds'])} left" if "time/eta_seconds" in report.clocks else ""
     numbers = brief_numbers(report)
-    if "recent/waiting_for_data" in report.clocks:  # second, so that it fits on every line; the panel has a bar for it
+    if "recent/waiting_for_data" in report.clocks:  # second, so that it fits on every line
         numbers.insert(1, f"wait {100 * report.clocks['recent/waiting_for_data']:.0f}%")
     line = f"{percent}  {step}  " + fit(numbers, WIDTH - len(percent + step + left) - 4) + left
     known = set(_settings(previous)) if previous is not None else set()

@@ -131,7 +131,7 @@ class OpsSchedule:
         return self.resolved.mixup_prob.at(current_step)
 
     def get_augmentation(self, current_step: int) -> bool:
-        """Return True if the samples of an update are augmented, False in the part of the run that `augment.off_last` names."""
+        """Return True if the samples of an update are augmented, False in the last part of the run (`augment.off_last`)."""
         end = self.resolved.augmentation_end
         return end is None or current_step < end
 

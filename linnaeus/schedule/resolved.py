@@ -265,7 +265,7 @@ def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) ->
 
 
 def _augmentation_end(config: Config, total: int, per_epoch: int) -> int | None:
-    """Return the step from which `augment.off_last` takes effect, None if it is 0 or the workload does not augment."""
+    """Return the first step of `augment.off_last`; None for a length of 0 and for a workload without augmentation."""
     text = getattr(config.augment, "off_last", "0%")
     length = Duration.parse(text, "augment.off_last").to_steps(total, per_epoch)
     return max(0, total - length) if length else None

@@ -1,7 +1,7 @@
-"""Advice for a run that waits for data: which setting shortens the wait, and the speed that it gives.
+"""Advice for a run that waits for data: a setting that shortens the wait, and the speed expected from it.
 
 The wait is that of the training process for the loader. On a GPU it counts only if the device has nothing left to compute at its end. All
-figures are estimates from what this launch has measured so far, without its first update.
+figures are estimates from measurements of this launch, without its first update.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from linnaeus.distributed.processes import CoreSeconds, core_seconds
 log = logging.getLogger("linnaeus")
 
 LIMIT = 0.05  # share of the training time above which advice is given
-MIN_SECONDS, MIN_UPDATES = 60.0, 10  # of training before advice is given: the first epoch fills the memory of photographs
-WORTHWHILE = 1.05  # speed-up by workers below which they are not proposed
+MIN_SECONDS, MIN_UPDATES = 60.0, 10  # of training before advice is given: the first epoch fills the cache of photographs
+WORTHWHILE = 1.05  # least speed-up for which more workers are proposed
 
 
 def speed_without_waiting(share: float) -> float:
@@ -27,16 +27,16 @@ def speed_without_waiting(share: float) -> float:
 
 
 def more_workers(share: float, workers: int, idle: float) -> tuple[int, float]:
-    """Return the number of loader workers that the idle cores allow and the wait requires, and how many times as fast training would be.
+    """Return the number of loader workers that shortens the wait with the idle cores, and how many times as fast training would be.
 
-    Loading takes all the time of each worker; without workers it takes `share` of the time. It is divided evenly among workers."""
+    Loading is assumed to take all the time of each worker, or `share` of the time without workers, and to divide evenly among workers."""
     loading = workers or share
     number = min(math.ceil(loading * speed_without_waiting(share)), workers + int(idle))
     return (number, min(speed_without_waiting(share), number / loading)) if number > workers else (workers, 1.0)
 
 
 def advice(share: float, workers: int, idle: float, disk: float, faster_data: Callable[[bool], str | None]) -> str:
-    """Return the line of advice. idle: cores without work, for each process of the run. disk: cores that wait for the disk, likewise.
+    """Return the line of advice. idle: idle cores for each process of the run. disk: cores that wait for the disk, likewise.
 
     faster_data: see `Workload.faster_data`."""
     gain = f"{speed_without_waiting(share):.1f} x as fast"
@@ -54,13 +54,13 @@ def advice(share: float, workers: int, idle: float, disk: float, faster_data: Ca
 
 
 class DataWait:
-    """Logs the advice once in a launch, when a report finds a share of waiting above `LIMIT`."""
+    """Logger of the advice: once in a launch, at the first report with a share of waiting above `LIMIT`."""
 
     def __init__(self) -> None:
         self._start: tuple[float, int, float, CoreSeconds | None] | None = None
 
     def start(self, seconds: float, step: int) -> None:
-        """Measure from here on: `seconds` of training are spent and `step` updates made."""
+        """Start to measure, after `seconds` of training and `step` updates."""
         self._start = seconds, step, time.monotonic(), core_seconds()
 
     def report(self, share: float, seconds: float, step: int, workers: int, faster_data: Callable[[bool], str | None]) -> None:
@@ -76,7 +76,7 @@ class DataWait:
 
 
 def idle_cores(before: CoreSeconds | None, after: CoreSeconds | None, seconds: float) -> tuple[float, float]:
-    """Return the mean numbers of cores without work and of cores that waited for the disk, for each process of the run on this machine;
+    """Return the mean numbers of idle cores and of cores that waited for the disk, for each process of the run on this machine;
     (0, 0) if unknown."""
     if before is None or after is None:
         return 0.0, 0.0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
     from linnaeus.train.state import Training
 
-FIXED = ["trainer.compile=false", "debug.profile_steps=[]", "schedule.image_size.start=null"]  # keys that only matter in training
+FIXED = ["trainer.compile=false", "debug.profile_steps=[]", "schedule.image_size.start=null"]  # keys that only training reads
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,22 +62,23 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _listed(text: str) -> list[str]:
-    """Return the different values of `192,224`, in order."""
+    """Return the distinct values of a list such as `192,224`, in order."""
     return list(dict.fromkeys(text.split(",")))
 
 
 class Variant(NamedTuple):
-    """A way to score the model, as typed; None: as in the run."""
+    """Image size and views with which the model is scored, as typed; None: those of the run."""
 
     image_size: str | None = None
     tta: str | None = None
 
     def overrides(self) -> list[str]:
+        """Return the overrides of the configuration of the run."""
         keys = {"data.image_size": self.image_size, "augment.tta": self.tta}
         return [f"{key}={value}" for key, value in keys.items() if value is not None]
 
     def folder(self, output: Path) -> Path:
-        """Return the folder of the results, below `output` for a way that was asked for."""
+        """Return the folder of the results: `output`, or for a given size or view a folder below it."""
         parts = [f"{self.image_size}px"] * (self.image_size is not None) + [str(self.tta)] * (self.tta is not None)
         return output / "-".join(parts)
 
@@ -115,7 +116,7 @@ def evaluate(
 
 
 def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, variant: Variant) -> Scored:
-    """Build the parts of the run in one way and score the model."""
+    """Build the parts of the run for a variant and score the model."""
     given = [*overrides, *variant.overrides()]
     with tempfile.TemporaryDirectory() as scratch:  # photographs that cannot be decoded are recorded here, not in the run
         for file in run.glob("quarantine.jsonl"):
@@ -142,7 +143,7 @@ def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:
 
 
 def compare(scored: Sequence[Scored]) -> list[str]:
-    """Return a table of the loss and the top-1 accuracies of several variants in the pass in which nothing is masked."""
+    """Return a table of the loss and the top-1 accuracies of several variants, from the pass without masking."""
     first = scored[0]
     prefix = next(iter(first.metrics)).partition("/")[0]
     names = [name for name in ("loss", *(f"{task}/top1" for task in first.tasks)) if f"{prefix}/{name}" in first.metrics]

@@ -137,7 +137,7 @@ def start_reports(t: Training) -> None:
 
 
 def restart_throughput(t: Training) -> None:
-    """Measure the speed and the wait for data from here on."""
+    """Start to measure the speed and the wait for data."""
     t.output.reports.throughput.restart(reading(t))
     if t.output.reports.file is not None:
         t.data_wait.start(t.clock.training(), t.progress.global_step)

@@ -170,9 +170,9 @@ class Workload(ABC):
         return [f"linnaeus evaluate {run}", f"linnaeus run.from={run / 'config.yaml'} seed=1"]
 
     def faster_data(self, slow_disk: bool) -> str | None:
-        """Return the setting that makes the data of this run faster to read, as a clause for a line of advice; None without one.
+        """Return the setting that makes the data of this run faster to read, as a clause for a line of advice; None if there is none.
 
-        slow_disk: True if loading mostly waits for the disk, otherwise it takes the time of the cores. More workers are proposed anyway."""
+        slow_disk: True if loading mostly waits for the disk, False if it is limited by the CPU. More workers are proposed independently."""
         return None
 
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:

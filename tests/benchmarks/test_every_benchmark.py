@@ -23,7 +23,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "start_up": "--rounds 1",
     "tree_scale": "--quick --leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
-ELSEWHERE = {"data_accuracy", "heads", "recipes"}  # test_<name>.py: they train whole runs and are tested in parts
+ELSEWHERE = {"data_accuracy", "heads", "recipes"}  # they train whole runs, so test_<name>.py tests their parts
 PARTS = {
     "__init__",
     "big_trees",

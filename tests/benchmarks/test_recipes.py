@@ -26,7 +26,7 @@ RANKS = ("family", "genus", "species")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the set `small`: 120 organisms, an observation for every two."""
+    """Return a folder with the set `small`: 120 organisms, an observation for every two."""
     folder = tmp_path_factory.mktemp("data")
     export = [sys.executable, "-m", "linnaeus", "biota", "export", str(folder / "small"), "--train", "90", "--validation", "30"]
     subprocess.run(export, check=True, cwd=ROOT, capture_output=True)
@@ -58,7 +58,7 @@ def test_a_set_is_split_by_its_groups_and_the_seed(data: Path, tmp_path: Path):
 
 
 def perfect_scores(settings: list[str], ranks: tuple[str, ...], split: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """The scores of a script that is always right, with rows and classes in another order."""
+    """Return the scores of a script that is always right, with rows and classes in another order."""
     source = build_source(compose(settings).data, split == "test")
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(source.split == 1))
     scores: dict[str, np.ndarray] = {f"{split}/paths": source.ids[rows]}

@@ -1,4 +1,4 @@
-"""Worker processes hand over batches through standing memory: order, views, reuse, errors and ends of workers."""
+"""Worker processes pass batches through shared memory: order, views, reuse, errors and ends of workers."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Small sources of every format with mutations, for `fuzz.py`. Each is a function of a seed and the number of the case.
+"""Mutated small sources of every format, for `fuzz.py`. Each is a function of a seed and the number of the case.
 
 The records are written by the writers of the tests of the formats. Mutations (`damage.py`) change cells and rows before, and files after
 they are written; then some are packed into a zip or a tar file, which are mutated as well.
@@ -49,7 +49,7 @@ class Format:
 
 @dataclass(frozen=True)
 class Case:
-    """`settings` read the archive. `rows`: the records that its account must sum to; None if a mutation makes that ambiguous."""
+    """A mutated archive. `settings` read it. `rows`: the number of its records, used or left out; None if a mutation makes it ambiguous."""
 
     settings: list[str]
     rows: int | None

@@ -1,4 +1,4 @@
-"""Mutations of records, of files in a folder, and of zip and tar files, for `archives.py`. Each appends a word on itself to `steps`."""
+"""Mutations of records, of files in a folder, and of zip and tar files, for `archives.py`. Each appends its name to `steps`."""
 
 import io
 import os
@@ -16,7 +16,7 @@ NAMES = ("../../{}", "/{}", "a/../{}", "./{}", "a\\..\\{}", "{}/", "\x1b[31m{}",
 
 
 def cells(rng: random.Random, rows: list[dict[str, str]], columns: tuple[str, ...], steps: list[str]) -> bool:
-    """Change cells of the records. Return False if a table with tabs and without quotes may have another number of rows for it."""
+    """Change cells of the records. Return False if that may change the number of rows of a table with tabs and without quotes."""
     if not columns:
         return True
     row, column, kind = rng.choice(rows), rng.choice(columns), rng.choice(("cell", "cell", "column", "swap", "repeat"))
@@ -35,7 +35,7 @@ def cells(rng: random.Random, rows: list[dict[str, str]], columns: tuple[str, ..
 
 
 def damage_file(rng: random.Random, folder: Path, steps: list[str]) -> bool:
-    """Change a file of the folder. Return False if a simple count may not be that of the records any more."""
+    """Change a file of the folder. Return False if the number of records may change."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files:
         return False

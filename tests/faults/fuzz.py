@@ -138,7 +138,7 @@ def photographs(count: int, seed: int, folder: Path) -> tuple[str, list[str]]:
 
 
 def archives(number: int, seed: int, folder: Path) -> tuple[str, list[str]]:
-    """Read a mutated archive in a process of its own. Return the case and its failures."""
+    """Read a mutated archive in a separate process. Return the case and its failures."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_read_archive, args=(number, seed, folder, sender))

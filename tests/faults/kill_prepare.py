@@ -38,7 +38,7 @@ def write_photographs(folder: Path, count: int) -> None:
 
 
 def command(photographs: Path, store: Path) -> list[str]:
-    """Return what a user types."""
+    """Return the command as a user types it."""
     given = ["image_folder", str(store), f"data.path={photographs}", "--processes=2", "--short-side=32"]
     return [sys.executable, "-m", "linnaeus.commands.prepare", *given]
 
@@ -49,7 +49,7 @@ def launch(words: list[str], seconds: float | None = None) -> bool:
     try:
         _, error = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # it has ended
             os.killpg(process.pid, signal.SIGKILL)
         _, error = process.communicate()
     assert process.returncode in (0, -signal.SIGKILL), error.decode()
@@ -61,7 +61,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def kill(wanted: int, out: Path, photographs: int, seed: int = 0) -> int:
-    """Kill preparations of `photographs` photographs `wanted` times. Return the number of stores, which have all the same bytes.
+    """Kill preparations of `photographs` photographs `wanted` times. Return the number of stores, all with the same bytes.
 
     Raise AssertionError if one differs, or a preparation cannot go on."""
     draw = random.Random(seed)

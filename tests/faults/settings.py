@@ -32,7 +32,7 @@ WORKLOADS = {
         "schedule.partial_combinations=[[SPATIAL], [TEMPORAL, ELEVATION]]",
     ],
 }
-# From a prepared store of JPEGs, in the order for data larger than memory. Everything else as above.
+# A prepared store of JPEGs, in the order for data larger than memory. Otherwise as above.
 WORKLOADS["store"] = WORKLOADS["biota"]
 
 

@@ -41,7 +41,7 @@ def test_photographs_that_pillow_refuses_are_counted(tmp_path):
 
 
 def test_mutated_archives_of_every_format_end_in_one_line_or_are_accounted_for(tmp_path):
-    """In a process of its own without threads, because every case is a fork of it."""
+    """Run the cases in a separate process without threads, because every case is a fork of it."""
     command = [sys.executable, "-m", "tests.faults.fuzz", "archives", f"--count={6 * len(archives.FORMATS)}", "--jobs=1"]
     with (tmp_path / "out").open("wb") as out:
         process = fork_server.Popen(command, cwd=fork_server.ROOT, stdout=out, stderr=subprocess.STDOUT)

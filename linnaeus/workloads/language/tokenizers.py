@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from linnaeus.errors import ConfigError
-from linnaeus.hub import hub_if_it_answers
+from linnaeus.hub import offline_if_unreachable
 from linnaeus.workloads.language.text_pieces import recut
 
 END = "<|endoftext|>"  # the end marker of GPT-2 and of every BPE trained here
@@ -243,7 +243,7 @@ def fetch_gpt2() -> Tokenizer:
     from huggingface_hub import hf_hub_download
 
     try:
-        with hub_if_it_answers():
+        with offline_if_unreachable():
             path = hf_hub_download("openai-community/gpt2", "tokenizer.json")
     except (OSError, ValueError) as error:  # the hub's own errors are OSErrors
         raise ConfigError(

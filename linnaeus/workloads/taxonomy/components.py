@@ -19,7 +19,7 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 ELEVATION_PERIODS = (500.0, 2000.0, 8000.0)  # metres; the longest exceeds the range on land, so its phase determines the elevation
 WIDTHS = {"SPATIAL": 5, "TEMPORAL": 7, "ELEVATION": 2 + 2 * len(ELEVATION_PERIODS)}
 COMPONENTS = tuple(WIDTHS)
-BLOCK = 1 << 13  # observations that are encoded together: their numbers fit into the cache of a core
+BLOCK = 1 << 13  # observations encoded at once, which fit into the cache of a core
 
 
 def column_slices(components: Sequence[str]) -> tuple[slice, ...]:

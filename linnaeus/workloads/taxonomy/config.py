@@ -239,7 +239,9 @@ class AugmentConfig:
     crop_scale: list[float] = setting("smallest and largest share of the image area in a random crop")
     crop_ratio: list[float] = setting("smallest and largest aspect ratio of a random crop")
     crop_side: float | None = setting(
-        "side of square random crops as a share of the short side, in place of crop_scale and crop_ratio; null: those", above=0, high=1
+        "side of square random crops as a share of the short side, in place of crop_scale and crop_ratio; null: use those two",
+        above=0,
+        high=1,
     )
     horizontal_flip: float = setting("probability of mirroring left-right", low=0, high=1)
     vertical_flip: float = setting("probability of mirroring top-bottom", low=0, high=1)
@@ -256,7 +258,7 @@ class AugmentConfig:
     cutmix_share: float = setting("share of mixed pairs that use cutmix if mixup is on, too", low=0, high=1)
     mix_nulls: bool = setting("also mix samples with a null label")
     off_last: str = setting(
-        "length of the end of the run without augmentation and mixing: training images as in validation; 0%: none", duration="update"
+        "length of the last part of the run, without augmentation and mixing: training images as in validation; 0%: none", duration="update"
     )
     place: str = setting(
         "where crops, mirroring, colour and erasing are applied: host, device, or auto: the device if it is a GPU and there is no policy",

@@ -1,4 +1,4 @@
-"""`LeftOut`: the records of a source that are not used: their number by reason, and a line of `left_out.csv` for each.
+"""`LeftOut`: the records of a source that are not used, as numbers by reason and as lines of `left_out.csv`.
 
 The lines are in memory up to `IN_MEMORY` bytes, and in a temporary file beyond, so that any number of records can be left out.
 """
@@ -24,7 +24,7 @@ LONGEST_NAME = 300  # characters
 
 
 class LeftOut(dict[str, int]):
-    """Reason -> number of records. `LeftOut(other)` has those of `other`, and can be added to without a change of `other`."""
+    """Reason -> number of records. `LeftOut(other)` starts with those of `other`, which later additions do not change."""
 
     def __init__(self, before: Mapping[str, int] | None = None, lines: Path | None = None) -> None:
         """`lines`: the file that `write` made for `before`."""
@@ -33,7 +33,7 @@ class LeftOut(dict[str, int]):
         self._own: IO[str] | None = None
 
     def add(self, reason: str, names: Iterable[str], details: Iterable[str] | None = None) -> None:
-        """Add a record for each name. `details`: the reason of each in the file, if it says more than `reason`."""
+        """Add a record for each name. `details`: the reasons in the file, if they are more specific than `reason`."""
         count = 0
         lines = csv.writer(self._file(), lineterminator="\n")
         for name, detail in zip(names, repeat(reason) if details is None else details):
@@ -42,7 +42,7 @@ class LeftOut(dict[str, int]):
         self._count(reason, count)
 
     def add_rows(self, reason: str, rows: np.ndarray, table: str) -> None:
-        """Add the rows of a table, ascending numbers int64 [N] from 1. Neighbours share a line."""
+        """Add the rows of a table, ascending numbers int64 [N] from 1. Consecutive rows share a line."""
         start = np.flatnonzero(np.diff(rows, prepend=-1) != 1)
         sizes = np.diff(start, append=len(rows))
         lines = csv.writer(self._file(), lineterminator="\n")
@@ -52,7 +52,7 @@ class LeftOut(dict[str, int]):
         self._count(reason, len(rows))
 
     def include(self, other: "LeftOut") -> None:
-        """Add the records of another account."""
+        """Add the records of another `LeftOut`."""
         for reason, number in other.items():
             self._count(reason, number)
         self._texts += other._texts

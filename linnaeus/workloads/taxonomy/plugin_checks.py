@@ -98,7 +98,7 @@ def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, compo
 
 
 def try_trunk(model: Classifier, image: Tensor, meta: Tensor, present: Tensor, final: bool) -> Tensor:
-    """Return the features of the trunk. Raise `ConfigError` if it cannot read an image of a size before the `final` one."""
+    """Return the features of the trunk. Raise `ConfigError` if it cannot read images of a size before the `final` one."""
     try:
         return model.trunk(image, meta, present)
     except (RuntimeError, ValueError, AssertionError) as error:
@@ -134,7 +134,7 @@ def check_scores(scores: object, head: str, tree: TaxonomyTree, null: bool) -> N
 
 
 def check_mean(scores: Scores, head: str) -> None:
-    """Raise `ConfigError` if the mean of scores with themselves, for `augment.tta`, has other probabilities or predictions than they."""
+    """Raise `ConfigError` if the mean of equal scores, for `augment.tta`, has other probabilities or predictions than the scores."""
     found = scores.mean([scores])
     same = all(torch.allclose(one, own, atol=1e-5) for one, own in zip(found.log_probs(), scores.log_probs(), strict=True))
     if not same or not torch.equal(found.path(), scores.path()):

@@ -47,7 +47,7 @@ def _unescape(line: str) -> str:
 
 
 class TextLines(Sequence[str]):
-    """N texts that `escape` has turned into lines, by number. An array of numbers gives the `TextLines` of these."""
+    """N texts that `escape` has turned into lines, by number. Indexing with an array returns the `TextLines` of these numbers."""
 
     def __init__(self, content: np.ndarray, start: np.ndarray, size: np.ndarray) -> None:
         """`content`: uint8, the bytes of the file. `start` int64 [N] and `size` int32 [N]: of each line without its line break."""

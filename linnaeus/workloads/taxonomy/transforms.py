@@ -1,6 +1,6 @@
-"""The transforms of the images of one side: the training pipeline, that of the end of a run, and the mixing of pairs.
+"""Transforms of images of one size: the training pipeline, the pipeline at the end of a run, and the mixing of pairs.
 
-A run with growing images (`schedule.image_size`) has transforms for each side.
+A run with growing images (`schedule.image_size`) has transforms for each size.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Transforms(NamedTuple):
     """The parts of a dataset that depend on the side of its images."""
 
     pipeline: Pipeline
-    at_end: Pipeline | None  # in the part of the run that `augment.off_last` names
+    at_end: Pipeline | None  # pipeline of the last part of the run (`augment.off_last`)
     mixing: PairMixing | None
 
 

@@ -1,4 +1,4 @@
-"""The account of records that are not used: a line for each record or range of rows, in bounded memory."""
+"""Records that are not used: a line for each record or range of rows, in bounded memory."""
 
 import csv
 import pickle

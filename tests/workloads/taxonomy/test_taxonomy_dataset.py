@@ -187,7 +187,7 @@ def test_the_last_part_of_a_run_is_not_augmented():
 
 
 def test_images_grow_with_the_step():
-    """A batch is that of a dataset of its size: no augmentation, mixing or mask depends on the sizes before."""
+    """Compare each batch with that of a dataset of its size: augmentation, mixing and masks do not depend on earlier sizes."""
     data = pickle.loads(pickle.dumps(dataset(make_config(start=8), Growing())))  # as in a worker
     for batch in (indices(data, 0)[i : i + 16] for i in range(0, N, 16)):
         side = Growing.get_image_size(batch[0].global_step)

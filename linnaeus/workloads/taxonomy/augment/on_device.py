@@ -1,9 +1,9 @@
 """Crops, mirroring, colour and erasing on the device, for a whole batch at once (`augment.place=device`).
 
-The host draws the same parameters as for its own pipeline and hands over the pixels of the crops, of different sizes, in one array. The
-device resizes by two matrix products with the weights of the antialiased bilinear filter (the triangle of `..resizing`). Weights are
-multiples of 2^-16 and pixels are whole, so every partial sum is a whole number below 2^24, which float32 holds exactly: the result does
-not depend on the device, the batch, or the order of the sums. It differs from that of the host by one level of 255 at most.
+The host draws the same parameters as for its own pipeline and passes the pixels of the crops, of different sizes, in one array. The device
+resizes by two matrix products with the weights of the antialiased bilinear filter (the triangle of `..resizing`). Weights are multiples of
+2^-16 and pixels are whole, so every partial sum is a whole number below 2^24, which float32 holds exactly: the result does not depend on
+the device, the batch, or the order of the sums. It differs from that of the host by one level of 255 at most.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
-from linnaeus.workloads.taxonomy.augment import colour, draws, geometry
+from linnaeus.workloads.taxonomy.augment import colour, geometry
+from linnaeus.workloads.taxonomy.augment.training_draws import TrainingDraws
 from linnaeus.workloads.taxonomy.config import AugmentConfig
 
 UNIT = 1 << 16  # of a weight: 255 x 2^16 is below 2^24
@@ -23,33 +24,28 @@ PARAMETERS = ("frame", "crop_size", "mirror", "colour", "grey", "erase")  # entr
 
 
 class HostDraws:
-    """The host's part of the training pipeline: the pixels of the crops, and the parameters of everything else."""
+    """The part of the training pipeline on the host: the pixels of the crops, and the parameters of the other operations."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
-        self.config, self.image_size = config, image_size
-        self.colours = (config.brightness, config.contrast, config.saturation, config.hue)
+        self.image_size, self.draws = image_size, TrainingDraws(config, image_size)
 
     def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> dict[str, Tensor]:
         """Return `image` uint8 [B, H, W, 3] (each crop in the upper left corner, 0 elsewhere), `crop_size` int64 [B, 2] (height, width),
         `mirror` bool [B, 2] (top-bottom, left-right), and `frame` uint8 [0, S, S], whose shape is that of the result. With colour:
         `colour` float32 [B, 3, 3] and `grey` float64 [B]. With erasing: `erase` int64 [B, 4]."""
-        u = draws.uniform_draws(keys, draws.CROP, geometry.CROP_DRAWS)
         sizes = geometry.sizes_of(images)
-        boxes = geometry.whole_boxes(geometry.crop_boxes(self.config, sizes, u), sizes)
-        probabilities = np.array([self.config.horizontal_flip, self.config.vertical_flip])
-        mirror = draws.uniform_draws(keys, draws.FLIP, 2) < probabilities
+        boxes = geometry.whole_boxes(self.draws.crops(sizes, keys), sizes)
         found = {
             "image": torch.from_numpy(cut(images, boxes)),
             "crop_size": torch.from_numpy(boxes[:, [3, 2]] - boxes[:, [1, 0]]),
-            "mirror": torch.from_numpy(mirror[:, ::-1].copy()),
+            "mirror": torch.from_numpy(self.draws.flips(keys)[:, ::-1].copy()),
             "frame": torch.empty(0, self.image_size, self.image_size, dtype=torch.uint8),
         }
-        if any(self.colours):
-            matrices, grey = colour.colour_maps(draws.uniform_draws(keys, draws.COLOUR, 4), *self.colours)
+        if (colours := self.draws.colours(keys)) is not None:
+            matrices, grey = colours
             found |= {"colour": torch.from_numpy(matrices.astype(np.float32)), "grey": torch.from_numpy(grey)}
-        if self.config.erasing > 0:
-            u = draws.uniform_draws(keys, draws.ERASE, geometry.ERASE_DRAWS)
-            found["erase"] = torch.from_numpy(geometry.erase_boxes(u, self.image_size, self.config.erasing))
+        if (erased := self.draws.erased(keys)) is not None:
+            found["erase"] = torch.from_numpy(erased)
         return found
 
 
@@ -91,7 +87,7 @@ def _augment(batch: Batch) -> Tensor:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Multiply matrices within the block in float32 throughout, not in TF32, whose 11 bits do not hold the weights."""
+    """Multiply matrices within the block in float32, not in TF32, which rounds the weights to 11 bits."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -111,7 +107,7 @@ def filter_weights(length: Tensor, mirror: Tensor, side: int, longest: int) -> T
     distance = (pixel + 0.5 - centre.unsqueeze(2)).abs_().div_(support.unsqueeze(2))
     weight = distance.neg_().add_(1.0).clamp_(min=0.0)
     weight.masked_fill_((pixel >= length.unsqueeze(1)).unsqueeze(1), 0.0)
-    weight.div_(weight.sum(2, keepdim=True).clamp_(min=1e-9))  # 0 only for a photograph that cannot be decoded, without pixels
+    weight.div_(weight.sum(2, keepdim=True).clamp_(min=1e-9))  # the sum is 0 only for a photograph that cannot be decoded
     return weight.mul_(UNIT).round_().div_(UNIT).float()
 
 

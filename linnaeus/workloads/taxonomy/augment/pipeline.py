@@ -22,6 +22,7 @@ from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment import colour, draws, geometry
 from linnaeus.workloads.taxonomy.augment.on_device import HostDraws
+from linnaeus.workloads.taxonomy.augment.training_draws import TrainingDraws
 from linnaeus.workloads.taxonomy.config import AugmentConfig
 
 Policy = Callable[[Image.Image], Image.Image]
@@ -41,7 +42,7 @@ class AugmentationPipelineFactory:
         self.config, self.image_size = config, image_size
 
     def build(self, training: bool, device: torch.device | None = None) -> Pipeline:
-        """Return the pipeline. `device`: of the training, for `augment.place=auto`."""
+        """Return the pipeline. `device`: the device of the training, for `augment.place=auto`."""
         if not training:
             return ValidationPipeline(self.image_size)
         part = registered("augment", self.config.name)
@@ -51,7 +52,7 @@ class AugmentationPipelineFactory:
         return kind(self.config, self.image_size)
 
     def _on_device(self, device: torch.device | None) -> bool:
-        """Return True if the training images are augmented on the device by `augment.place`."""
+        """Return True if training images are augmented on the device. Raise `ConfigError` for a policy with `augment.place=device`."""
         possible = self.config.policy == "none"
         if self.config.place == "device" and not possible:
             raise ConfigError(
@@ -61,9 +62,9 @@ class AugmentationPipelineFactory:
         return self.config.place == "device" or (self.config.place == "auto" and on_gpu and possible)
 
     def build_at_end(self, mixing: bool) -> Pipeline | None:
-        """Return the pipeline of the part of the run that `augment.off_last` names, that of validation; None if it is 0.
+        """Return the pipeline of the last part of the run (`augment.off_last`), which is that of validation; None for a length of 0.
 
-        `mixing`: pairs are mixed in the rest of the run. Raise `ConfigError` if there is nothing to switch off."""
+        `mixing`: True if pairs are mixed before. Raise `ConfigError` if nothing is augmented or mixed before."""
         text = self.config.off_last
         if Duration.parse(text, "augment.off_last").amount == 0:
             return None
@@ -87,26 +88,22 @@ class TrainingPipeline:
     """The training pipeline: crop and resize, flips, policy, colour, erasing, in this order. Disabled operations are skipped."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
-        self.config, self.image_size = config, image_size
+        self.image_size, self.draws = image_size, TrainingDraws(config, image_size)
         self.policy = _build_policy(config)
-        self.colours = (config.brightness, config.contrast, config.saturation, config.hue)
 
     def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> Tensor:
         out = _channels_first(self._pictures(images, keys))
-        if any(self.colours):
-            colour.apply_colour(out, *colour.colour_maps(draws.uniform_draws(keys, draws.COLOUR, 4), *self.colours))
-        if self.config.erasing > 0:
-            u = draws.uniform_draws(keys, draws.ERASE, geometry.ERASE_DRAWS)
-            geometry.erase(out, geometry.erase_boxes(u, self.image_size, self.config.erasing))
+        if (colours := self.draws.colours(keys)) is not None:
+            colour.apply_colour(out, *colours)
+        if (erased := self.draws.erased(keys)) is not None:
+            geometry.erase(out, erased)
         return torch.from_numpy(out)
 
     def _pictures(self, images: Sequence[np.ndarray], keys: np.ndarray) -> np.ndarray:
         """Return uint8 [B, S, S, 3]: the photographs after crops, flips and the policy."""
-        u = draws.uniform_draws(keys, draws.CROP, geometry.CROP_DRAWS)
-        boxes = geometry.crop_boxes(self.config, geometry.sizes_of(images), u)
+        boxes = self.draws.crops(geometry.sizes_of(images), keys)
         pictures = geometry.resample(images, boxes, self.image_size)
-        probabilities = np.array([self.config.horizontal_flip, self.config.vertical_flip])
-        geometry.flip(pictures, *(draws.uniform_draws(keys, draws.FLIP, 2) < probabilities).T)
+        geometry.flip(pictures, *self.draws.flips(keys).T)
         if self.policy is not None:
             for picture, seed in zip(pictures, randomness.hashes(randomness.key(draws.POLICY), keys).tolist(), strict=True):
                 randomness.seed_globals(seed)
@@ -127,7 +124,7 @@ def _build_policy(config: AugmentConfig) -> Policy | None:
 
 
 def _changes_nothing(config: AugmentConfig) -> bool:
-    """Return True if the training pipeline does the same as that of validation."""
+    """Return True if the training pipeline is equal to that of validation."""
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
     probabilities = (config.horizontal_flip, config.vertical_flip, config.erasing)
     whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0] and config.crop_side is None

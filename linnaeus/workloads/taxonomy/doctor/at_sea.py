@@ -1,7 +1,7 @@
 """Check of the places of land organisms against a map of land and sea, if `global-land-mask` is installed (`linnaeus[doctor]`).
 
-A species with at least seven records, nine tenths of them on land, is one of the land. The map has cells of about 1 km, and takes 1 GB of
-memory. Records within 10 km of land, or within their uncertainty of it, are not reported.
+Checked are species with at least seven records, nine tenths of them on land. Records within 10 km of land, or within their uncertainty of
+it, are not reported. The map has cells of about 1 km and takes 1 GB of memory.
 """
 
 import importlib.util
@@ -10,10 +10,11 @@ import numpy as np
 
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, found
 from linnaeus.workloads.taxonomy.doctor.places import on_earth, place_columns
+from linnaeus.workloads.taxonomy.doctor.species_ranges import FEWEST
 
-FEWEST, LAND_SHARE = 7, 0.9
+LAND_SHARE = 0.9
 COAST_KM, KM_PER_DEGREE = 10.0, 111.2  # of latitude
-DIRECTIONS = 16  # in which land is looked for, at the whole and at half the distance
+DIRECTIONS = 16  # of the points that are tested for land, at the distance and at half of it
 
 
 def can_check_sea() -> bool:
@@ -42,5 +43,5 @@ def at_sea(records: Inspected) -> list[Finding]:
             wide = KM_PER_DEGREE * np.maximum(np.cos(np.radians(records.latitude[rows])), 0.01)
             longitude = (records.longitude[rows] + km / wide * np.sin(angle) + 180) % 360 - 180
             near |= globe.is_land(latitude, longitude)
-    text = "more than 10 km from land, a species of which nine tenths of the records are on land"
+    text = "more than 10 km from land, but nine tenths of the records of the species are on land"
     return found("at sea", "warning", rows[~near], text, empty=place_columns(records))

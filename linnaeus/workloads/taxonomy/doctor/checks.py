@@ -35,7 +35,7 @@ CHECKS: tuple[Callable[[Inspected], list[Finding]], ...] = (
 
 
 def examine(records: Inspected, processes: int) -> list[Finding]:
-    """Return the findings of all checks, errors first. `processes`: that look at the photographs; 0: only the table is checked."""
+    """Return the findings of all checks, errors first. `processes`: number of them that read photographs; 0: check the table only."""
     findings = [finding for check in CHECKS for finding in check(records)]
     if processes:
         pixels = measure_rows(records.files, records.sizes, records.config.max_image_pixels, processes)

@@ -1,6 +1,7 @@
-"""The corrected manifest: the columns of the source as CSV, without rows that are wrong, and with wrong cells empty.
+"""The corrected manifest (`--corrected`): the columns of the source as CSV, without wrong rows and with wrong cells empty.
 
-The findings have the remedies; notes are not applied. A finding without a remedy, such as a leak, changes nothing.
+The fields `leave_out` and `empty` of the findings are applied, except those of notes. A finding without them, such as a leak, changes
+nothing.
 """
 
 import csv
@@ -33,12 +34,15 @@ def check_target(path: Path) -> None:
 def check_files(records: Inspected) -> None:
     """Raise ConfigError for photographs that are not files, since a manifest contains their paths."""
     if not isinstance(records.files, FolderFiles):
-        raise ConfigError("--corrected: the photographs of this source are not files in a folder, which a manifest needs; leave it out")
+        raise ConfigError(
+            "--corrected: the photographs of this source are not files in a folder, which a manifest needs; remove the option"
+        )
 
 
 def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding], overrides: Sequence[str]) -> str:
-    """Write the corrected manifest. Return a line with the numbers of changes, and the settings that train on it. `overrides`: of the
-    source."""
+    """Write the corrected manifest. Return a line with the numbers of changes and the settings that train on it.
+
+    `overrides`: settings of the source on the command line."""
     applied = [finding for finding in findings if finding.severity != "note"]
     keep = np.ones(len(records), dtype=bool)
     for finding in applied:
@@ -61,7 +65,7 @@ def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[s
     known = {f"data.{f.name}" for f in fields(ManifestConfig)} - {"data.path", "data.root"}
     texts = [text for text in overrides if text.partition("=")[0].partition("[")[0] in known or text.startswith("data.rank_columns.")]
     given = {text.partition("=")[0] for text in texts}
-    read = {"taxonomy": records.config.taxonomy, "taxon_column": records.config.taxon_column}  # that a reader of a format sets
+    read = {"taxonomy": records.config.taxonomy, "taxon_column": records.config.taxon_column}  # set by the readers of some formats
     texts += [f"data.{name}={value}" for name, value in read.items() if value is not None and f"data.{name}" not in given]
     if records.config.rank_columns and not any(name.startswith("data.rank_columns") for name in given):
         texts.append("data.rank_columns={" + ",".join(f"{rank}:{name}" for rank, name in records.config.rank_columns.items()) + "}")
@@ -75,7 +79,7 @@ def _filled(records: Inspected, name: str) -> np.ndarray:
 
 
 def _csv(records: Inspected, rows: np.ndarray, empty: dict[str, np.ndarray]) -> str:
-    """Return the table of the rows (int64 [K]). Numbers with a decimal comma need semicolons between cells, as the source has them."""
+    """Return the table of the rows (int64 [K]). As in the source, cells are separated by semicolons if numbers have a decimal comma."""
     text = io.StringIO()
     table = csv.writer(text, delimiter=";" if records.table.decimal_comma else ",", lineterminator="\n")
     table.writerow(records.table.columns)

@@ -1,9 +1,11 @@
-"""The numbers of taxa and rows of each rank, and the shape of the tail: many taxa with few rows."""
+"""Numbers of taxa and rows of each rank, and the shape of the tail: many taxa with few rows."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from linnaeus.errors import escaped
+from linnaeus.reporting.formatting import format_percent
 from linnaeus.workloads.taxonomy.doctor.findings import Inspected
 
 
@@ -23,6 +25,19 @@ class RankCounts(NamedTuple):
     def half(self) -> int:
         """Return the number of the largest taxa that together have half of the rows."""
         return int(np.searchsorted(np.cumsum(self.sizes), self.sizes.sum() / 2) + 1)
+
+    def cells(self) -> dict[str, str]:
+        """Return heading -> cell of the line of this rank in the tables of the report."""
+        return {
+            "rank": escaped(self.rank),
+            "taxa": f"{len(self.sizes):,}",
+            "rows": f"{int(self.sizes.sum()):,}",
+            "without": format_percent(self.null_share),
+            "largest": f"{self.sizes[0]:,}",
+            "median": f"{self.sizes[len(self.sizes) // 2]:,}",
+            "with 1 row": f"{self.single:,}",
+            "half of the rows in": f"{self.half:,}",
+        }
 
 
 def rank_counts(records: Inspected) -> list[RankCounts]:

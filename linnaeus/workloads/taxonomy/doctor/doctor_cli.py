@@ -5,7 +5,8 @@
     linnaeus doctor manifest data.path=photos.csv --corrected corrected.csv
     linnaeus doctor manifest data.path=photos.csv --strict          # exit status 1 if there is an error or a warning
 
-The source is not changed. FOLDER/doctor.html shows the findings with photographs; findings.csv has a line for each row of each.
+The source is not changed. FOLDER/doctor.html shows the findings with photographs; FOLDER/findings.csv
+has a line for each row of each finding.
 """
 
 import argparse
@@ -53,7 +54,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--strict", action="store_true", help="exit with status 1 if there is an error or a warning")
     parser.add_argument("--corrected", type=Path, metavar="FILE", help="write a CSV without the wrong rows and cells; it must be new")
     parser.add_argument("--no-images", action="store_true", help="check the table only, without reading the photographs")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="that look at photographs (%(default)s)")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that read photographs (%(default)s)"
+    )
     options = parser.parse_intermixed_args(arguments)
     if not 1 <= options.processes <= 1024:
         raise ConfigError(f"--processes is {options.processes}; it must be from 1 to 1024")
@@ -77,7 +80,7 @@ def report(options: argparse.Namespace) -> list[Finding]:
     write_atomic(folder / PAGE, doctor_page(title, records, counts, findings))
     print_findings(title, counts, findings)
     if records.config.latitude_column is not None and not can_check_sea():
-        print("not checked: places at sea, which needs global-land-mask; run `pip install global-land-mask`")
+        print("places at sea are not checked; to check them: pip install global-land-mask")
     print(f"with photographs: {folder / PAGE}\nall rows: {folder / FINDINGS}")
     if corrected is not None:
         print(write_corrected(corrected, records, findings, options.overrides))

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import numpy as np
@@ -10,7 +10,7 @@ from PIL import Image
 
 from linnaeus.errors import escaped
 from linnaeus.reporting.charts import BLUE, Chart, Scale, element
-from linnaeus.reporting.formatting import format_percent, format_tick
+from linnaeus.reporting.formatting import format_tick
 from linnaeus.reporting.page import page
 from linnaeus.workloads.taxonomy.doctor.counts import RankCounts
 from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected, cells_text
@@ -18,7 +18,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 
 SHOWN, SHOWN_IN_ALL = 12, 240  # rows with a photograph, of a finding and of the page: about 6 kB each
-SIDE = 160  # pixels of the short side of a photograph on the page, before it fits into a square of this side
+SIDE = 160  # pixels of the side of the square into which a photograph on the page fits
 QUALITY = 70  # of WebP
 WIDTH, HEIGHT, LEFT, BELOW = 560, 300, 52, 34  # of the chart
 POINTS = 200  # of a line of the chart
@@ -93,7 +93,7 @@ def _taxon(records: Inspected, row: int) -> str:
 
 
 def thumbnail(files: ImageFiles, row: int, records: Inspected) -> str:
-    """Return an image element with the photograph of a row, or a box with the reason for which there is none."""
+    """Return an image element with the photograph of a row, or a box with the reason if it cannot be shown."""
     if records.sizes[row] <= 0:
         return '<div class="none">no photograph</div>'
     try:
@@ -109,17 +109,8 @@ def thumbnail(files: ImageFiles, row: int, records: Inspected) -> str:
 
 def _rank_table(counts: Sequence[RankCounts]) -> str:
     """Return a table with a line per rank."""
-    columns: dict[str, Callable[[RankCounts], str]] = {
-        "rank": lambda c: escape(escaped(c.rank)),
-        "taxa": lambda c: f"{len(c.sizes):,}",
-        "without": lambda c: format_percent(c.null_share),
-        "largest": lambda c: f"{c.sizes[0]:,}",
-        "median": lambda c: f"{c.sizes[len(c.sizes) // 2]:,}",
-        "with 1 row": lambda c: f"{c.single:,}",
-        "half of the rows in": lambda c: f"{c.half:,}",
-    }
-    head = "".join(f"<th>{name}</th>" for name in columns)
-    lines = "".join("<tr>" + "".join(f"<td>{show(c)}</td>" for show in columns.values()) + "</tr>" for c in counts)
+    head = "".join(f"<th>{heading}</th>" for heading in counts[0].cells())
+    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in c.cells().values()) + "</tr>" for c in counts)
     return f"<table><tr>{head}</tr>{lines}</table>"
 
 

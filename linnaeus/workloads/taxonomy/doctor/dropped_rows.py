@@ -1,19 +1,19 @@
-"""The rows that training leaves out, and the cells that it sets to missing, by the reason that cleaning gives."""
+"""Checks for rows that training leaves out and cells that it sets to missing: a finding for each reason that cleaning gives."""
 
 import numpy as np
 
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS
 
-NOWHERE = np.empty(0, dtype=np.int64)
-ZERO, OUTSIDE = "coordinates 0, 0", "tude outside ["  # reasons of `clean_metadata` that `coordinates` examines
-_INCOMPLETE = ("no month", "no day of the month", "interval longer than a month", "midnight")  # not wrong, but of less use
+NO_ROWS = np.empty(0, dtype=np.int64)
+ZERO, OUTSIDE = "coordinates 0, 0", "tude outside ["  # parts of the reasons of `clean_metadata` that the check `coordinates` reports
+_INCOMPLETE = ("no month", "no day of the month", "interval longer than a month", "midnight")  # incomplete, not wrong
 
 
 def dropped_rows(records: Inspected) -> list[Finding]:
     """Return a finding for each reason for which training leaves rows out."""
     findings = [
-        Finding("left out by the reader", "warning", NOWHERE, f"{count:,} rows of the source: {reason}")
+        Finding("left out by the reader", "warning", NO_ROWS, f"{count:,} rows of the source: {reason}")
         for reason, count in records.excluded.items()
     ]
     for reason, rows in records.left_out.items():

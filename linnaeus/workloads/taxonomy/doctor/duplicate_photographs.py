@@ -1,7 +1,7 @@
-"""Photographs that occur twice: with the same bytes, or looking alike, in two splits or in one.
+"""Checks for photographs with the same bytes and for near duplicates, in two splits or in one.
 
-Of two splits, the later one has the copy: validation of training, test of both. Photographs of one observation that look alike in one
-split are not reported: a series of one animal is usual.
+Of two splits, the later one contains the copy: validation of training, test of both. Near duplicates of one observation in one split are
+not reported, since a series of one animal is usual.
 """
 
 import itertools
@@ -13,16 +13,16 @@ from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Seve
 from linnaeus.workloads.taxonomy.doctor.near_duplicates import near_pairs
 from linnaeus.workloads.taxonomy.doctor.photograph_checks import INFORMATIVE
 from linnaeus.workloads.taxonomy.doctor.pixels import Pixels
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
 DISTANCE = 8  # bits of 64 that differ
-ALIKE = 0.9  # correlation of the thumbnails; of 4,000 drawn photographs, 5 pairs have near hashes, and at most 0.75
+ALIKE = 0.9  # least correlation of thumbnails; of 4,000 drawn photographs, 5 pairs have near hashes and correlate by at most 0.75
 SIDES = 3  # training, validation, test
 NONE = np.iinfo(np.int64).max
 CHUNK = 1 << 16  # pairs of thumbnails that are compared at once
-_PLACE = 40  # bits of the position in a key: the distance is above them, so that the least key is the nearest, then the first
+_PLACE = 40  # low bits of a key, for the position; the distance is above them, so the least key is the nearest, then the first
 _OBSERVATIONS = ("observation", "obs", "occurrence", "individual", "organism", "specimen", "event", "parentevent", "sequence")
 OBSERVATION_NAMES = {name + end for name in _OBSERVATIONS for end in ("", "id", "uuid")}
 
@@ -30,7 +30,7 @@ Condition = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of pairs of positi
 
 
 def duplicate_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
-    """Return the findings of photographs with the same bytes, and of those that look alike. `pixels`: of the N rows."""
+    """Return the findings of photographs with the same bytes, and of near duplicates. `pixels`: of the N rows."""
     rows = np.flatnonzero((records.sizes > 0) & (pixels.reasons == ""))
     rows = rows[_first_of_each(records, rows)]
     side = np.zeros(len(rows), dtype=np.int64) if records.split is None else records.split[rows].astype(np.int64)
@@ -42,25 +42,27 @@ def duplicate_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
         *_found(records, "same bytes", "warning", rows, np.where(taxon, within, NONE), f"{text} in an earlier row", leave_out=True),
         *_found(records, "same bytes, two taxa", "error", rows, np.where(taxon, NONE, within), f"{text} with another taxon; one is wrong"),
     ]
-    rest = (across == NONE) & (within == NONE) & (pixels.entropy[rows] >= INFORMATIVE)  # empty photographs all look alike
+    rest = (across == NONE) & (within == NONE) & (pixels.entropy[rows] >= INFORMATIVE)  # empty photographs have near hashes
     rows, side = rows[rest], side[rest]
     alike, related = _alike(pixels.thumbnail[rows]), _same_observation(records, rows)
     across, within = copies(pixels.looks[rows], side, DISTANCE, alike, related)
     within = np.where(across < NONE, NONE, within)
     return [
         *findings,
-        *_found(records, "near duplicate in two splits", "warning", rows, across, "the photograph looks like one of an earlier split"),
-        *_found(records, "near duplicate", "note", rows, within, "the photograph looks like one in an earlier row"),
+        *_found(
+            records, "near duplicate in two splits", "warning", rows, across, "the photograph is nearly equal to one of an earlier split"
+        ),
+        *_found(records, "near duplicate", "note", rows, within, "the photograph is nearly equal to one in an earlier row"),
     ]
 
 
 def always(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The `Condition` that holds for every pair."""
+    """Return True for every pair, bool [K]."""
     return np.ones(len(first), dtype=bool)
 
 
 def never(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The `Condition` that holds for no pair."""
+    """Return False for every pair, bool [K]."""
     return np.zeros(len(first), dtype=bool)
 
 
@@ -127,8 +129,7 @@ def _same_observation(records: Inspected, rows: np.ndarray) -> Condition:
     numbers = []
     for name, column in records.groups.items():
         if plain_name(name) in OBSERVATION_NAMES or name == records.config.group_column:
-            null = np.array([is_null(value) for value in column.values], dtype=bool)
-            numbers.append(np.where(null[column.codes], -1, column.codes)[rows])
+            numbers.append(value_numbers(column)[rows])
 
     def related(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         same = np.zeros(len(first), dtype=bool)
@@ -140,7 +141,7 @@ def _same_observation(records: Inspected, rows: np.ndarray) -> Condition:
 
 
 def _first_of_each(records: Inspected, rows: np.ndarray) -> np.ndarray:
-    """Return which of `rows` are the first with their path, int64 [K] in order. Other rows with it are findings of the table."""
+    """Return the positions in `rows` of the first row of each path, int64 [K] in order. `repeated_photographs` reports the others."""
     if not len(rows):
         return rows
     _, number = unique_strings(records.files.names[rows])
@@ -150,7 +151,7 @@ def _first_of_each(records: Inspected, rows: np.ndarray) -> np.ndarray:
 def _found(
     records: Inspected, check: str, severity: Severity, rows: np.ndarray, keys: np.ndarray, text: str, leave_out: bool = False
 ) -> list[Finding]:
-    """Return the finding of the `rows` that have a key, with the photograph that each is like."""
+    """Return the finding of the `rows` that have a key, and the photograph that each resembles."""
     own = np.flatnonzero(keys < NONE)
     other = rows[keys[own] & ((1 << _PLACE) - 1)]
     bits = keys[own] >> _PLACE

@@ -1,6 +1,6 @@
 """`Inspected`: the records of a source as arrays, for the checks of the doctor. `Finding`: a defect, and the rows that have it.
 
-A check is a function `check(records: Inspected) -> list[Finding]`. `doctor.CHECKS` lists them.
+A check is a function `check(records: Inspected) -> list[Finding]`. `checks.CHECKS` lists them.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # error: wrong; warning: probably wrong; note: to be considered
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # error: wrong; warning: probably wrong; note: for information
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +27,14 @@ class Finding:
     rows: np.ndarray  # int64 [K]: rows of `Inspected`, each once
     text: str  # one line
     details: tuple[str, ...] = ()  # one line for each of the K rows; (): the text is enough
-    beside: np.ndarray | None = None  # int64 [K]: for each of the K rows, another one whose photograph is shown beside its own
+    beside: np.ndarray | None = None  # int64 [K]: for each of the K rows, the row whose photograph is shown beside it
     empty: tuple[str, ...] = ()  # columns whose cells the corrected manifest has empty in these rows
     leave_out: bool = False  # the corrected manifest does not contain these rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inspected:
-    """N rows of a source as they are written, also those that training leaves out. Numbers are NaN where a cell is empty or unreadable."""
+    """N rows of a source as written, including those that training leaves out. Numbers are NaN where a cell is empty or unreadable."""
 
     config: ManifestConfig  # with the names of the columns
     table: Table  # [N]: the columns that were read
@@ -52,7 +52,7 @@ class Inspected:
     hour: np.ndarray  # float64 [N], hours of the day
     groups: dict[str, Column]  # columns of observations, observers, sites and the like
     ids: dict[str, Column]  # columns that should contain a different value in each row
-    excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows that the reader of the source left out before
+    excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows that the reader of the source has left out
     left_out: dict[str, np.ndarray] = field(default_factory=dict)  # reason -> rows (int64) that training leaves out
     missing: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)  # role of a column, reason -> rows (int64) set to missing
 
@@ -68,6 +68,6 @@ def found(check: str, severity: Severity, rows: np.ndarray, text: str, **remedy:
 
 
 def cells_text(records: Inspected, finding: Finding, row: int) -> str:
-    """Return the cells of a row that a finding is about, as `latitude=0, longitude=0`; "" if it is not about cells."""
+    """Return the cells of a row that the remedy of a finding empties, as `latitude=0, longitude=0`; "" if there are none."""
     columns = [(name, records.table.columns[name]) for name in finding.empty]
     return ", ".join(f"{name}={column.values[column.codes[row]]}" for name, column in columns)

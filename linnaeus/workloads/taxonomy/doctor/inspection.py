@@ -1,4 +1,4 @@
-"""Read a source for the doctor: all its rows, the cells as they are written, and the rows and cells that training does not use."""
+"""Read a source for the doctor: all its rows, the cells as written, and the rows and cells that training does not use."""
 
 import datetime
 from collections.abc import Sequence

@@ -3,10 +3,10 @@
 import numpy as np
 
 from linnaeus.errors import quoted
-from linnaeus.workloads.taxonomy.doctor.dropped_rows import NOWHERE
+from linnaeus.workloads.taxonomy.doctor.dropped_rows import NO_ROWS
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.doctor.places import SITE_NAMES, on_earth
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.observations import TRAIN
@@ -21,8 +21,7 @@ def group_leaks(records: Inspected) -> list[Finding]:
     Without a split column, return the columns whose values a random split would divide, unless data.group_column is set."""
     findings = []
     for name, column in records.groups.items():
-        null = np.array([is_null(value) for value in column.values], dtype=bool)
-        number = np.where(null[column.codes], -1, column.codes)
+        number = value_numbers(column)
         plain = plain_name(name)
         kind = "observer" if plain in _WORKERS else "site" if plain in SITE_NAMES else "observation"
         if records.split is None:
@@ -49,7 +48,7 @@ def leaking(number: np.ndarray, split: np.ndarray) -> np.ndarray:
 def _divided_note(name: str, number: np.ndarray, column: Column) -> list[Finding]:
     several = int((np.bincount(number[number >= 0], minlength=len(column.values)) > 1).sum())
     text = f"{several:,} values of {quoted(name)} have several rows; a random split divides them, data.group_column={name} does not"
-    return [Finding("groups in a random split", "note", NOWHERE, text)] if several else []
+    return [Finding("groups in a random split", "note", NO_ROWS, text)] if several else []
 
 
 def bursts(records: Inspected) -> list[Finding]:
@@ -63,17 +62,15 @@ def bursts(records: Inspected) -> list[Finding]:
     close = (place[order[1:]] == place[order[:-1]]) & (when[order[1:]] - when[order[:-1]] <= BURST)
     burst = np.full(len(place), -1, dtype=np.int64)
     burst[order] = np.cumsum(np.append(True, ~close)) if len(order) else burst[order]
-    text = f"taken within {BURST:g} s of a training photograph at the same place"
-    leaks = leaking(burst, records.split)
-    return found("burst in two splits", "error", leaks, text + "; split by observation, site or date")
+    text = f"taken within {BURST:g} s of a training photograph at the same place; split by observation, site or date"
+    return found("burst in two splits", "error", leaking(burst, records.split), text)
 
 
 def _places(records: Inspected) -> np.ndarray:
-    """Return the number of each row's site, or of its coordinates without a column of sites, int64 [N]; -1 for none."""
+    """Return the number of the site of each row, int64 [N]; -1 for none. Without a column of sites, equal coordinates are a site."""
     for name, column in records.groups.items():
         if plain_name(name) in SITE_NAMES:
-            null = np.array([is_null(value) for value in column.values], dtype=bool)
-            return np.where(null[column.codes], -1, column.codes)
+            return value_numbers(column)
     number = np.full(len(records), -1, dtype=np.int64)
     rows = np.flatnonzero(on_earth(records))
     order = np.lexsort((records.longitude[rows], records.latitude[rows]))

@@ -1,8 +1,8 @@
-"""All pairs of 64-bit hashes that differ in at most a few bits, without comparing every pair.
+"""Search for all pairs of 64-bit hashes that differ in at most a few bits, without comparing every pair.
 
 The bits are divided into `BANDS`. If two hashes differ in at most D bits, then in some band they differ in no more bits than the band's
-share of D (pigeonhole: of 8 bits, at most 2 in one of three bands). So a hash is compared with those whose band has one of the values that
-are that near: of a million hashes, with some 150 others each.
+share of D (pigeonhole: of 8 bits, at most 2 in one of three bands). So a hash is compared only with hashes whose band differs in at most so
+many bits: of a million hashes, with some 150 others each.
 
 The work grows with the number of pairs that have a band in common. Give each hash once: equal hashes are a group, not pairs.
 """
@@ -41,12 +41,14 @@ def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[Pairs]:
 
 
 def _shares(distance: int) -> list[int]:
-    """Return the number of bits that may differ in each band, such that the numbers plus 1 sum to `distance` + 1; -1: not searched."""
+    """Return the largest number of different bits that is searched in each band; -1: the band is not searched.
+
+    The numbers plus 1 sum to `distance` + 1: hashes that differ in more bits in every band differ in more than `distance` bits."""
     return [(distance + 1 + band) // len(BANDS) - 1 for band in range(len(BANDS))]
 
 
 def _found_before(different: np.ndarray, shares: list[int]) -> np.ndarray:
-    """Return which pairs were found in an earlier band, bool [K], from their different bits, uint64 [K]."""
+    """Return True for pairs that were found in an earlier band, bool [K], from their different bits, uint64 [K]."""
     found = np.zeros(len(different), dtype=bool)
     for (first, bits), share in zip(BANDS, shares, strict=False):
         found |= np.bitwise_count(different & np.uint64(((1 << bits) - 1) << first)).astype(np.int64) <= share

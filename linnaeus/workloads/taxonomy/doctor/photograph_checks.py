@@ -1,7 +1,8 @@
 """Checks of the pixels of photographs: damaged, small, odd in shape, dark, bright, blurred, empty or without colour.
 
-The thresholds are those of cleanvision 0.3.7, but for blur, 0.29 with the border of the picture. Of 4,367 photographs of plants, sharp
-flowers before soft leaves included, none is below 0.2, and nearly all are after a blur of 4 % of the short side.
+The thresholds are those of cleanvision 0.3.7, except for blur (0.29 there, with the border of the picture). The sharpness of 4,367
+photographs of plants, including sharp flowers before soft leaves, is at least 0.2; after a blur of 4 % of the short side nearly all are
+below.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ def photograph_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
         "damaged photograph",
         "error",
         damaged,
-        "the photograph cannot be decoded; training leaves it out when it finds it",
+        "the photograph cannot be decoded; training leaves it out",
         details=tuple(pixels.reasons[damaged].tolist()),
         leave_out=True,
     )
@@ -38,7 +39,7 @@ def photograph_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
 
 
 class Lines:
-    """A line of text for each row, made when it is asked for."""
+    """Lines of text by row, formatted when they are read."""
 
     def __init__(self, text: str, *values: np.ndarray) -> None:
         self.text, self.values = text, values

@@ -1,13 +1,12 @@
 """Measures of photographs, from one pass that reads each file once and decodes it small.
 
-The measures are those of cleanvision 0.3.7, whose thresholds are used (`photograph_checks.py`). It takes them from the whole picture, here
-they are taken from one whose short side is `SIDE`: a JPEG is decoded at a fraction of its size, which takes less time than training
-takes to decode it. Its measure of blur includes the border of the picture, where its filter does not find edges but copies the pixels.
+The measures are those of cleanvision 0.3.7, whose thresholds are used (`photograph_checks.py`), with two differences. cleanvision reads the
+whole picture; here the short side is `SIDE`, so a JPEG is decoded at a fraction of its size, in less time than for training. Its measure of
+blur includes the border of the picture, where the filter copies the pixels.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Sequence
@@ -18,15 +17,16 @@ import numpy as np
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.doctor.perceptual_hash import SIDE as HASH_SIDE
 from linnaeus.workloads.taxonomy.doctor.perceptual_hash import perceptual_hashes, resampled
+from linnaeus.workloads.taxonomy.manifest.contents import content_hash
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.process_pool import each_in_processes
 from linnaeus.workloads.taxonomy.text_arrays import strings
-from linnaeus.workloads.taxonomy.worker_pool import each_in_processes
 
 SIDE = 64  # short side of the decoded picture; blur is measured in one whose long side is at most this
 THUMBNAIL = 8  # side
 BLOCK = 256  # photographs that a process measures at once
-FEW = 2_000  # photographs that one process measures before others have started: each imports torch
+FEW = 2_000  # up to this number, one process is faster: each process imports torch
 _SHARE = np.array([0.241, 0.691, 0.068], dtype=np.float32) / 255**2  # of red, green and blue in the square of the brightness
 _GREY = 2  # difference of two channels in a picture without colour: JPEG rounds them
 _BLUR = 0.01  # of the two standard deviations in the sharpness
@@ -50,7 +50,7 @@ class Pixels:
     grey: np.ndarray  # bool [N]: the picture does not have colours
 
     def of_rows(self, number: np.ndarray) -> Pixels:
-        """Return the measures of N rows, of which each has that of the photograph `number`, int64 [N]; -1: none, zeros."""
+        """Return the measures of N rows: those of photograph `number[i]` for row i, zeros for -1. `number`: int64 [N]."""
         known = number >= 0
         found = {}
         for field in fields(self):
@@ -79,7 +79,7 @@ def measure(files: ImageFiles, rows: np.ndarray, max_pixels: int, processes: int
     blocks = [rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)]
     found: dict[int, Pixels] = {}
     task = Measurement(files, max_pixels)
-    progress = PreparationProgress("looking at photographs", len(blocks), f"{len(rows):,}")
+    progress = PreparationProgress("measuring photographs", len(blocks), f"{len(rows):,}")
     numbered = list(enumerate(blocks))
     with progress:
         for number, part in progress.each(each_in_processes(task, numbered, processes if len(rows) > FEW else 1)):
@@ -114,8 +114,8 @@ class Measurement:
             except OSError as error:
                 reasons[i] = os.strerror(error.errno) if error.errno else str(error)[:200] or "cannot be read"
                 continue
-            content[i] = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
-        for i, pixels in decoded.items():  # in a loop of its own: beside decoding, whose code fills the caches, it takes twice as long
+            content[i] = content_hash(data)
+        for i, pixels in decoded.items():  # in a separate loop: interleaved with decoding it takes twice as long
             numbers[i], grey[i], small[i] = measures(pixels)
         looks = np.where([not reason for reason in reasons], perceptual_hashes(small), 0).astype(np.uint64)
         thumbnail = (

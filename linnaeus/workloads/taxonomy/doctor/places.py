@@ -1,4 +1,4 @@
-"""Checks of coordinates by themselves: 0, 0, equal numbers, swapped ones, whole degrees, points that many records share, uncertainty."""
+"""Checks of coordinates: 0, 0, equal numbers, swapped numbers, whole degrees, points of many records, and uncertainty."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, foun
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 
 SITE_NAMES = {name + end for name in ("site", "location", "plot", "camera", "deployment", "parentevent") for end in ("", "id", "uuid")}
-PLACEHOLDERS = (301, 3036, 999, 9999)  # metres; written by georeferencing services that found only a country, and by forms
+PLACEHOLDERS = (301, 3036, 999, 9999)  # metres; written by georeferencing services that find only a country, and by forms
 SHARED_ROWS, SHARED_DAYS = 20, 10  # fewest rows and days at a point that many records share
 USUAL_SHARE = 0.2  # of the rows; if more are at such points, the data are of fixed sites
 
@@ -24,7 +24,7 @@ def place_columns(records: Inspected) -> tuple[str, ...]:
 
 
 def coordinates(records: Inspected) -> list[Finding]:
-    """Return the rows whose coordinates are impossible or improbable, judged by the row alone."""
+    """Return the rows whose coordinates are impossible or improbable, from the row alone."""
     latitude, longitude = records.latitude, records.longitude
     remedy = {"empty": place_columns(records)}
     zero = (latitude == 0) & (longitude == 0)
@@ -47,10 +47,10 @@ def coordinates(records: Inspected) -> list[Finding]:
             **remedy,
         ),
         *found("impossible coordinates", "error", outside, f"latitude beyond 90 or longitude beyond 180 degrees; {missing}", **remedy),
-        *found("latitude equals longitude", "warning", equal, "equal but for the sign, as by a mistake of a form", **remedy),
-        *found("latitude or longitude 0", "warning", one_zero, "exactly 0, as for a missing number", **remedy),
+        *found("latitude equals longitude", "warning", equal, "equal except for the sign, probably a data-entry mistake", **remedy),
+        *found("latitude or longitude 0", "warning", one_zero, "exactly 0, probably a missing number", **remedy),
         *found("whole degrees", "warning", whole, "latitude and longitude are whole numbers: up to 78 km from the place", **remedy),
-        *found("half a place", "warning", half, f"latitude without longitude, or the reverse; {missing}", **remedy),
+        *found("latitude or longitude missing", "warning", half, f"only one of the two is known; {missing}", **remedy),
     ]
 
 
@@ -58,10 +58,16 @@ def uncertainties(records: Inspected) -> list[Finding]:
     """Return the rows whose uncertainty is a placeholder, or 0."""
     remedy = {"empty": (str(records.config.uncertainty_column),)}
     frequent = [value for value in PLACEHOLDERS if _stands_out(records.uncertainty, value)]
-    text = f"{', '.join(map(str, frequent))} m: programs write it if they do not have one"
+    text = f"{', '.join(map(str, frequent))} m: placeholders that programs write for an unknown uncertainty"
     return [
         *found("placeholder uncertainty", "warning", np.isin(records.uncertainty, frequent), text, **remedy),
-        *found("uncertainty 0", "warning", records.uncertainty == 0, "no place is known to 0 m; the cell should be empty", **remedy),
+        *found(
+            "uncertainty 0",
+            "warning",
+            records.uncertainty == 0,
+            "the uncertainty of a place cannot be 0 m; the cell should be empty",
+            **remedy,
+        ),
     ]
 
 
@@ -73,9 +79,9 @@ def _stands_out(values: np.ndarray, value: float) -> bool:
 
 
 def shared_points(records: Inspected) -> list[Finding]:
-    """Return the rows at points with records of many days, as the centroid of a country or province, a capital or an institution has.
+    """Return the rows at points with records of many days, such as the centroid of a country or province, a capital or an institution.
 
-    Nothing is returned for data of fixed sites: with a column of sites, or with many rows at such points."""
+    Return [] for data of fixed sites: with a column of sites, or with many rows at such points."""
     if any(plain_name(name) in SITE_NAMES for name in records.groups):
         return []
     rows = np.flatnonzero(on_earth(records))
@@ -86,6 +92,6 @@ def shared_points(records: Inspected) -> list[Finding]:
     at = shared[point]
     if at.sum() > USUAL_SHARE * len(rows):
         return []
-    text = f"{int(shared.sum())} points with records of many days: a centroid, a capital or an institution in place of the place?"
+    text = f"{int(shared.sum())} points with records of many days, probably a centroid, a capital or an institution"
     details = tuple(f"{count[p]} rows of {different[p]} days at this point" for p in point[at].tolist())
     return found("point of many records", "warning", rows[at], text, details=details)

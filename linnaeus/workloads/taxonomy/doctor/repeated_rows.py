@@ -1,13 +1,13 @@
-"""Checks of what should be there once: photographs and ids."""
+"""Checks for photographs and ids that occur in more than one row."""
 
 import numpy as np
 
 from linnaeus.errors import quoted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, found
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
-NEARLY_UNIQUE = 0.05  # largest share of repeated values of a column of ids; one with more numbers something else than rows
+NEARLY_UNIQUE = 0.05  # largest share of repeated values in a column of ids of rows; a column with more contains other ids
 
 
 def repeated_photographs(records: Inspected) -> list[Finding]:
@@ -25,11 +25,10 @@ def repeated_photographs(records: Inspected) -> list[Finding]:
 
 
 def repeated_ids(records: Inspected) -> list[Finding]:
-    """Return the rows whose id occurs in an earlier row. A column in which many values repeat is not one of ids of rows."""
+    """Return the rows whose id occurs in an earlier row. Columns in which many values repeat are not checked (`NEARLY_UNIQUE`)."""
     findings = []
     for name, column in records.ids.items():
-        null = np.array([is_null(value) for value in column.values], dtype=bool)
-        number = np.where(null[column.codes], -1, column.codes)
+        number = value_numbers(column)
         later, first = later_rows(number)
         if len(later) <= NEARLY_UNIQUE * (number >= 0).sum():
             text = f"the {quoted(name)} occurs in an earlier row"

@@ -1,4 +1,4 @@
-"""Checks of coordinates against the other records of the species: far away, and where another sign or order would be near.
+"""Checks of coordinates against the other records of the species: far away, or near after a change of sign or an exchange.
 
 A record is an outlier if its mean distance to the other records of its species is larger than the third quartile of these means by more
 than five times their interquartile range, for species with at least seven records (the rule `quantile` of CoordinateCleaner; Zizka et al.
@@ -18,7 +18,7 @@ FEWEST, MULTIPLE, LEAST_KM, TIMES_MEDIAN = 7, 5.0, 1000.0, 4.0
 REFERENCES = 128  # records of a species to which distances are computed
 EARTH_KM = 6371.0  # mean radius
 
-MISTAKES: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]] = {  # what to do -> corrected coordinates
+MISTAKES: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]] = {  # correction -> corrected coordinates
     "latitude with the other sign": lambda latitude, longitude: (-latitude, longitude),
     "longitude with the other sign": lambda latitude, longitude: (latitude, -longitude),
     "both with the other sign": lambda latitude, longitude: (-latitude, -longitude),
@@ -62,15 +62,16 @@ def _findings(records: Inspected, far: np.ndarray, details: list[str], mistakes:
 
 
 def _mistakes(latitude: np.ndarray, longitude: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mistake after whose correction each of K places is nearest to the others, int64 [K], and that mean distance in km."""
+    """Return the mistake (position in `MISTAKES`) whose correction moves each of K places nearest to the others, int64 [K], and the mean
+    distance then, km."""
     corrected = [correct(latitude, longitude) for correct in MISTAKES.values()]
     km = np.stack([np.where(np.abs(a) <= 90, mean_distance(unit_vectors(a, b), others), np.inf) for a, b in corrected])
     return km.argmin(axis=0), km.min(axis=0)
 
 
 def _outliers(latitude: np.ndarray, longitude: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
-    """Return the outliers among the K records of a species (int64), the mean distance of each record in km (float64 [K]), the largest
-    usual one by the rule `quantile`, and the unit vectors of the records that the distances are to (float64 [M, 3])."""
+    """Return the outliers among the K records of a species (int64), the mean distance of each record in km (float64 [K]), the limit of the
+    rule `quantile` in km, and the unit vectors of the records to which distances are computed (float64 [M, 3])."""
     points = unit_vectors(latitude, longitude)
     others = points[np.linspace(0, len(points) - 1, min(len(points), REFERENCES)).astype(np.int64)]
     distance = mean_distance(points, others)

@@ -34,7 +34,7 @@ class _RankRows:
 
 
 def lineage_conflicts(records: Inspected) -> list[Finding]:
-    """Return the rows with a name that has several parents: all but those of the parent with most rows.
+    """Return the rows with a name that has several parents, except those of the parent with most rows.
 
     If the coarsest ranks differ, too, the name may be a homonym: one name of two taxa, which the codes of nomenclature allow across
     kingdoms."""
@@ -75,7 +75,7 @@ def spellings(records: Inspected) -> list[Finding]:
 
 
 def foreign_genus(records: Inspected) -> list[Finding]:
-    """Return the rows whose species begins with the name of another genus than theirs, if most species begin with that of theirs."""
+    """Return the rows whose species begins with another word than their genus, if most species begin with that of their genus."""
     tree = records.tree
     if not {"genus", "species"} <= set(tree.ranks):
         return []
@@ -97,8 +97,8 @@ def foreign_genus(records: Inspected) -> list[Finding]:
 def plain_taxa(names: Sequence[str], words: int) -> list[str]:
     """Return names without accents and hyphens, in lower case, with single spaces, and without an author.
 
-    What begins with a capital letter after at least `words` words is an author if it has a mark such as a point, a bracket or a year, or if
-    the name without it is another one of the names."""
+    The text from a capital letter on, after at least `words` words, is an author if it contains a point, a bracket, a digit or a similar
+    mark, or if the name without it is another of the names."""
     whole = [_plain(name) for name in names]
     known = set(whole)
     for i, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""The page of the doctor on the terminal: the ranks and the findings, a line each."""
+"""Output of the doctor on the terminal: the ranks and the findings, a line each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from linnaeus.errors import escaped
-from linnaeus.reporting.formatting import WIDTH, format_percent
+from linnaeus.reporting.formatting import WIDTH
 from linnaeus.workloads.taxonomy.doctor.counts import RankCounts
 from linnaeus.workloads.taxonomy.doctor.findings import Finding
 
@@ -39,11 +39,9 @@ def _table(columns: dict[str, bool]) -> Table:
 
 
 def _rank_table(counts: Sequence[RankCounts]) -> Table:
-    columns = ("taxa", "rows", "without", "largest", "median", "with 1 row", "half of the rows in")
-    table = _table({"rank": False} | dict.fromkeys(columns, True))
+    table = _table({heading: heading != "rank" for heading in counts[0].cells()})
     for c in counts:
-        rows = (len(c.sizes), int(c.sizes.sum()), format_percent(c.null_share), c.sizes[0], c.sizes[len(c.sizes) // 2], c.single, c.half)
-        table.add_row(escaped(c.rank), *(f"{n:,}" if not isinstance(n, str) else n for n in rows))
+        table.add_row(*c.cells().values())
     return table
 
 

@@ -1,4 +1,4 @@
-"""Checks of dates: in the future, before photography, 1 January, and the first days of clocks and calendars."""
+"""Checks of dates: in the future, before photography, 1 January, and the default dates of clocks."""
 
 import datetime
 from collections.abc import Mapping
@@ -13,19 +13,25 @@ PEAK, PEAK_ROWS = 10.0, 10  # rows on 1 January, relative to the mean of the oth
 
 
 def dates(records: Inspected, today: datetime.date | None = None) -> list[Finding]:
-    """Return the rows with an impossible or improbable date. `today`: of the computer, if None."""
+    """Return the rows with an impossible or improbable date. `today`: None for the date of this computer."""
     name = records.config.date_column
     if name is None:
         return []
     date = records.date
-    tomorrow = np.datetime64(today or datetime.date.today()) + 1  # it is already tomorrow in the east
+    tomorrow = np.datetime64(today or datetime.date.today()) + 1  # in time zones to the east, today's date is one day later
     remedy = {"empty": (name,)}
     future, early = date > tomorrow, date < FIRST_PHOTOGRAPH
     default = np.isin(date, np.array(CLOCK_STARTS, dtype="datetime64[D]"))
     return [
-        *found("date in the future", "error", future, "no photograph is from the future", **remedy),
+        *found("date in the future", "error", future, "after today", **remedy),
         *found("date before photography", "error", early, "before 1826, the year of the first photograph", **remedy),
-        *found("first day of a clock", "warning", default, "the day from which programs and cameras count, in place of a date", **remedy),
+        *found(
+            "default date of a clock",
+            "warning",
+            default,
+            "the day from which programs and cameras count; probably not the date of the photograph",
+            **remedy,
+        ),
         *new_year(date, future | early | default, remedy),
     ]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from linnaeus.errors import list_some, shorten
+from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.text_arrays import Names
 from linnaeus.workloads.taxonomy.text_lines import TextLines
@@ -44,13 +45,18 @@ def is_null(cell: str) -> bool:
 
 
 def null_values(values: Sequence[str]) -> np.ndarray:
-    """Return bool [V]: True where `is_null`. Of the lines of a file only those are read whose first byte allows it."""
+    """Return bool [V]: True where `is_null`. Of `TextLines`, only lines whose first byte allows it are decoded."""
     if not isinstance(values, TextLines):
         return np.array([is_null(value) for value in values], dtype=bool)
     null = np.zeros(len(values), dtype=bool)
     possible = np.flatnonzero(_MAY_BE_NULL[values.first_bytes()])
     null[possible] = [is_null(value) for value in values[possible]]
     return null
+
+
+def value_numbers(column: Column) -> np.ndarray:
+    """Return the number of the value of each cell, int32 [N]; -1 for a null cell."""
+    return np.where(null_values(column.values)[column.codes], -1, column.codes)
 
 
 def clean_name(cell: str) -> str:

@@ -36,12 +36,17 @@ def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
     blocks = [first[chosen[i : i + BLOCK]].tolist() for i in range(0, len(chosen), BLOCK)]
     progress = PreparationProgress("comparing photographs", len(blocks), f"{len(chosen):,}")
     with progress, ThreadPoolExecutor(THREADS) as pool:
-        found = pool.map(lambda block: [_content_hash(files, row) for row in block], blocks)
+        found = pool.map(lambda block: [_hash_of_row(files, row) for row in block], blocks)
         hashes[chosen] = [value for block in progress.each(found) for value in block]
     return hashes[row]
 
 
-def _content_hash(files: ImageFiles, row: int) -> int:
+def content_hash(data: bytes) -> int:
+    """Return the hash of a file with these bytes: BLAKE2b of 8 bytes, a uint64."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def _hash_of_row(files: ImageFiles, row: int) -> int:
     try:
         data = files.read(row)
     except NotAnImage:
@@ -50,7 +55,7 @@ def _content_hash(files: ImageFiles, row: int) -> int:
         if error.errno not in FINAL_ERRORS:
             raise
         return NOT_READ
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+    return content_hash(data)
 
 
 def content_notes(ids: Names, hashes: np.ndarray, split: np.ndarray) -> list[str]:

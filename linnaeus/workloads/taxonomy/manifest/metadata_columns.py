@@ -95,9 +95,9 @@ class Cells:
         return self.parsed(role, number)
 
     def days(self, moved: np.ndarray) -> np.ndarray:
-        """Return float64 [N]: the fractions of the year of the dates. `moved`, of `hours`: days that are added to the dates.
+        """Return the fractions of the year of the dates, float64 [N]. `moved`, from `hours`: days to add to the dates.
 
-        Times of dates that no key reads are counted in the tally."""
+        Times within dates that are not read are counted in the tally."""
         form, name = self.config.date_format, self.column("date")
         days = self.parsed("date", lambda text: day_of_year(text, form))
         if name is None or not (self.column("time") is None or moved.any()):

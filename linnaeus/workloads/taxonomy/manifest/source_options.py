@@ -1,4 +1,4 @@
-"""The arguments `SOURCE [KEY=VALUE ...]` of the commands that read a source of photographs."""
+"""The arguments `SOURCE [KEY=VALUE ...]` of commands that read a source of photographs."""
 
 import argparse
 
@@ -14,7 +14,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments `overrides`."""
+    """Add the argument `overrides`."""
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the source, such as data.path=photos.csv")
 
 

@@ -97,7 +97,7 @@ def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
 def without_long_values(table: Table, name: str = "") -> Table:
     """Return the table without the rows that have a value of more than LONGEST_VALUE characters.
 
-    They are left out by their numbers in the file `name`; without a name, by their `path`."""
+    They are recorded by their numbers in the file `name`, or without a name by their `path`."""
     long = np.zeros(len(table), dtype=bool)
     for column in table.columns.values():
         lengths = np.fromiter(map(len, column.values), dtype=np.int64, count=len(column.values))

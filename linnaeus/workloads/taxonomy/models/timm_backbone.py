@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.errors import ConfigError, one_line
-from linnaeus.hub import hub_if_it_answers
+from linnaeus.hub import offline_if_unreachable
 from linnaeus.workloads.taxonomy.config import TimmConfig
 from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
 from linnaeus.workloads.taxonomy.models.timm_weights import load_pretrained_file
@@ -93,7 +93,7 @@ def create_backbone(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module
     if "/" not in name and not timm.is_model(name.split(".")[0]):
         close = ", ".join(difflib.get_close_matches(name, timm.list_models(), n=3))
         raise ConfigError(f"model.backbone: {name!r} is not a timm model" + (f"; similar names: {close}" if close else ""))
-    with hub_if_it_answers() if config.pretrained else contextlib.nullcontext():
+    with offline_if_unreachable() if config.pretrained else contextlib.nullcontext():
         backbone = _create_for(config, image_sizes)
     if config.pretrained_file is not None:
         log.info(load_pretrained_file(backbone, config.pretrained_file))

@@ -45,7 +45,7 @@ def load_pretrained_file(backbone: Any, path: str) -> str:
 def resample_positions(weights: InitialWeights, backbone: Any, prefix: str) -> InitialWeights:
     """Return the weights with those of timm's `backbone` that depend on the image size (position embeddings) resampled to its shapes.
 
-    `prefix`: of its names in `weights`. Weights of other shapes that timm's filter does not resample are returned as they are."""
+    `prefix`: of its names in `weights`. Weights that timm's filter cannot resample are returned unchanged."""
     state, own = weights.state, {prefix + name: value for name, value in backbone.state_dict().items()}
     different = [name for name in own if name in state and state[name].shape != own[name].shape]
     if not different:

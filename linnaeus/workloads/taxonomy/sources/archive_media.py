@@ -16,7 +16,7 @@ _NONE, _SEVERAL = -1, -2  # in place of a record
 
 
 class Photographs:
-    """M photographs of N records, and the account of those that were dropped, and of records that do not have one."""
+    """M photographs of N records. `excluded`: the photographs that were dropped, and the records without a photograph."""
 
     def __init__(self, record: np.ndarray, link: Column, records: Column) -> None:
         """`record`, int64 [M]: the row of each photograph's record, or -1. `records` [N]: the ids of the records."""
@@ -26,7 +26,7 @@ class Photographs:
         self.excluded.add("record without a photograph", records.cells(without))
 
     def drop(self, where: np.ndarray, reason: str) -> None:
-        """Drop the photographs where `where`, bool [M], is True. Their names are their links, or the ids of their records."""
+        """Drop the photographs where `where`, bool [M], is True. They are named by their links, or by the ids of their records."""
         linked = given(self.link)
         self.excluded.add(reason, self.link.cells(where & linked))
         self.excluded.add(reason, self.records.cells(self.record[where & ~linked & (self.record >= 0)]))
@@ -72,7 +72,7 @@ def linked(
 
     `keys` [N]: the ids of the core for the records. `labels`: the columns of taxa [N] each. `events`: several records of one core are its
     occurrences, and have its photographs if those that are present are of one taxon. A photograph with an occurrenceID belongs to that
-    record. `names` [N]: of the records, for the account."""
+    record. `names` [N]: of the records, for `excluded`."""
     ids, uri, identifier, kind, form, occurrence = (
         concatenated([rows.columns.get(term, blank(rows.size)) for rows in media]) for term in (KEY, *TERMS)
     )

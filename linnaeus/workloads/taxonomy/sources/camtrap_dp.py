@@ -75,7 +75,7 @@ def _downloaded(media: Table, folder: Path, config: CamtrapConfig) -> Found:
 
 
 def _usable(media: Table, labels: Labels) -> tuple[np.ndarray, LeftOut]:
-    """Return the rows of `media` that are photographs with a label, int64 [N], and the others.
+    """Return the rows of `media` that are photographs with a label, int64 [N], and the record of the others.
 
     Raise ConfigError if there are none."""
     excluded, keep = LeftOut(media.excluded), np.ones(len(media), dtype=bool)

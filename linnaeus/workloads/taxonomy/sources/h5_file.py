@@ -34,9 +34,9 @@ def opened(path: Path, key: str) -> Iterator[Any]:
 
 
 def check_texts(path: Path, key: str) -> None:
-    """Raise ConfigError if a heap with the texts of a file has an entry of no size and no number, such as a hole of zeros in a download.
+    """Raise ConfigError if a heap with the texts of a file has an entry of number 0 and size 0, such as zeros in an incomplete download.
 
-    HDF5 1.14 reads such an entry again without end. A heap begins with GCOL, its version and its bytes; an entry with its number, its
+    HDF5 1.14 does not return from reading such an entry. A heap begins with GCOL, its version and its bytes; an entry with its number, its
     references and its bytes, and is filled up to a multiple of 8 (HDF5 File Format Specification 3.0, III.E)."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         start = data.find(b"GCOL\x01\0\0\0")

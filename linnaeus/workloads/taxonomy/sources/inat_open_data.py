@@ -140,7 +140,7 @@ class _Rows:
     def read(self, columns: Sequence[str], key: str, values: pa.Array, others: str = "") -> pa.Table:
         """Return those of the columns that exist, in the rows whose `key` is one of `values`. Raise ConfigError if they cannot be read.
 
-        Rows with another number of cells than the header are left out, and the other rows are, too, for the reason `others`, if given."""
+        Rows with another number of cells than the header are left out; with `others`, the other rows are, too, for this reason."""
 
         def skip(row: pa.csv.InvalidRow) -> str:
             with self._lock:  # called by several threads

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
+from linnaeus.workloads.taxonomy.manifest.cleaning import is_null, null_values
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.ranks import RANK_ORDER
 
@@ -190,7 +190,7 @@ def blank(count: int) -> Column:
 
 
 def _nulls(column: Column) -> np.ndarray:
-    return np.array([is_null(value) for value in column.values], dtype=bool)[column.codes]
+    return null_values(column.values)[column.codes]
 
 
 def _known(column: Column) -> int:

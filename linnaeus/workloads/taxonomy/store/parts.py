@@ -1,12 +1,11 @@
 """Blocks of photographs of a store. Each is written once, by any process, and has the same bytes whoever writes it.
 
-A part is complete when its table `NNNNN.npz` exists, which is renamed into place after the photographs. What a killed process left is
-written again, and so is a part whose bytes are not those that its table was written for. The table contains hashes of some original files,
-by which another source with the same names and sizes is noticed. Photographs that cannot be decoded have size 0 and a reason.
+A part is complete when its table `NNNNN.npz` exists, which is renamed into place after the photographs. A part that a killed process left
+incomplete is written again, and so is a part whose bytes do not have the hashes in its table. The table also contains hashes of some
+original files, which detect another source with the same names and sizes. Photographs that cannot be decoded have size 0 and a reason.
 """
 
 import errno
-import hashlib
 import io
 import os
 from collections.abc import Iterator
@@ -17,15 +16,16 @@ import numpy as np
 
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import write_atomic
+from linnaeus.workloads.taxonomy.manifest.contents import content_hash
 from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.process_pool import each_in_processes
 from linnaeus.workloads.taxonomy.store.encoding import Encoding
 from linnaeus.workloads.taxonomy.store.store_layout import PARTS, part_path
-from linnaeus.workloads.taxonomy.worker_pool import each_in_processes
 
 PART = 1024  # photographs; about 25 MB of JPEGs, 200 MB of raw pixels at 256 x 256
 TOGETHER, BUFFER = 16, 1 << 24  # photographs and bytes that are read, then encoded: one after the other takes a tenth longer (caches)
-SAMPLE = 8  # original files of a part that are compared when the preparation goes on
+SAMPLE = 8  # original files of a part that are compared when a preparation continues
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PartWriter:
         return range(start, min(start + self.length, len(self.files.names)))
 
     def sample(self, part: int) -> list[int]:
-        """Return up to `SAMPLE` rows of a part, whose original files are compared when the preparation goes on."""
+        """Return up to `SAMPLE` rows of a part, whose original files are compared when the preparation continues."""
         rows = self.rows(part)
         return [rows[i] for i in sorted({i * (len(rows) - 1) // (SAMPLE - 1) for i in range(SAMPLE)})]
 
@@ -77,11 +77,11 @@ class PartWriter:
         with open(temporary, "wb", buffering=BUFFER) as file:
             for block in self._blocks(rows):
                 encoded = [self._encoded(original) for _, original in block]
-                originals |= {row: _hash(original) for row, original in block if row in originals and isinstance(original, bytes)}
+                originals |= {row: content_hash(original) for row, original in block if row in originals and isinstance(original, bytes)}
                 file.writelines(data for data, _, _ in encoded)
                 sizes += [len(data) for data, _, _ in encoded]
                 shapes += [shape for _, shape, _ in encoded]
-                hashes += [_hash(data) if data else 0 for data, _, _ in encoded]
+                hashes += [content_hash(data) if data else 0 for data, _, _ in encoded]
                 reasons += [reason for _, _, reason in encoded]
             file.flush()
             os.fsync(file.fileno())
@@ -128,13 +128,13 @@ class PartWriter:
         return part_path(self.store, part).with_suffix(".npz").exists()
 
     def is_intact(self, part: int) -> bool:
-        """Return True if a complete part has the bytes that were written, and False if it must be written again.
+        """Return True if a complete part has the bytes that were written, False if it must be written again.
 
-        Raise ConfigError if the original files are not those that it was made of."""
+        Raise ConfigError if its original files have changed."""
         try:
             found = self.read(part)
             with open(part_path(self.store, part), "rb") as file:
-                if any(_hash(file.read(size)) != expected for size, expected in zip(found.sizes, found.hashes, strict=True) if size):
+                if any(content_hash(file.read(size)) != expected for size, expected in zip(found.sizes, found.hashes, strict=True) if size):
                     return False
         except (ConfigError, OSError, ValueError):
             return False
@@ -153,7 +153,7 @@ class PartWriter:
             with np.load(path.with_suffix(".npz"), allow_pickle=False) as table:
                 found = Part(table["sizes"], table["shapes"], table["hashes"], table["reasons"].tolist(), table["originals"])
             if len(found.sizes) != len(self.rows(part)) or len(found.originals) != len(self.sample(part)):
-                raise ValueError("it is of another part")
+                raise ValueError("the table of another part")
         except Exception as error:  # numpy raises errors of zip files, of zlib, of its headers and of Python's tokenizer
             raise ConfigError(f"OUT: {path.with_suffix('.npz')} is damaged ({one_line(error)}); repeat the command") from error
         if not path.exists() or path.stat().st_size != int(found.sizes.sum()):
@@ -162,7 +162,7 @@ class PartWriter:
 
     def _original_hash(self, row: int) -> int:
         try:
-            return _hash(self._read(row))
+            return content_hash(self._read(row))
         except NotAnImage:
             return 0
 
@@ -177,10 +177,6 @@ class PartWriter:
 
 def _reason(error: NotAnImage) -> str:
     return (str(error) or "not an image")[:200]
-
-
-def _hash(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 def write_parts(writer: PartWriter, parts: list[int], processes: int) -> Iterator[int]:

@@ -38,7 +38,7 @@ from linnaeus.workloads.taxonomy.text_arrays import digests, joined
 
 REQUEST = "request.json"  # the settings of a preparation that has begun
 SHORT_SIDE, QUALITY = 256, 90  # of JPEGs, unless set
-OF_TRAINING = (  # keys of `data` that only training uses
+OF_TRAINING = (  # keys of `data` that only training reads
     *("image_size", "sampling", "sampling_rank", "last_batch", "validation_batch"),
     *("order", "block_records", "window_blocks", "folds", "fold"),
 )
@@ -171,7 +171,7 @@ def _missing(writer: PartWriter, parts: range, threads: int) -> list[int]:
         damaged = [part for part, intact in zip(complete, pool.map(writer.is_intact, complete), strict=True) if not intact]
     if damaged:
         shown = list_some([str(part) for part in damaged])
-        print(f"{len(damaged)} parts are not as they were written, and are written again: {shown}", file=sys.stderr)
+        print(f"{len(damaged)} parts are damaged and are written again: {shown}", file=sys.stderr)
     return sorted({*parts} - {*complete} | {*damaged})
 
 

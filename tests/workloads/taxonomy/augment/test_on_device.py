@@ -20,7 +20,7 @@ STRONG = dataclasses.replace(STANDARD, vertical_flip=0.5, hue=0.3, erasing=0.5, 
 
 @pytest.fixture(scope="module")
 def photographs() -> list[np.ndarray]:
-    """Noise, the hardest case for a filter: neighbouring pixels have nothing in common."""
+    """Return photographs of noise, the hardest case for a filter: neighbouring pixels are independent."""
     rng = np.random.default_rng(0)
     return [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in SHAPES * 3]
 
@@ -30,7 +30,7 @@ def keys(count: int) -> np.ndarray:
 
 
 def test_the_pixels_are_those_of_the_host_but_for_rounding(photographs):
-    """Both round the weights, the rows and the result, so a pixel near a half may go to the next level; none differs by more."""
+    """Compare with the host: both round weights, rows and result, so a pixel near a half may differ by one level, never by more."""
     host = TrainingPipeline(PLAIN, SIDE)(photographs, keys(len(photographs))).int()
     found = augment_batch(HostDraws(PLAIN, SIDE)(photographs, keys(len(photographs))))
     difference = (found - host).abs()
@@ -42,7 +42,8 @@ def test_colour_and_erasing_are_those_of_the_host_to_the_last_bit(photographs):
     made = HostDraws(STRONG, SIDE)(photographs, keys(len(photographs)))
     image = augment_batch({name: value for name, value in made.items() if name not in ("colour", "grey", "erase")})
     expected = image.byte().numpy()
-    matrices, grey = colour.colour_maps(draws.uniform_draws(keys(len(photographs)), draws.COLOUR, 4), *HostDraws(STRONG, SIDE).colours)
+    strengths = (STRONG.brightness, STRONG.contrast, STRONG.saturation, STRONG.hue)
+    matrices, grey = colour.colour_maps(draws.uniform_draws(keys(len(photographs)), draws.COLOUR, 4), *strengths)
     colour.apply_colour(expected, matrices, grey)
     u = draws.uniform_draws(keys(len(photographs)), draws.ERASE, geometry.ERASE_DRAWS)
     geometry.erase(expected, geometry.erase_boxes(u, SIDE, STRONG.erasing))
@@ -59,7 +60,7 @@ def test_a_result_does_not_depend_on_the_batch(photographs, monkeypatch):
 
 @pytest.mark.parametrize("bits", [None, 10])
 def test_the_sums_are_exact_and_tf32_is_a_negative_control(photographs, monkeypatch, bits):
-    """The products in int64 give the same pixels. With weights of the 10 stored bits of TF32 they do not."""
+    """Compare with products in int64, which give the same pixels. Negative control: weights rounded to TF32 do not."""
     made = HostDraws(PLAIN, SIDE)(photographs, keys(len(photographs)))
     (rows, columns), (up, left) = made["crop_size"].unbind(1), made["mirror"].unbind(1)
     pixels = made["image"].permute(0, 3, 1, 2).long()

@@ -34,7 +34,7 @@ def exported(tmp_path_factory):
 
 @pytest.fixture
 def planted(exported, tmp_path):
-    """Return the rows, each an own observation, a function from a row to its photograph, one that replaces it, and one that examines."""
+    """Return the rows, each a separate observation, and functions that return, replace and examine their photographs."""
     folder, originals = exported
     rows = [dict(row, observation=f"o{i}") for i, row in enumerate(originals)]
     changed = {}

@@ -25,7 +25,7 @@ CELLS = {  # check -> cells of a row that has the defect
     "latitude equals longitude": {"latitude": "12.5", "longitude": "-12.5"},
     "latitude or longitude 0": {"latitude": "0", "longitude": "12.34"},
     "whole degrees": {"latitude": "4", "longitude": "6"},
-    "half a place": {"latitude": "4.1", "longitude": ""},
+    "latitude or longitude missing": {"latitude": "4.1", "longitude": ""},
     "placeholder uncertainty": {"latitude": "4.1", "longitude": "6.2", "uncertainty": "3036"},
     "uncertainty 0": {"latitude": "4.1", "longitude": "6.2", "uncertainty": "0"},
     "negative uncertainty": {"latitude": "4.1", "longitude": "6.2", "uncertainty": "-1"},
@@ -37,7 +37,7 @@ CELLS = {  # check -> cells of a row that has the defect
     "time: impossible time": {"time": "25:10"},
     "date in the future": {"date": "2999-05-05"},
     "date before photography": {"date": "1758-06-01"},
-    "first day of a clock": {"date": "1970-01-01"},
+    "default date of a clock": {"date": "1970-01-01"},
     "image file missing": {"path": "gone/photo.jpg"},
     "no label": {"order": "", "family": "", "genus": "", "species": "unknown"},
 }

@@ -87,7 +87,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
 def source_of(*overrides: str) -> Any:
     """Return the source of `data=NAME data.path=...`, composed as on the command line, for small pictures.
 
-    Check that left_out.csv has as many records for each reason as the account."""
+    Check that left_out.csv has as many records for each reason as `source.excluded`."""
     source = build_source(runs.composed([*overrides, *SMALL]).data)
     counts = Counter[str]()
     for _, reason, number in left_out(source.excluded):

@@ -324,7 +324,7 @@ def test_a_file_that_is_not_hdf5_is_one_line(tmp_path):
 
 
 def test_zeros_in_the_texts_are_one_line_and_lists_of_zeros_are_read(tmp_path):
-    """HDF5 would read the entry of zeros again and again."""
+    """Check that the entry of zeros, which HDF5 reads in an endless loop, is refused."""
     path = write(tmp_path / "labels.h5", [f"photo {i}.jpg" for i in range(300)], {10: [1, 2] * 150})
     h5_file.check_texts(path, "data.path")
     content = path.read_bytes()

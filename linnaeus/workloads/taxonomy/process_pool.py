@@ -1,4 +1,4 @@
-"""Do the items of a long task in several processes."""
+"""Run a function on many items in several processes."""
 
 import multiprocessing
 import os
@@ -21,9 +21,9 @@ _task: Callable[[Any], Any] | None = None  # of a worker process
 
 
 def each_in_processes(task: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterator[Result]:
-    """Yield `task(item)` of each item, in the order in which they are complete, from at most `processes` new processes.
+    """Yield `task(item)` for each item, in order of completion, from at most `processes` new processes.
 
-    Every process gets one copy of `task`. `items` are read when they are needed. With one process or none, this process does them.
+    Each process gets one copy of `task`. `items` are read as they are needed. With one process or none, this process does the work.
     Raise ConfigError if a process ends, and the errors of `task`."""
     if processes <= 1:
         yield from map(task, items)
@@ -39,7 +39,7 @@ def each_in_processes(task: Callable[[Item], Result], items: Iterable[Item], pro
             for future in complete:
                 yield future.result()
     except BrokenProcessPool:
-        raise ConfigError("--processes: a process was ended from outside, perhaps for memory; repeat the command, with fewer") from None
+        raise ConfigError("--processes: a process was killed, perhaps for lack of memory; repeat the command with fewer") from None
     except BaseException:  # Ctrl-C, or an error of an item
         for child in multiprocessing.active_children():
             child.kill()

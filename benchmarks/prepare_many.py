@@ -83,7 +83,7 @@ def pictures() -> Iterator[bytes]:
     bases = []
     for _ in range(BASES):
         coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(SIZE, Image.Resampling.BICUBIC)
-        pixels = np.asarray(coarse, np.int16) + rng.integers(-12, 13, (SIZE[1], SIZE[0], 3))
+        pixels = np.asarray(coarse, np.int16) + rng.integers(-8, 9, (SIZE[1], SIZE[0], 3))
         content = io.BytesIO()
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(content, "JPEG", quality=QUALITY)
         bases.append(bytearray(content.getvalue()))

@@ -72,7 +72,7 @@ def compare_stores(records: int, rounds: int) -> dict[str, Any]:
         def timed(name: str, number: int) -> float:
             before = os.times()
             data = ["data=store", f"data.path={stores[name]}", "data.image_size=32", "trainer.num_workers=0"]
-            seconds = first_step("main", *data, f"run.root={root}/runs", f"run.name={name.split(',')[0]}-{number}")
+            seconds = first_step("main", *data, f"run.root={root}/runs", f"run.name={stores[name].name}-{number}")
             after = os.times()
             cpu[name].append(after.children_user + after.children_system - before.children_user - before.children_system)
             return seconds

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
@@ -57,14 +56,6 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
     """Return the records of a CSV or Parquet manifest. Raise ConfigError when it or the folder of its photographs does not exist."""
     path = Path(config.path).expanduser()
     return in_folder(read_table(path, choose), config, path.parent)
-
-
-def table_of(columns: Mapping[str, Sequence[str]], choose: Choose, excluded: LeftOut, **keys: Any) -> Table:
-    """Return the table of columns in memory, without the spaces around their cells. `keys` are passed to `choose`.
-
-    Raise ConfigError if there are no rows."""
-    check_rows(max(map(len, columns.values()), default=0), excluded)
-    return Table({name: column_of(columns[name]) for name in choose(list(columns), **keys)}, excluded=excluded)
 
 
 def check_rows(rows: int, excluded: Mapping[str, int]) -> None:

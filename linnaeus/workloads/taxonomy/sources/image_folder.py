@@ -15,14 +15,17 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
-from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
-from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder, table_of, with_values
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, in_folder, with_values
+from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 
 SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
@@ -38,26 +41,43 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
     root = Path(config.path).expanduser()
     if not os.path.isdir(root):
         raise ConfigError(f"data.path: {quoted(str(root), 200)} is not a folder; set the folder that contains a folder per taxon")
-    found = list(files_in(str(root)))
-    files = [path for path in found if _is_text(path)]
-    paths = [path for path in files if _is_photograph(path)]
-    if not paths:
+    path, folder, others = _photographs(str(root))
+    if not len(path.codes):
         formats = ", ".join(FORMATS)
         raise ConfigError(f"data.path: {quoted(str(root), 200)} does not contain a photograph ({formats} by their usual suffixes)")
-    folders = [tuple(path.split("/")[:-1]) for path in paths]
+    folders = [tuple(value.split("/")) if value else () for value in folder.values]
     split = _splits(folders)
-    taxa = [folder[1:] for folder in folders] if split else folders
-    excluded = LeftOut()
-    if not all(taxa):
-        excluded.add("photograph outside of a folder of a taxon", (path for path, folder in zip(paths, taxa, strict=True) if not folder))
-        kept = [i for i, folder in enumerate(taxa) if folder]
-        paths, taxa, split = [paths[i] for i in kept], [taxa[i] for i in kept], [split[i] for i in kept] if split else split
-    excluded.add("file whose suffix is not that of a photograph", (path for path in files if not _is_photograph(path)))
-    excluded.add("file whose path is not in UTF-8", (path for path in found if not _is_text(path)))
-    columns = {"path": paths, **_ranks(taxa, config.levels)} | ({"split": split} if split else {})
-    ranks = [name for name in columns if name not in ("path", "split")]
-    keys = {"rank_columns": {rank: rank for rank in ranks}} if not config.rank_columns else {}
-    return in_folder(table_of(columns, choose, excluded=excluded, **keys), config, root)
+    taxa = [names[1:] for names in folders] if split else folders
+    excluded, named = LeftOut(), np.array([bool(names) for names in taxa])
+    if not named.all():
+        excluded.add("photograph outside of a folder of a taxon", path.cells(~named[folder.codes]))
+        rows = np.flatnonzero(named[folder.codes])
+        number = (np.cumsum(named) - 1).astype(np.int32)
+        path, folder = Column(path.codes[rows], path.values), Column(number[folder.codes[rows]], folder.values)
+        taxa, split = [names for names in taxa if names], [word for word, names in zip(split, taxa, strict=True) if names] if split else []
+    excluded.include(others)
+    check_rows(len(path.codes), excluded)
+    values = _ranks(taxa, config.levels)
+    keys = {"rank_columns": {rank: rank for rank in values}} if not config.rank_columns else {}
+    columns = {name: with_values(folder, names) for name, names in (values | ({"split": split} if split else {})).items()}
+    columns = {"path": path, **columns}
+    table = Table({name: columns[name] for name in choose(list(columns), **keys)}, excluded=excluded)
+    return in_folder(table, config, root)
+
+
+def _photographs(root: str) -> tuple[Column, Column, LeftOut]:
+    """Return the paths of the photographs and the folders that these are in, relative to `root`, and the other files."""
+    paths, folders, suffix, text = ColumnBuilder(), ColumnBuilder(str), LeftOut(), LeftOut()
+    for path in files_in(root):
+        if not _is_text(path):
+            text.add("file whose path is not in UTF-8", [path])
+        elif not _is_photograph(path):
+            suffix.add("file whose suffix is not that of a photograph", [path])
+        else:
+            paths.append(path)
+            folders.append(path.rpartition("/")[0])
+    suffix.include(text)
+    return paths.column(), folders.column(), suffix
 
 
 def _is_photograph(path: str) -> bool:
@@ -70,13 +90,13 @@ def _is_text(path: str) -> bool:
 
 
 def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the split of each photograph if every first folder is the name of one, otherwise an empty list."""
+    """Return the split of each folder if every first folder is the name of one, otherwise an empty list."""
     first = {folder[0].lower() if folder else "" for folder in folders}
     return [folder[0] for folder in folders] if first <= SPLITS and len(first) > 1 else []
 
 
 def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> dict[str, list[str]]:
-    """Return rank -> the taxon of each photograph, coarse to fine, from the folders above it."""
+    """Return rank -> the taxon of each folder, coarse to fine, from its name and those above it."""
     depths = sorted({len(folder) for folder in folders})
     if levels is not None:
         if depths != [len(levels)]:

@@ -7,6 +7,8 @@ import pytest
 from PIL import Image
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.manifest import column
+from linnaeus.workloads.taxonomy.text_lines import TextLines
 from tests.workloads.taxonomy.sources.conftest import same_as_manifest, source_of, trains
 
 LABELS = ("path", "genus", "species")
@@ -43,6 +45,21 @@ def test_folders_of_splits(records, tmp_path):
     splits = {name.split("/", 1)[1]: "val" if side else "train" for name, side in zip(source.ids, source.split.tolist(), strict=True)}
     assert splits.items() <= {row["path"]: row["split"] for row in records.rows}.items()
     assert source.tree.ranks == ("genus", "species")
+
+
+def test_many_photographs_are_kept_as_bytes(tmp_path, monkeypatch):
+    path = folder_of(tmp_path, "train/Quercus robur", "train/Fagus sylvatica", "val/Fagus sylvatica", "val/Quercus robur", "val")
+    expected = source_of("data=image_folder", path)
+    monkeypatch.setattr(column, "FEW", 0)
+    found = source_of("data=image_folder", path)
+    assert isinstance(found.ids, TextLines) and found.fingerprint == expected.fingerprint and len(found.ids) == 8
+    assert found.excluded == expected.excluded == {"photograph outside of a folder of a taxon": 2}
+
+
+def test_photographs_outside_of_folders_are_one_line(tmp_path):
+    photograph(tmp_path / "a.jpg")
+    with pytest.raises(ConfigError, match=r"no photograph can be used: photograph outside of a folder of a taxon \(1\)$"):
+        source_of("data=image_folder", f"data.path={tmp_path}", "data.levels=[species]")
 
 
 def test_folders_of_inat_have_the_whole_lineage(tmp_path):

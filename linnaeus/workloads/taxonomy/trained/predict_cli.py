@@ -3,6 +3,7 @@
     linnaeus predict RUN photo.jpg --latitude 52.1 --longitude 4.3 --date 2026-05-01
     linnaeus predict BUNDLE photos/ --out answers.csv
     linnaeus predict BUNDLE --manifest photos.csv --out answers.json
+    linnaeus predict BUNDLE --manifest media.csv --out observations.csv --format camtrap_dp
 
 Without --out the answers are printed. A command that was killed goes on where it was when it is given again. Files that cannot be read
 have their reason in `error`.
@@ -22,16 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
-from linnaeus.errors import ConfigError, one_line
+from linnaeus.errors import ConfigError, escaped, one_line
+from linnaeus.workloads.taxonomy.trained.prediction_files import FORMATS, format_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from linnaeus.workloads.taxonomy.trained.prediction_files import Row
     from linnaeus.workloads.taxonomy.trained.prediction_inputs import Inputs
+    from linnaeus.workloads.taxonomy.trained.prediction_journal import Row
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
-SUFFIXES = (".json", ".csv", ".parquet")
 AHEAD = 3  # batches that are read before the network needs them
 SHOWN = 20  # photographs that are printed without --out
 
@@ -65,7 +66,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("elevation", "metres above the sea"),
     ):
         add(f"--{name}", metavar="VALUE", help=f"of all photographs: {meaning}")
-    add("--out", type=Path, metavar="FILE", help=f"file of the answers: {', '.join(SUFFIXES)}")
+    add("--out", type=Path, metavar="FILE", help="file of the answers: .json, .csv or .parquet")
+    add("--format", choices=FORMATS, help="of the file (that of its suffix); docs/using.md describes each")
     add("--top", type=int, default=5, metavar="N", help="taxa of each rank in .json (%(default)s)")
     add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (best)")
     add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (%(default)s)")
@@ -90,8 +92,9 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--setting {options.setting[0]} has no effect without --manifest; leave it out")
     if foreign := [text for text in options.setting if not text.startswith("data.")]:
         raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
-    if options.out is not None and options.out.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--out: {options.out} must end in {', '.join(SUFFIXES)}")
+    if options.out is None and options.format:
+        raise ConfigError(f"--format {options.format} has no effect without --out FILE; give both or neither")
+    options.format = options.out and format_of(options.format, options.out)
     if options.out is not None and not options.out.resolve().parent.is_dir():
         raise ConfigError(f"--out: {options.out.parent} is not a folder; make it, or choose another file")
     for name, low, high in (("top", 1, 1000), ("batch_size", 1, 65536), ("threads", 1, 1024)):
@@ -104,24 +107,27 @@ def predict(options: argparse.Namespace) -> list[str]:
     """Predict as `options` say. Return the lines to print."""
     import torch
 
+    from linnaeus.workloads.taxonomy.trained.answered import Answered
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
-    from linnaeus.workloads.taxonomy.trained.prediction_files import Journal, write_file
+    from linnaeus.workloads.taxonomy.trained.prediction_files import write_file
     from linnaeus.workloads.taxonomy.trained.prediction_inputs import from_manifest, from_paths
+    from linnaeus.workloads.taxonomy.trained.prediction_journal import Journal
 
     threads = options.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     model = load_model(options.model, checkpoint=options.checkpoint, device=options.device, plugins=options.plugins)
+    copied = FORMATS[options.format].columns if options.out else ()
     inputs = (
-        from_manifest(options.manifest, options.setting, model.components)
+        from_manifest(options.manifest, options.setting, model.components, copied)
         if options.manifest
         else from_paths(options.photos, vars(options))
     )
     for note in inputs.notes:
         print(note)
-    ranks = model.tree.ranks
     if options.out is None:
         rows = [row for batch in predictions(model, inputs, 0, options, threads) for row in batch]
-        return [line for row in rows[:SHOWN] for line in _shown(row, ranks)] + _left_out(len(rows))
+        return [line for row in rows[:SHOWN] for line in _shown(row, model.tree.ranks)] + _left_out(len(rows))
+    FORMATS[options.format].check(inputs.columns)
     head = {"model": model.weights.source, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
     journal = Journal(options.out.with_name(options.out.name + ".journal"), head | _identity(inputs, options), options.batch_size)
     continued, start = journal.done, time.monotonic()
@@ -129,7 +135,9 @@ def predict(options: argparse.Namespace) -> list[str]:
         journal.append(batch)
     seconds = time.monotonic() - start
     failed = sum("error" in row for row in journal.rows())
-    write_file(options.out, journal, head, ranks)
+    classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}"
+    answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns)
+    write_file(options.out, options.format, journal, answered)
     return _account(options.out, len(inputs), continued, failed, seconds)
 
 
@@ -183,22 +191,25 @@ def _answer(model: TrainedClassifier, inputs: Inputs, first: int, futures: Seque
 def _identity(inputs: Inputs, options: argparse.Namespace) -> dict[str, Any]:
     """Return what determines the predictions besides the model, for the journal."""
     import hashlib
+    import json
 
     digest = hashlib.sha256("\0".join(inputs.names).encode("utf-8", "surrogateescape"))
     for values in vars(inputs.metadata).values():
         digest.update(values.tobytes())
+    for column in inputs.columns.values():
+        digest.update(json.dumps([column.values[code] for code in column.codes.tolist()]).encode())
     return {"photographs": len(inputs), "inputs": digest.hexdigest()[:32], "top": options.top, "batch": options.batch_size}
 
 
 def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
     """Return the lines of a photograph for a terminal."""
     if "error" in row:
-        return [f"{row['photograph']}  not read: {row['error']}"]
+        return [f"{escaped(row['photograph'])}  not read: {row['error']}"]
     used = f"  with {', '.join(row['metadata'])}" if row["metadata"] else ""
     width = max(map(len, ranks))
-    lines = [f"{row['photograph']}{used}"]
+    lines = [f"{escaped(row['photograph'])}{used}"]
     for rank, taxa in row["ranks"].items():
-        lines.append(f"  {rank:<{width}}  " + ", ".join(f"{taxon['name']} {taxon['probability']:.3f}" for taxon in taxa[:3]))
+        lines.append(f"  {rank:<{width}}  " + ", ".join(f"{escaped(taxon['name'])} {taxon['probability']:.3f}" for taxon in taxa[:3]))
     return lines
 
 
@@ -212,7 +223,7 @@ def _account(out: Path, count: int, continued: int, failed: int, seconds: float)
     rate = f", {done / seconds:,.1f} photographs/s" if done and seconds > 0 else ""
     lines = [f"{count - failed:,} of {count:,} photographs answered{rate}: {out}"]
     lines += [f"{continued:,} of them were done before"] if continued else []
-    return lines + ([f"{failed:,} could not be read; the column or key `error` of the file has the reasons"] if failed else [])
+    return lines + ([f"{failed:,} could not be read; the file has the reason of each"] if failed else [])
 
 
 if __name__ == "__main__":

@@ -5,15 +5,17 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_columns
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
+from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
+from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
@@ -29,6 +31,7 @@ class Inputs:
     files: ImageFiles
     metadata: Metadata
     notes: tuple[str, ...] = ()
+    columns: Mapping[str, Column] = field(default_factory=dict)  # other columns of the manifest, by the name that was asked for
 
     def __len__(self) -> int:
         return len(self.names)
@@ -59,23 +62,37 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     return Inputs(names, FolderFiles("", names), metadata_of(len(names), given), notes)
 
 
-def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]) -> Inputs:
+def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
     """Return the rows of a CSV or Parquet manifest, with the metadata of its columns. Labels are not read.
 
-    `overrides`: settings of data=manifest, such as data.date_column=when. `components`: those that the model reads. Impossible cells
-    become null and are counted in the notes. Raise `ConfigError` for a table that cannot be read."""
+    `overrides`: settings of data=manifest, such as data.date_column=when. `components`: those that the model reads. `copied`: other
+    columns, which are read if they are there. Impossible cells become null and are counted in the notes. Raise `ConfigError` for
+    a table that cannot be read."""
     from linnaeus.config.load import compose
 
     if not Path(path).expanduser().is_file():
         raise ConfigError(f"--manifest: {quoted(path, 200)} does not exist; give a CSV or Parquet file")
     config = compose(["data=manifest", f"data.path={_quoted_value(path)}", *overrides]).data
     config = replace(config, components=list(components), split_column=None, weight_column=None, group_column=None)
-    records, columns = read_columns(config, labels=False)
+    wanted = {plain_name(name): name for name in copied}
+    found: dict[str, str] = {}  # name in `copied` -> name in the manifest
+
+    def more(header: Sequence[str]) -> list[str]:
+        found.update((wanted[plain_name(name)], name) for name in reversed(header) if plain_name(name) in wanted)
+        return [*found.values()]
+
+    records, columns = read_columns(config, more, labels=False)
     column = records.table.columns[columns.config.image_column]
     files = records.files(column.values).take(column.codes)
     tally = Tally(files.names)
     metadata = clean_metadata(records.table, columns.config, tally)
-    return Inputs(files.names.tolist(), files, metadata, (*columns.notes, *records.table.notes, *tally.notes()))
+    notes = [
+        *columns.notes,
+        *records.table.notes,
+        *(f"{count:,} rows left out: {reason}" for reason, count in records.table.excluded.items()),
+    ]
+    others = {name: records.table.columns[column] for name, column in found.items()}
+    return Inputs(files.names.tolist(), files, metadata, (*notes, *tally.notes()), others)
 
 
 def _quoted_value(text: str) -> str:

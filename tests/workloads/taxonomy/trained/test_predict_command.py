@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import linnaeus
-from linnaeus.workloads.taxonomy.trained import export_cli, predict_cli, prediction_files
+from linnaeus.workloads.taxonomy.trained import export_cli, predict_cli, prediction_journal
 
 
 def answers(path) -> list[dict[str, str]]:
@@ -75,7 +75,7 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(finished, tmp_pat
 
 def test_the_journal_of_another_command_is_not_continued(finished, tmp_path, capsys):
     out = tmp_path / "out.csv"
-    journal = prediction_files.Journal(out.with_name("out.csv.journal"), {"photographs": 3}, 8)
+    journal = prediction_journal.Journal(out.with_name("out.csv.journal"), {"photographs": 3}, 8)
     journal.append([{"photograph": "a"}])
     before = journal.path.read_bytes()
     with pytest.raises(SystemExit) as exit_:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -28,6 +29,7 @@ def test_the_page_as_printed(finished, tmp_path, monkeypatch, capsys):
     without_date = [index for index, name in enumerate(header.split(",")) if name != "date"]
     lines = [",".join([line.split(",")[i] for i in without_date]) for line in (header, *rows)]
     Path("photos.csv").write_text("\n".join([f"{lines[0]},date", *(f"{line},01/05/2021" for line in lines[1:])]))
+    Path("media.csv").write_text("mediaID,deploymentID,timestamp,filePath\nm1,d1,2020-05-30T04:57:37+02:00,photo.jpg\n")
     (tmp_path / "RUN").symlink_to(finished.run)
     for row in finished.rows():
         (tmp_path / row["path"]).parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +43,8 @@ def test_the_page_as_printed(finished, tmp_path, monkeypatch, capsys):
             words = [*words[:-2], "--setting", "data.date_column=null", *words[-2:]]
         assert linnaeus.__main__.main(words[1:]) == 0, line
     assert "photo.jpg  with SPATIAL, TEMPORAL" in capsys.readouterr().out
+    assert json.loads(Path("results.json").read_text())["info"]["format_version"] == "1.6"
+    assert [row["observationType"] for row in answers(Path("observations.csv"))] == ["animal"]
     assert len(answers(Path("answers.csv"))) == 2 and Path("answers.json").exists() and Path("answers.parquet").exists()
 
     (code,) = blocks("python")

@@ -1,0 +1,134 @@
+"""The formats `camtrap_dp` and `darwin_core` of `linnaeus predict`: tables that are added to published data.
+
+- `camtrap_dp`: `observations.csv` of a Camera Trap Data Package 1.0.2 (https://camtrap-dp.tdwg.org), a row per medium. The manifest is
+  the package's table of media.
+- `darwin_core`: rows of the Identification extension of Darwin Core (https://rs.gbif.org/extension/dwc/identification.xml), one per
+  photograph, linked to occurrences by `occurrenceID` if the manifest has it.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linnaeus.errors import ConfigError, quoted
+from linnaeus.workloads.taxonomy.trained.answered import Answered, answer_of, kind_of, open_text
+from linnaeus.workloads.taxonomy.trained.prediction_journal import Row
+
+if TYPE_CHECKING:
+    from linnaeus.workloads.taxonomy.manifest.table import Column
+
+MEDIA = ("mediaID", "deploymentID", "timestamp")  # columns of a table of media that observations need
+OBSERVATIONS = [  # in the order of the schema
+    *("observationID", "deploymentID", "mediaID", "eventID", "eventStart", "eventEnd", "observationLevel", "observationType"),
+    *("cameraSetupType", "scientificName", "count", "lifeStage", "sex", "behavior", "individualID", "individualPositionRadius"),
+    *("individualPositionAngle", "individualSpeed", "bboxX", "bboxY", "bboxWidth", "bboxHeight", "classificationMethod"),
+    *("classifiedBy", "classificationTimestamp", "classificationProbability", "observationTags", "observationComments"),
+]
+RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # those that have a term of Darwin Core
+IDENTIFICATIONS = [
+    *("identificationID", "occurrenceID", "associatedMedia", "taxonID", "scientificName", "taxonRank", *RANKS, "higherClassification"),
+    *("verbatimIdentification", "identifiedBy", "dateIdentified", "identificationRemarks"),
+]
+NAMESPACE = uuid.UUID("0b3f9a56-2f4e-5d0c-8c53-9f2f4b9f0f7d")  # of identificationIDs
+
+
+def check_media(columns: Mapping[str, Column]) -> None:
+    """Raise `ConfigError` for a manifest from which observations cannot be made: an id is missing or repeated, or a time has no zone."""
+    if absent := [name for name in MEDIA if name not in columns]:
+        raise ConfigError(
+            f"--format camtrap_dp needs the column {absent[0]}; give media.csv of the package as --manifest, or a table with its columns "
+            f"{', '.join(MEDIA)}"
+        )
+    for name in MEDIA:
+        column = columns[name]
+        if empty := [row for row, code in enumerate(column.codes.tolist(), 1) if not column.values[code]]:
+            raise ConfigError(f"--format camtrap_dp: {len(empty):,} rows have no {name}, such as row {empty[0]}; fill them in")
+    ids = columns["mediaID"]
+    name, rows = Counter(ids.values[code] for code in ids.codes.tolist()).most_common(1)[0]
+    if rows > 1:
+        raise ConfigError(f"--format camtrap_dp: mediaID {quoted(name)} is in {rows:,} rows; remove the copies")
+    for value in columns["timestamp"].values:
+        _with_zone(value)
+
+
+def _with_zone(text: str) -> str:
+    """Return a time as the schema has it, to the second. Raise `ConfigError` for one that has no time zone."""
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise ConfigError(f"--format camtrap_dp: timestamp {quoted(text)} must be a time with its zone, such as 2020-05-30T04:57:37+02:00")
+    return time.replace(microsecond=0).isoformat().replace("+00:00", "Z")
+
+
+def write_camtrap_dp(path: Path, answered: Answered) -> None:
+    """Write observations of media. Media that could not be read are unclassified, and those without a taxon unknown."""
+    _write_table(path, OBSERVATIONS, (_observation(answered, number, row) for number, row in enumerate(answered.rows)))
+
+
+def _observation(answered: Answered, number: int, row: Row) -> dict[str, Any]:
+    medium, time = answered.cell("mediaID", number), _with_zone(answered.cell("timestamp", number))
+    start = {
+        "observationID": f"{medium}-linnaeus-{answered.head['sha256'][:12]}",
+        "deploymentID": answered.cell("deploymentID", number),
+        "mediaID": medium,
+        "eventID": answered.cell("eventID", number),
+        "eventStart": time,
+        "eventEnd": time,
+        "observationLevel": "media",
+    }
+    if "error" in row:
+        return start | {"observationType": "unclassified", "observationComments": f"not read: {row['error']}"}
+    machine = {"classificationMethod": "machine", "classifiedBy": answered.classifier, "classificationTimestamp": answered.started}
+    answer = answer_of(row)
+    if answer is None:
+        return start | machine | {"observationType": "unknown"}
+    kind = kind_of(answered.names(answered.node(answer["rank"], answer)))
+    taxon = {"scientificName": answer["name"]} if kind == "animal" else {}
+    return start | machine | taxon | {"observationType": kind, "classificationProbability": answer["probability"]}
+
+
+def write_darwin_core(path: Path, answered: Answered) -> None:
+    """Write identifications. Photographs that could not be read have their reason in `identificationRemarks`, and no taxon."""
+    _write_table(path, IDENTIFICATIONS, (_identification(answered, number, row) for number, row in enumerate(answered.rows)))
+
+
+def _identification(answered: Answered, number: int, row: Row) -> dict[str, Any]:
+    identity = "\0".join(
+        [answered.head["sha256"], answered.started, str(number), row["photograph"].encode("utf-8", "backslashreplace").decode()]
+    )
+    start = {
+        "identificationID": f"urn:uuid:{uuid.uuid5(NAMESPACE, identity)}",
+        "occurrenceID": answered.cell("occurrenceID", number),
+        "associatedMedia": row["photograph"],
+    }
+    if "error" in row:
+        return start | {"identificationRemarks": f"not read: {row['error']}"}
+    machine = {"identifiedBy": answered.classifier, "dateIdentified": answered.started}
+    used = f"; used {', '.join(row['metadata'])}" if row["metadata"] else ""
+    answer = answer_of(row)
+    if answer is None:
+        return start | machine | {"identificationRemarks": f"machine identification; no taxon{used}"}
+    names = answered.names(answered.node(answer["rank"], answer))
+    taxon = {rank: names[rank] for rank in RANKS if rank in names} | {
+        "taxonID": answer.get("key", ""),
+        "scientificName": answer["name"],
+        "taxonRank": answer["rank"],
+        "higherClassification": " | ".join([*names.values()][:-1]),
+        "verbatimIdentification": answer["lineage"],
+    }
+    return start | machine | taxon | {"identificationRemarks": f"machine identification; probability {answer['probability']!r}{used}"}
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    with open_text(path) as file:
+        table = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)

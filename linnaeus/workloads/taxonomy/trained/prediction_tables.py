@@ -1,0 +1,65 @@
+"""The formats `json`, `csv` and `parquet` of `linnaeus predict`: everything that the model predicts, for programs of one's own."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.trained.answered import Answered, open_text
+from linnaeus.workloads.taxonomy.trained.prediction_journal import Row
+
+BLOCK = 10_000  # rows of a Parquet file that are in memory at once
+
+
+def write_json(path: Path, answered: Answered) -> None:
+    """Write the model and the rows as JSON."""
+    start = json.dumps(dict(answered.head), indent=2, ensure_ascii=False)
+    with open_text(path) as file:
+        file.write(start.removesuffix("\n}") + ',\n  "predictions": [')
+        for number, row in enumerate(answered.rows):
+            file.write(f"{',' if number else ''}\n    {json.dumps(row, ensure_ascii=False)}")
+        file.write("\n  ]\n}\n")
+
+
+def write_csv(path: Path, answered: Answered) -> None:
+    """Write the predicted taxon of each rank as CSV."""
+    ranks = answered.tree.ranks
+    with open_text(path) as file:
+        table = csv.DictWriter(file, columns(ranks), lineterminator="\n")
+        table.writeheader()
+        table.writerows(flat(row, ranks) for row in answered.rows)
+
+
+def write_parquet(path: Path, answered: Answered) -> None:
+    """Write the predicted taxon of each rank as Parquet. Raise `ConfigError` without pyarrow."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise ConfigError("--out: Parquet needs pyarrow (pip install pyarrow); choose a .csv or .json file") from None
+    ranks, rows = answered.tree.ranks, answered.rows
+    types = [pa.field(name, pa.float32() if name.endswith("_probability") else pa.string()) for name in columns(ranks)]
+    metadata = {key: json.dumps(value) for key, value in answered.head.items()}
+    with pq.ParquetWriter(path, pa.schema(types, metadata=metadata)) as writer:
+        while block := [flat(row, ranks) for _, row in zip(range(BLOCK), rows, strict=False)]:
+            for row in block:
+                row["photograph"] = row["photograph"].encode("utf-8", "backslashreplace").decode()  # as `open_text` in the others
+            writer.write_table(pa.Table.from_pylist(block, schema=writer.schema))
+
+
+def columns(ranks: Sequence[str]) -> list[str]:
+    """Return the columns of a table of predictions."""
+    return ["photograph", *(name for rank in ranks for name in (rank, f"{rank}_probability")), "metadata", "error"]
+
+
+def flat(row: Row, ranks: Sequence[str]) -> dict[str, Any]:
+    """Return a row of the table: the predicted taxon of each rank and its probability; None where there is none."""
+    out: dict[str, Any] = {"photograph": row["photograph"], "metadata": " ".join(row.get("metadata", [])), "error": row.get("error")}
+    for rank in ranks:
+        taxon = row.get("path", {}).get(rank, {})
+        out |= {rank: taxon.get("name"), f"{rank}_probability": taxon.get("probability")}
+    return out

@@ -7,7 +7,7 @@
 
 The photographs are JPEGs of 128 x 96 pixels, all different, and are stored with a short side of 64. N / 10 records and N records are
 prepared. The difference of the largest memories, divided by that of the records, is the growth per record, of the first process and of
-the workers. The memory is looked at 20 times a second, and is the resident memory without that of mapped files. Bars: 250 bytes in the
+the workers. The memory is looked at 20 times a second, and is the resident memory without that of mapped files. Bars: 300 bytes in the
 first process, which has the arrays of the records, and 10 in a worker.
 
 The rate is N divided by the wall seconds of the whole command. It is compared with the rate of the functions that decode and encode
@@ -49,7 +49,7 @@ from linnaeus.workloads.taxonomy.store.encoding import Encoding
 SIZE, BASES, SHORT_SIDE, QUALITY = (128, 96), 256, 64, 90
 TAXA, FOLDER = 2_000, 1_000  # photographs of a folder or tar file
 RECORDS, KILLS = 200_000, 50
-GROWTH, WORKER_GROWTH, RATE = 250, 10, 0.8  # bars
+GROWTH, WORKER_GROWTH, RATE = 300, 10, 0.8  # bars
 JUDGED = 100_000  # records; the rate of fewer is that of the start
 SECONDS = 10.0  # of decoding and encoding alone
 

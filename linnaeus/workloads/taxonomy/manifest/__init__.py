@@ -2,7 +2,7 @@
 
 records                        the table and the image files of a source; the reader of `data=manifest`
 
-table, columns                 read the file, find its columns, and choose the ranks
+table, column, columns         read the file into columns, find those that are used, and choose the ranks
 image_files, decoding, jpeg    check and read the image files
 cleaning, metadata_columns      convert cells to metadata; impossible values become missing
 row_labels                     labels from columns of names, or from ids in a table of taxa

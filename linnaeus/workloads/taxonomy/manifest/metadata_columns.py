@@ -149,10 +149,16 @@ class Cells:
         if name is None:
             return np.full(len(self.table), np.nan)
         column = self.table.columns[name]
-        parsed = [math.nan if is_null(value) else parse(value) for value in column.values]
-        reasons = sorted({p for p in parsed if isinstance(p, str)})
-        kind = np.array([reasons.index(p) if isinstance(p, str) else -1 for p in parsed], dtype=np.int64)[column.codes]
-        values = np.array([math.nan if isinstance(p, str) else p for p in parsed])[column.codes]
+        values, kind = np.full(len(column.values), np.nan), np.full(len(column.values), -1, dtype=np.int32)
+        found: dict[str, int] = {}  # reason -> its number
+        for number, value in enumerate(column.values):
+            if isinstance(parsed := math.nan if is_null(value) else parse(value), str):
+                kind[number] = found.setdefault(parsed, len(found))
+            else:
+                values[number] = parsed
+        reasons = sorted(found)
+        kind = np.array([*map(reasons.index, found), -1])[kind][column.codes]
+        values = values[column.codes]
         if (kind >= 0).any() and np.isnan(values).all():
             raise self.unusable(role, column, kind >= 0, reasons[int(kind.max())])
         for number, reason in enumerate(reasons):

@@ -29,6 +29,7 @@ from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.taxonomy.biota import __main__ as biota
 from linnaeus.workloads.taxonomy.doctor import doctor_cli
 from linnaeus.workloads.taxonomy.manifest.source_options import source_config
+from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.store import prepare_store
 from linnaeus.workloads.taxonomy.trained import export_cli, predict_cli
 
@@ -115,6 +116,8 @@ def check(words: list[str]) -> None:
             predict_cli._parse(rest)
         case ["linnaeus", "export", *rest]:
             export_cli._parse(rest)
+        case ["linnaeus", "serve", *rest]:
+            serve_cli._parse(rest)
         case ["linnaeus", "prepare", *rest]:
             source_config(prepare_store.parse(rest))
         case ["linnaeus", "doctor", *rest]:

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from linnaeus.errors import one_line
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, check_container, check_last_block, jpeg_end
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, TooManyPixels, check_container, check_last_block, jpeg_end
 from linnaeus.workloads.taxonomy.manifest.jpeg import decode_jpeg, plain_size
 from linnaeus.workloads.taxonomy.resizing import resize
 
@@ -143,7 +143,7 @@ def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
     image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=FORMATS)
     width, height = image.size
     if width * height > max_pixels:
-        raise NotAnImage(f"{width} x {height} pixels, more than data.max_image_pixels={max_pixels}")
+        raise TooManyPixels(width, height, max_pixels)
     if width < 1 or height < 1:
         raise NotAnImage("no pixels")
     return image

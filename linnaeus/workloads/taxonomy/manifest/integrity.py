@@ -32,6 +32,17 @@ class NotAnImage(Exception):
     """The bytes cannot be decoded. The text is the reason."""
 
 
+class TooManyPixels(NotAnImage):
+    """The picture has more pixels than are allowed."""
+
+    def __init__(self, width: int, height: int, most: int) -> None:
+        super().__init__(width, height, most)
+        self.width, self.height, self.most = width, height, most
+
+    def __str__(self) -> str:
+        return f"{self.width} x {self.height} pixels, more than data.max_image_pixels={self.most}"
+
+
 def check_container(image: Image, data: bytes) -> None:
     """Raise `NotAnImage`, or an error of Pillow's decoders, if the file `data`, opened as `image`, is damaged or incomplete."""
     if image.format == "PNG":

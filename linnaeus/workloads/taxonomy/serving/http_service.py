@@ -1,0 +1,164 @@
+"""The HTTP service: its routes, and the way of a photograph from a request to an answer.
+
+    POST /predict    receive -> read the form and decode, in a thread -> queue -> network -> JSON
+    GET  /model, /health, /metrics, /
+
+A client that leaves cancels its request, wherever it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import re
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from linnaeus.errors import one_line
+from linnaeus.files import to_json, to_utf8
+from linnaeus.workloads.taxonomy.manifest.decoding import decode
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, TooManyPixels
+from linnaeus.workloads.taxonomy.serving.photograph_batches import PhotographBatches
+from linnaeus.workloads.taxonomy.serving.photograph_requests import CLIENT_LEFT, RETRY, Bodies, Limits, Question, read_question
+from linnaeus.workloads.taxonomy.serving.service_metrics import Measured, ServiceMetrics
+from linnaeus.workloads.taxonomy.trained.answers import Prediction
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+PAGE = Path(__file__).with_name("page.html")
+PATHS = ("/", "/predict", "/model", "/health", "/metrics")
+
+
+class HttpService:
+    """A classifier behind HTTP. `name`: of the model, for people. `card`: its model card."""
+
+    def __init__(
+        self, model: TrainedClassifier, name: str, card: str, limits: Limits, batch_size: int, batch_wait: float, threads: int
+    ) -> None:
+        self.model, self.limits, self.in_progress = model, limits, 0
+        self.identity = {"name": name, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
+        self.description = self.identity | self._described(card)
+        self.metrics = ServiceMetrics()
+        self.batches = PhotographBatches(model, batch_size, batch_wait, self.metrics)
+        self.metrics.waiting.set_function(lambda: len(self.batches.waiting))
+        self.metrics.in_progress.set_function(lambda: self.in_progress)
+        self.bodies = Bodies(limits)
+        self.readers = ThreadPoolExecutor(threads, "reader")
+        self.worker: asyncio.Task[None] | None = None
+
+    def _described(self, card: str) -> dict[str, Any]:
+        tree, model, limits = self.model.tree, self.model, self.limits
+        limited = {"bytes": limits.body, "pixels": limits.pixels, "seconds": limits.seconds, "queue": limits.queue}
+        taxa = dict(zip(tree.ranks, map(int, tree.sizes), strict=True))
+        return {"taxa_of_rank": taxa, "components": list(model.components), "image_size": model.image_size, "limits": limited, "card": card}
+
+    def application(self) -> Starlette:
+        """Return the ASGI application."""
+        endpoints = (self.page, self.predict, self.show_model, self.health, self.show_metrics)
+        routes = [Route(path, f, methods=["POST" if f == self.predict else "GET"]) for path, f in zip(PATHS, endpoints, strict=True)]
+        handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
+        measured = Middleware(Measured, metrics=self.metrics, paths=PATHS)
+        return Starlette(routes=routes, exception_handlers=handlers, middleware=[measured], lifespan=self._running)
+
+    @contextlib.asynccontextmanager
+    async def _running(self, _: Starlette) -> AsyncIterator[None]:
+        self.worker = asyncio.create_task(self.batches.run())
+        yield
+        self.worker.cancel()
+        for pool in (self.readers, self.batches.thread):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def predict(self, request: Request) -> Response:
+        """Answer a photograph."""
+        async with self.bodies.receive(request) as body:
+            if self.in_progress >= self.limits.queue:
+                raise HTTPException(503, f"{self.in_progress} photographs are in progress already; try again", RETRY)
+            self.in_progress += 1
+            try:
+                prediction = await self._while_connected(request, self._answer(request, body))
+            finally:
+                self.in_progress -= 1
+        return _json(prediction.plain() | {"model": self.identity})
+
+    async def _answer(self, request: Request, body: bytes) -> Prediction:
+        header, query = request.headers.get("content-type", ""), request.query_params.multi_items()
+        loop = asyncio.get_running_loop()
+        question, image = await loop.run_in_executor(self.readers, lambda: self._read(read_question(header, query, body)))
+        return await self.batches.predict(image, question.given, question.top)
+
+    def _read(self, question: Question) -> tuple[Question, np.ndarray]:
+        """Return the question with the pixels of its photograph. Raise 413 or 422 for one that is too large or cannot be decoded."""
+        try:
+            return question, decode(question.photograph, self.model.short_side, self.limits.pixels)
+        except TooManyPixels as error:
+            text = f"the photograph has {error.width} x {error.height} pixels, more than {self.limits.pixels:,}; send a smaller one"
+            raise HTTPException(413, text) from None
+        except NotAnImage as error:
+            raise HTTPException(422, f"the photograph cannot be decoded: {one_line(error)}") from None
+
+    async def _while_connected(self, request: Request, work: Coroutine[Any, Any, Prediction]) -> Prediction:
+        """Return the result of `work`. Cancel it when the client leaves or the time is up, and raise 499 or 504."""
+        task, left = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait([task, left], timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if left.done():
+                raise HTTPException(CLIENT_LEFT, "the client left")
+            raise HTTPException(504, f"the photograph was not answered within {self.limits.seconds:g} s; try again")
+        finally:
+            task.cancel()
+            left.cancel()
+            await asyncio.wait([task, left])
+
+    async def show_model(self, _: Request) -> Response:
+        """Describe the model and the limits."""
+        return _json(self.description)
+
+    async def health(self, _: Request) -> Response:
+        """Return 200 while photographs are answered."""
+        working = self.worker is not None and not self.worker.done()
+        return _json({"status": "ok" if working else "the thread of the model has ended"}, 200 if working else 503)
+
+    async def show_metrics(self, _: Request) -> Response:
+        """Return the metrics."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def page(self, _: Request) -> Response:
+        """Return the page. Its script alone may run, so that a name with HTML in it cannot."""
+        text = PAGE.read_text(encoding="utf-8")
+        script = re.search(r"<script>(.*)</script>", text, re.S)
+        assert script
+        digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+        policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src blob: data:; connect-src 'self'"
+        policy += "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"})
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(content: Any, status: int = 200, headers: Any = None) -> Response:
+    return Response(to_utf8(to_json(content, indent=None)), status, headers, "application/json")
+
+
+async def _refused(_: Request, error: HTTPException) -> Response:
+    return _json({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return _json({"error": f"the server failed ({type(error).__name__}); its log has the reason"}, 500)

@@ -1,0 +1,99 @@
+"""`PhotographBatches`: photographs of many requests, put into batches for the network.
+
+One thread runs the network. While it works, requests wait in a queue; the next batch takes the oldest of them. A request that is cancelled
+leaves the queue at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.serving.service_metrics import ServiceMetrics
+from linnaeus.workloads.taxonomy.trained.answers import Prediction
+from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """A photograph in the queue."""
+
+    image: np.ndarray  # as `TrainedClassifier.read` returns it
+    given: Mapping[str, Any]  # place and time
+    top: int
+    answer: asyncio.Future[Prediction]
+    since: float  # time of the event loop, in seconds
+
+
+class PhotographBatches:
+    """The queue and the thread of a model. A batch has at most `size` photographs, the first of which waits at most `wait` seconds."""
+
+    def __init__(self, model: TrainedClassifier, size: int, wait: float, metrics: ServiceMetrics) -> None:
+        self.model, self.size, self.wait, self.metrics = model, size, wait, metrics
+        self.waiting: deque[Waiting] = deque()
+        self.arrived = asyncio.Event()
+        self.thread = ThreadPoolExecutor(1, "model")
+
+    async def predict(self, image: np.ndarray, given: Mapping[str, Any], top: int) -> Prediction:
+        """Return the prediction of a photograph. Raise the error of the network if it fails."""
+        loop = asyncio.get_running_loop()
+        own = Waiting(image, given, top, loop.create_future(), loop.time())
+        self.waiting.append(own)
+        self.arrived.set()
+        try:
+            return await own.answer
+        finally:
+            if own in self.waiting:  # cancelled
+                self.waiting.remove(own)
+
+    async def run(self) -> None:
+        """Answer batch after batch, until this task is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = await self._next_batch()
+            if not batch:
+                continue
+            start = loop.time()
+            work = loop.run_in_executor(self.thread, self._predictions, batch)
+            await asyncio.wait([work])
+            self.metrics.batch(len(batch), loop.time() - start)
+            _deliver(batch, work)
+
+    async def _next_batch(self) -> list[Waiting]:
+        """Return the oldest photographs of the queue, [] if all of them left it."""
+        while not self.waiting:
+            self.arrived.clear()
+            await self.arrived.wait()
+        end = self.waiting[0].since + self.wait
+        while 0 < len(self.waiting) < self.size and (left := end - asyncio.get_running_loop().time()) > 0:
+            self.arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.arrived.wait(), left)
+        return [self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))]
+
+    def _predictions(self, batch: Sequence[Waiting]) -> list[Prediction]:
+        metadata = metadata_of(len(batch), {name: [one.given.get(name) for one in batch] for name in ARGUMENTS})
+        top = max(one.top for one in batch)
+        found = self.model.predict_pixels([one.image for one in batch], metadata, [None] * len(batch), top)
+        return [replace(p, ranks={rank: taxa[: one.top] for rank, taxa in p.ranks.items()}) for one, p in zip(batch, found, strict=True)]
+
+
+def _deliver(batch: Sequence[Waiting], work: asyncio.Future[list[Prediction]]) -> None:
+    """Hand the predictions of a finished batch, or its error, to the requests that still wait for them."""
+    error = work.exception()
+    answers: Sequence[Prediction | None] = [None] * len(batch) if error else work.result()
+    for one, prediction in zip(batch, answers, strict=True):
+        if one.answer.done():  # its client has left
+            continue
+        if prediction is None:
+            one.answer.set_exception(error)  # type: ignore[arg-type]
+        else:
+            one.answer.set_result(prediction)

@@ -1,0 +1,168 @@
+"""The requests of POST /predict: their bodies within limits, and the photograph, place and time in them.
+
+A mistake of the client is an `HTTPException` with the status and one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from linnaeus.errors import ConfigError, list_some, one_line, quoted
+from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
+
+PHOTOGRAPH = "photograph"  # name of the file in a form
+FIELDS = (*ARGUMENTS, "top")
+LONGEST_FIELD = 200  # bytes
+TOP, MOST_TAXA = 5, 1000  # default and limit of `top`
+DRAINED = 4  # a body of up to so many times the limit is read and discarded: many clients read an answer only after they have sent all
+CLIENT_LEFT = 499  # status in the metrics; nobody receives it
+RETRY = {"Retry-After": "1"}  # seconds
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a service."""
+
+    body: int  # bytes of a request
+    held: int  # bytes of all requests that are being received
+    pixels: int  # of a photograph
+    seconds: float  # for receiving a request, and for answering it
+    queue: int  # photographs in progress
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request. `given`: place and time, which are possible."""
+
+    photograph: bytes
+    given: Mapping[str, str]
+    top: int
+
+
+class Bodies:
+    """Receives the bodies of requests, and holds the sum of their sizes under a limit."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.held = limits, 0
+
+    @asynccontextmanager
+    async def receive(self, request: Request) -> AsyncIterator[bytes]:
+        """Yield the body of a request. Raise 408, 413 or 503 beyond a limit."""
+        own, parts, received = 0, list[bytes](), 0
+        try:
+            async with _time_limit(self.limits.seconds):
+                self._refuse_size(_declared(request), DRAINED)
+                async for chunk in request.stream():
+                    received += len(chunk)
+                    self._refuse_size(received, DRAINED)
+                    if received > self.limits.body:
+                        parts.clear()
+                        continue
+                    own, self.held = own + len(chunk), self.held + len(chunk)
+                    if self.held > self.limits.held:
+                        raise HTTPException(503, "too many photographs are being received; try again", RETRY)
+                    parts.append(chunk)
+            self._refuse_size(received, 1)
+            yield b"".join(parts)
+        except ClientDisconnect:
+            raise HTTPException(CLIENT_LEFT, "the client left") from None
+        finally:
+            self.held -= own
+
+    def _refuse_size(self, size: int, times: int) -> None:
+        if size > times * self.limits.body:
+            raise HTTPException(413, f"the request is larger than {self.limits.body:,} bytes; send a smaller photograph")
+
+
+def _declared(request: Request) -> int:
+    """Return the Content-Length of a request, 0 without one."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+@asynccontextmanager
+async def _time_limit(seconds: float) -> AsyncIterator[None]:
+    """Raise 408 if the block takes longer than `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise HTTPException(408, f"the request was not received within {seconds:g} s") from None
+
+
+def read_question(content_type: str, query: Iterable[tuple[str, str]], body: bytes) -> Question:
+    """Return the question of a request: a form with the file `photograph`, or a body that is the photograph; fields of the form and
+    arguments of the query. Raise 400 for a damaged form, 422 for a value that is impossible or not read."""
+    pairs = list(query)
+    if content_type.partition(";")[0].strip().lower() == "multipart/form-data":
+        fields, photograph = _read_form(content_type, body)
+        pairs += fields
+        if photograph is None:
+            raise HTTPException(422, f"the form has no file {PHOTOGRAPH}; send it with -F {PHOTOGRAPH}=@photo.jpg")
+    else:
+        photograph = body
+    if not photograph:
+        raise HTTPException(422, f"the photograph is empty; send the form field {PHOTOGRAPH}, or the bytes of an image file")
+    given: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in FIELDS:
+            raise HTTPException(422, f"{quoted(name)} is not a field; fields are {PHOTOGRAPH}, {', '.join(FIELDS)}")
+        if name in given:
+            raise HTTPException(422, f"{name} is given twice; keep one")
+        given[name] = value.strip()
+    top = _top(given.pop("top", ""))
+    try:
+        metadata_of(1, given)
+    except ConfigError as error:
+        raise HTTPException(422, one_line(error)) from None
+    return Question(photograph, given, top)
+
+
+def _top(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+    if text and not 1 <= number <= MOST_TAXA:
+        raise HTTPException(422, f"top is {quoted(text)}; it must be from 1 to {MOST_TAXA}")
+    return number or TOP
+
+
+def _read_form(content_type: str, body: bytes) -> tuple[list[tuple[str, str]], bytes | None]:
+    """Return the fields of a form and its photograph, None without one. Raise 400 or 422."""
+    from python_multipart import FormParser
+    from python_multipart.exceptions import FormParserError
+    from python_multipart.multipart import parse_options_header
+
+    fields: list[tuple[str, str]] = []
+    photographs: list[bytes] = []
+    ends: list[bool] = []
+
+    def on_field(field: Any) -> None:
+        name, value = (part or b"" for part in (field.field_name, field.value))
+        if len(fields) >= 2 * len(FIELDS) or len(name) + len(value) > LONGEST_FIELD:
+            raise HTTPException(422, f"the form has a field of more than {LONGEST_FIELD} bytes, or too many; send {PHOTOGRAPH} as a file")
+        fields.append((name.decode(errors="replace"), value.decode(errors="replace")))
+
+    def on_file(file: Any) -> None:
+        name = (file.field_name or b"").decode(errors="replace")
+        if name != PHOTOGRAPH or photographs:
+            raise HTTPException(422, f"the form has the file {list_some([name])}; send one file, {PHOTOGRAPH}")
+        file.file_object.seek(0)
+        photographs.append(file.file_object.read())
+
+    try:
+        boundary = parse_options_header(content_type)[1].get(b"boundary")
+        in_memory = {"MAX_MEMORY_FILE_SIZE": len(body) + 1}
+        parser = FormParser("multipart/form-data", on_field, on_file, lambda: ends.append(True), boundary, config=in_memory)
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise HTTPException(400, f"the multipart form cannot be read ({one_line(error)})") from None
+    if not ends:
+        raise HTTPException(400, "the multipart form is cut off: its last boundary is missing")
+    return fields, photographs[0] if photographs else None

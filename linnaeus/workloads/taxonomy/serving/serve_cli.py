@@ -1,0 +1,148 @@
+"""The command `linnaeus serve`: a run or a bundle as an HTTP service on this machine, with a page in the browser.
+
+    linnaeus serve BUNDLE
+    curl -F photograph=@photo.jpg -F latitude=52.1 -F longitude=4.3 http://127.0.0.1:8000/predict
+
+It ends on Ctrl-C and SIGTERM, after the requests in progress. docs/using.md has the interface.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.errors import ConfigError, quoted
+
+if TYPE_CHECKING:
+    from linnaeus.workloads.taxonomy.serving.http_service import HttpService
+    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+NEEDED = ("starlette", "uvicorn", "python_multipart", "prometheus_client")
+HELD = 32  # bodies of the largest size in memory at once
+CONNECTIONS = 2048  # that wait to be accepted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until a signal. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    with user_errors(2):
+        serve(_parse(arguments))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(prog="linnaeus serve", description="Answer photographs over HTTP, with a page in the browser.")
+    add = parser.add_argument
+    add("model", metavar="MODEL", type=Path, help="directory of a run, or a bundle of `linnaeus export`")
+    add("--host", default="127.0.0.1", metavar="HOST", help="address to listen on; 0.0.0.0 for every network (%(default)s)")
+    add("--port", type=int, default=8000, metavar="N", help="port to listen on; 0 for a free one (%(default)s)")
+    add("--batch-size", type=int, default=32, metavar="N", help="most photographs at once in the network (%(default)s)")
+    add("--batch-wait", type=float, default=5, metavar="MS", help="longest wait of a photograph for others, milliseconds (%(default)s)")
+    add("--queue", type=int, default=256, metavar="N", help="most photographs in progress; more are refused (%(default)s)")
+    add("--max-body", type=float, default=20, metavar="MB", help="largest request in megabytes (%(default)s)")
+    add("--max-pixels", type=float, default=50, metavar="MP", help="largest photograph in megapixels (%(default)s)")
+    add("--timeout", type=float, default=30, metavar="S", help="seconds to receive a request, and to answer it (%(default)s)")
+    add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (best)")
+    add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (%(default)s)")
+    add("--threads", type=int, default=None, metavar="N", help="cores that are used (all)")
+    add("--plugins", nargs="+", default=[], metavar="PACKAGE", help="packages that a bundle may import")
+    options = parser.parse_args(arguments)
+    _check(options)
+    return options
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` for a value that is impossible."""
+    limits = {
+        "port": (0, 65535),
+        "batch_size": (1, 65536),
+        "batch_wait": (0, 10_000),
+        "queue": (1, 100_000),
+        "max_body": (0.001, 10_000),
+        "max_pixels": (0.001, 10_000),
+        "timeout": (0.1, 3600),
+        "threads": (1, 1024),
+    }
+    for name, (low, high) in limits.items():
+        value = getattr(options, name)
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"--{name.replace('_', '-')} is {value:g}; it must be from {low:g} to {high:g}")
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Serve as `options` say, until SIGTERM or Ctrl-C. Raise `ConfigError` for a model that cannot be loaded and a port that is taken."""
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"linnaeus serve needs {missing[0]}, which is not installed; pip install 'linnaeus[serve]'")
+    import torch
+    import uvicorn
+
+    with _listen(options.host, options.port) as listener:
+        threads = options.threads or len(os.sched_getaffinity(0))
+        torch.set_num_threads(threads)
+        app = build_service(options, threads).application()
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client gets the reason; it cannot fill the log
+        quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "proxy_headers": False}
+        last = round(options.timeout) + 1  # seconds for the requests in progress after a signal
+        config = uvicorn.Config(app, loop="asyncio", http="h11", ws="none", timeout_graceful_shutdown=last, **quiet)
+        signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again at its end; the exit status is to be 0
+        signal.signal(signal.SIGINT, lambda *_: None)
+        print(f"{options.model}: http://{_shown(listener)}/  (Ctrl-C ends the service)", flush=True)
+        uvicorn.Server(config).run(sockets=[listener])
+    print("the service has ended")
+
+
+def build_service(options: argparse.Namespace, threads: int) -> HttpService:
+    """Return the service of a model. Its network has run once, so that the first request does not wait for it."""
+    import numpy as np
+
+    from linnaeus.workloads.taxonomy.serving.http_service import HttpService
+    from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
+    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+
+    model = load_model(options.model, checkpoint=options.checkpoint, device=options.device, plugins=options.plugins)
+    model.predict(np.zeros((model.image_size, model.image_size, 3), dtype=np.uint8))
+    body, pixels = round(options.max_body * 1e6), round(options.max_pixels * 1e6)
+    limits = Limits(body, HELD * body, min(pixels, model.description.max_image_pixels), options.timeout, options.queue)
+    card, name = _card(options.model, model), options.model.resolve().name
+    return HttpService(model, name, card, limits, options.batch_size, options.batch_wait / 1000, threads)
+
+
+def _card(path: Path, model: TrainedClassifier) -> str:
+    """Return the model card: of a bundle its file, which people edit; of a run as `linnaeus export` would write it."""
+    from linnaeus.files import read_json
+    from linnaeus.workloads.taxonomy.trained import bundle
+    from linnaeus.workloads.taxonomy.trained.export_cli import validated
+    from linnaeus.workloads.taxonomy.trained.model_card import model_card
+
+    if not bundle.is_bundle(path):
+        metrics = validated(path, model.weights.source)
+        return model_card(model.description, model.tree, read_json(path / "dataset.json") or {}, metrics)
+    file = path / bundle.CARD
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raise `ConfigError` for an address that this machine does not have, and a port that is taken."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=CONNECTIONS)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise ConfigError(f"--host {quoted(host)} --port {port}: cannot listen there ({reason}); choose another port or host") from None
+
+
+def _shown(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{host}:{port}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

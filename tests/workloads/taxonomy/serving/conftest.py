@@ -1,0 +1,5 @@
+"""The fixture of a finished run and its bundle, also for the tests of the service."""
+
+from tests.workloads.taxonomy.trained.conftest import finished
+
+__all__ = ["finished"]

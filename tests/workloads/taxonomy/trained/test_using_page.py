@@ -46,6 +46,7 @@ def test_the_page_as_printed(finished, tmp_path, monkeypatch, capsys):
     assert "photo.jpg  with SPATIAL, TEMPORAL" in capsys.readouterr().out
     assert json.loads(Path("results.json").read_text())["info"]["format_version"] == "1.6"
     assert [row["observationType"] for row in answers(Path("observations.csv"))] == ["animal"]
+    assert [row["associatedMedia"] for row in answers(Path("identifications.csv"))] == ["photos/1.jpg"]
     assert len(answers(Path("answers.csv"))) == 2 and Path("answers.json").exists() and Path("answers.parquet").exists()
 
     (code,) = blocks("python")

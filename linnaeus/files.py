@@ -115,12 +115,12 @@ def sync_file(path: Path | str) -> None:
 
 
 def commit_directory(temporary: Path, final: Path) -> None:
-    """Flush every file of `temporary` and rename it to `final`.
+    """Flush every file in and below `temporary` and rename it to `final`.
 
     An existing `final` is renamed to `final.replaced` first and deleted afterwards. After a crash between the two renames,
     `restore_replaced` renames it back. On `OSError` the new directory is not committed, and the old one still exists under either name.
     """
-    for file in sorted(temporary.iterdir()):
+    for file in sorted(temporary.rglob("*")):
         sync_file(file)
     sync_file(temporary)
     replaced = final.with_name(final.name + REPLACED)

@@ -52,7 +52,7 @@ def argmax(x: Tensor) -> Tensor:
         return x.argmax(1)
     blocks = x[:, :whole].unflatten(1, (-1, size))
     block = blocks.amax(2).argmax(1)
-    inside = blocks[torch.arange(len(x), device=x.device), block]
+    inside = blocks[torch.arange(x.shape[0], device=x.device), block]
     best = inside.argmax(1) + block * size
     rest = x[:, whole:]
     if not rest.shape[1]:

@@ -88,7 +88,7 @@ class Mformer(nn.Module):
     def forward(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor:
         """Return features [B, R, width] of image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
         grid = self.convolution(self.stem(image))
-        special = self.class_tokens.to(grid.dtype).expand(len(grid), -1, -1)
+        special = self.class_tokens.to(grid.dtype).expand(grid.shape[0], -1, -1)
         if self.metadata is not None:
             known = self.metadata(meta, present).to(grid.dtype)
             special = torch.cat([special, known], dim=1)

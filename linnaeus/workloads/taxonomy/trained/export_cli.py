@@ -1,8 +1,10 @@
-"""The command `linnaeus export`: write the model of a run as a bundle, a folder that stands alone (`bundle.py`).
+"""The command `linnaeus export`: write the model of a run as a bundle, a folder that stands alone (`bundle.py`), or in forms for other
+programs (`export_forms.py`).
 
     linnaeus export RUN OUT [--checkpoint best|newest|STEP]
+    linnaeus export RUN|BUNDLE OUT --form onnx,torch_export,timm
 
-The bundle is loaded again and compared with the run before the command ends.
+The folder is read again and compared with the model before the command ends.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import read_json, to_json
 
 
@@ -28,22 +30,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = OneLineParser(prog="linnaeus export", description="Write the model of a run as a folder that stands alone.")
+    parser = OneLineParser(prog="linnaeus export", description="Write a trained model as a folder that stands alone.")
     add = parser.add_argument
-    add("run", metavar="RUN", type=Path, help="directory of a run, such as outputs/biota/1a2b3c4d5e")
-    add("out", metavar="OUT", type=Path, help="folder of the bundle; it must not exist")
-    add("--checkpoint", metavar="WHICH", help="best, newest or a step (best)")
+    add("run", metavar="RUN", type=Path, help="directory of a run, such as outputs/biota/1a2b3c4d5e; with --form a bundle, too")
+    add("out", metavar="OUT", type=Path, help="folder that is written; it must not exist")
+    add("--form", metavar="FORMS", help="write these forms in place of a bundle: onnx, torch_export, timm, or several, onnx,timm")
+    add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (best)")
+    add("--plugins", nargs="+", default=[], metavar="PACKAGE", help="packages that a bundle may import")
     return parser.parse_args(arguments)
 
 
 def export(options: argparse.Namespace) -> list[str]:
-    """Write the bundle. Return the lines to print. Raise `ConfigError` for a run that cannot be loaded and a folder that exists."""
+    """Write the bundle or the forms. Return the lines to print.
+
+    Raise `ConfigError` for a model that cannot be loaded, a folder that exists, and a form that does not exist or cannot be made."""
+    return _export_bundle(options) if options.form is None else _export_forms(options)
+
+
+def _export_forms(options: argparse.Namespace) -> list[str]:
+    from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
+    from linnaeus.workloads.taxonomy.trained.export_forms import FORMS, write_forms
+    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+
+    forms = list(dict.fromkeys(options.form.split(",")))
+    if unknown := [form for form in forms if form not in FORMS]:
+        raise ConfigError(f"--form: {quoted(unknown[0])} is not a form; choose from {', '.join(FORMS)}")
+    model = load_model(options.run, checkpoint=options.checkpoint, plugins=options.plugins)
+    lines = write_forms(model, None if is_bundle(options.run) else options.run, options.out, forms)
+    return [*model.weights.notes, *lines]
+
+
+def _export_bundle(options: argparse.Namespace) -> list[str]:
     from linnaeus.workloads.taxonomy.trained import bundle
     from linnaeus.workloads.taxonomy.trained.load_parts import Parts, load_parts
     from linnaeus.workloads.taxonomy.trained.model_card import model_card
 
     if bundle.is_bundle(options.run):
-        raise ConfigError(f"RUN: {options.run} is a bundle already; give the directory of a run")
+        raise ConfigError(f"RUN: {options.run} is a bundle already; give the directory of a run, or --form")
+    if options.plugins:
+        raise ConfigError("--plugins has no effect without a bundle; a run has those of its configuration")
     parts = load_parts(options.run, options.checkpoint)
     metrics = validated(options.run, parts.weights.source)
     card = model_card(parts.description, parts.tree, read_json(options.run / "dataset.json") or {}, metrics)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.config.load import typed_config
+from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.trained.bundle import is_bundle, load_bundle
 from linnaeus.workloads.taxonomy.trained.description import Description
@@ -40,14 +41,19 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
         return Parts(*load_bundle(path, plugins))
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"{path} is neither a run directory (it has no config.yaml) nor a bundle (config.json of linnaeus export)")
-    from linnaeus.rundir.saved_config import fill_defaults  # import omegaconf, which a bundle does not need
-    from linnaeus.rundir.saved_run import read_configuration
-
-    config = typed_config(fill_defaults(read_configuration(path)[0])[0])
+    config = configuration_of(path)
     if config.workload.name != "taxonomy":
         raise ConfigError(f"{path} is a run of workload={config.workload.name}; this needs one of workload=taxonomy")
     weights = read_initial_weights(str(path), "checkpoint", checkpoint or "best")
     return Parts(Description.of_run(config), _tree_of(path), weights)
+
+
+def configuration_of(run: Path) -> Config:
+    """Return the configuration of a run directory. Raise `ConfigError` for one that cannot be read."""
+    from linnaeus.rundir.saved_config import fill_defaults  # import omegaconf, which a bundle does not need
+    from linnaeus.rundir.saved_run import read_configuration
+
+    return typed_config(fill_defaults(read_configuration(run)[0])[0])
 
 
 def _tree_of(run: Path) -> TaxonomyTree:

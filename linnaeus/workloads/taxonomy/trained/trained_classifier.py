@@ -98,11 +98,16 @@ class TrainedClassifier:
         """Return the probabilities of B photographs uint8 [H, W, 3] of any size. `meta`, `present`: of `components.encode`."""
         batch = {"image": self.pipeline(images, np.empty(0)), "meta": torch.from_numpy(meta), "present": torch.from_numpy(present)}
         with torch.inference_mode():
-            prepared = self.preparation({name: value.to(self.device) for name, value in batch.items()})
-            scores = self.scores(prepared)
-            sums = zip(scores.log_probs(), self.tree.sizes, strict=True)
-            probabilities = tuple(class_probabilities(log_p, size).cpu().numpy() for log_p, size in sums)
-            return Scored(probabilities, scores.path().cpu().numpy())
+            probabilities, path = self.results({name: value.to(self.device) for name, value in batch.items()})
+            return Scored(tuple(p.cpu().numpy() for p in probabilities), path.cpu().numpy())
+
+    def results(self, batch: Mapping[str, Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Return the probabilities of each rank, float [B, C_r], and the path, int64 [B, R], of a batch on the model's device.
+
+        `batch`: image uint8 [B, 3, S, S], meta float [B, F] and present bool [B, M]."""
+        scores = self.scores(self.preparation(dict(batch)))
+        ranks = zip(scores.log_probs(), self.tree.sizes, strict=True)
+        return [class_probabilities(log_p, size) for log_p, size in ranks], scores.path()
 
     def scores(self, prepared: Mapping[str, Tensor]) -> Scores:
         """Return the scores of a prepared batch; with test-time augmentation the means of its views."""

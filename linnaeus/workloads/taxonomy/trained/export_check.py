@@ -1,0 +1,118 @@
+"""The check of an exported form: its results on photographs and metadata against those of the model, in batches of different sizes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, one_line
+from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
+from linnaeus.workloads.taxonomy.trained.answers import Scored
+from linnaeus.workloads.taxonomy.trained.exported_network import input_names
+from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+BATCHES = (1, 7, 64)
+LIMIT = 1e-4  # largest difference of a probability; usual are 1e-6 to 1e-5
+TIE = 1e-6  # classes whose probabilities differ by less may change places, by rounding
+RANGES = {"latitude": (-90, 90), "longitude": (-180, 180), "uncertainty": (1, 1e5), "day": (0, 1), "hour": (0, 24), "elevation": (0, 3000)}
+Inputs = dict[str, np.ndarray]
+Runner = Callable[[Inputs], Sequence[np.ndarray]]  # the probabilities of each rank, then the path
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Batches of inputs with the model's results for them. `origin`: a phrase for the images."""
+
+    batches: list[tuple[Inputs, Scored]]
+    origin: str
+
+
+def examples(classifier: TrainedClassifier, run: Path | None) -> Examples:
+    """Return a batch of one photograph for each combination of masked components, and batches of 7 and 64 with all of them.
+
+    The photographs are validation rows of `run`; without a run, or if they cannot be read, synthetic images."""
+    components = classifier.components
+    masks = np.array(list(itertools.product([True, False], repeat=len(components)))).reshape(-1, len(components))
+    sizes = [BATCHES[0]] * len(masks) + list(BATCHES[1:])
+    images, metadata, origin = photographs(classifier, run, sum(sizes))
+    pixels = classifier.pipeline(images, np.empty(0)).numpy()
+    meta, _ = encode(metadata, components)
+    present = np.resize(masks, (sum(sizes), len(components)))  # repeats the combinations
+    batches, names = [], input_names(components)
+    for last, size in zip(itertools.accumulate(sizes), sizes, strict=True):
+        rows = slice(last - size, last)
+        expected = classifier.scored(images[rows], meta[rows], present[rows])
+        inputs = {"image": pixels[rows], "meta": meta[rows], "present": present[rows]}
+        batches.append(({name: inputs[name] for name in names}, expected))
+    return Examples(batches, origin)
+
+
+def photographs(classifier: TrainedClassifier, run: Path | None, count: int) -> tuple[list[np.ndarray], Metadata, str]:
+    """Return uint8 [H, W, 3] images, metadata without unknown values, and a phrase for their origin."""
+    draws = np.random.default_rng(0)
+    drawn = {name: draws.uniform(low, high, count).astype(np.float32) for name, (low, high) in RANGES.items()}
+    images, known, reason = ([], None, "a bundle has no photographs") if run is None else validation_photographs(run, count)
+    if not images or known is None:
+        sides = 2 + np.arange(count) % classifier.image_size  # from smooth to noisy
+        images = [draws.integers(0, 256, (side, side, 3), dtype=np.uint8) for side in sides]
+        return images, Metadata(**drawn), f"{count} synthetic images ({reason})"
+    repeated = np.resize(np.arange(len(images)), count)
+    real = vars(known.take(repeated))
+    metadata = Metadata(**{name: np.where(np.isnan(real[name]), values, real[name]) for name, values in drawn.items()})
+    return [images[i] for i in repeated], metadata, f"{len(images)} validation photographs"
+
+
+def validation_photographs(run: Path, most: int) -> tuple[list[np.ndarray], Metadata | None, str]:
+    """Return up to `most` validation photographs of a run, evenly spaced, with their metadata; none and the reason if none can be read."""
+    from linnaeus.workloads.taxonomy.workload import build_data_source
+
+    images, read, reason = [], [], "the run has no validation photographs"
+    try:
+        source = build_data_source(configuration_of(run))[0]
+    except (ConfigError, OSError) as error:
+        return [], None, f"the data of the run cannot be read: {one_line(error)}"
+    rows = np.flatnonzero(source.split == VALIDATION)
+    for row in rows[np.unique(np.linspace(0, max(len(rows) - 1, 0), min(most, len(rows))).astype(int))]:
+        try:
+            images += source.images.read(np.array([row]))
+            read.append(row)
+        except (UndecodableImage, OSError) as error:
+            reason = f"the photographs of the run cannot be read: {one_line(error)}"
+    return images, source.metadata.take(np.array(read, dtype=np.int64)), reason
+
+
+def largest_difference(form: str, run: Runner, checked: Examples) -> float:
+    """Return the largest difference of a probability. Raise `ConfigError` if it is above `LIMIT`, or a taxon is another one."""
+    largest = 0.0
+    for inputs, expected in checked.batches:
+        *probabilities, path = run(inputs)
+        for rank, (own, other) in enumerate(zip(expected.probabilities, probabilities, strict=True)):
+            difference = float(np.abs(own - other).max(initial=0)) if own.shape == other.shape else math.inf
+            if not difference <= LIMIT:  # not a number, too
+                raise ConfigError(_refusal(form, f"a probability differs by {difference:.1e} in a batch of {len(own)}"))
+            if own.size:
+                _check_same(form, own, own.argmax(1), other.argmax(1))
+            _check_same(form, own, expected.path[:, rank], path[:, rank])
+            largest = max(largest, difference)
+    return largest
+
+
+def _check_same(form: str, probabilities: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
+    """Raise `ConfigError` if two choices of a class, int64 [B], -1 for none, differ where the probabilities [B, C] are not equal."""
+    for row in np.flatnonzero(first != second):
+        a, b = first[row], second[row]
+        if min(a, b) < 0 or abs(probabilities[row, a] - probabilities[row, b]) > TIE:
+            raise ConfigError(_refusal(form, "the predicted taxon is another one"))
+
+
+def _refusal(form: str, reason: str) -> str:
+    return (
+        f"--form: {form} disagrees with the model, so nothing is written: {reason}; try another form, or other versions of torch and onnx"
+    )

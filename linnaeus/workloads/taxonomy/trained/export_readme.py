@@ -1,0 +1,118 @@
+"""README.md of a folder of exported forms: inputs, outputs, code, and the encoding of place, time and elevation as columns of `meta`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from linnaeus.workloads.taxonomy.components import ELEVATION_PERIODS, column_slices
+from linnaeus.workloads.taxonomy.trained.exported_network import input_names, output_names
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+_WAVES = [f"{wave}(2 * pi * elevation / {period:g})" for period in ELEVATION_PERIODS for wave in ("sin", "cos")]
+FORMULAS = {  # component -> column -> its value by the functions of numpy
+    "SPATIAL": [
+        "cos(radians(latitude)) * cos(radians(longitude))",
+        "cos(radians(latitude)) * sin(radians(longitude))",
+        "sin(radians(latitude))",
+        "log10(maximum(uncertainty, 1)) / 6",
+        "isfinite(uncertainty)",
+    ],
+    "TEMPORAL": [
+        "sin(2 * pi * day)",
+        "cos(2 * pi * day)",
+        "sin(4 * pi * day)",
+        "cos(4 * pi * day)",
+        "sin(2 * pi * hour / 24)",
+        "cos(2 * pi * hour / 24)",
+        "isfinite(hour)",
+    ],
+    "ELEVATION": ["elevation / 1000", "sign(elevation) * log1p(abs(elevation) / 10) / 5", *_WAVES],
+}
+OPTIONAL = {"uncertainty": "SPATIAL", "hour": "TEMPORAL"}  # quantities that may be unknown in a present component: their columns are 0
+UNITS = {
+    "SPATIAL": "`latitude` and `longitude` in degrees north and east, `uncertainty` of the coordinates in metres",
+    "TEMPORAL": "`day`: (day of the year - 1) / days of the year, `hour`: local time in hours",
+    "ELEVATION": "`elevation` in metres above the sea",
+}
+ONNX_CODE = """\
+import json
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+session = onnxruntime.InferenceSession("FOLDER/model.onnx")
+image, *metadata = session.get_inputs()
+picture = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("RGB")
+picture = ImageOps.fit(picture, (image.shape[3], image.shape[2]), Image.Resampling.BILINEAR)
+inputs = {"image": np.asarray(picture).transpose(2, 0, 1)[None]}
+for one in metadata:  # nothing is known
+    inputs[one.name] = np.zeros((1, one.shape[1]), bool if one.name == "present" else np.float32)
+*probabilities, path = session.run(None, inputs)
+best = probabilities[-1][0].argmax()
+print(json.load(open("FOLDER/taxonomy.json"))["names"][-1][best], probabilities[-1][0, best])"""
+TORCH_CODE = """\
+import torch
+
+model = torch.export.load("FOLDER/model.pt2").module()
+outputs = model({inputs})  # a dictionary of tensors; as image: torch.uint8 [B, 3, {side}, {side}]"""
+TIMM_CODE = """\
+import timm
+
+backbone = timm.create_model("local-dir:FOLDER/timm", pretrained=True, num_classes=0).eval()
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(backbone))"""
+
+
+def readme(classifier: TrainedClassifier, files: Mapping[str, str], differences: Mapping[str, float], origin: str) -> str:
+    """Return the text. `files`: form -> file. `differences`: form -> the largest found. `origin`: of the images of the check."""
+    measured = {form: "feature, relative to the largest" if form == "timm" else "probability" for form in files}
+    rows = "".join(f"| `{files[form]}` | {form} | {differences[form]:.1e} of a {measured[form]} |\n" for form in files)
+    side, graphs = classifier.image_size, [form for form in files if form != "timm"]
+    blocks = [
+        f"# A classifier of {classifier.tree.sizes[-1]:,} taxa of rank {classifier.tree.ranks[-1]}, for other programs",
+        f"| file | form | largest difference from the model |\n|---|---|---|\n{rows}\nDifferences were measured on {origin}, in batches of "
+        f"1, 7 and 64, with each combination of metadata. SHA-256 of the weights: {classifier.weights.digest}.",
+        "`taxonomy.json` has the names of the classes: `names[r]` is the list of rank `ranks[r]`, coarse to fine.",
+        f"## Image\n\nThe central square of a photograph in upright position, resized to {side} x {side} pixels by an antialiased bilinear "
+        "filter.",
+        *(_graphs(classifier) if graphs else []),
+    ]
+    codes = {"onnx": ONNX_CODE, "torch_export": TORCH_CODE, "timm": TIMM_CODE}
+    named = {"{inputs}": ", ".join(input_names(classifier.components)), "{side}": str(side)}
+    for form in files:
+        code = codes[form]
+        for name, value in named.items():
+            code = code.replace(name, value)
+        blocks.append(f"## Form {form}\n\n```python\n{code}\n```")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _graphs(classifier: TrainedClassifier) -> list[str]:
+    """Return the sections on the inputs and outputs of model.onnx and model.pt2."""
+    side, ranks, components = classifier.image_size, classifier.tree.ranks, classifier.components
+    *probabilities, path = output_names(ranks)
+    rows = [("`image`", f"uint8 [B, 3, {side}, {side}]", "RGB from 0 to 255; it is normalised inside")]
+    if components:
+        columns = column_slices(components)[-1].stop
+        rows.append(("`meta`", f"float32 [B, {columns}]", "place, time and elevation; columns of an absent component are ignored"))
+        rows.append(("`present`", f"bool [B, {len(components)}]", f"which components are known: {', '.join(components)}"))
+    found = [
+        (f"`{name}`", f"float32 [B, {size}]", f"probabilities of rank {rank}, which sum to 1")
+        for name, rank, size in zip(probabilities, ranks, classifier.tree.sizes, strict=True)
+    ]
+    found.append((f"`{path}`", f"int64 [B, {len(ranks)}]", "the predicted class of each rank; -1 where the path has no taxon"))
+    head = "| name | type | content |\n|---|---|---|\n"
+    tables = ["\n".join(f"| {' | '.join(row)} |" for row in table) for table in (rows, found)]
+    sections = [f"## Inputs\n\n{head}{tables[0]}\n\nB is any number of photographs.", f"## Outputs\n\n{head}{tables[1]}"]
+    return sections + ([_encoding(components)] if components else [])
+
+
+def _encoding(components: tuple[str, ...]) -> str:
+    """Return the section on the columns of `meta`."""
+    lines = [f"- {name}: {UNITS[name]}." for name in components]
+    optional = [f"`{quantity}`" for quantity, name in OPTIONAL.items() if name in components]
+    if optional:
+        lines.append(f"- {' and '.join(optional)} may be unknown in a known component: all columns of it are then 0.")
+    formulas = [(name, formula) for name in components for formula in FORMULAS[name]]
+    rows = "\n".join(f"| {column} | {name} | `{formula}` |" for column, (name, formula) in enumerate(formulas))
+    text = "\n".join(lines)
+    return f"## Columns of `meta`\n\n{text}\n\n| column | component | value, by the functions of numpy |\n|---:|---|---|\n{rows}"

@@ -1,0 +1,63 @@
+"""`ExportedNetwork`: a trained classifier as a module of tensors only, from pixels to probabilities, and its graph by `torch.export`.
+
+Normalisation, masking of metadata, test-time augmentation and the sums over the tree are inside; the square of pixels and the columns of
+`meta` are made outside.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from linnaeus.errors import ConfigError, one_line
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+IMAGE_INPUT, METADATA_INPUTS = "image", ("meta", "present")
+EXPORTER_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError)
+
+
+class ExportedNetwork(nn.Module):
+    """Returns `<rank>_probabilities` float [B, C_r] of each rank, coarse to fine, and `path` int64 [B, R], -1 where it has no taxon.
+
+    `image`: uint8 [B, 3, S, S]. `meta` float [B, F] and `present` bool [B, M], of `components.encode`, for a model with components."""
+
+    def __init__(self, classifier: TrainedClassifier) -> None:
+        super().__init__()
+        self.model, self.classifier = classifier.model, classifier
+
+    def forward(self, image: Tensor, meta: Tensor | None = None, present: Tensor | None = None) -> dict[str, Tensor]:
+        if meta is None or present is None:
+            meta, present = image.new_zeros(image.shape[0], 0), image.new_zeros(image.shape[0], 0, dtype=torch.bool)
+        probabilities, path = self.classifier.results({"image": image, "meta": meta, "present": present})
+        return dict(zip(output_names(self.classifier.tree.ranks), [*probabilities, path], strict=True))
+
+
+def input_names(components: Sequence[str]) -> list[str]:
+    """Return the names of the inputs of a model with these metadata components."""
+    return [IMAGE_INPUT, *(METADATA_INPUTS if components else ())]
+
+
+def output_names(ranks: Sequence[str]) -> list[str]:
+    """Return the names of the outputs."""
+    return [*(f"{rank}_probabilities" for rank in ranks), "path"]
+
+
+def export_program(classifier: TrainedClassifier, example: Sequence[Tensor]) -> ExportedProgram:
+    """Return the graph of a classifier on the CPU, for any number of photographs. `example`: inputs of at least two photographs.
+
+    Raise `ConfigError` for a network that `torch.export` cannot read, such as one of a plugin that depends on values of its input."""
+    batch = torch.export.Dim("batch")
+    network = ExportedNetwork(classifier).eval()
+    try:
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            network(*example)  # tables that are made at the first use become constants of the graph
+            return torch.export.export(network, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
+    except EXPORTER_ERRORS as error:
+        name = classifier.description.model.name
+        raise ConfigError(
+            f"--form: torch.export cannot read the network of model={name} ({one_line(error)}); leave the form out"
+        ) from error

@@ -1,0 +1,85 @@
+"""The backbone of a classifier alone, in the layout of timm's hub: model.safetensors and config.json.
+
+`timm.create_model("local-dir:PATH", pretrained=True, num_classes=0)` returns it; its output is the pooled feature. Metadata, the final norm
+and the head are not part of it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.errors import ConfigError, one_line
+from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
+from linnaeus.workloads.taxonomy.preparation import MEAN, STD
+from linnaeus.workloads.taxonomy.trained.export_check import Examples
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+LIMIT = 1e-6  # of the largest feature: the same kernels on the same weights
+INPUT_LIMIT = 1e-5  # of normalised pixels, which are computed in another order
+
+
+def backbone_of(classifier: TrainedClassifier) -> TimmBackbone:
+    """Return the trunk. Raise `ConfigError` for a model without a timm backbone."""
+    trunk = classifier.model.trunk
+    if not isinstance(trunk, TimmBackbone):
+        raise ConfigError(f"--form: timm is the backbone of model=timm; this is model={classifier.description.model.name}; leave it out")
+    return trunk
+
+
+def write_timm(classifier: TrainedClassifier, folder: Path) -> None:
+    """Write the two files. Raise `ConfigError` if timm cannot describe the model."""
+    from timm.models import save_for_hf
+
+    trunk, side = backbone_of(classifier), classifier.image_size
+    own = trunk.backbone.pretrained_cfg
+    mean, std = (MEAN, STD) if trunk.rescale is None else (own["mean"], own["std"])
+    given = {"mean": mean, "std": std, "input_size": (3, side, side), "interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "center"}
+    try:
+        save_for_hf(trunk.backbone, str(folder), model_config={"pretrained_cfg": {**_kept(own), **given}}, safe_serialization=True)
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        raise ConfigError(f"--form: timm cannot describe {classifier.description.model.name} ({one_line(error)}); leave it out") from error
+    (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)  # safetensors lets only the owner read its file
+
+
+def _kept(own: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of timm's description that are true of the trained weights: not their source, licence or other input."""
+    left_out = ("url", "file", "hf_hub", "source", "tag", "license", "origin_url", "paper", "notes", "description", "test_")
+    return {name: value for name, value in own.items() if value is not None and not name.startswith(left_out)}
+
+
+def feature_difference(classifier: TrainedClassifier, folder: Path, checked: Examples) -> float:
+    """Return the largest difference of a feature of timm's model from those of the backbone, relative to the largest feature.
+
+    Raise `ConfigError` if it is above 1e-6, if normalised pixels differ, or if timm cannot load the folder."""
+    import timm
+
+    trunk, largest = backbone_of(classifier), 0.0
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            loaded: Any = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0).eval()
+    except (RuntimeError, OSError, ValueError, TypeError, KeyError, AssertionError) as error:
+        raise ConfigError(f"--form: timm cannot load its folder ({one_line(error)}), so nothing is written") from error
+    for inputs, _ in checked.batches:
+        pixels = torch.from_numpy(inputs["image"])
+        with torch.inference_mode():
+            image = _normalised(pixels, MEAN, STD)
+            image = image if trunk.rescale is None else image * trunk.rescale[0] + trunk.rescale[1]
+            stated = _normalised(pixels, loaded.pretrained_cfg["mean"], loaded.pretrained_cfg["std"])
+            own = trunk.backbone.forward_head(trunk.backbone.forward_features(image), pre_logits=True)
+            difference = (loaded(image) - own).abs().max() / own.abs().max().clamp(min=1)
+            same_input = bool((stated - image).abs().max() <= INPUT_LIMIT)
+        if not same_input or not difference <= LIMIT:
+            reason = f"a feature differs by {float(difference):.1e}" if same_input else "normalised pixels differ"
+            raise ConfigError(f"--form: timm disagrees with the model, so nothing is written: {reason}")
+        largest = max(largest, float(difference))
+    return largest
+
+
+def _normalised(pixels: Tensor, mean: Any, std: Any) -> Tensor:
+    """Return normalised images of uint8 [B, 3, S, S]."""
+    return (pixels / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)

@@ -11,10 +11,10 @@ Every form is read again and compared with the model (`export_check.py`) before 
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from linnaeus.files import commit_directory, to_json, write_atomic
 from linnaeus.workloads.taxonomy.trained.bundle import CARD, TREE
 from linnaeus.workloads.taxonomy.trained.export_check import Examples, Inputs, Runner, examples, largest_difference
 from linnaeus.workloads.taxonomy.trained.export_readme import readme
-from linnaeus.workloads.taxonomy.trained.exported_network import EXPORTER_ERRORS, export_program, input_names, output_names
+from linnaeus.workloads.taxonomy.trained.exported_network import export_program, input_names, output_names
 from linnaeus.workloads.taxonomy.trained.timm_folder import backbone_of, feature_difference, write_timm
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
@@ -71,7 +71,7 @@ def _check_possible(classifier: TrainedClassifier, forms: Sequence[str]) -> None
     """Raise `ConfigError` for a form that this model does not have, and for packages that are missing."""
     if "timm" in forms:
         backbone_of(classifier)
-    if "onnx" in forms and (missing := [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]):
+    if "onnx" in forms and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
         raise ConfigError(f"--form: onnx needs {', '.join(missing)}; install with: pip install 'linnaeus[export]'")
 
 
@@ -88,16 +88,22 @@ def _write(classifier: TrainedClassifier, folder: Path, forms: Sequence[str], ch
             write_timm(classifier, path)
             difference = feature_difference(classifier, path, checked)
         else:
-            write, open_form = (write_onnx, open_onnx) if form == "onnx" else (write_program, open_program)
-            try:
-                write(program, classifier, path)
-                runner = open_form(path)
-            except EXPORTER_ERRORS as error:
-                raise ConfigError(f"--form: {form} cannot be made ({one_line(error)}); leave it out") from error
-            difference = largest_difference(form, runner, checked)
+            difference = _write_graph(form, program, classifier, path, checked)
         files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else folder.glob(f"{path.name}*")
         found.append(Written(form, sum(file.stat().st_size for file in files) / 1e6, difference))
     return found
+
+
+def _write_graph(form: str, program: ExportedProgram, classifier: TrainedClassifier, path: Path, checked: Examples) -> float:
+    """Write, read and check a form of the graph. Return the largest difference of a probability."""
+    write, open_form = (write_onnx, open_onnx) if form == "onnx" else (write_program, open_program)
+    try:
+        write(program, classifier, path)
+        return largest_difference(form, open_form(path), checked)
+    except (ConfigError, OSError):
+        raise
+    except Exception as error:  # torch, onnxscript and ONNX Runtime raise exceptions of many types
+        raise ConfigError(f"--form: {form} cannot be made of this model ({one_line(error)}); leave it out") from error
 
 
 def write_onnx(program: ExportedProgram, classifier: TrainedClassifier, path: Path) -> None:
@@ -118,23 +124,11 @@ def write_onnx(program: ExportedProgram, classifier: TrainedClassifier, path: Pa
 
 
 def open_onnx(path: Path) -> Runner:
-    """Return the function of an ONNX file, by ONNX Runtime on the CPU. Its failures are `RuntimeError`."""
+    """Return the function of an ONNX file, by ONNX Runtime on the CPU."""
     import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    failures = tuple(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception))
-    try:
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    except failures as error:
-        raise RuntimeError(one_line(error)) from error
-
-    def run(inputs: Inputs) -> list:
-        try:
-            return session.run(None, inputs)
-        except failures as error:
-            raise ConfigError(f"--form: onnx fails in ONNX Runtime ({one_line(error)}), so nothing is written") from error
-
-    return run
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda inputs: session.run(None, inputs)
 
 
 def write_program(program: ExportedProgram, classifier: TrainedClassifier, path: Path) -> None:

@@ -17,7 +17,6 @@ from linnaeus.errors import ConfigError, one_line
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 IMAGE_INPUT, METADATA_INPUTS = "image", ("meta", "present")
-EXPORTER_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError)
 
 
 class ExportedNetwork(nn.Module):
@@ -51,13 +50,16 @@ def export_program(classifier: TrainedClassifier, example: Sequence[Tensor]) -> 
 
     Raise `ConfigError` for a network that `torch.export` cannot read, such as one of a plugin that depends on values of its input."""
     batch = torch.export.Dim("batch")
-    network = ExportedNetwork(classifier).eval()
+    network = ExportedNetwork(classifier).eval().requires_grad_(False)  # operations with `out=` fail where gradients are recorded
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             network(*example)  # tables that are made at the first use become constants of the graph
-            return torch.export.export(network, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
-    except EXPORTER_ERRORS as error:
+            program = torch.export.export(network, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
+    except Exception as error:  # the exporter raises exceptions of many types, also those of the network
         name = classifier.description.model.name
         raise ConfigError(
             f"--form: torch.export cannot read the network of model={name} ({one_line(error)}); leave the form out"
         ) from error
+    empty = {name: value for name, value in program.constants.items() if isinstance(value, Tensor) and not value.numel()}
+    program.constants.update({name: torch.empty_like(value) for name, value in empty.items()})  # torch 2.15 cannot save those of numpy
+    return program

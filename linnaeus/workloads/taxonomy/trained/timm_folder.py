@@ -6,6 +6,7 @@ and the head are not part of it.
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import torch
 from torch import Tensor
 
 from linnaeus.errors import ConfigError, one_line
+from linnaeus.files import to_json, write_atomic
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.trained.export_check import Examples
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 LIMIT = 1e-6  # of the largest feature: the same kernels on the same weights
+LEFT_OUT = ("tag", "license", "origin_url", "paper", "notes", "description", "test_")  # true of the published weights only
 INPUT_LIMIT = 1e-5  # of normalised pixels, which are computed in another order
 
 
@@ -40,16 +43,13 @@ def write_timm(classifier: TrainedClassifier, folder: Path) -> None:
     mean, std = (MEAN, STD) if trunk.rescale is None else (own["mean"], own["std"])
     given = {"mean": mean, "std": std, "input_size": (3, side, side), "interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "center"}
     try:
-        save_for_hf(trunk.backbone, str(folder), model_config={"pretrained_cfg": {**_kept(own), **given}}, safe_serialization=True)
+        save_for_hf(trunk.backbone, str(folder), safe_serialization=True)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         raise ConfigError(f"--form: timm cannot describe {classifier.description.model.name} ({one_line(error)}); leave it out") from error
+    config = json.loads((folder / "config.json").read_text())
+    kept = {name: value for name, value in config["pretrained_cfg"].items() if not name.startswith(LEFT_OUT)}
+    write_atomic(folder / "config.json", to_json(config | {"pretrained_cfg": kept | given}))
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)  # safetensors lets only the owner read its file
-
-
-def _kept(own: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries of timm's description that are true of the trained weights: not their source, licence or other input."""
-    left_out = ("url", "file", "hf_hub", "source", "tag", "license", "origin_url", "paper", "notes", "description", "test_")
-    return {name: value for name, value in own.items() if value is not None and not name.startswith(left_out)}
 
 
 def feature_difference(classifier: TrainedClassifier, folder: Path, checked: Examples) -> float:

@@ -1,8 +1,11 @@
-"""A finished run on photographs of biota with place and time, its manifest, and its bundle."""
+"""A finished run on photographs of biota with place and time, its manifest, its bundle, and its exported forms."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +13,14 @@ import pytest
 
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
 from linnaeus.workloads.taxonomy.trained import export_cli
+from linnaeus.workloads.taxonomy.trained.export_forms import ONNX_PACKAGES
 from tests import runs
 
 SETTINGS = ["data=manifest", "data.image_size=16", "augment=none", "trainer.length=4steps", "schedule.checkpoint=[100%]"]
 SETTINGS += ["schedule.validate=[100%]", "schedule.best_monitor=val/loss", "run.experiment=photos", "run.name=run"]
+
+
+HAS_ONNX = all(map(find_spec, ONNX_PACKAGES))
 
 
 class Finished(NamedTuple):
@@ -40,3 +47,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     run = runs.run_path(config)
     assert export_cli.main([str(run), str(folder / "bundle")]) == 0
     return Finished(run, folder / "bundle", manifest)
+
+
+class Forms(NamedTuple):
+    folder: Path
+    onnx: bool  # False if the extra `export` is not installed
+    printed: str
+
+
+@pytest.fixture(scope="session")
+def forms(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Forms:
+    folder, output = tmp_path_factory.mktemp("forms") / "forms", io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert export_cli.main([str(finished.run), str(folder), "--form", "onnx,torch_export" if HAS_ONNX else "torch_export"]) == 0
+    return Forms(folder, HAS_ONNX, output.getvalue())

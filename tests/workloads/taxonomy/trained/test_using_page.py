@@ -8,7 +8,10 @@ import shlex
 import shutil
 from pathlib import Path
 
+import pytest
+
 import linnaeus.__main__
+from linnaeus.workloads.taxonomy.trained import export_readme
 from tests.workloads.taxonomy.trained.test_predict_command import answers
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "using.md").read_text()
@@ -18,7 +21,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
 
 
-def test_the_page_as_printed(finished, tmp_path, monkeypatch, capsys):
+def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)  # those of the tests stay
     for folder in ("photos", "more"):
@@ -31,11 +34,12 @@ def test_the_page_as_printed(finished, tmp_path, monkeypatch, capsys):
     Path("photos.csv").write_text("\n".join([f"{lines[0]},date", *(f"{line},01/05/2021" for line in lines[1:])]))
     Path("media.csv").write_text("mediaID,deploymentID,timestamp,filePath\nm1,d1,2020-05-30T04:57:37+02:00,photo.jpg\n")
     (tmp_path / "RUN").symlink_to(finished.run)
+    (tmp_path / "FORMS").symlink_to(forms.folder)
     for row in finished.rows():
         (tmp_path / row["path"]).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished.manifest.parent / row["path"], tmp_path / row["path"])
 
-    not_here = ("pip install", "linnaeus serve")  # the service: tests/workloads/taxonomy/serving
+    not_here = ("pip install", "linnaeus serve", "linnaeus export RUN FORMS")  # tests/workloads/taxonomy/serving, and the fixture `forms`
     commands = [line for block in blocks("bash") for line in block.splitlines() if not line.startswith(not_here)]
     export = [line for line in commands if line.startswith("linnaeus export")]
     for line in export + [line for line in commands if line not in export]:
@@ -49,7 +53,14 @@ def test_the_page_as_printed(finished, tmp_path, monkeypatch, capsys):
     assert [row["associatedMedia"] for row in answers(Path("identifications.csv"))] == ["photos/1.jpg"]
     assert len(answers(Path("answers.csv"))) == 2 and Path("answers.json").exists() and Path("answers.parquet").exists()
 
-    (code,) = blocks("python")
+    code, onnx_code = blocks("python")
     exec(code.replace("RUN or BUNDLE", "BUNDLE"), {})
     name, probability = capsys.readouterr().out.strip().rsplit(" ", 1)
     assert name and 0 < float(probability) <= 1
+
+    assert onnx_code.strip() == export_readme.ONNX_CODE.replace("FOLDER", "FORMS")
+    if forms.onnx:
+        exec(onnx_code, {})
+        name, probability = capsys.readouterr().out.strip().rsplit(" ", 1)
+        species = linnaeus.load_model("BUNDLE").predict("photo.jpg").path[-1]
+        assert name == species.name and float(probability) == pytest.approx(species.probability, abs=2e-3)

@@ -1,0 +1,98 @@
+"""A network that fails: its requests get status 500, and the next ones are answered. Cancelled requests leave the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import numpy as np
+import pytest
+
+import linnaeus
+from linnaeus.workloads.taxonomy.serving import serve_cli
+from linnaeus.workloads.taxonomy.serving.http_service import HttpService
+from linnaeus.workloads.taxonomy.serving.photograph_batches import PhotographBatches
+from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
+from linnaeus.workloads.taxonomy.serving.service_metrics import ServiceMetrics
+from linnaeus.workloads.taxonomy.trained import Prediction
+
+PIXELS = np.zeros((8, 8, 3), dtype=np.uint8)
+
+
+class Model:
+    """Fails on a photograph whose first value is 1, and notes the sizes of its batches."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def predict_pixels(self, images, metadata, names, top):
+        self.sizes.append(len(images))
+        if any(image[0, 0, 0] for image in images):
+            raise RuntimeError("out of memory")
+        return [Prediction(None, {"genus": ()}, (), ()) for _ in images]
+
+
+def test_an_error_reaches_its_requests_and_the_next_ones_are_answered():
+    async def ask() -> None:
+        batches = PhotographBatches(model, 2, 0.0, ServiceMetrics())
+        worker = asyncio.create_task(batches.run())
+        both = await asyncio.gather(batches.predict(PIXELS + 1, {}, 5), batches.predict(PIXELS, {}, 5), return_exceptions=True)
+        assert [str(error) for error in both] == ["out of memory"] * 2
+        assert await batches.predict(PIXELS, {"date": "2021-05-01"}, 5) == Prediction(None, {"genus": ()}, (), ())
+        worker.cancel()
+
+    model = Model()
+    asyncio.run(ask())
+    assert model.sizes == [2, 1]
+
+
+def test_a_cancelled_request_leaves_the_queue():
+    async def ask() -> None:
+        batches = PhotographBatches(model, 2, 3600.0, ServiceMetrics())
+        worker = asyncio.create_task(batches.run())
+        leaving = asyncio.create_task(batches.predict(PIXELS, {}, 5))
+        await asyncio.sleep(0)
+        assert len(batches.waiting) == 1
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        assert leaving.cancelled() and not batches.waiting
+        await asyncio.gather(*(batches.predict(PIXELS, {}, 5) for _ in range(4)))
+        worker.cancel()
+
+    model = Model()
+    asyncio.run(ask())
+    assert model.sizes == [2, 2]
+
+
+def test_the_client_of_a_failing_network_gets_status_500(finished, monkeypatch):
+    async def ask() -> None:
+        service = HttpService(model, "model", "", Limits(10**6, 10**7, 10**6, 60, 10), 4, 0.0, 1)
+        photograph = {"type": "http.request", "body": finished.photograph(0).read_bytes(), "more_body": False}
+        scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": [], "app": None}
+
+        async def receive():
+            return received.pop() if received else await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+
+        received, sent = [photograph], []
+        async with service._running(None):
+            with pytest.raises(RuntimeError, match="out of memory"):  # for the log of the service
+                await service.application()(scope, receive, send)
+        assert sent[0]["status"] == 500 and "RuntimeError" in json.loads(sent[1]["body"])["error"]
+        assert 'linnaeus_requests_total{path="/predict",status="500"} 1.0' in service.metrics.text().decode()
+        assert service.in_progress == service.bodies.held == 0
+
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    model = linnaeus.load_model(finished.bundle)
+    monkeypatch.setattr(model, "predict_pixels", fail)
+    asyncio.run(ask())
+
+
+def test_answers_are_sent_without_delay():
+    with serve_cli._listen("127.0.0.1", 0) as listener:
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "an answer in two packets would wait 40 ms"

@@ -31,7 +31,7 @@ class Limits:
     """Limits of a service."""
 
     body: int  # bytes of a request
-    held: int  # bytes of all requests that are being received
+    held: int  # bytes of all requests in memory
     pixels: int  # of a photograph
     seconds: float  # for receiving a request, and for answering it
     queue: int  # photographs in progress
@@ -67,7 +67,7 @@ class Bodies:
                         continue
                     own, self.held = own + len(chunk), self.held + len(chunk)
                     if self.held > self.limits.held:
-                        raise HTTPException(503, "too many photographs are being received; try again", RETRY)
+                        raise HTTPException(503, "the requests in progress fill the memory allowed for them; try again", RETRY)
                     parts.append(chunk)
             self._refuse_size(received, 1)
             yield b"".join(parts)

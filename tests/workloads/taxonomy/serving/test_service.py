@@ -193,6 +193,16 @@ def test_a_full_queue_refuses_and_a_client_that_leaves_makes_room(finished, phot
         service.open(head + photograph[:10]).close()  # in the middle of the photograph
 
 
+def test_the_bodies_in_memory_have_a_limit(service: Service, photograph: bytes):
+    """Each of these clients sends nearly all of an allowed body and waits; together they exceed 32 bodies of the largest size."""
+    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 290000\r\n\r\n"
+    slow = [service.open(head + bytes(289_000)) for _ in range(35)]
+    wait_for(service, 'linnaeus_requests_total{path="/predict",status="503"}', len(slow) - 33)
+    for connection in slow:
+        connection.close()
+    assert service.post(photograph).status == 200
+
+
 def test_requests_in_progress_are_answered_after_the_signal(finished, photograph: bytes):
     with running(finished.bundle, "--batch-size", "2", "--batch-wait", "10000") as service:
         head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(photograph)}\r\n\r\n".encode()
@@ -216,7 +226,7 @@ def test_a_request_has_a_limited_time(finished, photograph: bytes):
 
 
 def wait_for(service: Service, metric: str, value: float) -> None:
-    for _ in range(2000):  # each request takes about a millisecond
+    for _ in range(20_000):  # each request takes about a millisecond
         if service.metric(metric) == value:
             return
     raise AssertionError(f"{metric} is {service.metric(metric)}, not {value}")

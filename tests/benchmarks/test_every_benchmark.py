@@ -14,6 +14,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "data": "--quick",
     "doctor": "--quick",
     "gradnorm": ["--quick", "--rounds", "1", "--updates", "1", "--variants", "GradNorm, last shared layer"],
+    "guarantee": "--synthetic --draws 2 --size 300 --photographs 600",
     "larger_than_memory": "--quick",
     "language": "--quick --only cpu --rounds 1 --updates 2",
     "loop_overhead": "--model mlp --rounds 2 --updates 4",

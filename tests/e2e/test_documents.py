@@ -31,7 +31,7 @@ from linnaeus.workloads.taxonomy.doctor import doctor_cli
 from linnaeus.workloads.taxonomy.manifest.source_options import source_config
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.store import prepare_store
-from linnaeus.workloads.taxonomy.trained import export_cli, predict_cli
+from linnaeus.workloads.taxonomy.trained import calibrate_cli, export_cli, predict_cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "conf" / "experiment").glob("*.yaml"))]
@@ -110,10 +110,12 @@ def check(words: list[str]) -> None:
             biota._arguments(rest)
         case ["linnaeus", "evaluate", *rest]:
             evaluation._parse(rest)
-        case ["linnaeus", "prepare" | "doctor" | "predict" | "export"]:
+        case ["linnaeus", "prepare" | "doctor" | "predict" | "export" | "calibrate"]:
             pass  # the name of the command, in a sentence
         case ["linnaeus", "predict", *rest]:
             predict_cli._parse(rest)
+        case ["linnaeus", "calibrate", *rest]:
+            calibrate_cli._parse(rest)
         case ["linnaeus", "export", *rest]:
             export_cli._parse(rest)
         case ["linnaeus", "serve", *rest]:

@@ -54,8 +54,13 @@ class Answered:
 
 
 def answer_of(row: Row) -> dict[str, Any] | None:
-    """Return the answer for a photograph: rank, name, lineage, probability and perhaps key. None if there is no taxon."""
-    if not row.get("path"):
+    """Return the answer for a photograph: rank, name, lineage, probability and perhaps key. None if there is no taxon.
+
+    It is the rolled-up answer of a calibrated model, otherwise the finest taxon of the path."""
+    if row["calibrated"]:
+        taxon = row["answer"]
+        return None if taxon is None else {**taxon, "probability": probability(taxon)}
+    if not row["path"]:
         return None
     rank, taxon = list(row["path"].items())[-1]
     return {"rank": rank, **taxon, "probability": probability(taxon)}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from linnaeus.workloads.taxonomy.trained.rollup import NONE, answer_ranks, confident_paths
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -30,12 +31,18 @@ class Prediction:
     ranks: Mapping[str, tuple[Taxon, ...]]  # rank -> the most probable taxa, the best first
     path: tuple[Taxon, ...]  # the predicted taxon of each rank, coarse to fine; ranks without one are left out
     metadata: tuple[str, ...]  # components that were given and are read by the model
+    answer: Taxon | None = None  # the finest taxon of the path that has the stated precision; None: no taxon has, or not calibrated
+    precision: float | None = None  # the stated precision of `answer`; None: the model is not calibrated
 
     def plain(self) -> dict[str, Any]:
         """Return the prediction for JSON."""
         ranks = {rank: [plain_taxon(taxon) for taxon in taxa] for rank, taxa in self.ranks.items()}
         path = {taxon.rank: plain_taxon(taxon) for taxon in self.path}
-        return {"photograph": self.photograph, "path": path, "ranks": ranks, "metadata": list(self.metadata)}
+        own = {"photograph": self.photograph, "path": path, "ranks": ranks, "metadata": list(self.metadata)}
+        if self.precision is None:
+            return own | {"calibrated": False}
+        answer = None if self.answer is None else {"rank": self.answer.rank} | plain_taxon(self.answer)
+        return own | {"calibrated": True, "answer": answer, "precision": self.precision}
 
 
 def plain_taxon(taxon: Taxon) -> dict[str, Any]:
@@ -52,6 +59,15 @@ class Scored:
     path: np.ndarray  # int64 [B, R]: the predicted class of each rank, -1 for none
 
 
+class Asked(NamedTuple):
+    """The content of predictions."""
+
+    top: int  # taxa of each rank
+    precision: float | None = None  # of the rolled-up answer; None: none
+    threshold: float = 0.0  # of the confidence of the rolled-up answer
+    sets: tuple[float, ...] | None = None  # per rank: least probability of the taxa, in place of `top`
+
+
 class Answers:
     """Makes predictions from scores: the names of a tree, and the lineage of each taxon."""
 
@@ -66,22 +82,34 @@ class Answers:
         return Taxon(tree.ranks[rank], tree.names[rank][number], self.lineages[rank][number], probability, key)
 
     def predictions(
-        self, scored: Scored, names: Sequence[str | None], present: np.ndarray, components: Sequence[str], top: int
+        self, scored: Scored, names: Sequence[str | None], present: np.ndarray, components: Sequence[str], asked: Asked
     ) -> list[Prediction]:
-        """Return the predictions of B photographs. `present`: bool [B, M], the known `components`. `top`: taxa of each rank."""
-        best = [_best(probability, top) for probability in scored.probabilities]
-        return [
-            Prediction(
-                name,
-                {
-                    rank: tuple(self.taxon(r, int(c), float(scored.probabilities[r][i, c])) for c in best[r][i])
-                    for r, rank in enumerate(self.tree.ranks)
-                },
-                tuple(self.taxon(r, int(c), float(scored.probabilities[r][i, c])) for r, c in enumerate(scored.path[i]) if c >= 0),
-                tuple(component for component, known in zip(components, present[i], strict=True) if known),
-            )
-            for i, name in enumerate(names)
-        ]
+        """Return the predictions of B photographs. `present`: bool [B, M], the known `components`."""
+        least = asked.sets or (0.0,) * len(self.tree.ranks)
+        best = [_best(p, asked.top) if asked.sets is None else _reaching(p, q) for p, q in zip(scored.probabilities, least, strict=True)]
+        confident = confident_paths(scored.probabilities, scored.path)
+        answered = answer_ranks(confident, asked.threshold)
+        found = []
+        for i, name in enumerate(names):
+            taxa = [[self.taxon(r, int(c), float(p[i, c])) for c in best[r][i]] for r, p in enumerate(scored.probabilities)]
+            path = [self.taxon(r, int(c), float(scored.probabilities[r][i, c])) for r, c in enumerate(scored.path[i]) if c >= 0]
+            given = tuple(component for component, known in zip(components, present[i], strict=True) if known)
+            rank = int(answered[i])
+            answer = None
+            if asked.precision is not None and rank != NONE:
+                answer = self.taxon(rank, int(scored.path[i, rank]), float(confident.confidence[i, rank]))
+            ranks = dict(zip(self.tree.ranks, map(tuple, taxa), strict=True))
+            found.append(Prediction(name, ranks, tuple(path), given, answer, asked.precision))
+        return found
+
+
+def _reaching(probability: np.ndarray, least: float) -> list[np.ndarray]:
+    """Return for each row of [B, C] the classes whose probability is at least `least`, the greatest first; always the greatest."""
+    rows = []
+    for row in probability:
+        chosen = np.flatnonzero(row >= min(least, row.max(initial=0.0)))
+        rows.append(chosen[np.argsort(-row[chosen], kind="stable")])
+    return rows
 
 
 def _best(probability: np.ndarray, count: int) -> np.ndarray:

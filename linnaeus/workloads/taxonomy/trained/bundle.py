@@ -3,6 +3,7 @@
     config.json          format, version, the description of the network and of its input, SHA-256 of the other files
     model.safetensors    the weights
     taxonomy.json        the tree of taxa (`TaxonomyTree.to_dict`)
+    calibration.json     of a calibrated model: temperatures and thresholds
     metrics.json         validation results of the run
     README.md            the model card
 
@@ -21,11 +22,13 @@ from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.checkpoint.weight_files import read_weights
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.files import commit_directory, file_digest, to_json, write_atomic
+from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 FORMAT, VERSION = "linnaeus-model", 1
-CONFIG, WEIGHTS, TREE, METRICS, CARD = "config.json", "model.safetensors", "taxonomy.json", "metrics.json", "README.md"
+CONFIG, WEIGHTS, TREE, CALIBRATION = "config.json", "model.safetensors", "taxonomy.json", "calibration.json"
+METRICS, CARD = "metrics.json", "README.md"
 REQUIRED = (WEIGHTS, TREE)
 LARGEST_CONFIG = 64 << 20  # bytes
 
@@ -59,7 +62,7 @@ def write_bundle(folder: Path, description: Description, tree: TaxonomyTree, wei
         raise ConfigError(f"OUT: {folder} cannot be written ({error.strerror}); choose another folder") from None
 
 
-def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description, TaxonomyTree, InitialWeights]:
+def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description, TaxonomyTree, InitialWeights, Calibration | None]:
     """Return the parts of a bundle. `plugins`: packages that may be imported if its model needs them.
 
     Raise `ConfigError` for a bundle of another version, and for a file that is missing or differs from its checksum."""
@@ -70,14 +73,17 @@ def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description,
         digests = {name: _checked(folder, name, config["files"]) for name in REQUIRED}
         description = Description.from_plain(config["description"], plugins)
         tree = TaxonomyTree.from_dict(json.loads((folder / TREE).read_text(encoding="utf-8")))
-        state = read_weights(folder / WEIGHTS)
+        state, calibration = read_weights(folder / WEIGHTS), None
+        if CALIBRATION in config["files"]:
+            _checked(folder, CALIBRATION, config["files"])
+            calibration = Calibration.from_plain(json.loads((folder / CALIBRATION).read_text(encoding="utf-8")), len(tree.ranks))
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
     except OSError as error:
         raise ConfigError(f"{folder}: {Path(error.filename or '').name} cannot be read ({error.strerror})") from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{folder}: the bundle is damaged ({type(error).__name__}: {one_line(error)}); export it again") from None
-    return description, tree, InitialWeights(str(folder / WEIGHTS), digests[WEIGHTS], state)
+    return description, tree, InitialWeights(str(folder / WEIGHTS), digests[WEIGHTS], state), calibration
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -72,7 +72,10 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
     parts = load_parts(options.run, options.checkpoint)
     metrics = validated(options.run, parts.weights.source)
     card = model_card(parts.description, parts.tree, read_json(options.run / "dataset.json") or {}, metrics)
-    bundle.write_bundle(options.out, *parts, {bundle.METRICS: to_json(metrics), bundle.CARD: card})
+    texts = {bundle.METRICS: to_json(metrics), bundle.CARD: card}
+    if parts.calibration is not None:
+        texts[bundle.CALIBRATION] = to_json(parts.calibration.plain())
+    bundle.write_bundle(options.out, parts.description, parts.tree, parts.weights, texts)
     try:
         written = Parts(*bundle.load_bundle(options.out, parts.description.plugins))
         check_equal(parts, written)
@@ -104,9 +107,13 @@ def check_equal(parts: Any, written: Any) -> None:
 
     state, again = parts.weights.state, written.weights.state
     same = state.keys() == again.keys() and all(torch.equal(state[name].nan_to_num(), again[name].nan_to_num()) for name in state)
-    if written.description != parts.description or written.tree.fingerprint() != parts.tree.fingerprint() or not same:
+    if (
+        (written.description, written.calibration) != (parts.description, parts.calibration)
+        or written.tree.fingerprint() != parts.tree.fingerprint()
+        or not same
+    ):
         raise ConfigError("OUT: the bundle differs from the run when it is read again; the disk may be damaged")
-    TrainedClassifier(written.description, written.tree, written.weights)
+    TrainedClassifier(*written)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_wei
 from linnaeus.config.load import typed_config
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained.bundle import is_bundle, load_bundle
+from linnaeus.files import read_json
+from linnaeus.workloads.taxonomy.trained.bundle import CALIBRATION, is_bundle, load_bundle
+from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -23,6 +25,7 @@ class Parts(NamedTuple):
     description: Description
     tree: TaxonomyTree
     weights: InitialWeights
+    calibration: Calibration | None = None
 
 
 def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", plugins: Sequence[str] = ()) -> TrainedClassifier:
@@ -45,7 +48,19 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
     if config.workload.name != "taxonomy":
         raise ConfigError(f"{path} is a run of workload={config.workload.name}; this needs one of workload=taxonomy")
     weights = read_initial_weights(str(path), "checkpoint", checkpoint or "best")
-    return Parts(Description.of_run(config), _tree_of(path), weights)
+    tree = _tree_of(path)
+    return Parts(Description.of_run(config), tree, weights, run_calibration(path, weights.digest, len(tree.ranks)))
+
+
+def run_calibration(run: Path, weights: str, ranks: int) -> Calibration | None:
+    """Return the calibration of a run; None if it has none, or one of other weights. `weights`: SHA-256 of those that are used."""
+    content = read_json(run / CALIBRATION)
+    if content is None or content.get("weights") != weights:
+        return None
+    try:
+        return Calibration.from_plain(content, ranks)
+    except ConfigError as error:
+        raise ConfigError(f"{run / CALIBRATION}: {error}") from None
 
 
 def configuration_of(run: Path) -> Config:

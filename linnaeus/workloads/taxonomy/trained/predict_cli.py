@@ -29,6 +29,7 @@ from linnaeus.workloads.taxonomy.trained.prediction_files import FORMATS, format
 if TYPE_CHECKING:
     import numpy as np
 
+    from linnaeus.workloads.taxonomy.trained.answers import Asked
     from linnaeus.workloads.taxonomy.trained.prediction_inputs import Inputs
     from linnaeus.workloads.taxonomy.trained.prediction_journal import Row
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
@@ -69,6 +70,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, metavar="FILE", help="file of the answers: .json, .csv or .parquet")
     add("--format", choices=FORMATS, help="of the file (that of its suffix); docs/using.md describes each")
     add("--top", type=int, default=5, metavar="N", help="taxa of each rank in .json (%(default)s)")
+    add("--precision", type=float, metavar="P", help="of the rolled-up answer of a calibrated model (0.95)")
+    add("--coverage", type=float, metavar="C", help="prediction sets with this coverage, in place of the --top taxa")
     add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (best)")
     add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (%(default)s)")
     add("--batch-size", type=int, default=32, metavar="N", help="photographs at once (%(default)s)")
@@ -122,16 +125,19 @@ def predict(options: argparse.Namespace) -> list[str]:
         if options.manifest
         else from_paths(options.photos, vars(options))
     )
-    for note in inputs.notes:
+    asked = model.asked(options.top, options.precision, options.coverage)
+    for note in (*inputs.notes, *_calibration_note(model)):
         print(note)
     if options.out is None:
-        rows = [row for batch in predictions(model, inputs, 0, options, threads) for row in batch]
+        rows = [row for batch in predictions(model, inputs, 0, options.batch_size, asked, threads) for row in batch]
         return [line for row in rows[:SHOWN] for line in _shown(row, model.tree.ranks)] + _left_out(len(rows))
     FORMATS[options.format].check(inputs.columns)
     head = {"model": model.weights.source, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
-    journal = Journal(options.out.with_name(options.out.name + ".journal"), head | _identity(inputs, options), options.batch_size)
+    journal = Journal(
+        options.out.with_name(options.out.name + ".journal"), head | _identity(inputs, asked, options.batch_size), options.batch_size
+    )
     continued, start = journal.done, time.monotonic()
-    for batch in predictions(model, inputs, journal.done, options, threads):
+    for batch in predictions(model, inputs, journal.done, options.batch_size, asked, threads):
         journal.append(batch)
     seconds = time.monotonic() - start
     failed = sum("error" in row for row in journal.rows())
@@ -141,11 +147,10 @@ def predict(options: argparse.Namespace) -> list[str]:
     return _account(options.out, len(inputs), continued, failed, seconds)
 
 
-def predictions(model: TrainedClassifier, inputs: Inputs, done: int, options: argparse.Namespace, threads: int) -> Iterator[list[Row]]:
-    """Yield the rows of each batch, from photograph `done` on. Photographs are read in threads, ahead of the network."""
+def predictions(model: TrainedClassifier, inputs: Inputs, done: int, size: int, asked: Asked, threads: int) -> Iterator[list[Row]]:
+    """Yield the rows of each batch of `size`, from photograph `done` on. Photographs are read in threads, ahead of the network."""
     from linnaeus.reporting.preparation_progress import PreparationProgress
 
-    size = options.batch_size
     starts = range(done, len(inputs), size)
     with ThreadPoolExecutor(threads) as pool, PreparationProgress("predicting", len(inputs), f"{len(inputs):,} photographs") as progress:
         read = lambda first: [pool.submit(_read, model, inputs, row) for row in range(first, min(first + size, len(inputs)))]
@@ -157,7 +162,7 @@ def predictions(model: TrainedClassifier, inputs: Inputs, done: int, options: ar
                 first, futures = waiting.pop(0)
                 if following is not None:
                     waiting.append((following, read(following)))
-                yield _answer(model, inputs, first, futures, options.top)
+                yield _answer(model, inputs, first, futures, asked)
                 progress.add(len(futures))
         finally:
             pool.shutdown(cancel_futures=True)
@@ -175,7 +180,7 @@ def _read(model: TrainedClassifier, inputs: Inputs, row: int) -> np.ndarray | st
         return one_line(error)
 
 
-def _answer(model: TrainedClassifier, inputs: Inputs, first: int, futures: Sequence[Future[Any]], top: int) -> list[Row]:
+def _answer(model: TrainedClassifier, inputs: Inputs, first: int, futures: Sequence[Future[Any]], asked: Asked) -> list[Row]:
     """Return the rows of a batch that begins with photograph `first`."""
     import numpy as np
 
@@ -183,12 +188,16 @@ def _answer(model: TrainedClassifier, inputs: Inputs, first: int, futures: Seque
     good = [i for i, image in enumerate(found) if not isinstance(image, str)]
     names = [inputs.names[first + i] for i in range(len(found))]
     metadata = inputs.metadata.take(slice(first, first + len(found)))
-    made = model.predict_pixels([found[i] for i in good], metadata.take(np.array(good)), [names[i] for i in good], top) if good else []
+    made = model.predict_pixels([found[i] for i in good], metadata.take(np.array(good)), [names[i] for i in good], asked) if good else []
     rows = {i: prediction.plain() for i, prediction in zip(good, made, strict=True)}
     return [rows.get(i, {"photograph": name, "error": found[i]}) for i, name in enumerate(names)]
 
 
-def _identity(inputs: Inputs, options: argparse.Namespace) -> dict[str, Any]:
+def _calibration_note(model: TrainedClassifier) -> list[str]:
+    return [] if model.calibration is not None else ["the model is not calibrated: probabilities are those of the network"]
+
+
+def _identity(inputs: Inputs, asked: Asked, batch: int) -> dict[str, Any]:
     """Return what determines the predictions besides the model, for the journal."""
     import hashlib
     import json
@@ -198,7 +207,7 @@ def _identity(inputs: Inputs, options: argparse.Namespace) -> dict[str, Any]:
         digest.update(values.tobytes())
     for column in inputs.columns.values():
         digest.update(json.dumps([column.values[code] for code in column.codes.tolist()]).encode())
-    return {"photographs": len(inputs), "inputs": digest.hexdigest()[:32], "top": options.top, "batch": options.batch_size}
+    return {"photographs": len(inputs), "inputs": digest.hexdigest()[:32], "batch": batch, "asked": list(asked)}
 
 
 def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
@@ -208,6 +217,10 @@ def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
     used = f"  with {', '.join(row['metadata'])}" if row["metadata"] else ""
     width = max(map(len, ranks))
     lines = [f"{escaped(row['photograph'])}{used}"]
+    if row["calibrated"]:
+        answer = row["answer"]
+        named = "no taxon" if answer is None else f"{answer['rank']} {escaped(answer['name'])} {answer['probability']:.3f}"
+        lines.append(f"  answer with a precision of {row['precision']:g}: {named}")
     for rank, taxa in row["ranks"].items():
         lines.append(f"  {rank:<{width}}  " + ", ".join(f"{escaped(taxon['name'])} {taxon['probability']:.3f}" for taxon in taxa[:3]))
     return lines

@@ -72,7 +72,7 @@ def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]
 
     if not Path(path).expanduser().is_file():
         raise ConfigError(f"--manifest: {quoted(path, 200)} does not exist; give a CSV or Parquet file")
-    config = compose(["data=manifest", f"data.path={_quoted_value(path)}", *overrides]).data
+    config = compose(["data=manifest", f"data.path={quoted_value(path)}", *overrides]).data
     config = replace(config, components=list(components), split_column=None, weight_column=None, group_column=None)
     wanted = {plain_name(name): name for name in copied}
     found: dict[str, str] = {}  # name in `copied` -> name in the manifest
@@ -95,6 +95,6 @@ def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]
     return Inputs(files.names.tolist(), files, metadata, (*notes, *tally.notes()), others)
 
 
-def _quoted_value(text: str) -> str:
+def quoted_value(text: str) -> str:
     """Return a text as the value of a Hydra override."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -53,12 +53,23 @@ def write_parquet(path: Path, answered: Answered) -> None:
 
 def columns(ranks: Sequence[str]) -> list[str]:
     """Return the columns of a table of predictions."""
-    return ["photograph", *(name for rank in ranks for name in (rank, f"{rank}_probability")), "metadata", "error"]
+    return [
+        "photograph",
+        "answer_rank",
+        "answer",
+        "answer_probability",
+        *(name for rank in ranks for name in (rank, f"{rank}_probability")),
+        "metadata",
+        "error",
+    ]
 
 
 def flat(row: Row, ranks: Sequence[str]) -> dict[str, Any]:
-    """Return a row of the table: the predicted taxon of each rank and its probability; None where there is none."""
+    """Return a row of the table: the rolled-up answer of a calibrated model, the predicted taxon of each rank, and their probabilities.
+    None where there is none."""
     out: dict[str, Any] = {"photograph": row["photograph"], "metadata": " ".join(row.get("metadata", [])), "error": row.get("error")}
+    answer = row.get("answer") or {}
+    out |= {"answer_rank": answer.get("rank"), "answer": answer.get("name"), "answer_probability": answer.get("probability")}
     for rank in ranks:
         taxon = row.get("path", {}).get(rank, {})
         out |= {rank: taxon.get("name"), f"{rank}_probability": taxon.get("probability")}

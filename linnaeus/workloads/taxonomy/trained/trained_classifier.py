@@ -14,6 +14,7 @@ from torch import Tensor
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.checkpoint.weight_matching import load_matched, match_weights
+from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
 from linnaeus.workloads.taxonomy.components import column_slices, encode
@@ -23,21 +24,30 @@ from linnaeus.workloads.taxonomy.manifest.photographs import DETAIL
 from linnaeus.workloads.taxonomy.models import build_network
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
-from linnaeus.workloads.taxonomy.trained.answers import Answers, Prediction, Scored
+from linnaeus.workloads.taxonomy.trained.answers import Answers, Asked, Prediction, Scored
+from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is_one, name_of, read_photograph
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BATCH = 32  # photographs of `predict` at once
+USUAL_PRECISION = 0.95
 
 
 class TrainedClassifier:
-    """The network of a run or a bundle. `source`: where its weights come from, for messages."""
+    """The network of a run or a bundle. Without a `calibration` there are no rolled-up answers."""
 
-    def __init__(self, description: Description, tree: TaxonomyTree, weights: InitialWeights, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        description: Description,
+        tree: TaxonomyTree,
+        weights: InitialWeights,
+        calibration: Calibration | None = None,
+        device: str = "cpu",
+    ) -> None:
         """Raise `ConfigError` for weights of another network, or a device that does not exist."""
-        self.description, self.tree, self.weights = description, tree, weights
+        self.description, self.tree, self.weights, self.calibration = description, tree, weights, calibration
         self.components, self.image_size = description.components, description.image_sizes[-1]
         self.short_side = DETAIL * self.image_size
         model = build_network(description.model, description.head, description.image_sizes, tree, self.components, pretrained=False)
@@ -62,23 +72,39 @@ class TrainedClassifier:
         time: Any = None,
         elevation: Any = None,
         top: int = 5,
+        precision: float | None = None,
+        coverage: float | None = None,
     ) -> Any:
         """Return the `Prediction` of a photograph, or a list of them for a list of photographs.
 
         A photograph is a path, the bytes of an image file, uint8 pixels [H, W, 3] in RGB, or a PIL picture. Place and time are one value
         for all or one for each; None is unknown: degrees north and east, metres of uncertainty, a date such as 2026-05-01, the local time
-        such as 16:10, metres above the sea. `top`: taxa of each rank. Raise `ConfigError` for an impossible value, `NotAnImage` for
-        bytes that cannot be decoded, and `OSError` for a file that cannot be read."""
+        such as 16:10, metres above the sea. `top`: taxa of each rank. Of a calibrated model: `precision` of the rolled-up answer, by
+        default 0.95 if it was fitted; `coverage` of prediction sets, which take the place of the `top` taxa. Raise `ConfigError` for an
+        impossible value, `NotAnImage` for bytes that cannot be decoded, and `OSError` for a file that cannot be read."""
         given = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty}
         given |= {"date": date, "time": time, "elevation": elevation}
         single = is_one(photographs)
         several: Sequence[Photograph] = [photographs] if single else photographs  # type: ignore[assignment]
         metadata = metadata_of(len(several), given)
+        asked = self.asked(top, precision, coverage)
         found: list[Prediction] = []
         for first in range(0, len(several), BATCH):
             rows = slice(first, first + BATCH)
-            found += self.predict_pixels([self.read(p) for p in several[rows]], metadata.take(rows), [*map(name_of, several[rows])], top)
+            found += self.predict_pixels([self.read(p) for p in several[rows]], metadata.take(rows), [*map(name_of, several[rows])], asked)
         return found[0] if single else found
+
+    def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
+        """Return what predictions are to contain. Raise `ConfigError` for a precision or coverage that was not fitted."""
+        if self.calibration is None:
+            if precision is not None or coverage is not None:
+                name = "precision" if precision is not None else "coverage"
+                raise ConfigError(f"{name} needs a calibrated model; calibrate it with `linnaeus calibrate RUN`")
+            return Asked(top)
+        fitted = [one.precision for one in self.calibration.precisions]
+        chosen = precision if precision is not None else USUAL_PRECISION if USUAL_PRECISION in fitted else fitted[0]
+        sets = None if coverage is None else self.calibration.set_thresholds(coverage)
+        return Asked(top, chosen, self.calibration.threshold(chosen), sets)
 
     def read(self, photograph: Photograph) -> np.ndarray:
         """Return a photograph as the network's input is made from, uint8 [H, W, 3]. Raise as `predict`."""
@@ -88,26 +114,31 @@ class TrainedClassifier:
             raise NotAnImage(f"{name_of(photograph) or 'photograph'}: {error}") from None
 
     def predict_pixels(
-        self, images: Sequence[np.ndarray], metadata: Metadata, names: Sequence[str | None], top: int = 5
+        self, images: Sequence[np.ndarray], metadata: Metadata, names: Sequence[str | None], asked: Asked
     ) -> list[Prediction]:
         """Return the predictions of B photographs as `read` returns them, with the metadata of each."""
         meta, present = encode(metadata, self.components)
-        return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, top)
+        return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
 
     def scored(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Scored:
         """Return the probabilities of B photographs uint8 [H, W, 3] of any size. `meta`, `present`: of `components.encode`."""
-        batch = {"image": self.pipeline(images, np.empty(0)), "meta": torch.from_numpy(meta), "present": torch.from_numpy(present)}
         with torch.inference_mode():
-            probabilities, path = self.results({name: value.to(self.device) for name, value in batch.items()})
+            probabilities, path = self.results(self.batch(images, meta, present))
             return Scored(tuple(p.cpu().numpy() for p in probabilities), path.cpu().numpy())
+
+    def batch(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Batch:
+        """Return photographs as for `scored` as a batch on the model's device, with square images, not yet prepared."""
+        batch = {"image": self.pipeline(images, np.empty(0)), "meta": torch.from_numpy(meta), "present": torch.from_numpy(present)}
+        return {name: value.to(self.device) for name, value in batch.items()}
 
     def results(self, batch: Mapping[str, Tensor]) -> tuple[list[Tensor], Tensor]:
         """Return the probabilities of each rank, float [B, C_r], and the path, int64 [B, R], of a batch on the model's device.
 
         `batch`: image uint8 [B, 3, S, S], meta float [B, F] and present bool [B, M]."""
         scores = self.scores(self.preparation(dict(batch)))
-        ranks = zip(scores.log_probs(), self.tree.sizes, strict=True)
-        return [class_probabilities(log_p, size) for log_p, size in ranks], scores.path()
+        temperature = self.calibration.temperature if self.calibration is not None else (1.0,) * len(self.tree.ranks)
+        ranks = zip(scores.log_probs(), self.tree.sizes, temperature, strict=True)
+        return [class_log_probs(log_p, size, t).exp() for log_p, size, t in ranks], scores.path()
 
     def scores(self, prepared: Mapping[str, Tensor]) -> Scores:
         """Return the scores of a prepared batch; with test-time augmentation the means of its views."""
@@ -118,9 +149,10 @@ class TrainedClassifier:
         return scores.mean([mirrored["scores"]])
 
 
-def class_probabilities(log_probs: Tensor, size: int) -> Tensor:
-    """Return the probabilities [B, size] of a rank's classes, from log-probabilities [B, size] or [B, size + 1] with the null label.
+def class_log_probs(log_probs: Tensor, size: int, temperature: float = 1.0) -> Tensor:
+    """Return the log-probabilities [B, size] of a rank's classes, from log-probabilities [B, size] or [B, size + 1] with the null label.
 
-    They are conditional on a class at this rank, so they sum to 1. Where the tree has holes the classes alone need not."""
-    classes = log_probs[:, :size]
-    return (classes - classes.logsumexp(1, keepdim=True)).exp() if classes.shape[1] else classes
+    They are conditional on a class at this rank, so their probabilities sum to 1. Where the tree has holes, those of the classes alone need
+    not."""
+    classes = log_probs[:, :size] / temperature
+    return classes - classes.logsumexp(1, keepdim=True) if classes.shape[1] else classes

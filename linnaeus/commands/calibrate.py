@@ -1,0 +1,8 @@
+"""`linnaeus calibrate RUN`: answers with a stated precision. See `linnaeus calibrate --help`."""
+
+from linnaeus.workloads.taxonomy.trained.calibrate_cli import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

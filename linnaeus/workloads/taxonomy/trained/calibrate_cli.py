@@ -1,0 +1,206 @@
+"""The command `linnaeus calibrate`: temperatures, and thresholds of answers with a stated precision, from photographs that trained nothing.
+
+    linnaeus calibrate RUN --split test
+    linnaeus calibrate RUN --manifest others.csv --setting data.group_column=observation
+
+The result is RUN/calibration.json, which `linnaeus predict`, `load_model` and `linnaeus export` use with the same weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.errors import ConfigError
+from linnaeus.files import to_json, write_atomic
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Evidence
+    from linnaeus.workloads.taxonomy.trained.labelled import Labelled
+    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+BATCH = 32
+WORKSPACE = 1 << 27  # numbers: log-probabilities that are kept for the choice of the temperatures, 0.5 GB
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Calibrate. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    with user_errors(2):
+        print("\n".join(calibrate(_parse(arguments))))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    from linnaeus.workloads.taxonomy.trained.calibration import CONFIDENCE, PRECISIONS
+
+    parser = OneLineParser(prog="linnaeus calibrate", description="Fit thresholds with a stated precision.")
+    add = parser.add_argument
+    add("run", metavar="RUN", type=Path, help="directory of a run")
+    add("--split", choices=("validation", "test"), help="rows of the run's data (validation)")
+    add("--manifest", metavar="FILE", help="CSV or Parquet table of labelled photographs, in place of rows of the run's data")
+    add("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the manifest, such as data.group_column=observation")
+    add("--precision", type=float, nargs="+", default=list(PRECISIONS), metavar="P", help="stated precisions (0.9 0.95 0.99)")
+    add("--confidence", type=float, default=CONFIDENCE, metavar="C", help="share of calibrations that reach them (%(default)s)")
+    add("--checkpoint", metavar="WHICH", help="best, newest or a step (best)")
+    add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (%(default)s)")
+    options = parser.parse_args(arguments)
+    for name, values in (("precision", options.precision), ("confidence", [options.confidence])):
+        if wrong := [value for value in values if not 0 < value < 1]:
+            raise ConfigError(f"--{name} is {wrong[0]:g}; it must be above 0 and below 1")
+    if options.manifest and options.split:
+        raise ConfigError("--split has no effect with --manifest; leave it out")
+    if options.setting and not options.manifest:
+        raise ConfigError(f"--setting {options.setting[0]} has no effect without --manifest; leave it out")
+    return options
+
+
+def calibrate(options: argparse.Namespace) -> list[str]:
+    """Fit and write the calibration. Return the lines to print."""
+    from linnaeus.workloads.taxonomy.trained import bundle, labelled
+    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+
+    if bundle.is_bundle(options.run):
+        raise ConfigError(f"RUN: {options.run} is a bundle; calibrate the run and export it again")
+    model = load_model(options.run, checkpoint=options.checkpoint, device=options.device)
+    model.calibration = None
+    if options.manifest:
+        decode = lambda files, row: files.decode(row, model.short_side, model.description.max_image_pixels)
+        data = labelled.of_manifest(options.manifest, options.setting, model.tree, model.components, decode)
+        place = options.manifest
+    else:
+        split = options.split or "validation"
+        data, place = labelled.of_run(options.run, split, model.tree), f"the {split} rows of {options.run}"
+    found, notes = fit(model, data, options.precision, options.confidence)
+    path = options.run / bundle.CALIBRATION
+    try:
+        write_atomic(path, to_json(found.plain() | {"data": str(place)}))
+    except OSError as error:
+        raise ConfigError(f"RUN: {path} cannot be written ({error.strerror})") from None
+    if not options.manifest and not options.split:
+        notes = (*notes, "the best checkpoint was chosen by these rows; --split=test or --manifest use others")
+    return [*data.notes, *notes, f"calibrated on {place}", "", *table(model, found), "", str(path)]
+
+
+def fit(model: TrainedClassifier, data: Labelled, precisions: Sequence[float], confidence: float) -> tuple[Calibration, tuple[str, ...]]:
+    """Return the calibration of a model on labelled photographs, and lines about those that are not used."""
+    import numpy as np
+
+    from linnaeus.workloads.taxonomy.trained.calibration import fit_thresholds, is_tuning, one_of_each
+
+    known = np.flatnonzero(~data.unknown & (data.labels >= 0).any(axis=1))
+    group = None if data.group is None else data.group[known]
+    data = data.take(known[one_of_each(group, len(known))])
+    tuning = is_tuning(len(data))
+    temperature = _temperatures(model, data.take(np.flatnonzero(tuning)))
+    evidence, read = _evidence(model, data, temperature)
+    notes = (f"{int((~read).sum()):,} photographs cannot be read",) if not read.all() else ()
+    found = fit_thresholds(evidence.take(np.flatnonzero(read)), tuning[read], model.weights.digest, temperature, precisions, confidence)
+    return found, notes
+
+
+def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
+    """Return the temperature of each rank that fits the labels best."""
+    import numpy as np
+    import torch
+
+    from linnaeus.workloads.taxonomy.trained.calibration import fit_temperature
+    from linnaeus.workloads.taxonomy.trained.trained_classifier import class_log_probs
+
+    sizes = model.tree.sizes
+    data = data.take(np.arange(min(len(data), max(1, WORKSPACE // sum(sizes)))))
+    parts: list[list[Any]] = [[] for _ in sizes]
+    rows = []
+    for _, good, prepared in _batches(model, data):
+        log_probs = model.scores(prepared).log_probs()
+        for part, log_p, size in zip(parts, log_probs, sizes, strict=True):
+            part.append(class_log_probs(log_p, size).float().cpu())
+        rows.append(good)
+    if not rows:
+        return [1.0] * len(sizes)
+    label = torch.from_numpy(data.labels[np.concatenate(rows)])
+    found = []
+    for r, part in enumerate(parts):
+        known = label[:, r] >= 0
+        found.append(fit_temperature(torch.cat(part)[known], label[known, r]))
+    return found
+
+
+def _evidence(model: TrainedClassifier, data: Labelled, temperature: Sequence[float]) -> tuple[Evidence, np.ndarray]:
+    """Return the results of the network for each photograph, and bool [N], True for those that can be read."""
+    import numpy as np
+
+    from linnaeus.workloads.taxonomy.trained.calibration import Evidence
+    from linnaeus.workloads.taxonomy.trained.rollup import Paths, confident_paths
+    from linnaeus.workloads.taxonomy.trained.trained_classifier import class_log_probs
+
+    shape = data.labels.shape
+    path, confidence, true = np.full(shape, -1), np.zeros(shape), np.full(shape, np.nan)
+    read = np.zeros(len(data), dtype=bool)
+    for _, rows, prepared in _batches(model, data):
+        scores = model.scores(prepared)
+        log_probs = zip(scores.log_probs(), model.tree.sizes, temperature, strict=True)
+        probabilities = tuple(class_log_probs(log_p, size, t).exp().cpu().numpy() for log_p, size, t in log_probs)
+        own = confident_paths(probabilities, scores.path().cpu().numpy())
+        path[rows], confidence[rows], read[rows] = own.path, own.confidence, True
+        for r, probability in enumerate(probabilities):
+            label = data.labels[rows, r]
+            known = np.flatnonzero(label >= 0)
+            true[rows[known], r] = probability[known, label[known]]
+    return Evidence(Paths(path, confidence), true, data.labels), read
+
+
+def _batches(model: TrainedClassifier, data: Labelled) -> Iterator[tuple[int, np.ndarray, Any]]:
+    """Yield the number of the first photograph of each batch, the numbers of those that can be read, and their prepared batch."""
+    import numpy as np
+    import torch
+
+    from linnaeus.reporting.preparation_progress import PreparationProgress
+    from linnaeus.workloads.taxonomy.components import encode
+    from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+
+    with PreparationProgress("calibrating", len(data), f"{len(data):,} photographs") as progress, torch.inference_mode():
+        for first in range(0, len(data), BATCH):
+            images, good = [], []
+            for row in range(first, min(first + BATCH, len(data))):
+                try:
+                    images.append(data.read(row))
+                    good.append(row)
+                except (NotAnImage, OSError):
+                    continue
+            if good:
+                rows = np.array(good)
+                yield first, rows, model.preparation(model.batch(images, *encode(data.metadata.take(rows), model.components)))
+            progress.add(min(BATCH, len(data) - first))
+
+
+def table(model: TrainedClassifier, found: Calibration) -> list[str]:
+    """Return the lines of the thresholds, and of the temperatures."""
+    head = f"{'precision':>9}  {'threshold':>9}  {'on average':>10}  {'answered':>8}"
+    rows = [
+        f"{one.precision:9.3g}  {_shown(one.threshold):>9}  {_shown(one.on_average):>10}  {100 * one.answered:6.1f} %"
+        for one in found.precisions
+    ]
+    ranks = ", ".join(f"{rank} {t:.2f}" for rank, t in zip(model.tree.ranks, found.temperature, strict=True))
+    never = any(one.threshold > 1 for one in found.precisions)
+    about = f"{found.photographs:,} observations; each precision is reached by {100 * found.confidence:g} % of such calibrations"
+    return [
+        head,
+        *rows,
+        *(["none: no threshold can be shown to reach this precision; use more photographs"] if never else []),
+        about,
+        f"temperatures: {ranks}",
+    ]
+
+
+def _shown(threshold: float) -> str:
+    return f"{threshold:.4f}" if threshold <= 1 else "none"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -17,8 +17,8 @@ import pytest
 from linnaeus.workloads.taxonomy.manifest.records import column_of
 from linnaeus.workloads.taxonomy.sources.camtrap_dp import read_records
 from linnaeus.workloads.taxonomy.trained import predict_cli, prediction_journal
-from linnaeus.workloads.taxonomy.trained.answered import Answered
-from linnaeus.workloads.taxonomy.trained.answers import Answers, Scored
+from linnaeus.workloads.taxonomy.trained.answered import Answered, answer_of
+from linnaeus.workloads.taxonomy.trained.answers import Answers, Asked, Scored
 from linnaeus.workloads.taxonomy.trained.observation_tables import OBSERVATIONS
 from linnaeus.workloads.taxonomy.trained.prediction_files import FORMATS, write_file
 from linnaeus.workloads.taxonomy.trained.prediction_journal import Journal
@@ -55,7 +55,7 @@ def written(folder: Path, form: str, photographs: list[str] | None = None) -> Pa
         probabilities.append(np.full((len(paths), size), 0.25 / (size - 1), dtype=np.float32))
         probabilities[r][np.arange(len(paths)), chosen] = 0.75
     present = np.ones((len(paths), 1), dtype=bool)
-    made = Answers(tree).predictions(Scored(tuple(probabilities), paths), photographs[:-1], present, ("SPATIAL",), top=2)
+    made = Answers(tree).predictions(Scored(tuple(probabilities), paths), photographs[:-1], present, ("SPATIAL",), asked=Asked(2))
     journal = Journal(folder / f"{form}.journal", HEAD, 4)
     journal.append([*(prediction.plain() for prediction in made), {"photograph": photographs[-1], "error": "not an image"}])
     rows = range(len(photographs))
@@ -285,3 +285,12 @@ def test_a_format_needs_a_file(finished, capsys):
     with pytest.raises(SystemExit):
         predict_cli.main([str(finished.bundle), str(finished.photograph(0)), "--format", "megadetector"])
     assert "--format megadetector has no effect without --out FILE" in capsys.readouterr().err
+
+
+def test_the_answer_is_the_rolled_up_one_of_a_calibrated_model():
+    taxon = {"name": "Canis", "lineage": "Mammalia|Canis", "probability": 1.0000001}
+    path = {"genus": taxon, "species": taxon | {"name": "Canis lupus", "probability": 0.4}}
+    assert answer_of({"calibrated": False, "path": path}) == {"rank": "species", **path["species"]}
+    rolled_up = {"calibrated": True, "path": path, "answer": {"rank": "genus", **taxon}}
+    assert answer_of(rolled_up) == {"rank": "genus", **taxon, "probability": 1.0}
+    assert answer_of(rolled_up | {"answer": None}) is answer_of({"calibrated": False, "path": {}}) is None

@@ -82,7 +82,7 @@ class PhotographBatches:
     def _predictions(self, batch: Sequence[Waiting]) -> list[Prediction]:
         metadata = metadata_of(len(batch), {name: [one.given.get(name) for one in batch] for name in ARGUMENTS})
         top = max(one.top for one in batch)
-        found = self.model.predict_pixels([one.image for one in batch], metadata, [None] * len(batch), top)
+        found = self.model.predict_pixels([one.image for one in batch], metadata, [None] * len(batch), self.model.asked(top))
         return [replace(p, ranks={rank: taxa[: one.top] for rank, taxa in p.ranks.items()}) for one, p in zip(batch, found, strict=True)]
 
 

@@ -39,7 +39,7 @@ def examples(classifier: TrainedClassifier, run: Path | None) -> Examples:
 
     The photographs are validation rows of `run`; without a run, or if they cannot be read, synthetic images."""
     components = classifier.components
-    masks = np.array(list(itertools.product([True, False], repeat=len(components)))).reshape(-1, len(components))
+    masks = np.array(list(itertools.product([True, False], repeat=len(components))), dtype=bool)  # [2^M, M]
     sizes = [BATCHES[0]] * len(masks) + list(BATCHES[1:])
     images, metadata, origin = photographs(classifier, run, sum(sizes))
     pixels = classifier.pipeline(images, np.empty(0)).numpy()

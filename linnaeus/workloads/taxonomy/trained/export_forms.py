@@ -11,6 +11,7 @@ Every form is read again and compared with the model (`export_check.py`) before 
 
 from __future__ import annotations
 
+import logging
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -109,6 +110,7 @@ def _write_graph(form: str, program: ExportedProgram, classifier: TrainedClassif
 def write_onnx(program: ExportedProgram, classifier: TrainedClassifier, path: Path) -> None:
     """Write an ONNX file; weights above 2 GB are in a second file beside it."""
     names = input_names(classifier.components)
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # a line for every operation that is not folded
     with warnings.catch_warnings(action="ignore"):
         torch.onnx.export(
             program,

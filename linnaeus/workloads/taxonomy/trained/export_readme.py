@@ -67,10 +67,11 @@ def readme(classifier: TrainedClassifier, files: Mapping[str, str], differences:
     measured = {form: "feature, relative to the largest" if form == "timm" else "probability" for form in files}
     rows = "".join(f"| `{files[form]}` | {form} | {differences[form]:.1e} of a {measured[form]} |\n" for form in files)
     side, graphs = classifier.image_size, [form for form in files if form != "timm"]
+    masked = ", with each combination of metadata" if classifier.components else ""
     blocks = [
         f"# A classifier of {classifier.tree.sizes[-1]:,} taxa of rank {classifier.tree.ranks[-1]}, for other programs",
         f"| file | form | largest difference from the model |\n|---|---|---|\n{rows}\nDifferences were measured on {origin}, in batches of "
-        f"1, 7 and 64, with each combination of metadata. SHA-256 of the weights: {classifier.weights.digest}.",
+        f"1, 7 and 64{masked}. SHA-256 of the weights: {classifier.weights.digest}.",
         "`taxonomy.json` has the names of the classes: `names[r]` is the list of rank `ranks[r]`, coarse to fine.",
         f"## Image\n\nThe central square of a photograph in upright position, resized to {side} x {side} pixels by an antialiased bilinear "
         "filter.",

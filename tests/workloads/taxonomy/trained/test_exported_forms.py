@@ -44,9 +44,9 @@ needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="the extra `export` is not 
 class SmallTrunk(nn.Module):
     """Features of the mean colour and the metadata: a graph of a few operations."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, inputs: int) -> None:
         super().__init__()
-        self.layer = nn.Linear(3 + 12 + 2, width)
+        self.layer = nn.Linear(3 + inputs, width)
 
     def forward(self, image: Tensor, meta: Tensor, present: Tensor) -> Tensor:
         return self.layer(torch.cat([image.mean((2, 3)), meta, present.to(meta.dtype)], 1)).unsqueeze(1)
@@ -62,7 +62,7 @@ def classifier(head="linear", tree="regular", model=MFORMER, tta="none", compone
     weights = InitialWeights("here", "0" * 64, network.state_dict())
     made = TrainedClassifier(Description(model, HEADS[head], (side,), components, tta, 10**8), taxa, weights)
     if small:
-        made.model.trunk = SmallTrunk(made.model.trunk.width)
+        made.model.trunk = SmallTrunk(made.model.trunk.width, 12 + 2 if components else 0)
     return made
 
 
@@ -194,6 +194,17 @@ def test_torch_export_needs_no_other_program(forms, finished, tmp_path):
     for rank, own in zip(model.tree.ranks, expected.probabilities, strict=True):
         np.testing.assert_allclose(found[f"{rank}_probabilities"], own, atol=1e-6)
     np.testing.assert_array_equal(found["path"], expected.path)
+
+
+def test_a_model_without_metadata_has_one_input(tmp_path):
+    made = classifier(components=())
+    found = export_check.examples(made, None)
+    assert [[*inputs] for inputs, _ in found.batches] == [["image"]] * 3
+    module = export_program(made, [torch.from_numpy(found.batches[-1][0]["image"])]).module()
+    outputs = module(torch.from_numpy(found.batches[1][0]["image"]))
+    np.testing.assert_allclose(outputs["rank3_probabilities"], found.batches[1][1].probabilities[3], atol=1e-6)
+    text = export_readme.readme(made, {"onnx": "model.onnx", "torch_export": "model.pt2"}, {"onnx": 0, "torch_export": 0}, "images")
+    assert "outputs = model(image)" in text and "present" not in text.split("## Form onnx")[0]
 
 
 @needs_onnx

@@ -1,4 +1,4 @@
-"""`linnaeus export RUN OUT`: write the model of a run as a folder that stands alone. See `linnaeus export --help`."""
+"""`linnaeus export RUN OUT`: write a trained model as a folder that stands alone, or as ONNX. See `linnaeus export --help`."""
 
 from linnaeus.workloads.taxonomy.trained.export_cli import main
 

@@ -61,7 +61,7 @@ def write_forms(classifier: TrainedClassifier, run: Path | None, out: Path, form
         write_atomic(temporary / CARD, readme(classifier, {form: FORMS[form] for form in forms}, results, checked.origin))
         commit_directory(temporary, out)
     except OSError as error:
-        raise ConfigError(f"OUT: {out} cannot be written ({error.strerror}); choose another folder") from None
+        raise ConfigError(f"OUT: {out} cannot be written ({error.strerror or one_line(error)}); choose another folder") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     lines = [f"{out / FORMS[form]}: {size:,.1f} MB; largest difference {difference:.1e}" for form, size, difference in written]

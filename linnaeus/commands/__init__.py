@@ -8,7 +8,7 @@ COMMANDS = {  # module -> its line in `linnaeus --help`
     "generate": "continue a text with a trained language model",
     "predict": "name the taxa on photographs with a trained model",
     "calibrate": "let a trained model answer with a stated precision",
-    "export": "write a trained model as a folder that stands alone, or as ONNX",
+    "export": "write a trained model as a folder that stands alone",
     "serve": "answer photographs over HTTP, with a page in the browser",
     "evaluate": "score a trained model on its validation or test rows",
     "prepare": "write a source of photographs into a store for training",

@@ -114,7 +114,7 @@ def test_a_hub_that_does_not_answer_is_not_asked_again(tree, make_config, monkey
     with pytest.raises(ConfigError, match=r"model.pretrained_file=FILE to weights on this machine, or model.pretrained=false") as caught:
         build_classifier(make_config(backbone="resnet10t", pretrained=True), tree, ())
     assert "\n" not in str(caught.value) and not constants.HF_HUB_OFFLINE
-    assert sum("does not answer" in message for message in caplog.messages) == 1
+    assert sum("does not respond" in message for message in caplog.messages) == 1
 
 
 # -- weights in a local file ---------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What `linnaeus calibrate` has found for one set of weights."""
+    """Temperatures and thresholds for one set of weights, as `linnaeus calibrate` fits them."""
 
     weights: str  # SHA-256
     photographs: int

@@ -72,7 +72,7 @@ def draw_labels(tree: TaxonomyTree, count: int, nulls: float = 0.1, seed: int = 
 
 
 def training_batch(tree: TaxonomyTree, size: int, mixed: bool, seed: int = 0) -> Batch:
-    """The entries of a prepared batch that losses and metrics read; `mixed`: neighbours are blended, each with a share of its own."""
+    """Entries of a prepared batch that losses and metrics read; `mixed`: neighbours are blended, each with a share of its own."""
     label = torch.from_numpy(draw_labels(tree, size, seed=seed))
     batch = {"label": label, "weight": torch.ones(size), "sample": torch.arange(size)}
     if mixed:

@@ -1,4 +1,4 @@
-"""What a checkpoint costs training, and how long it takes to go on from one, beside what PyTorch offers.
+"""Measure the cost of a checkpoint for training, and how long it takes to go on from one, beside what PyTorch offers.
 
     python -m benchmarks.checkpoint                            about 15 minutes, 7 GB of disk, 7 GB of memory
     python -m benchmarks.checkpoint --quick --rounds 3         half a minute with a small model; no verdict
@@ -109,7 +109,7 @@ class Saver:
 
 
 class Ours(Saver):
-    """The writer of a run."""
+    """Return the writer of a run."""
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         folder.mkdir()
@@ -141,7 +141,7 @@ class Ours(Saver):
 
 
 class TorchSave(Saver):
-    """What most training scripts do, flushed, and put in place by a rename."""
+    """Save as most training scripts do, flushed, and put in place by a rename."""
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         folder.mkdir()
@@ -347,7 +347,7 @@ def newest(folder: Path) -> Path:
 
 
 def check_restored(trainer: Trainer, path: Path) -> None:
-    """What was timed did its work: after `restore` the live values are those of the file."""
+    """Check the saved file: after `restore` the live values are those of the file."""
     found = load_checkpoint(path)
     with torch.no_grad():
         for parameter in trainer.model.parameters():

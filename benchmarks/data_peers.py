@@ -1,4 +1,4 @@
-"""The loaders of other libraries, each used as its own guide describes; a part of `python -m benchmarks.data --peers ROOT`.
+"""Build the loaders of other libraries, each used as its own guide describes; a part of `python -m benchmarks.data --peers ROOT`.
 
     PYTHON -P benchmarks/data_peers.py NAME PHOTOGRAPHS PREPARED --workers N --crop fixed|random
 

@@ -25,7 +25,7 @@ def stop() -> None:
 
 
 def bare(batch: int, side: int) -> None:
-    """The network of the embedded data (mformer micro, four taxonomic ranks), on random pictures."""
+    """Network for the embedded data (mformer micro, four taxonomic ranks), on random pictures."""
     import torch
 
     from linnaeus.workloads.taxonomy.components import COMPONENTS, WIDTHS

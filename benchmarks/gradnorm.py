@@ -1,4 +1,4 @@
-"""What weighing the tasks costs at every update: CPU time of a step of ViT-tiny at 64 px with 4 heads, batch 32, one thread.
+"""Measure the cost of weighting the tasks at every update: CPU time of a step of ViT-tiny at 64 px with 4 heads, batch 32, one thread.
 
     python -m benchmarks.gradnorm                      about 15 minutes
     python -m benchmarks.gradnorm --quick              a look, 1 minute; no verdict

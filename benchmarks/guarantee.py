@@ -90,7 +90,7 @@ def best_share(evidence: Evidence, precision: float) -> float:
 
 
 class Draw(NamedTuple):
-    """The result of one calibration, on the whole population."""
+    """Result of one calibration, on the whole population."""
 
     missed: list[bool]  # per precision
     answered: list[float]

@@ -136,7 +136,7 @@ class Study:
 
 
 def under_crm(row: dict[str, float]) -> dict[str, float]:
-    """The measures of the same model under conditional risk minimisation, where they are another's."""
+    """Return the measures of the same model under conditional risk minimisation, where that is another variant."""
     return {key: row[CRM[key]] if key in CRM else float("nan") for key in MEASURES.values()}
 
 

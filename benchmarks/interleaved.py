@@ -24,7 +24,7 @@ Seconds = dict[str, list[float]]  # variant -> seconds of each round
 
 @dataclass(frozen=True)
 class Bar:
-    """The median ratio of `variant` over `peer` is at most `at_most`."""
+    """Median ratio of `variant` over `peer` is at most `at_most`."""
 
     variant: str
     peer: str
@@ -95,7 +95,7 @@ def _check(seconds: Seconds, bar: Bar) -> dict[str, Any]:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """What every benchmark takes."""
+    """Add the options of every benchmark."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"interleaved rounds; fewer than {ROUNDS} give no verdict")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")

@@ -114,7 +114,7 @@ def cpu_config(root: Path, updates: int, epochs: int, threads: int) -> Config:
 
 
 def gpu_config(root: Path, updates: int, epochs: int, micro_batch_size: int, device: str, *more: str, block: int = 1024) -> Config:
-    """The same of `experiment=gpt2`, every update one micro-batch, on the first 65 tokens of its vocabulary."""
+    """Time `experiment=gpt2` in the same way, every update one micro-batch, on the first 65 tokens of its vocabulary."""
     training = micro_batch_size * updates * block + 1
     tokens = np.array(markov_chain(training + 2 * block + 1), "<u2")
     tokens[:training].tofile(root / "train.bin")
@@ -138,7 +138,7 @@ def markov_chain(length: int) -> list[int]:
 
 
 class PlainLoop(Peer):
-    """What a person writes who knows how, on the batches of our loader."""
+    """Time an optimized plain loop on the batches of our loader."""
 
     def __init__(self, config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> None:
         self.device, self.schedule, self.updates = context.device, plan.lr, 0

@@ -1,4 +1,4 @@
-"""What our loop costs beside the ones people write and use: CPU time per update, one thread, same batches, same model.
+"""Measure our training loop and others: CPU time per update, one thread, same batches, same model.
 
     python -m benchmarks.loop_overhead                                    about 5 minutes
     python -m benchmarks.loop_overhead --model mlp --rounds 5 --updates 200  a look; no verdict

@@ -1,4 +1,4 @@
-"""What a number was measured on: processor, load, versions, commit, command and date; and how numbers are kept."""
+"""Record the circumstances of a measurement: processor, load, versions, commit, command and date; and how numbers are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reports cost: the time inside the reporter over that of a whole run, from its own timings.
+"""Measure the cost of the reports: the time inside the reporter over that of a whole run, from its own timings.
 
     python -m benchmarks.reporting                   a report every 1 %, every section; about a minute
     python -m benchmarks.reporting --updates 200     a look

@@ -1,4 +1,4 @@
-"""What heads, losses and metrics cost from a thousand to a million leaves, beside the plain softmax over the leaves.
+"""Measure the cost of heads, losses and metrics from a thousand to a million leaves, beside the plain softmax over the leaves.
 
     python -m benchmarks.tree_scale                    about 40 minutes, one core, 7 GB of memory at a million leaves
     python -m benchmarks.tree_scale --quick            1,000 and 10,000 leaves, two rounds: a look, no verdict

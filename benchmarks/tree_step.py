@@ -126,7 +126,7 @@ def drop_gradients(module: nn.Module, features: Tensor) -> None:
 
 
 class Bench:
-    """What the steps of one tree share; `labels` int64 [N, R] stand for the training rows."""
+    """Data that the steps of one tree have in common; `labels` int64 [N, R] stand for the training rows."""
 
     def __init__(self, leaves: int, holes: float) -> None:
         self.tree: TaxonomyTree = big_tree(leaves, holes)
@@ -198,7 +198,7 @@ def _per_round(seconds: list[float], repeats: int) -> list[float]:
 
 
 def peak_bytes(step: Callable[[], object]) -> int:
-    """The most that torch's allocator has given out at an instant of a step, above what was there before."""
+    """Return the peak of the memory allocated by torch during a step, minus the memory allocated before it."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:

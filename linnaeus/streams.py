@@ -1,4 +1,4 @@
-"""The standard streams of a command: closed ones, pipes whose reader has ended, consoles that cannot encode a character."""
+"""Guard the standard streams of a command: closed ones, pipes whose reader has ended, consoles that cannot encode a character."""
 
 from __future__ import annotations
 

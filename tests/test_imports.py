@@ -1,4 +1,4 @@
-"""The import rules between the rooms of the package: downwards only, without a circle, imports for type checking included."""
+"""Test the import rules between the rooms of the package: downwards only, without a circle, imports for type checking included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The import of torch without garbage collection: the collector is on after it, and leaves out the objects of the modules."""
+"""Test the import of torch without garbage collection: the collector is on after it, and leaves out the objects of the modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of `python main.py --help`, every key with its type, value and meaning, and of `--cfg job`, the configuration as YAML."""
+"""Print the pages of `python main.py --help`, every key with its type, value and meaning, and of `--cfg job`, the configuration as YAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The texts that a command line prints instead of training: help, the configuration, and what the completion of the shell needs."""
+"""Print the texts that a command line prints instead of training: help, the configuration, and what the completion of the shell needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration classes of the groups `optimizer`, `lr_scheduler`, `weighting` and `growth`. See `schema`."""
+"""Define the configuration classes of the groups `optimizer`, `lr_scheduler`, `weighting` and `growth`. See `schema`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +97,7 @@ class WeightingConfig:
 
 @dataclass(frozen=True)
 class MovingWeightsConfig(WeightingConfig):
-    """The keys of every weighting that updates its weights at intervals."""
+    """Keys of every weighting that updates its weights at intervals."""
 
     every: Durations = setting("when the task weights are updated; dwa averages the losses over this interval", duration="update")
     warmup: str = setting("task weights are not updated before this", duration="update")

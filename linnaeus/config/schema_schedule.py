@@ -1,4 +1,4 @@
-"""The classes of `schedule`: what happens when. See `schema`."""
+"""Define the classes of `schedule`: the steps of validations, checkpoints, ramps and changes. See `schema`."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class RampConfig:
 
 @dataclass(frozen=True)
 class ImageSizeConfig:
-    """The side of training images, which grows from `start` to `data.image_size` in stages of equal length from `begin` to `until`."""
+    """Side of training images, which grows from `start` to `data.image_size` in stages of equal length from `begin` to `until`."""
 
     start: int | None = setting("side of the first training images, in pixels; null: data.image_size throughout", low=8, high=8192)
     multiple: int = setting("the sides below data.image_size are multiples of this, the patch size or stride of the model", low=1)

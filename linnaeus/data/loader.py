@@ -51,7 +51,7 @@ def build_loaders(dataset: PositionedDataset, batches: Any, pool: WorkerPool | N
 
 
 class InProcessLoader:
-    """The loader of `trainer.num_workers=0`: reads batches from the dataset directly."""
+    """Loader of `trainer.num_workers=0`: reads batches from the dataset directly."""
 
     def __init__(self, dataset: PositionedDataset, batches: Any) -> None:
         self.dataset, self.batches = dataset, batches

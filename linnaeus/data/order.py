@@ -1,4 +1,4 @@
-"""The order of the samples in an epoch: a pure function of (seed, epoch).
+"""Order the samples of an epoch by a pure function of (seed, epoch).
 
 Positions 2k and 2k+1 are a slot. For mixing, as many slots as possible contain two samples of the same group; the remaining samples share
 slots and are not mixed. The order does not depend on processes, workers or accumulation. An epoch contains every sample once, or the
@@ -35,7 +35,7 @@ def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = No
 
 
 class Blocks(NamedTuple):
-    """The sizes of `block_order`."""
+    """Sizes of `block_order`."""
 
     records: int  # consecutive samples in a block
     window: int  # largest number of blocks in a window

@@ -92,7 +92,7 @@ class PositionSampler:
 
 
 class ValidationBatches(Sequence[list[SampleIndex]]):
-    """The validation batches of a process: batch b belongs to process b mod W. Nothing is padded or repeated. A batch is made when it is
+    """Validation batches of a process: batch b belongs to process b mod W. Nothing is padded or repeated. A batch is made when it is
     read."""
 
     def __init__(self, samples: Sequence[int], batch: int, rank: int = 0, world_size: int = 1) -> None:

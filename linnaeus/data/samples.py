@@ -19,7 +19,7 @@ Batch = dict[str, "Tensor"]
 
 
 class SampleIndex(NamedTuple):
-    """The position of one sample. A sample is a function of it, so any worker returns the same one."""
+    """Position of one sample. A sample is a function of it, so any worker returns the same one."""
 
     epoch: int
     position: int  # in the order of the epoch; position ^ 1 is the other sample of its slot

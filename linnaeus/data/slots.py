@@ -26,7 +26,7 @@ ALIGNMENT = 64  # bytes
 
 
 class Layout(NamedTuple):
-    """The sizes in bytes of the parts of a slot: the pickled value, then each tensor and array, all aligned."""
+    """Sizes in bytes of the parts of a slot: the pickled value, then each tensor and array, all aligned."""
 
     sizes: tuple[int, ...]
 

@@ -164,7 +164,7 @@ class WorkerPool:
 
 
 class WorkerLoader:
-    """The batches of a dataset in order, read ahead by the workers of a pool: `prefetch` batches for each worker."""
+    """Batches of a dataset in order, read ahead by the workers of a pool: `prefetch` batches for each worker."""
 
     def __init__(self, pool: WorkerPool, dataset: PositionedDataset, batches: Any, prefetch: int) -> None:
         """`dataset`: one of `pool.datasets`. `batches`: a sized iterable of lists of indices."""

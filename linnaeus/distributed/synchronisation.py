@@ -19,7 +19,7 @@ STOPS = frozenset((SIGNAL, MAX_TIME, UNREADABLE))
 
 
 class RankSync:
-    """The flags of all ranks. agreed: the flags that any rank has raised at the last exchange, the same on every rank."""
+    """Flags of all ranks. agreed: the flags that any rank has raised at the last exchange, the same on every rank."""
 
     def __init__(self, context: DistributedContext, stop: StopRequest, watchdog: Watchdog, save_due: Callable[[], bool]) -> None:
         """`save_due()` returns True on rank 0 if a checkpoint is due by the clock."""

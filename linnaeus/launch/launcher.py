@@ -1,4 +1,4 @@
-"""The interface of all launchers: a `Launcher` starts a `Job` and returns a `Handle`.
+"""Define the interface of all launchers: a `Launcher` starts a `Job` and returns a `Handle`.
 
 `linnaeus.sweep` decides which runs start and when. A launcher has no state about sweeps, and its jobs do not affect each other.
 """

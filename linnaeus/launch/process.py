@@ -20,7 +20,7 @@ from linnaeus.launch.launcher import Handle, Job
 
 
 class ProcessHandle:
-    """The process of a run, or of its torchrun, and its slot, which determines its GPUs."""
+    """Process of a run, or of its torchrun, and its slot, which determines its GPUs."""
 
     def __init__(self, process: subprocess.Popen[bytes], slot: int, is_torchrun: bool) -> None:
         self.process, self.slot, self.is_torchrun = process, slot, is_torchrun

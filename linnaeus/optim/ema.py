@@ -1,4 +1,4 @@
-"""The exponential moving average of a model's weights, updated only when the optimizer update is applied.
+"""Keep the exponential moving average of a model's weights, updated only when the optimizer update is applied.
 
 The decay at the n-th applied update is min(decay, (1 + n) / (10 + n)), so that early averages discard the initial weights quickly. n is
 counted on the device because a skipped update is detected there. One fused kernel does the averaging: SGD with weight decay -1 and

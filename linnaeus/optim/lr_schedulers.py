@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of `global_step`: the update from step s to s + 1 uses `base_lr` x `scale(s)`.
+"""Return the learning rate as a pure function of `global_step`: the update from step s to s + 1 uses `base_lr` x `scale(s)`.
 
 During a warm-up of W steps the scale is (s + 1) / W: 1 / W at the first update, never 0. After it the scale follows a shape, which is 1
 at step W and reaches its end one step after the last update, so the last update is not 0 with `final_scale` 0. The phases of a curriculum
@@ -35,7 +35,7 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 class LRSchedule:
-    """The learning rate of a run: `base_lr` times warm-up or shape, times the multiplier of `phases`.
+    """Learning rate of a run: `base_lr` times warm-up or shape, times the multiplier of `phases`.
 
     Parameter groups multiply it by their `lr_scale`; nothing else changes it."""
 

@@ -1,4 +1,4 @@
-"""The precision of forward and backward, and the update after it: finite check, clipping, step, loss scale, moving average, counts.
+"""Set the precision of forward and backward, and apply the update: finite check, clipping, step, loss scale, moving average, counts.
 
 The loss scale of fp16 follows the rule of `torch.amp.GradScaler` and uses its kernel, with one `found_inf` for the whole update: torch's
 GradScaler lets one of two optimizers step while the other skips, and reads every gradient twice.
@@ -44,7 +44,7 @@ class GradScaler:
 
 
 class Precision:
-    """The numeric precision of a run: float32, float64, or autocast to bf16 or fp16, the last with loss scaling.
+    """Numeric precision of a run: float32, float64, or autocast to bf16 or fp16, the last with loss scaling.
 
     `name`: a value of `trainer.precision`. `scaler`: the loss scale for fp16, None otherwise."""
 

@@ -1,4 +1,4 @@
-"""The one counter of a run, its stages, and the check of the counter against the plan."""
+"""Keep the one counter of a run, its stages, and the check of the counter against the plan."""
 
 from linnaeus.progress.consistency import TrainingConsistencyChecker
 from linnaeus.progress.stages import TrainingStage, ValidationPass

@@ -17,7 +17,7 @@ PassKey = tuple[TrainingStage, int | None]  # a validation pass: its stage and, 
 
 
 class TrainingProgress:
-    """The counters of a run.
+    """Counters of a run.
 
     current_stage: training or the validation pass that is running. current_epoch: 0-based. step: micro-batches of this process.
     global_step: optimizer updates. samples_seen: training samples over all processes, without the placeholders of empty micro-batches.

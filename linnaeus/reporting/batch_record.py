@@ -16,7 +16,7 @@ from linnaeus.reporting.rows import RowWriter
 
 
 class BatchRecord(RowWriter):
-    """The rows of one process."""
+    """Rows of one process."""
 
     def __init__(self, directory: Path, names: Callable[[Sequence[int]], list[str]], rank: int, world_size: int) -> None:
         """`names` returns stable names of training samples for their dataset indices."""

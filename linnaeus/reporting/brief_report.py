@@ -1,4 +1,4 @@
-"""The short form of a progress report, which fits 80 columns with a time stamp. train.log has the full one."""
+"""Format the short form of a progress report, which fits 80 columns with a time stamp. train.log has the full one."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The table of changes when a run continues with another configuration: length, remaining events, probabilities, learning rates.
+"""Format the table of changes when a run continues with another configuration: length, remaining events, probabilities, learning rates.
 
 `run.allow=[trainer.length]` lets a run of 9 steps become one of 18: every percentage, the cosine and the final validations move. The
 table is printed at that start and saved as launches/<n>/moved.txt. It compares the resolved schedules of the saved and the new
@@ -20,7 +20,7 @@ MARKS = (25, 50, 75, 100)  # per cent of the new length at which learning rates 
 
 
 class _Plan(NamedTuple):
-    """The resolved schedule of one configuration. `lr(step)` is the learning rate of the update made at `global_step` = `step`."""
+    """Resolved schedule of one configuration. `lr(step)` is the learning rate of the update made at `global_step` = `step`."""
 
     resolved: ResolvedSchedule
     lr: Callable[[int], float]

@@ -1,4 +1,4 @@
-"""The line charts of report.html, from the rows of metrics.jsonl and timings.jsonl.
+"""Draw the line charts of report.html, from the rows of metrics.jsonl and timings.jsonl.
 
 A chart carries its points in the attribute `data-series`, from which the script of the page shows the values under the pointer. Without
 scripts it is a plain picture.

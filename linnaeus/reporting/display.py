@@ -1,4 +1,4 @@
-"""The progress of a run for a person: a live panel on a terminal, one line a report elsewhere.
+"""Display the progress of a run: a live panel on a terminal, one line a report elsewhere.
 
 The panel is redrawn by the training process itself, at step ends and between batches of a validation pass, at most every `REDRAW` seconds.
 There is no thread. rich is imported when a panel is drawn.
@@ -29,7 +29,7 @@ LONG_PASS = 60.0  # seconds between two lines about a validation pass without a 
 
 @dataclass
 class View:
-    """The content of the panel of a run.
+    """Content of the panel of a run.
 
     left: seconds until the end of the run, None before it can be estimated; `left_without_validation` if that excludes passes which have
     not been timed. running: the validation pass that runs (words, batches done, batches, seconds left), None without one. report: the last
@@ -48,7 +48,7 @@ class View:
 
 
 class ProgressDisplay:
-    """The progress of a run, with a live panel while the block of `with` runs if `style` is auto or live and stdout is a terminal.
+    """Display the progress of a run, with a live panel while the block of `with` runs if `style` is auto or live and stdout is a terminal.
 
     `due` may be called at every step: it reads a clock, without a panel not even that."""
 

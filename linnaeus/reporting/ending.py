@@ -1,5 +1,5 @@
-"""The last lines of a run on the console: the result, its cost, where everything is, and what can be done next. They fit 80 columns; a
-longer path or command is a line of its own, so that it can be copied."""
+"""Format the last lines of a run on the console: the result, its cost, where everything is, and what can be done next. They fit 80 columns;
+a longer path or command is a line of its own, so that it can be copied."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The style sheet of report.html, the script that shows the values under the pointer, and the document around both. It makes no request."""
+"""Write the document of report.html, with its style sheet and the script that shows the values under the pointer. It makes no request."""
 
 from html import escape
 

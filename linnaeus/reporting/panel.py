@@ -1,4 +1,4 @@
-"""The panel of a run on a terminal: at most ten rows, fitted to the width.
+"""Draw the panel of a run on a terminal: at most ten rows, fitted to the width.
 
 Bars for the run, the validation pass that runs, and the supply of data; the last report; a table of the tasks. Only the named colours of
 the terminal are used, so it can be read on light and dark backgrounds.

@@ -1,4 +1,4 @@
-"""The plan of a run: its schedule as text, printed by `plan=true` and at every start, and saved as schedule.txt."""
+"""Format the plan of a run: its schedule as text, printed by `plan=true` and at every start, and saved as schedule.txt."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The progress of the preparation of data, before the first update: a bar on a terminal, a line in a while elsewhere.
+"""Display the progress of the preparation of data, before the first update: a bar on a terminal, a line now and then elsewhere.
 
 It is shown only if the preparation takes long enough to be waited for. As in `display.py`, there is no thread, and rich is imported when
 something is drawn.

@@ -16,7 +16,7 @@ from linnaeus.reporting.formatting import format_duration, format_memory, format
 
 @dataclass(frozen=True)
 class ReportData:
-    """The state of a run at one step, as plain values.
+    """State of a run at one step, as plain values.
 
     All fields but `clocks` are determined by the configuration, the number of processes and `step`.
 

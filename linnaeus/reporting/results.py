@@ -1,4 +1,4 @@
-"""The results of a run: summary.json for programs, and report.html, one page made from the files of the run directory alone.
+"""Write the results of a run: summary.json for programs, and report.html, one page made from the files of the run directory alone.
 
     linnaeus report outputs/<experiment>/<run name>
 

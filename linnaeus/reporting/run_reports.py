@@ -1,4 +1,4 @@
-"""The progress reports of a run: reports.jsonl, the console, and the estimates of the time that is left.
+"""Make the progress reports of a run: reports.jsonl, the console, and the estimates of the time that is left.
 
 Reports due by steps are rows of reports.jsonl, the first at 0 %, the others as `schedule.report` sets. They contain only what the
 configuration determines. Resuming cuts the file back to the checkpoint, so each row is written once. Times are rows of timings.jsonl.

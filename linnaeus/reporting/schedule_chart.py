@@ -25,7 +25,7 @@ def schedule_picture(resolved: ResolvedSchedule, lr_at: Callable[[int], float], 
 
 
 class _Picture:
-    """The panels of one schedule, each below the one before it."""
+    """Panels of one schedule, each below the one before it."""
 
     def __init__(self, resolved: ResolvedSchedule, lr_at: Callable[[int], float]) -> None:
         self.r, self.lr_at = resolved, lr_at

@@ -35,7 +35,7 @@ _SHARED = ("path", "is_new", "changes", "altered", "missing", "run_id", "launch"
 
 
 class RunDirectory:
-    """The directory of one run, on every process rank.
+    """Directory of one run, on every process rank.
 
     `path`: the directory. `is_new`: it contains no run yet. `changes`: differences from the configuration of the last start. `altered`:
     some of them alter updates and are allowed by `run.allow`. `missing`: files that a finished run has lost. `run_id`: created at the first

@@ -1,4 +1,4 @@
-"""The identity of a run: which keys alter its updates, and what differs between two configurations.
+"""Compare configurations: which keys alter the updates of a run, and which of them differ between two configurations.
 
 `NON_UPDATE_KEYS` do not alter any update and may change from one start of a run to the next. A hash of all other keys is the default of
 `run.name`, and a change of one of them is refused on resume unless `run.allow` names it. `WARM_START_KEYS` are the exception in the group

@@ -1,4 +1,4 @@
-"""The lock of a run directory: one process group at a time, by a POSIX record lock and a note that names the owner.
+"""Lock a run directory: one process group at a time, by a POSIX record lock and a note that names the owner.
 
 The record lock excludes a second process on this host and ends with its owner, even after a crash (loader workers do not inherit it).
 Some file systems do not share locks between hosts; then the note decides. Its boot id, process namespace, pid and start time show whether

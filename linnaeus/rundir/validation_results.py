@@ -20,7 +20,7 @@ _STEP = re.compile(r"step-(\d{8,})")
 
 
 class ValidationResults:
-    """The validation results of one run. Only rank 0 reads and writes them."""
+    """Validation results of one run. Only rank 0 reads and writes them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -13,7 +13,7 @@ from linnaeus.errors import ConfigError
 
 @dataclass(frozen=True)
 class TrainingLength:
-    """The number of updates of an epoch and of the run."""
+    """Number of updates of an epoch and of the run."""
 
     steps_per_epoch: int
     total_steps: int

@@ -1,4 +1,4 @@
-"""The validation passes of a schedule: their names, the masked combinations of metadata components, and the passes of the last step.
+"""List the validation passes of a schedule: their names, the masked combinations of metadata components, and the passes of the last step.
 
 The index of a partial pass is the position of its combination in this order: first the combinations listed in the configuration, then
 (`schedule.all_combinations_at_end`) every other non-empty proper subset, smallest first. Masking all components is a pass of its own,

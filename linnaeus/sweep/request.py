@@ -1,4 +1,4 @@
-"""The request in a command line of a sweep: the swept parameters, the settings common to all trials, and how trials are started."""
+"""Parse the command line of a sweep: the swept parameters, the settings common to all trials, and how trials are started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a sweep in `<run.root>/sweeps/<name>/`.
+"""Name, read and write the files of a sweep in `<run.root>/sweeps/<name>/`.
 
 sweep.json    command, parameters, metric, and of each trial: values, overrides, run directory, status, metric, seconds, error
 trials.csv    one row per trial, by number; no clock times, so two sweeps can be compared with `cmp`
@@ -29,7 +29,7 @@ REPEATED = ("seed", "data.fold")  # parameters over whose values means are taken
 
 
 class SweepFiles:
-    """The files of one sweep. `root`: run.root; `source`: its trials and results; `keys`: its parameters; `columns`: sweep.columns."""
+    """Files of one sweep. `root`: run.root; `source`: its trials and results; `keys`: its parameters; `columns`: sweep.columns."""
 
     def __init__(self, directory: Path, root: Path, source: TrialSource, keys: Sequence[str], columns: Sequence[str] = ()) -> None:
         self.directory, self.root, self.source, self.keys, self.columns = directory, root, source, list(keys), list(columns)

@@ -1,4 +1,4 @@
-"""The result of a trial: its status, and the metric that trials are compared by, read from the summary of the run."""
+"""Read the result of a trial: its status, and the metric that trials are compared by, read from the summary of the run."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The loop of a sweep: start trials, read the results of those that have ended, forward requests to stop.
+"""Run the loop of a sweep: start trials, read the results of those that have ended, forward requests to stop.
 
 Trials do not affect each other. The files on the disk are sufficient to continue at any instant: a run directory shows if its run is
 finished, and the same command starts the unfinished ones. If the disk refuses a file of the sweep, it is written later; no trial ends.

@@ -1,4 +1,4 @@
-"""The trials of a sweep in their order: `Grid` composes all of them in advance; `optuna_study.py` has the other source."""
+"""List the trials of a sweep in their order: `Grid` composes all of them in advance; `optuna_study.py` has the other source."""
 
 import dataclasses
 import hashlib

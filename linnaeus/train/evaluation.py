@@ -84,7 +84,7 @@ class Variant(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The results of a variant."""
+    """Results of a variant."""
 
     variant: Variant
     overrides: list[str]

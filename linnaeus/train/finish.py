@@ -1,4 +1,4 @@
-"""The end of a run: final validations, summary, report, and the record of a failure."""
+"""Finish a run: final validations, summary, report, and the record of a failure."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ SHARED_DISK_DELAY = 30.0  # seconds in which a shared disk must show a file that
 
 
 class CheckpointNotWritten(RunFailed):
-    """The end of the run could not be saved."""
+    """Raised when the end of the run could not be saved."""
 
 
 class Outputs:

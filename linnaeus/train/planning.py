@@ -1,4 +1,4 @@
-"""The plan of a run: its length, accumulation and resolved schedule, in steps, before anything is trained."""
+"""Plan a run: its length, accumulation and resolved schedule, in steps, before anything is trained."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FEW_UPDATES = 10  # a run of fewer updates trains almost nothing
 
 @dataclass(frozen=True)
 class Plan:
-    """The length and the schedule of a run, exact before the first batch. text: the content of schedule.txt."""
+    """Length and schedule of a run, exact before the first batch. text: the content of schedule.txt."""
 
     length: TrainingLength
     accumulation: int

@@ -1,4 +1,4 @@
-"""The numbers of a run, read from its parts: rows of metrics, clocks, and the data of a progress report.
+"""Collect the numbers of a run, read from its parts: rows of metrics, clocks, and the data of a progress report.
 
 `training_row` is the only place on the step path that reads the device.
 """

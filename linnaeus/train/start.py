@@ -1,4 +1,4 @@
-"""The start of a launch: join the group, apply process settings, find the run directory."""
+"""Start a launch: join the group, apply process settings, find the run directory."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ RUNNING, INTERRUPTED, STOPPED = "running", "interrupted", "stopped"
 
 @dataclass
 class RunState:
-    """The state of the run and its reason.
+    """State of the run and its reason.
 
     status: "running"; "interrupted" by a signal, the time limit or unreadable data, so that the same command continues; "stopped"
     early by a limit of the configuration. reason: a text for the log; None while running."""
@@ -81,7 +81,7 @@ class RunState:
 
 @dataclass
 class Clock:
-    """The wall time of this launch in seconds, divided into training, validation and saving."""
+    """Wall time of this launch in seconds, divided into training, validation and saving."""
 
     started: float = field(default_factory=time.perf_counter)
     validating: float = 0.0
@@ -108,7 +108,7 @@ class Clock:
 
 @dataclass
 class Training:
-    """The parts of a run. A checkpoint contains the parts that `stateful` returns; the others are rebuilt from the configuration."""
+    """Parts of a run. A checkpoint contains the parts that `stateful` returns; the others are rebuilt from the configuration."""
 
     config: Config
     context: DistributedContext

@@ -32,7 +32,7 @@ log = logging.getLogger("linnaeus")
 
 @dataclass(frozen=True)
 class PassTotals:
-    """The metrics of a pass, with the sums and counts of all ranks. `prefix`: of the names of the results."""
+    """Metrics of a pass, with the sums and counts of all ranks. `prefix`: of the names of the results."""
 
     prefix: str
     metrics: Metrics

@@ -1,4 +1,4 @@
-"""What `benchmarks/gradnorm.py` compares does the same job."""
+"""The variants that `benchmarks/gradnorm.py` compares compute the same."""
 
 from __future__ import annotations
 

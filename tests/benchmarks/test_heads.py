@@ -1,4 +1,4 @@
-"""The comparison of heads: which variant is chosen, when it is confirmed, and real trials that are not run twice."""
+"""Test the comparison of heads: which variant is chosen, when it is confirmed, and real trials that are not run twice."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def largest_difference(a: Any, b: Any) -> float:
 
 
 def test_our_loop_and_the_plain_one_make_the_same_updates(tmp_path: Path) -> None:
-    """The last window of an epoch may reach beyond the text: its targets there count for neither."""
+    """A last window of an epoch may reach beyond the text: its targets there count for neither."""
     context = DistributedContext().initialize(device="cpu")
     ours = Ours(language.cpu_config(tmp_path, 3, 2, 1), context)
     plain, drawn = (kind(ours.config, context, ours.workload, ours.plan) for kind in (language.PlainLoop, language.DrawnByHand))

@@ -103,7 +103,7 @@ def test_no_step_of_any_loss_has_anything_quadratic(bench, head_name):
 
 
 def test_tables_are_not_quadratic(bench):
-    """What numpy allocates while they are made; a matrix of one byte per pair of classes is four times the limit."""
+    """Bytes that numpy allocates while they are made; a matrix of one byte per pair of classes is four times the limit."""
     heads = [compose(HEADS[name]).head for name in HEADS if name not in ONE_LOSS]
     losses = [compose([f"loss={name}"]).loss for name in LOSSES]
     tracemalloc.start()
@@ -120,7 +120,7 @@ def test_something_quadratic_would_be_found(bench):
     head = bench.head("linear")
 
     def distances():
-        """What a classes x classes matrix of distances would be, a third of it."""
+        """A third of the size of a classes x classes matrix of distances."""
         return torch.empty(CLASSES // 3, CLASSES)
 
     with Largest() as largest:
@@ -148,7 +148,7 @@ def test_exponents_are_those_of_the_costs():
 
 
 def costs(leaves: int, power: float, times: float):
-    """What `measure_head` would return for a head whose loss costs `times` the plain softmax and grows with `power`."""
+    """Return the result of `measure_head` for a head whose loss costs `times` the plain softmax and grows with `power`."""
     noise = 1 + 0.01 * np.sin(np.arange(15))
     plain = leaves * 1e-6 * noise
     ours = plain * times * (leaves / 1e5) ** (power - 1)

@@ -86,7 +86,7 @@ def test_an_installed_package_has_every_file_of_conf_but_the_settings_of_this_ma
 
 
 def test_a_run_of_an_installed_package_finds_the_user_s_modules(tmp_path: Path):
-    """The runs of its sweeps do not have the package directory on sys.path, which contains `config` and `data` too."""
+    """Runs of its sweeps do not have the package directory on sys.path, which contains `config` and `data` too."""
     shutil.copytree(ROOT / "linnaeus", tmp_path / "site" / "linnaeus")  # links become files, as in a wheel
     for name in ("config", "data"):
         (tmp_path / f"{name}.py").write_text(f"import sys\nprint('{name}.py of the user', file=sys.stderr)\n")

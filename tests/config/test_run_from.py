@@ -20,7 +20,7 @@ from tests import runs
 
 
 def save(folder: Path, *overrides: str) -> Path:
-    """The directory of a run of this configuration that has been started."""
+    """Return the directory of a run of this configuration that has been started."""
     config = dataclasses.asdict(compose([*overrides, f"run.root={folder}"]))
     run = RunDirectory(config)
     run.start()

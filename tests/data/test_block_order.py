@@ -1,4 +1,4 @@
-"""The order of blocks: a permutation of each epoch, in windows of few blocks, equal for any number of processes."""
+"""Test the order of blocks: a permutation of each epoch, in windows of few blocks, equal for any number of processes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The order of an epoch and its micro-batches: equal for any number of processes and accumulation steps."""
+"""Test the order of an epoch and its micro-batches: equal for any number of processes and accumulation steps."""
 
 import numpy as np
 import pytest

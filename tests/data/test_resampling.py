@@ -49,7 +49,7 @@ def test_an_epoch_contains_each_class_by_its_quota_and_null_labels_once(name):
 
 
 def test_an_epoch_continues_where_the_last_one_ended():
-    """The class of 400 samples has about 82 positions per epoch, so five epochs draw all of it, except one sample at each border.
+    """A class of 400 samples has about 82 positions per epoch, so five epochs draw all of it, except one sample at each border.
     Independent epochs would omit a third."""
     classes = long_tailed()
     resampling = Resampling(classes, 0.0, 3)

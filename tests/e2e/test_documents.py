@@ -153,7 +153,7 @@ def check_settings(arguments: list[str], processes: int) -> None:
 
 
 def test_the_table_of_the_reader_is_planned_and_trained_by_the_commands_as_printed(tmp_path, monkeypatch, capsys):
-    """The three rows of README, repeated; the first training of README in a few updates."""
+    """Write the three rows of README, repeated; the first training of README in a few updates."""
     page = (ROOT / "README.md").read_text()
     header, *rows = re.search(r"```csv\n(.*?)```", page, re.S)[1].splitlines()
     monkeypatch.chdir(tmp_path)

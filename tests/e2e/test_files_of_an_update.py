@@ -1,4 +1,4 @@
-"""The number of files of the package that one update of the taxonomy workload executes."""
+"""Test the number of files of the package that one update of the taxonomy workload executes."""
 
 from __future__ import annotations
 

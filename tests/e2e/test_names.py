@@ -1,4 +1,4 @@
-"""The vocabulary of the field (design, section 5): every name is not only defined but called on the main path.
+"""Test the field's vocabulary (design, section 5): every name is not only defined but called on the main path.
 
 One small run of the taxonomy workload, stopped and continued, is watched by a profiler that notes which functions ran.
 """

@@ -37,8 +37,8 @@ def sent(run: Path) -> Iterator[tuple[str, int, dict]]:
 
 
 def stored(content: bytes) -> Iterator[bytes]:
-    """The records of an offline file: blocks of 32 KiB after 7 bytes at the start, of pieces with a checksum (4 bytes), a length (2) and
-    a type (1: whole, first, middle, last); a kill may cut the end off."""
+    """Return the records of an offline file: blocks of 32 KiB after 7 bytes at the start, of pieces with a checksum (4 bytes), a length
+    (2) and a type (1: whole, first, middle, last); a kill may cut the end off."""
     at, parts = 7, b""
     while at + 7 <= len(content):
         left = BLOCK - at % BLOCK

@@ -29,7 +29,7 @@ OnCall = Callable[[tuple[Any, ...]], None]  # receives the arguments of a call
 
 
 class Aim:
-    """The hits of this process so far, and what to do at them."""
+    """Hits of this process so far, and what to do at them."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec, self.pid, self.rank = spec, os.getpid(), int(os.environ.get("RANK", "0"))

@@ -55,7 +55,7 @@ LEFT_OUT = re.compile(r"(\d+) rows left out: ")
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a start: exit status (None: it did not end in time), output, and the files under its run.root."""
+    """End of a start: exit status (None: it did not end in time), output, and the files under its run.root."""
 
     status: int | None
     out: str

@@ -46,7 +46,7 @@ class Kill:
 
 @dataclass
 class Launch:
-    """What one launch came to. `status`: of the process that was started, negative for a signal; `lingered`: seconds until its last
+    """Result of one launch. `status`: of the process that was started, negative for a signal; `lingered`: seconds until its last
     process was gone; `outlived`: how many had to be ended after `LINGER`."""
 
     status: int

@@ -1,4 +1,4 @@
-"""The named places of a run at which a kill can land: before or after a function of the program, by the name it is defined under.
+"""List the named places of a run at which a kill can land: before or after a function of the program, by the name it is defined under.
 
 `GROUPS` are the rows of the table that `make torture` prints; each has several places. Those of BESIDE are passed while the writer's
 thread is held up at a place of HOLDS, in the middle of a checkpoint. A place is patched where its function is
@@ -137,5 +137,5 @@ HOLDS = tuple(place for place in PLACES if place.group in (FILES, RENAME, RETENT
 
 
 def label(place: Place) -> str:
-    """The name of a place in faults, records and tables."""
+    """Return the name of a place in faults, records and tables."""
     return f"{place.group} / {place.name}"

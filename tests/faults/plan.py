@@ -61,7 +61,7 @@ class Run:
     kills: list[Kill] = field(default_factory=list)
 
     def group(self, kill: Kill) -> str:
-        """The row of the table that a kill belongs to."""
+        """Return the row of the table that a kill belongs to."""
         return RANDOM if isinstance(kill.aim, Instant) else kill.aim.place.split(" / ")[0]
 
 

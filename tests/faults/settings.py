@@ -48,7 +48,7 @@ class Setting:
         return f"{self.workload}-{self.processes}-processes-{self.workers}-workers"
 
     def command(self, root: Path) -> list[str]:
-        """What a user types: the same for every launch of a run."""
+        """Return the command line of a user: the same for every launch of a run."""
         more = [f"trainer.num_workers={self.workers}"]
         if self.processes > 2:
             more.append("trainer.deterministic=true")

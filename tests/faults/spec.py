@@ -1,4 +1,4 @@
-"""The specification of a launch (JSON in an environment variable), and its records (lines of JSON, flushed to the disk)."""
+"""Read and write the specification of a launch (JSON in an environment variable) and its records (lines of JSON, flushed to the disk)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Spec:
-    """The specification of one launch. `trace`: folder for the hits of every place; `broken`: a name of `breaks.py`."""
+    """Specification of one launch. `trace`: folder for the hits of every place; `broken`: a name of `breaks.py`."""
 
     mark: str
     record: str

@@ -178,11 +178,11 @@ def test_the_summary_of_the_run_decides_the_status(tmp_path, code, status, launc
 
 
 class FailedJobError(Exception):
-    """The error of submitit for a job that sbatch refuses."""
+    """Error of submitit for a job that sbatch refuses."""
 
 
 class Cluster:
-    """The answers of SLURM's programs and of submitit. `queue`: number -> (state, name)."""
+    """Answers of SLURM's programs and of submitit. `queue`: number -> (state, name)."""
 
     def __init__(self) -> None:
         self.queue: dict[str, tuple[str, str]] = {}

@@ -84,7 +84,7 @@ def test_the_runs_cover_every_choice_and_every_pair():
 
 
 def settings(run: Mapping[str, str]) -> list[str]:
-    """The settings of a run, without those that its other choices do not have."""
+    """Return the settings of a run, without those that its other choices do not have."""
     found = [word for group, text in run.items() if group != "routing" for word in text.split()]
     if run["head"] == "head=hierarchical_softmax":
         found.append(run["routing"])

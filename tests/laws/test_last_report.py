@@ -33,7 +33,7 @@ ROW_BEFORE, ROW_AT, SEVERAL = SETTINGS
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The directories of the runs nobody stopped."""
+    """Return the directories of the runs that were not stopped."""
     return {name: runs.run(workload, tmp_path_factory.mktemp("whole"), *settings) for name, (workload, settings) in SETTINGS.items()}
 
 

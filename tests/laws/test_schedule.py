@@ -25,7 +25,7 @@ STOPPED = [*VECTORS, "schedule.early_stop.max_steps=9"]
 
 
 def listed(text: str) -> dict[str, list[int]]:
-    """The steps of every event in the text of a plan; few enough here that none is abbreviated."""
+    """Return the steps of every event in the text of a plan; few enough here that none is abbreviated."""
     assert "..." not in text
     lines = re.findall(r"^  (validate\w*|checkpoint|weighting|conflict|report|log) +(never|.*?: ([\d, ]+))", text, re.M)
     return {name: [int(step) for step in steps.split(",")] if steps else [] for name, _, steps in lines}

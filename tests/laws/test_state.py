@@ -38,7 +38,7 @@ OTHERS = {"model", "ema"}  # the tensors of these have files of their own
 
 
 def build(config, seed: int = 0) -> Training:
-    """The parts of a run before anything happened to them."""
+    """Return the parts of a run before anything happened to them."""
     config = dataclasses.replace(config, seed=seed)
     context = DistributedContext().initialize(device="cpu")
     workload = workloads.build_workload(config)

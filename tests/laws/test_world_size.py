@@ -52,7 +52,7 @@ def test_every_sample_is_seen_once_an_epoch(roots):
 
 
 def real(row: dict) -> list[str]:
-    """The samples of a micro-batch without the stand-ins of an empty one."""
+    """Return the samples of a micro-batch without the stand-ins of an empty one."""
     first = (row["global_step"] - 1) % 3 * 32 + row["micro_batch"] * 8
     return row["samples"][: max(0, min(8, 85 - first))]
 

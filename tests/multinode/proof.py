@@ -68,7 +68,7 @@ def wait_for_step(run: Path, step: int, processes: list[subprocess.Popen[str]], 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    """The run directory of a run on two hosts that was not killed."""
+    """Return the run directory of a run on two hosts that was not killed."""
     folder = tmp_path_factory.mktemp("whole")
     with two_hosts() as hosts:
         processes = start(hosts, folder / "runs", folder / "log", static)

@@ -225,7 +225,7 @@ def test_impossible_configurations_raise():
 
 
 def test_adamw_does_not_import_the_compiler():
-    """The import of torch._dynamo costs 1 s of start-up. The first torch.optim optimizer imports it; the fused optimizers must not."""
+    """Importing torch._dynamo costs 1 s of start-up. The first torch.optim optimizer imports it; the fused optimizers must not."""
     code = """
 import sys, torch
 from torch import nn

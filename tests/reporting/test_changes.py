@@ -1,4 +1,4 @@
-"""The table of changes when a run continues with another configuration, compared with both resolved schedules."""
+"""Compare the table of changes of a run that continues with another configuration with both resolved schedules."""
 
 import dataclasses
 import math

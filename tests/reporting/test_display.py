@@ -1,4 +1,4 @@
-"""The panel of a run on a terminal, the short report elsewhere, and the last lines of a run."""
+"""Test the panel of a run on a terminal, the short report elsewhere, and the last lines of a run."""
 
 import dataclasses
 import io
@@ -74,7 +74,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The clock of the display, which a test sets."""
+    """Clock of the display, which a test sets."""
     monkeypatch.setattr("linnaeus.reporting.display.time.monotonic", lambda: now[0])
     now = [0.0]
     return now

@@ -1,4 +1,4 @@
-"""The progress of the preparation of data: a bar on a terminal, lines elsewhere; of manifests, photographs and texts."""
+"""Test the progress of the preparation of data: a bar on a terminal, lines elsewhere; of manifests, photographs and texts."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_a_resumed_run_sends_each_row_once_with_increasing_steps(tmp_path: Path,
 
 
 def test_an_offline_launch_sends_the_rows_of_earlier_launches_too(tmp_path: Path, wandb_run: Mock) -> None:
-    """The folder of a killed launch lacks its last rows; it is deleted once another one has all of them."""
+    """A folder of a killed launch lacks its last rows; it is deleted once another one has all of them."""
     folders = [tmp_path / "wandb" / f"offline-run-{number}-ab12cd34" for number in (1, 2)]
     other = tmp_path / "wandb" / "offline-run-1-another"
     for path in (folders[0], other):
@@ -123,7 +123,7 @@ ERRORS = [ConnectionResetError("lost"), RuntimeError("lost\nlong explanation")]
 def test_an_error_of_wandb_warns_once_and_training_continues(
     tmp_path: Path, wandb_run: Mock, warnings: list[str], where: str, error: Exception
 ) -> None:
-    """The library raises exceptions of several types when its process was killed."""
+    """wandb raises exceptions of several types when its process was killed."""
     getattr(sys.modules["wandb"] if where == "init" else wandb_run, where).side_effect = error
     logger = started(tmp_path)
     log_rows(logger, 1)

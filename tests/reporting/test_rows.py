@@ -99,7 +99,7 @@ def lines_of(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 def test_rows_wait_while_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room: int
 ) -> None:
-    """The disk is full at the end of a row or within one: no row is lost or torn, and the error is logged once."""
+    """A full disk at the end of a row or within one: no row is lost or torn, and the error is logged once."""
     whole, full = log_rows(RowWriter(tmp_path / "whole"), *range(1, 21)), RowWriter(tmp_path / "full")
     with monkeypatch.context() as patch:
         make_room = refusing(patch, room=room)

@@ -179,7 +179,7 @@ def test_a_report_between_two_rows_does_not_change_them(tmp_path: Path) -> None:
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Config:
-    """The configuration of a run that was killed between two checkpoints."""
+    """Configuration of a run that was killed between two checkpoints."""
     config = runs.configuration("vectors", tmp_path, *SETTINGS, "trainer.length=130steps")
     with runs.killed(loop, "train_one_step", 58):
         runs.start(config)
@@ -188,7 +188,7 @@ def killed(tmp_path: Path) -> Config:
 
 
 def test_each_report_is_written_once_across_a_kill(killed: Config, whole: Path) -> None:
-    """The file equals that of the run without a kill byte for byte. `tests/laws/test_last_report.py` kills at other places."""
+    """reports.jsonl equals that of the run without a kill byte for byte. `tests/laws/test_last_report.py` kills at other places."""
     assert runs.start(killed) == 0
     assert (runs.run_path(killed) / "reports.jsonl").read_bytes() == (whole / "reports.jsonl").read_bytes()
 

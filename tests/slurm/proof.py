@@ -119,7 +119,7 @@ TWO = ["trainer.length=2500steps", "schedule.log=[50steps]"]
 
 @pytest.fixture(scope="module")
 def two_processes(cluster, tmp_path_factory) -> Path:
-    """The run directory of a run of two processes outside SLURM."""
+    """Return the run directory of a run of two processes outside SLURM."""
     folder = tmp_path_factory.mktemp("two")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     process = start([*torchrun, *command(folder / "runs", *TWO)[1:]], folder / "log", cluster)

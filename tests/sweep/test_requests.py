@@ -1,4 +1,4 @@
-"""The request of a sweep is read, composed and refused before anything is written or started."""
+"""Requests of a sweep are read, composed and refused before anything is written or started."""
 
 import dataclasses
 import itertools

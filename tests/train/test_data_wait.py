@@ -1,4 +1,4 @@
-"""The share of time that training waits for data: on each progress line, in the results, and with advice above 5 %."""
+"""Test the share of time that training waits for data: on each progress line, in the results, and with advice above 5 %."""
 
 import json
 from pathlib import Path

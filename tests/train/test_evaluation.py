@@ -25,7 +25,7 @@ SPECIES = {"red": ("Rosa", "alba"), "green": ("Rosa", "canina"), "blue": ("Belli
 
 @pytest.fixture(autouse=True)
 def without_the_log_of_the_run(monkeypatch: pytest.MonkeyPatch):
-    """The command is a process of its own, but the run of these tests was in this one."""
+    """Each command is a separate process, but the run of these tests was in this one."""
     monkeypatch.setattr(logging.getLogger("linnaeus"), "handlers", [])
 
 

@@ -1,4 +1,4 @@
-"""The start of a run: the warning of busy cores, and the limit on open files."""
+"""Test the start of a run: the warning of busy cores, and the limit on open files."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_one_update_against_a_slow_reference():
 
 
 def test_the_step_descends_the_loss_of_the_paper():
-    """The gradient of sum |G_t - T_t| by autograd, with constant targets, orders the tasks as the step does."""
+    """Order the tasks by the gradient of sum |G_t - T_t| by autograd, with constant targets: it is the order of the step."""
     norms = torch.tensor([3.0, 1.0, 0.5, 2.2])
     w = torch.ones(4, requires_grad=True)
     (w * norms - (w * norms).mean().detach()).abs().sum().backward()

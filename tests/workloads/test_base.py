@@ -1,4 +1,4 @@
-"""The contract of a workload and its model: a misspelt optional member is an error, because the loop would not find it."""
+"""Test the contract of a workload and its model: a misspelt optional member is an error, because the loop would not find it."""
 
 import re
 import sys

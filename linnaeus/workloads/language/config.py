@@ -1,4 +1,4 @@
-"""The data and model settings of the language workload."""
+"""Define the data and model settings of the language workload."""
 
 from dataclasses import dataclass
 

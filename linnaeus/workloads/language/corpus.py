@@ -105,7 +105,7 @@ def scan_texts(config: TextConfig) -> Corpus:
 
 
 class Scan:
-    """The documents of the files read so far: 24 bytes for each, because there may be millions."""
+    """Documents of the files read so far: 24 bytes for each, because there may be millions."""
 
     def __init__(self, config: TextConfig, found: FoundFiles, progress: PreparationProgress) -> None:
         self.config, self.found, self._progress = config, found, progress

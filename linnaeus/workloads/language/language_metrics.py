@@ -41,7 +41,7 @@ class LanguageTrainingMetrics(TrainingMetrics):
 
 
 class LanguageMetrics(Metrics):
-    """The metrics of one validation pass."""
+    """Metrics of one validation pass."""
 
     def __init__(
         self, byte_lengths: np.ndarray | None, device: torch.device, dimensions: Sequence[str] = (), sources: Sequence[str] = ()

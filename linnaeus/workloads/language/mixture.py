@@ -19,7 +19,7 @@ SOURCE, WINDOW = 0, 1  # draws of the stream MIXTURE
 
 
 class Mixture:
-    """The draws of a run from S sources with `names` and numbers of windows `window_counts`, int64 [S]."""
+    """Random draws of a run from S sources with `names` and numbers of windows `window_counts`, int64 [S]."""
 
     def __init__(self, seed: int, schedule: OpsSchedule, names: Sequence[str], window_counts: np.ndarray) -> None:
         self.seed, self.schedule, self.names, self.window_counts = seed, schedule, tuple(names), window_counts

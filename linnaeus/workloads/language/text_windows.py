@@ -31,7 +31,7 @@ SHIFT, OFFSET = 0, 1  # draws of the stream AUGMENT
 
 
 class TextWindows(PositionedDataset):
-    """The windows of one split.
+    """Windows of one split.
 
     `order`: `windows` or `random` for training; None for validation. `sources`: names of the parts of the array, S of them.
     `schedule`: gives the mixture of sources; without it training windows can be counted but not read."""

@@ -1,4 +1,4 @@
-"""The tokens of one split, in one or several files that every process maps into its memory."""
+"""Read the tokens of one split, in one or several files that every process maps into its memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class TokenArray:
-    """The tokens of `files`, one after the other. The files are opened at the first read; pickling keeps the paths, not the data."""
+    """Tokens of `files`, one after the other. The files are opened at the first read; pickling keeps the paths, not the data."""
 
     files: tuple[TokenFile, ...]
     source_sizes: tuple[int, ...] = ()  # tokens of each source, in the order of the array; () without named sources

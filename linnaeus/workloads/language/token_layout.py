@@ -1,4 +1,4 @@
-"""The layout of a token file: llm.c's header, numpy's .npy, or none.
+"""Recognise the layout of a token file: llm.c's header, numpy's .npy, or none.
 
 llm.c and modded-nanogpt write 256 int32: a magic number, a version, the number of tokens, and zeros; the tokens follow. A file without a
 header has the integers of `data.dtype`.

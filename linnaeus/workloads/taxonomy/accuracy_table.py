@@ -1,4 +1,4 @@
-"""The tables at the end of a run: accuracy per validation pass and taxonomic rank, beside its ceiling if known; metrics of whole
+"""Format the tables at the end of a run: accuracy per validation pass and taxonomic rank, beside its ceiling if known; metrics of whole
 predictions (paths, distances in the tree, calibration) per pass; and the cost of masking over the rows that have the masked metadata."""
 
 import math

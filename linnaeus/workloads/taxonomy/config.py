@@ -1,4 +1,4 @@
-"""The configuration groups of the taxonomy workload: data, model, head, loss, augment."""
+"""Define the configuration groups of the taxonomy workload: data, model, head, loss, augment."""
 
 from dataclasses import dataclass
 from typing import ClassVar

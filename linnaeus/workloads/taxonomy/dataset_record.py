@@ -1,4 +1,4 @@
-"""The record of the data of a run: counts, densities, class indices and the tree, as JSON and CSV files.
+"""Record the data of a run: counts, densities, class indices and the tree, as JSON and CSV files.
 
 dataset.json         rows, label and null density per rank, metadata density per component, excluded rows by reason, fingerprint
 class_indices.json   rank -> lineage id -> class index

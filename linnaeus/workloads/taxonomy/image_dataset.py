@@ -32,7 +32,7 @@ from linnaeus.workloads.taxonomy.transforms import Transforms, build_transforms,
 
 
 class _BatchIndices(NamedTuple):
-    """The fields of a batch of `SampleIndex` as arrays int64 [B]."""
+    """Fields of a batch of `SampleIndex` as arrays int64 [B]."""
 
     epoch: np.ndarray
     position: np.ndarray

@@ -102,7 +102,7 @@ def _weights(config: ScheduleConfig, count: int) -> np.ndarray:
 
 
 class NullPolicy:
-    """The conversion of null labels to the null class, for `head.nulls` phase_in and predict."""
+    """Convert null labels to the null class, for `head.nulls` phase_in and predict."""
 
     def __init__(self, config: Config, tree: TaxonomyTree) -> None:
         self.seed, self.always = config.seed, config.head.nulls == "predict"

@@ -15,7 +15,7 @@ from linnaeus.workloads.taxonomy.masking import ramp_used
 
 
 class Transforms(NamedTuple):
-    """The parts of a dataset that depend on the side of its images."""
+    """Parts of a dataset that depend on the side of its images."""
 
     pipeline: Pipeline
     at_end: Pipeline | None  # pipeline of the last part of the run (`augment.off_last`)

@@ -1,4 +1,4 @@
-"""The tree of taxa as flat integer arrays. Every operation is a gather or a segment reduction, linear in the number of taxa.
+"""Represent the tree of taxa as flat integer arrays. Every operation is a gather or a segment reduction, linear in the number of taxa.
 
 A taxon is identified by its lineage, since names repeat. The classes of a rank are numbered in the order of their sorted lineages, so the
 descendants of a taxon at a finer rank have consecutive numbers. *Nodes* number the taxa of all ranks, coarse ranks first:
@@ -29,7 +29,7 @@ from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
 @dataclass(frozen=True, eq=False)
 class TaxonomyTree:
-    """The taxa of `ranks`, coarse to fine. Class indices are per rank, from 0, in the order of the sorted lineages."""
+    """Taxa of `ranks`, coarse to fine. Class indices are per rank, from 0, in the order of the sorted lineages."""
 
     ranks: tuple[str, ...]
     names: tuple[tuple[str, ...], ...]  # per rank, per class: the name of the taxon

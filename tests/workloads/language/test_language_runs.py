@@ -187,7 +187,7 @@ def test_record_log_summary_and_page(split):
 
 
 def test_the_saved_weights_are_those_of_the_last_update(tmp_path):
-    """The run of 8 steps stops after 6. Its last update, at step 5, is in the middle of a cross-fade."""
+    """A run of 8 steps stops after 6. Its last update, at step 5, is in the middle of a cross-fade."""
     phases = "schedule.phases={one: {start: 0%, end: 100%, dimensions: {calm: 3}}, two: {start: 25%, end: 100%}}"
     more = ["model.dimensions=[calm,wide]", "model.width=24", "trainer.length=8steps", "schedule.early_stop.max_steps=6", phases]
     run = runs.run("language", tmp_path, *more)

@@ -17,7 +17,7 @@ def mean(values):
 
 
 class Taxa:
-    """The taxa of a tree as nodes; -1 is the virtual root."""
+    """Taxa of a tree as nodes; -1 is the virtual root."""
 
     def __init__(self, tree):
         self.last, self.offsets, self.parent = len(tree.ranks) - 1, tree.offsets, tree.node_parent.tolist()

@@ -158,7 +158,7 @@ def test_contradicting_settings_are_errors(tmp_path, overrides, message):
 
 
 def test_no_learnable_null_labels_is_an_error():
-    """The null label of a hole in a lineage is learnable for a linear head, and not for a head on the tree."""
+    """A null label of a hole in a lineage is learnable for a linear head, and not for a head on the tree."""
     tree, found = TaxonomyTree.from_lineages(("order", "family", "species"), np.array([("o", "", "s1"), ("o", "f", "s2")]))
 
     def notes(head):

@@ -1,4 +1,4 @@
-"""The lines of a file are read by number, with the texts that were written, and no Python object per line is kept."""
+"""Lines of a file are read by number, with the texts that were written, and no Python object per line is kept."""
 
 import sys
 

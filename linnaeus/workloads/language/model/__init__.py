@@ -1,1 +1,1 @@
-"""The network of the language workload: `gpt.build_gpt`, a decoder in named sizes."""
+"""Build the network of the language workload: `gpt.build_gpt`, a decoder in named sizes."""

@@ -19,7 +19,7 @@ from linnaeus.workloads.language.config import GPTConfig
 
 
 class Dimensions(nn.Module):
-    """The dimensions of one block."""
+    """Dimensions of one block."""
 
     def __init__(self, width: int, number: int, adapter_width: int, bias: bool) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def token_losses(logits: Tensor, target: Tensor) -> Tensor:
 
 
 class _HalfPrecisionLoss(torch.autograd.Function):
-    """The loss of rows of bf16 or fp16 logits, in float32 arithmetic."""
+    """Loss of rows of bf16 or fp16 logits, in float32 arithmetic."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from linnaeus.workloads.taxonomy.config import AugmentConfig
 
 @dataclass(frozen=True)
 class MixDraws:
-    """The draws of a batch of B samples with M metadata components."""
+    """Random draws for a batch of B samples with M metadata components."""
 
     share: np.ndarray  # float32 [B], the share a sample keeps of itself; 1 if not mixed
     box: np.ndarray  # int64 [B, 4] (top, left, bottom, right), taken from the partner; all 0 for mixup
@@ -25,7 +25,7 @@ class MixDraws:
 
 
 class PairMixing:
-    """The mixing of pairs. An alpha of 0 switches its method off; at least one must be above 0."""
+    """Mix pairs of samples. An alpha of 0 switches its method off; at least one must be above 0."""
 
     def __init__(self, config: AugmentConfig, seed: int, image_size: int) -> None:
         self.seed, self.image_size = seed, image_size

@@ -1,4 +1,4 @@
-"""The pipeline from decoded photographs of any size to one uint8 tensor: crop and resize, flips, policy, colour, erasing.
+"""Turn decoded photographs of any size into one uint8 tensor: crop and resize, flips, policy, colour, erasing.
 
 `AugmentationPipelineFactory(config.augment, image_size).build(training)` returns a callable on (images, keys). The result for a sample
 is a function of its own key, independent of the rest of the batch. `augment=none` is the same pipeline with neutral values: it takes

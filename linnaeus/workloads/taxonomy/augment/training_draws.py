@@ -1,4 +1,4 @@
-"""The random parameters of training augmentation, which the pipelines on the host and on the device have in common."""
+"""Draw the random parameters of training augmentation, which the pipelines on the host and on the device have in common."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The background of an organism: two natural colours mixed by noise at three scales, and a few blades or twigs.
+"""Draw the background of an organism: two natural colours mixed by noise at three scales, and a few blades or twigs.
 
 The noise is cropped from one tile per world at a random position per individual. A crop costs a copy, not a computation.
 """

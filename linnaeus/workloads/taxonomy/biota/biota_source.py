@@ -1,4 +1,4 @@
-"""The `Source` of biota: the table of individuals is built at the start, photographs are rendered when they are read.
+"""Implement the `Source` of biota: the table of individuals is built at the start, photographs are rendered when they are read.
 
 Photographs are kept in an anonymous mapping that forked loader workers share. Pages are allocated when they are written, nothing can be
 left in /dev/shm, and the kernel frees the memory with the last process. A reader pickled to a spawned process starts with an empty cache.

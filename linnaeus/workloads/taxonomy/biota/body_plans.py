@@ -1,4 +1,4 @@
-"""The body plans of the orders. A plan maps body coordinates to a `Figure`: distances, pattern coordinates and painted layers.
+"""Define the body plans of the orders. A plan maps body coordinates to a `Figure`: distances, pattern coordinates and painted layers.
 
 u runs along the body (head at +1), v across it; both are float32 [B, H, W] in body units. `p[i]` is the i-th proportion, [B, 1, 1].
 """
@@ -15,7 +15,7 @@ Layer = tuple[Array, str]  # coverage [B, H, W], and the name of a colour of `re
 
 @dataclass
 class Figure:
-    """The geometry of a batch of organisms, each array float32 [B, H, W]."""
+    """Geometry of a batch of organisms, each array float32 [B, H, W]."""
 
     body: Array  # signed distance to the outline of the patterned surface
     along: Array  # pattern coordinate s, -1 to 1
@@ -28,7 +28,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class BodyPlan:
-    """The body plan of an order."""
+    """Body plan of an order."""
 
     name: str
     kingdom: str  # animal or plant; sets the endings of names

@@ -88,7 +88,7 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class Forms:
-    """The table of forms, one row per form. Colours are RGB in [0, 1]. Lengths are in body units: half a body is about 1."""
+    """Table of forms, one row per form. Colours are RGB in [0, 1]. Lengths are in body units: half a body is about 1."""
 
     plan: np.ndarray  # int64 [F] index into BODY_PLANS
     shape: np.ndarray  # float32 [F, 8] proportions, in the order of the body plan

@@ -1,4 +1,4 @@
-"""The checks of the doctor, in the order in which their findings are reported."""
+"""List the checks of the doctor in the order in which their findings are reported."""
 
 from collections.abc import Callable
 

@@ -10,7 +10,7 @@ from linnaeus.workloads.taxonomy.doctor.findings import Inspected
 
 
 class RankCounts(NamedTuple):
-    """The counts of a rank with at least one label."""
+    """Counts of a rank with at least one label."""
 
     rank: str
     sizes: np.ndarray  # int64 [C]: rows of each taxon, the largest first

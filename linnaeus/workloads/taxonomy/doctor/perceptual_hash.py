@@ -1,4 +1,4 @@
-"""The perceptual hash of a photograph: 64 bits that change little when it is resized, compressed or made a little brighter.
+"""Compute the perceptual hash of a photograph: 64 bits that change little when it is resized, compressed or made a little brighter.
 
 Of a grey picture of 32 x 32 pixels, the 8 x 8 coefficients of the lowest frequencies of the discrete cosine transform are compared with
 their median: the hash `phash` of the library imagehash, except for bits whose coefficients nearly equal the median. Pictures are resampled

@@ -90,7 +90,7 @@ def measure(files: ImageFiles, rows: np.ndarray, max_pixels: int, processes: int
 
 @dataclass(frozen=True)
 class Measurement:
-    """The function from a numbered block of rows of `files` to its number and measures."""
+    """Measure a numbered block of rows of `files`: return its number and its measures."""
 
     files: ImageFiles
     max_pixels: int  # photographs with more are not decoded

@@ -18,7 +18,7 @@ _MARK = re.compile(r"[.,&()\d]")
 
 
 class _RankRows:
-    """The rows of each taxon of a rank."""
+    """Rows of each taxon of a rank."""
 
     def __init__(self, labels: np.ndarray, taxa: int) -> None:
         self.order = np.argsort(labels, kind="stable")

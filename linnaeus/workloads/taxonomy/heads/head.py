@@ -36,7 +36,7 @@ class Priors:
 
 
 class Scores(ABC):
-    """The scores of a batch of B samples. All results are at least float32, also under autocast."""
+    """Scores of a batch of B samples. All results are at least float32, also under autocast."""
 
     consistent: bool  # True if the probabilities are one distribution on one tree and the predicted path is a path of the tree
 

@@ -1,4 +1,4 @@
-"""The layout of a tree's nodes for heads: siblings, and the leaves below a node, are contiguous ranges.
+"""Order the nodes of a tree for heads: siblings, and the leaves below a node, are contiguous ranges.
 
 *Nodes* are numbered as follows: first the taxa, as in the tree; then, if the head learns null labels, one *null node* under every taxon
 that has children ("this taxon, but not known at finer ranks") and one at the top ("nothing is known"). All children of a taxon, at

@@ -23,7 +23,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class SmoothedLoss(Tables):
-    """The loss of one rank. Rows of the tables: its C_r classes, then the null class and a missing label, whose loss here is 0."""
+    """Loss of one rank. Rows of the tables: its C_r classes, then the null class and a missing label, whose loss here is 0."""
 
     first: Tensor  # int32 [C_r + 2, K]: first class of each of the nested ranges
     last: Tensor  # int32 [C_r + 2, K]: last class + 1

@@ -1,4 +1,4 @@
-"""The training loss of a run: `TaxonomyLoss`, the weights of labels, and the plain cross-entropy of validation.
+"""Compute the training loss of a run: `TaxonomyLoss`, the weights of labels, and the plain cross-entropy of validation.
 
 The weight of a label is sample weight x share of a mixed sample x class weight. It is 0 for a missing label, and under the marginal loss
 for every label but the finest. The loss of a rank is the sum of weight x loss over its labels; its denominator is the sum of the weights,

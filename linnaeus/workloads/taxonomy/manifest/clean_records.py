@@ -143,7 +143,7 @@ def without_test(
 
 @dataclass(frozen=True)
 class UsableRows:
-    """The rows of a table that are used, and the counts and reasons of the others."""
+    """Rows of a table that are used, and the counts and reasons of the others."""
 
     numbers: np.ndarray  # int64 [N], in the table of the source
     left_out: dict[str, np.ndarray]  # reason -> rows of the table of the source (int64), without those called test

@@ -43,7 +43,7 @@ SPLIT_NAMES = ("set", "subset", "partition", "fold", "usage")  # too general to 
 
 
 class Columns(NamedTuple):
-    """The columns of a manifest. `config` has the names of columns in place of `auto`, and None where there is none."""
+    """Columns of a manifest. `config` has the names of columns in place of `auto`, and None where there is none."""
 
     config: ManifestConfig
     ranks: dict[str, str]  # taxonomic rank -> column, coarse to fine; empty if the labels are ids

@@ -1,4 +1,4 @@
-"""The image files of a source: files in a folder, or members of whatever container the source has.
+"""Read the image files of a source: files in a folder, or members of whatever container the source has.
 
 Their sizes are read before the first step, so that missing and empty files are found at the start. An error of the file system may be
 temporary: the read is repeated, then the error is raised, and the run saves and stops.
@@ -72,7 +72,7 @@ def clean_paths(cells: Sequence[str]) -> Names:
 
 
 class ImageFiles(ABC):
-    """The image files of N rows. Loader workers have forks or pickled copies of it: open files when they are read, and keep none open
+    """Image files of N rows. Loader workers have forks or pickled copies of it: open files when they are read, and keep none open
     that was opened before."""
 
     names: Names  # [N]: the photographs in messages, in the fingerprint and in the split

@@ -71,7 +71,7 @@ def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndar
 
 
 class Cells:
-    """The cells of the columns for metadata of a table. `tally` counts those that are set to missing."""
+    """Cells of the metadata columns of a table. `tally` counts those that are set to missing."""
 
     def __init__(self, table: Table, config: ManifestConfig, tally: Tally) -> None:
         self.table, self.config, self.tally = table, config, tally

@@ -1,4 +1,4 @@
-"""The record of photographs that cannot be decoded: `quarantine.jsonl` in the run directory, one line per photograph.
+"""Record photographs that cannot be decoded: `quarantine.jsonl` in the run directory, one line per photograph.
 
 Loader workers put the observation numbers of such photographs into the batch (`bad`, -1 for good samples); the training process writes
 them here. A quarantined sample has no labels and weight 0 wherever it occurs, before and after a restart: the file is read at the start,
@@ -24,7 +24,7 @@ FILE_NAME = "quarantine.jsonl"
 
 
 class Quarantine:
-    """The quarantine of a run. `samples` are the observation numbers quarantined so far, sorted.
+    """Quarantine of a run. `samples` are the observation numbers quarantined so far, sorted.
 
     The constructor and `report` raise ConfigError when more than `max_bad_fraction` of all rows are unreadable."""
 

@@ -40,7 +40,7 @@ class Choose(Protocol):
 
 
 class Records(NamedTuple):
-    """The rows of a source. Rows that cannot be used are counted in `table.excluded`, and lines for the user are in `table.notes`."""
+    """Rows of a source. Rows that cannot be used are counted in `table.excluded`, and lines for the user are in `table.notes`."""
 
     table: Table
     files: Callable[[Sequence[str]], ImageFiles]  # the image files of values of the image column

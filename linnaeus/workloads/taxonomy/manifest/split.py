@@ -49,7 +49,7 @@ def test_as_validation(split: np.ndarray) -> np.ndarray:
 
 
 class Groups(NamedTuple):
-    """The groups of N rows. With a group column, they are numbered in the order of its values."""
+    """Groups of N rows. With a group column, they are numbered in the order of its values."""
 
     digest: np.ndarray  # uint64 [G], of the name of each group
     number: np.ndarray  # int64 [N], the group of each row
@@ -81,7 +81,7 @@ def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Strata(NamedTuple):
-    """The strata of G groups. A group is in the stratum of the rarest of its taxa: the one with the fewest groups."""
+    """Strata of G groups. A group is in the stratum of the rarest of its taxa: the one with the fewest groups."""
 
     stratum: np.ndarray  # int64 [G]
     order_key: np.ndarray  # uint64 [G], by which the groups of a stratum are ordered

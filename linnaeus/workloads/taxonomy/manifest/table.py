@@ -41,7 +41,7 @@ UNEVEN = "a different number of cells than the header"
 
 @dataclass(frozen=True)
 class Table:
-    """The selected columns of a table of N rows."""
+    """Selected columns of a table of N rows."""
 
     columns: dict[str, Column]
     decimal_comma: bool = False  # semicolon-separated tables have 43,5 for 43.5

@@ -1,4 +1,4 @@
-"""The networks of the taxonomy workload: a trunk (`mformer`, or any timm model) and a head. `build_classifier` builds one."""
+"""Build the networks of the taxonomy workload: a trunk (`mformer`, or any timm model) and a head. `build_classifier` builds one."""
 
 from collections.abc import Sequence
 from typing import cast

@@ -32,7 +32,7 @@ class Trunk(Protocol):
 
 
 class Classifier(Model):
-    """The network of a run.
+    """Network of a run.
 
     `model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns a dictionary: `scores` (`heads.Scores`), `per_rank`
     [B, R, width] (the normalised features that the head reads) and `features` [B, width] (those of the finest rank)."""

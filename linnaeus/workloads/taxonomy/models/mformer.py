@@ -30,7 +30,7 @@ Stage = tuple[int, int]  # blocks, width
 
 @dataclass(frozen=True)
 class Size:
-    """The dimensions of a named size. Every stage but the first halves the grid."""
+    """Dimensions of a named size. Every stage but the first halves the grid."""
 
     stride: int  # of the stem, 2 or 4
     convolution: tuple[Stage, ...]

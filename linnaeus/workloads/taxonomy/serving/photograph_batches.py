@@ -34,7 +34,7 @@ class Waiting:
 
 
 class PhotographBatches:
-    """The queue and the thread of a model. A batch has at most `size` photographs, the first of which waits at most `wait` seconds."""
+    """Queue and thread of a model. A batch has at most `size` photographs, the first of which waits at most `wait` seconds."""
 
     def __init__(self, model: TrainedClassifier, size: int, wait: float, metrics: ServiceMetrics) -> None:
         self.model, self.size, self.wait, self.metrics = model, size, wait, metrics

@@ -1,4 +1,4 @@
-"""The requests of POST /predict: their bodies within limits, and the photograph, place and time in them.
+"""Read the requests of POST /predict: their bodies within limits, and the photograph, place and time in them.
 
 A mistake of the client is an `HTTPException` with the status and one line.
 """

@@ -14,7 +14,7 @@ PHOTOGRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class ServiceMetrics:
-    """The metrics of one service."""
+    """Metrics of one service."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram

@@ -1,4 +1,4 @@
-"""The descriptor of a Darwin Core Archive, `meta.xml`: its files, their encoding and separators, and the term of each of their columns.
+"""Read the descriptor of a Darwin Core Archive, `meta.xml`: its files, their encoding and separators, and the terms of their columns.
 
 http://rs.tdwg.org/dwc/text/ is the specification, with the defaults of attributes that are not there.
 """

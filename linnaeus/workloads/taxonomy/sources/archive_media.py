@@ -1,4 +1,4 @@
-"""The photographs of the records of a Darwin Core Archive: rows of its media extensions, or links in its records."""
+"""Find the photographs of the records of a Darwin Core Archive: rows of its media extensions, or links in its records."""
 
 import re
 from collections.abc import Sequence

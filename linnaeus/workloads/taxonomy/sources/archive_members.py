@@ -22,7 +22,7 @@ _NOT_TABLES = frozenset(("citations.txt", "rights.txt", "readme.txt", "license.t
 
 
 class Archive:
-    """The members of an archive. Hidden ones, and those that macOS adds, are left out."""
+    """Members of an archive. Hidden ones, and those that macOS adds, are left out."""
 
     def __init__(self, path: Path) -> None:
         """Raise ConfigError if `path` does not exist or is not an archive."""

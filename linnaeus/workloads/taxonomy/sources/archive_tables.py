@@ -32,7 +32,7 @@ _KEYS = ("gbifid", "coreid", "id", "occurrenceid")  # of tables without a descri
 
 
 class DataRows(NamedTuple):
-    """The rows of a table."""
+    """Rows of a table."""
 
     columns: dict[str, Column]  # term -> cells; KEY for the ids
     size: int

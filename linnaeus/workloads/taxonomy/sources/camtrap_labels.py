@@ -24,7 +24,7 @@ OTHER = "that Camtrap DP does not have"
 
 
 class Labels(NamedTuple):
-    """The labels of M media. A medium with a label has no reason to be left out."""
+    """Labels of M media. A medium with a label has no reason to be left out."""
 
     lineage: np.ndarray  # int64 [M]: index in `lineages`, which is valid for media with a label
     observation: np.ndarray  # int64 [M]: an observation with the label
@@ -34,7 +34,7 @@ class Labels(NamedTuple):
 
 
 class _Classes(NamedTuple):
-    """The taxa and the other types of the observations."""
+    """Taxa and other types of the observations."""
 
     code: np.ndarray  # int64 [K]: the class of each observation, -1 if it names nothing
     types: list[str]  # observationType of each class

@@ -20,7 +20,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Links(NamedTuple):
-    """The photographs of K observations."""
+    """Photographs of K observations."""
 
     order: np.ndarray  # int64 [M]: the photographs, sorted by deployment and time
     start: np.ndarray  # int64 [K]: the first place in `order`

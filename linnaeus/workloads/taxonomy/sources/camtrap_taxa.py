@@ -17,7 +17,7 @@ _BINOMIAL = re.compile(
 
 
 class Taxa:
-    """The lineages of the names of a package. `taxonomic`: the list of its descriptor. `names`: the names in its observations."""
+    """Lineages of the names of a package. `taxonomic`: the list of its descriptor. `names`: the names in its observations."""
 
     def __init__(self, taxonomic: object, names: Iterable[str]) -> None:
         entries = [_entry(item) for item in taxonomic if isinstance(item, dict)] if isinstance(taxonomic, list) else []

@@ -36,7 +36,7 @@ _READ = (  # terms that are read beside those that the configuration chooses
 
 
 class _Parts(NamedTuple):
-    """The parts of an archive."""
+    """Parts of an archive."""
 
     archive: Archive
     core: DataFile

@@ -29,7 +29,7 @@ _open_ones: weakref.WeakSet[H5Images] = weakref.WeakSet()
 
 
 class H5Images(ImageFiles):
-    """The photographs `rows` (int64 [M]) of an images.h5, of `height` x `width` pixels. `names`: strings [M]."""
+    """Photographs `rows` (int64 [M]) of an images.h5, of `height` x `width` pixels. `names`: strings [M]."""
 
     def __init__(self, path: str, names: Names, rows: np.ndarray, height: int, width: int) -> None:
         self.path, self.names, self.rows, self.height, self.width = path, names, rows, height, width

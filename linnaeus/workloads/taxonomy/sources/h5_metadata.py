@@ -1,4 +1,4 @@
-"""The encoded metadata of the original's labels.h5, turned back to coordinates, dates, times and metres.
+"""Decode the metadata of the original's labels.h5 to coordinates, dates, times and metres.
 
     spatial [N, 3]          cos(lat) cos(lon), cos(lat) sin(lon), sin(lat)
     temporal [N, 2 or 4]    sine and cosine of 2 pi month / 12 or 2 pi day / 365.25, and of 2 pi hour / 24; attribute column_names
@@ -36,7 +36,7 @@ _PERIODS = {"month": 12.0, "jd": _YEAR, "hour": 24.0}
 
 
 class H5Metadata:
-    """The metadata of a labels.h5. Lines for the user are appended to the notes of `labels`."""
+    """Metadata of a labels.h5. Lines for the user are appended to the notes of `labels`."""
 
     def __init__(self, labels: Labels) -> None:
         self.labels, self.names = labels, set(labels.file)

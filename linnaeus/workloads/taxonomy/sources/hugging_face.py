@@ -179,7 +179,7 @@ def _open(path: Path) -> _File:
 
 
 class _Dataset:
-    """The rows of open files with one schema. `plain`: columns of numbers, texts and dates; `class_labels`: those with names of classes."""
+    """Rows of open files with one schema. `plain`: columns of numbers, texts and dates; `class_labels`: those with names of classes."""
 
     def __init__(self, files: Sequence[_File], parts: Sequence[Part]) -> None:
         import pyarrow as pa

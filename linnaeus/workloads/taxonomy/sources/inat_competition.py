@@ -79,7 +79,7 @@ def _training_file(folder: Path) -> Path:
 
 
 class _Photographs:
-    """The photographs of one file after the other. Columns are kept as numbers, so that memory is used per photograph for few arrays."""
+    """Photographs of one file after the other. Columns are kept as numbers, so that memory is used per photograph for few arrays."""
 
     def __init__(self) -> None:
         self.cells = {column: ColumnBuilder() for column in IMAGE.values()}

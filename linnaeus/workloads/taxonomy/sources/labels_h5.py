@@ -72,7 +72,7 @@ def read_records(config: LabelsH5Config, choose: Choose) -> Records:
 
 
 class Labels:
-    """The columns of an open labels.h5. `columns`: name -> function that reads the column. `paths`: strings [N], without spaces."""
+    """Columns of an open labels.h5. `columns`: name -> function that reads the column. `paths`: strings [N], without spaces."""
 
     def __init__(self, file: Any, path: Path, config: LabelsH5Config) -> None:
         self.file, self.path, self.config = file, path, config

@@ -33,7 +33,7 @@ _NONE = -1
 
 
 class Found(NamedTuple):
-    """The files of N photographs."""
+    """Files of N photographs."""
 
     path: Column  # path below the folder; "" for a photograph without a file
     note: str  # the convention that was used, and the numbers of photographs

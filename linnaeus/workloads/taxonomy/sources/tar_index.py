@@ -1,4 +1,4 @@
-"""The index of a tar file: the name, place and size of each member, from the headers alone.
+"""Index a tar file: the name, place and size of each member, from the headers alone.
 
 A header has 512 bytes; long names of GNU tar (`L`) and of POSIX (`x`) precede the header that they belong to. The data of large members are
 not read. The module tarfile takes four times the time, as it makes an object for each member.

@@ -1,4 +1,4 @@
-"""The bytes of a photograph in a store: JPEG at a limited short side, raw pixels, or the original file."""
+"""Encode a photograph for a store: JPEG at a limited short side, raw pixels, or the original file."""
 
 import io
 from dataclasses import dataclass

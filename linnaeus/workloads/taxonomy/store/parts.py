@@ -30,7 +30,7 @@ SAMPLE = 8  # original files of a part that are compared when a preparation cont
 
 @dataclass(frozen=True)
 class Part:
-    """The photographs of a part, M at most `PART`."""
+    """Photographs of a part, M at most `PART`."""
 
     sizes: np.ndarray  # int64 [M], 0 for a photograph that cannot be decoded
     shapes: np.ndarray  # int32 [M, 2]

@@ -190,7 +190,7 @@ def _write_parts(writer: PartWriter, parts: list[int], processes: int) -> None:
 
 
 class Prepared(NamedTuple):
-    """The photographs of all parts, N records."""
+    """Photographs of all parts, N records."""
 
     place: np.ndarray  # int64 [N, 3]: part, offset and size; a size of 0 for a photograph that cannot be decoded
     shape: np.ndarray  # int32 [N, 2]

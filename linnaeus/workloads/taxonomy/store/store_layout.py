@@ -1,4 +1,4 @@
-"""The files of a store. A store is complete when it contains `store.json`, which is written last.
+"""List the files of a store. A store is complete when it contains `store.json`, which is written last.
 
 store.json              format, encoding, account of the records, source, group column, notes, checksums of the other files
 taxonomy.json           the tree: ranks, names of the classes of each rank, and the node of the nearest known ancestor of each

@@ -18,7 +18,7 @@ KINDS = ("blank", "human", "vehicle", "unknown")  # classes of camera traps that
 
 @dataclass(frozen=True)
 class Answered:
-    """The rows of N photographs, and the model and the manifest that they are of. Rows can be read once."""
+    """Predictions of N photographs, with their model and their manifest. The rows can be read once."""
 
     rows: Iterator[Row]
     tree: TaxonomyTree

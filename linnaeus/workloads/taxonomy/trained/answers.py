@@ -53,14 +53,14 @@ def plain_taxon(taxon: Taxon) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Scored:
-    """The results of the network for B photographs."""
+    """Results of the network for B photographs."""
 
     probabilities: tuple[np.ndarray, ...]  # per rank float [B, C_r]: sums to 1, without the probability of no taxon at this rank
     path: np.ndarray  # int64 [B, R]: the predicted class of each rank, -1 for none
 
 
 class Asked(NamedTuple):
-    """The content of predictions."""
+    """Settings of the content of predictions."""
 
     top: int  # taxa of each rank
     precision: float | None = None  # of the rolled-up answer; None: none

@@ -30,7 +30,7 @@ LOWEST, HIGHEST = 0.05, 20.0  # temperatures
 
 @dataclass(frozen=True)
 class Precision:
-    """The thresholds of a stated precision. `answered`: share of the photographs of the calibration that get an answer."""
+    """Thresholds for a stated precision. `answered`: share of the photographs of the calibration that get an answer."""
 
     precision: float
     threshold: float  # with the confidence of the calibration; above 1: no answers
@@ -89,7 +89,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The results of the network, under its temperatures, for N photographs that trained nothing."""
+    """Results of the network, under its temperatures, for N photographs that were not used for training."""
 
     paths: Paths
     true_probability: np.ndarray  # float64 [N, R]: of the label; NaN where it is unknown

@@ -1,4 +1,4 @@
-"""The formats `speciesnet` and `megadetector` of `linnaeus predict`, which programs for camera traps read (Timelapse, AddaxAI, Wildlife
+"""Write the formats `speciesnet` and `megadetector` of `linnaeus predict` for programs for camera traps (Timelapse, AddaxAI, Wildlife
 Insights).
 
 Both describe animals in boxes. Here a photograph has one box, the whole of it, since no detector ran. Sources: `speciesnet.constants` and

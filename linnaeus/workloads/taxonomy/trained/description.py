@@ -21,7 +21,7 @@ MAX_SIDE = 8192  # pixels, the limit of data.image_size
 
 @dataclass(frozen=True)
 class Description:
-    """The configuration of a trained classifier."""
+    """Configuration of a trained classifier."""
 
     model: ModelConfig
     head: HeadConfig

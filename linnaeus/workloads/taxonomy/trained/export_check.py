@@ -1,4 +1,4 @@
-"""The check of an exported form: its results on photographs and metadata against those of the model, in batches of different sizes."""
+"""Check an exported form: compare its results on photographs and metadata against those of the model, in batches of different sizes."""
 
 from __future__ import annotations
 

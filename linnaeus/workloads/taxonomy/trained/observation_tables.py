@@ -1,4 +1,4 @@
-"""The formats `camtrap_dp` and `darwin_core` of `linnaeus predict`: tables that are added to published data.
+"""Write the formats `camtrap_dp` and `darwin_core` of `linnaeus predict`: tables that are added to published data.
 
 - `camtrap_dp`: `observations.csv` of a Camera Trap Data Package 1.0.2 (https://camtrap-dp.tdwg.org), a row per medium. The manifest is
   the package's table of media.

@@ -1,4 +1,4 @@
-"""The formats of `linnaeus predict`, and the making of the file from the journal."""
+"""List the formats of `linnaeus predict`, and write the file from the journal."""
 
 from __future__ import annotations
 

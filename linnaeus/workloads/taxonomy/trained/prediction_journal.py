@@ -1,4 +1,4 @@
-"""The journal of `linnaeus predict`: the predictions that are done, beside the file that is made from it at the end.
+"""Write the journal of `linnaeus predict`: the finished predictions, beside the file that is made from it at the end.
 
 The journal has a line for the command that it belongs to, with the time of its first start, then a line per photograph in the order of the
 inputs. It is written batch by batch, so that a killed command goes on after the last complete batch, and the file has the same bytes in the

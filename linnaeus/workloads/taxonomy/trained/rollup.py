@@ -17,7 +17,7 @@ RIGHT, WRONG, UNKNOWN = 0, 1, 2  # of an answer
 
 
 class Paths(NamedTuple):
-    """The predicted paths of N photographs."""
+    """Predicted paths of N photographs."""
 
     path: np.ndarray  # int64 [N, R]: class of each rank, -1 for none
     confidence: np.ndarray  # float64 [N, R], not growing from left to right; that of the nearest coarser taxon where there is none

@@ -1,4 +1,4 @@
-"""The backbone of a classifier alone, in the layout of timm's hub: model.safetensors and config.json.
+"""Write the backbone of a classifier alone, in the layout of timm's hub: model.safetensors and config.json.
 
 `timm.create_model("local-dir:PATH", pretrained=True, num_classes=0)` returns it; its output is the pooled feature. Metadata, the final norm
 and the head are not part of it.

@@ -36,7 +36,7 @@ USUAL_PRECISION = 0.95
 
 
 class TrainedClassifier:
-    """The network of a run or a bundle. Without a `calibration` there are no rolled-up answers."""
+    """Network of a run or a bundle. Without a `calibration` there are no rolled-up answers."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The pipeline of single photographs: a sample is a function of its key (law 1); golden draws, realised distributions, pixels."""
+"""Test the pipeline of single photographs: a sample is a function of its key (law 1); golden draws, realised distributions, pixels."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""The mixing of pairs: the draws, and the result on the device, compared with a slow reference."""
+"""Test the mixing of pairs: the draws, and the result on the device, compared with a slow reference."""
 
 import dataclasses
 import hashlib

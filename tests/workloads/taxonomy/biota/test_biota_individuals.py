@@ -33,7 +33,7 @@ def test_components_are_missing_as_a_whole_at_their_rates_and_independently(draw
 
 
 def test_draws_follow_the_stated_density():
-    """The mean log density of the draws of a species is minus the entropy, -1/2 - log(spread) per normal quantity.
+    """Mean log density of the draws of a species is minus the entropy, -1/2 - log(spread) per normal quantity.
 
     A density shifted by half a spread fits worse."""
     world, s = build_world(0), 17

@@ -66,7 +66,7 @@ def test_forms_of_a_genus_differ_clearly(number):
 
 
 def test_closer_relatives_look_more_alike():
-    """The mean difference of pictures in one pose is smallest within a genus and largest between orders."""
+    """Mean difference of pictures in one pose is smallest within a genus and largest between orders."""
     world = build_world(0)
     forms = np.arange(len(world.forms.plan))
     first = np.array([np.flatnonzero(world.form == f)[0] for f in forms])

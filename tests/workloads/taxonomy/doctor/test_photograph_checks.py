@@ -1,4 +1,4 @@
-"""The doctor finds each planted defect of photographs, and nothing else; the measures are the same for every kind of image files."""
+"""Test that the doctor finds each planted defect of photographs and no others; its measures are equal for every kind of image files."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The source of a manifest: rows left out are counted, errors have one line, and equal data have equal fingerprints."""
+"""Test the manifest as a source: rows left out are counted, errors have one line, and equal data have equal fingerprints."""
 
 import pickle
 import shutil

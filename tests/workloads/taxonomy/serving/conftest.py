@@ -1,4 +1,4 @@
-"""The fixture of a finished run and its bundle, also for the tests of the service."""
+"""Make a finished run and its bundle, also for the tests of the service."""
 
 from tests.workloads.taxonomy.trained.conftest import finished
 

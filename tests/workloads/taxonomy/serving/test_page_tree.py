@@ -1,4 +1,4 @@
-"""The tree that the page of `linnaeus serve` makes of an answer, by its own script."""
+"""Test the tree that the page of `linnaeus serve` makes of an answer, by its own script."""
 
 from __future__ import annotations
 

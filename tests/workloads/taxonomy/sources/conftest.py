@@ -1,4 +1,4 @@
-"""The same records of biota for every format: photographs in folders of species, rows with their metadata, and the manifest of these.
+"""Write the same records of biota for every format: photographs in folders of species, rows with their metadata, and the manifest of these.
 
 A test of a format writes the records in the format, and calls `same_as_manifest` and `trains`.
 """

@@ -22,7 +22,7 @@ UNEVEN = "a different number of cells than the header"
 
 
 class OpenData(NamedTuple):
-    """The rows of the tables; `tables` has the lines without the header, which is the first."""
+    """Return the rows of the tables; `tables` has the lines without the header, which is the first."""
 
     folder: Path
     tables: dict[str, list[list[str]]]

@@ -72,7 +72,7 @@ def metadata(rows):
 
 @pytest.fixture(scope="module")
 def numbered(records):
-    """The records with numbers as the names of taxa, and rank -> the ids of the rows."""
+    """Return the records with numbers as the names of taxa, and rank -> the ids of the rows."""
     rows = [dict(row) for row in records.rows]
     ids = {}
     for level, rank in {10: "species", 20: "genus", 30: "family", 40: "order"}.items():

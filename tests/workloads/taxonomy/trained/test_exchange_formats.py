@@ -1,4 +1,4 @@
-"""The formats of `linnaeus predict` that other programs read: rules of each, exact names, unreadable files, continued commands."""
+"""Test the formats of `linnaeus predict` that other programs read: rules of each, exact names, unreadable files, continued commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code and the commands of docs/using.md run, as printed, on a finished run."""
+"""Run the code and the commands of docs/using.md as printed, on a finished run."""
 
 from __future__ import annotations
 

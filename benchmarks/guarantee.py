@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from benchmarks.machine import describe_machine, write_numbers
-from linnaeus.workloads.taxonomy.trained import calibrate_cli, guarantee, labelled
-from linnaeus.workloads.taxonomy.trained.calibration import Evidence, fit_temperature, fit_thresholds, is_tuning
+from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, guarantee, labelled
+from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence, fit_temperature, fit_thresholds, is_tuning
 from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 from linnaeus.workloads.taxonomy.trained.rollup import confident_paths, outcomes
 from linnaeus.workloads.taxonomy.trained.trained_classifier import class_log_probs

@@ -1,6 +1,6 @@
 """`linnaeus calibrate RUN`: answers with a stated precision. See `linnaeus calibrate --help`."""
 
-from linnaeus.workloads.taxonomy.trained.calibrate_cli import main
+from linnaeus.workloads.taxonomy.trained.calibrate.calibrate_cli import main
 
 __all__ = ["main"]
 

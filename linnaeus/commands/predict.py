@@ -1,6 +1,6 @@
 """`linnaeus predict MODEL PHOTOS... [--out FILE]`: the taxa on photographs. See `linnaeus predict --help`."""
 
-from linnaeus.workloads.taxonomy.trained.predict_cli import main
+from linnaeus.workloads.taxonomy.trained.predict.predict_cli import main
 
 __all__ = ["main"]
 

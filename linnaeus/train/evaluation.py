@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
+from linnaeus.config.model_options import add_model, add_model_options
 from linnaeus.errors import ConfigError
 from linnaeus.files import to_json, write_atomic
 
@@ -46,10 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OneLineParser(prog="linnaeus evaluate", description="Score the model of a run on its validation or test rows.")
     add = parser.add_argument
-    add("run", metavar="RUN", type=Path, help="directory of a run, such as outputs/biota/1a2b3c4d5e")
+    add_model(parser, "run")
     add("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from those of the run, such as trainer.device=cpu")
     add("--split", choices=("validation", "test"), default="validation", help="rows to score (%(default)s)")
-    add("--checkpoint", default="best", metavar="WHICH", help="best, newest or a step (%(default)s)")
+    add_model_options(parser, "checkpoint")
+    parser.set_defaults(checkpoint="best")
     add("--image-size", type=_listed, metavar="SIZES", help="sizes of the images, such as 192,224,256 (that of the run)")
     add(
         "--tta",

@@ -31,7 +31,9 @@ from linnaeus.workloads.taxonomy.doctor import doctor_cli
 from linnaeus.workloads.taxonomy.manifest.source_options import source_config
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.store import prepare_store
-from linnaeus.workloads.taxonomy.trained import calibrate_cli, export_cli, predict_cli
+from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli
+from linnaeus.workloads.taxonomy.trained.export import export_cli
+from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "conf" / "experiment").glob("*.yaml"))]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
-import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
+from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
 from linnaeus.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OneLineParser(prog="linnaeus serve", description="Answer photographs over HTTP, with a page in the browser.")
     add = parser.add_argument
-    add("model", metavar="MODEL", type=Path, help="directory of a run, or a bundle of `linnaeus export`")
+    add_model(parser, "model")
     add("--host", default="127.0.0.1", metavar="HOST", help="address to listen on; 0.0.0.0 for every network (%(default)s)")
     add("--port", type=int, default=8000, metavar="N", help="port to listen on; 0 for a free one (%(default)s)")
     add("--batch-size", type=int, default=32, metavar="N", help="most photographs at once in the network (%(default)s)")
@@ -54,10 +54,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--max-body", type=float, default=20, metavar="MB", help="largest request in megabytes (%(default)s)")
     add("--max-pixels", type=float, default=50, metavar="MP", help="largest photograph in megapixels (%(default)s)")
     add("--timeout", type=float, default=30, metavar="S", help="seconds to receive a request, and to answer it (%(default)s)")
-    add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (best)")
-    add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (%(default)s)")
-    add("--threads", type=int, default=None, metavar="N", help="cores that are used (all)")
-    add("--plugins", nargs="+", default=[], metavar="PACKAGE", help="packages that a bundle may import")
+    add_model_options(parser, "checkpoint", "device", "threads", "plugins")
     options = parser.parse_args(arguments)
     _check(options)
     return options
@@ -67,30 +64,23 @@ def _check(options: argparse.Namespace) -> None:
     """Raise `ConfigError` for a value that is impossible."""
     limits = {
         "port": (0, 65535),
-        "batch_size": (1, 65536),
         "batch_wait": (0, 10_000),
         "queue": (1, 100_000),
         "max_body": (0.001, 10_000),
         "max_pixels": (0.001, 10_000),
         "timeout": (0.1, 3600),
-        "threads": (1, 1024),
     }
-    for name, (low, high) in limits.items():
-        value = getattr(options, name)
-        if value is not None and not low <= value <= high:
-            raise ConfigError(f"--{name.replace('_', '-')} is {value:g}; it must be from {low:g} to {high:g}")
+    check_ranges(options, limits)
 
 
 def serve(options: argparse.Namespace) -> None:
     """Serve as `options` say, until SIGTERM or Ctrl-C. Raise `ConfigError` for a model that cannot be loaded and a port that is taken."""
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"linnaeus serve needs {missing[0]}, which is not installed; pip install 'linnaeus[serve]'")
-    import torch
     import uvicorn
 
     with _listen(options.host, options.port) as listener:
-        threads = options.threads or len(os.sched_getaffinity(0))
-        torch.set_num_threads(threads)
+        threads = use_threads(options)
         app = build_service(options, threads).application()
         logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client gets the reason; it cannot fill the log
         quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "proxy_headers": False}
@@ -111,7 +101,7 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
     from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
-    model = load_model(options.model, checkpoint=options.checkpoint, device=options.device, plugins=options.plugins)
+    model = load_model(options.model, **load_options(options))
     model.predict(np.zeros((model.image_size, model.image_size, 3), dtype=np.uint8))
     body, pixels = round(options.max_body * 1e6), round(options.max_pixels * 1e6)
     limits = Limits(body, HELD * body, min(pixels, model.description.max_image_pixels), options.timeout, options.queue)
@@ -123,8 +113,8 @@ def _card(path: Path, model: TrainedClassifier) -> str:
     """Return the model card: of a bundle its file, which people edit; of a run as `linnaeus export` would write it."""
     from linnaeus.files import read_json
     from linnaeus.workloads.taxonomy.trained import bundle
-    from linnaeus.workloads.taxonomy.trained.export_cli import validated
-    from linnaeus.workloads.taxonomy.trained.model_card import model_card
+    from linnaeus.workloads.taxonomy.trained.export.export_cli import validated
+    from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
 
     if not bundle.is_bundle(path):
         metrics = validated(path, model.weights.source)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
-from linnaeus.workloads.taxonomy.trained import export_cli
-from linnaeus.workloads.taxonomy.trained.export_forms import ONNX_PACKAGES
+from linnaeus.workloads.taxonomy.trained.export import export_cli
+from linnaeus.workloads.taxonomy.trained.export.export_forms import ONNX_PACKAGES
 from tests import runs
 
 SETTINGS = ["data=manifest", "data.image_size=16", "augment=none", "trainer.length=4steps", "schedule.checkpoint=[100%]"]

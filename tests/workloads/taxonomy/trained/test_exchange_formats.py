@@ -16,12 +16,12 @@ import pytest
 
 from linnaeus.workloads.taxonomy.manifest.records import column_of
 from linnaeus.workloads.taxonomy.sources.camtrap_dp import read_records
-from linnaeus.workloads.taxonomy.trained import predict_cli, prediction_journal
-from linnaeus.workloads.taxonomy.trained.answered import Answered, answer_of
 from linnaeus.workloads.taxonomy.trained.answers import Answers, Asked, Scored
-from linnaeus.workloads.taxonomy.trained.observation_tables import OBSERVATIONS
-from linnaeus.workloads.taxonomy.trained.prediction_files import FORMATS, write_file
-from linnaeus.workloads.taxonomy.trained.prediction_journal import Journal
+from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_journal
+from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answer_of
+from linnaeus.workloads.taxonomy.trained.predict.observation_tables import OBSERVATIONS
+from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, write_file
+from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Journal
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
 

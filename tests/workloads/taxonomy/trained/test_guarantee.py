@@ -15,7 +15,9 @@ import torch
 import linnaeus
 from benchmarks.guarantee import draw, synthetic
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained import calibrate_cli, calibration, export_cli, guarantee, predict_cli
+from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
+from linnaeus.workloads.taxonomy.trained.export import export_cli
+from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
 
 PATHS = Paths(np.array([[0, 3, 7]]), np.array([[0.9, 0.6, 0.2]]))
@@ -77,7 +79,7 @@ def test_stated_precision_and_coverage_hold_in_a_simulation_and_the_interpolated
         error = np.std([d.average[i] for d in found]) / draws**0.5
         assert precision - 3 * error <= average <= precision + 1 / 400 + 3 * error
         assert interpolated < average  # by 1 / 400 at most, in every draw
-    for coverage, covered in zip(calibration.COVERAGES, np.mean([d.covered for d in found], axis=0), strict=True):
+    for coverage, covered in zip(calibration_fit.COVERAGES, np.mean([d.covered for d in found], axis=0), strict=True):
         assert (covered > coverage - 0.01).all() and (covered < coverage + 0.02).all()
 
 
@@ -96,20 +98,20 @@ def test_the_temperature_is_the_most_likely_one():
     rng = np.random.default_rng(0)
     true = torch.from_numpy(rng.normal(0, 2, (4000, 6))).log_softmax(1)
     label = torch.from_numpy((true.exp().numpy().cumsum(1) > rng.random((4000, 1))).argmax(1))
-    assert calibration.fit_temperature((true * 2.5).log_softmax(1), label) == pytest.approx(2.5, rel=0.1)
-    assert calibration.fit_temperature(true[:0], label[:0]) == 1.0
+    assert calibration_fit.fit_temperature((true * 2.5).log_softmax(1), label) == pytest.approx(2.5, rel=0.1)
+    assert calibration_fit.fit_temperature(true[:0], label[:0]) == 1.0
 
 
 def test_one_photograph_of_each_observation_is_used():
     group = np.array([3, 3, 3, 1, 2, 2])
-    rows = calibration.one_of_each(group, 6)
-    assert sorted(group[rows].tolist()) == [1, 2, 3] and calibration.one_of_each(None, 3).tolist() == [0, 1, 2]
+    rows = calibration_fit.one_of_each(group, 6)
+    assert sorted(group[rows].tolist()) == [1, 2, 3] and calibration_fit.one_of_each(None, 3).tolist() == [0, 1, 2]
 
 
 @pytest.fixture
 def calibrated(finished, tmp_path, monkeypatch):
     """A copy of the run, calibrated on its 90 photographs; 12 observations are enough here."""
-    monkeypatch.setattr(calibration, "FEWEST", 12)
+    monkeypatch.setattr(calibration_fit, "FEWEST", 12)
     shutil.copytree(finished.run, tmp_path / "run")
     words = ["--manifest", str(finished.manifest), "--precision", "0.1", "0.5", "--confidence", "0.6"]
     assert calibrate_cli.main([str(tmp_path / "run"), *words]) == 0
@@ -147,7 +149,7 @@ def test_a_calibration_of_other_weights_is_not_used(calibrated):
 
 
 def test_what_was_not_fitted_is_one_line(finished, calibrated, monkeypatch, capsys):
-    monkeypatch.setattr(calibration, "FEWEST", 60)
+    monkeypatch.setattr(calibration_fit, "FEWEST", 60)
     with pytest.raises(ConfigError, match="precision needs a calibrated model"):
         linnaeus.load_model(finished.run).predict(finished.photograph(0), precision=0.9)
     with pytest.raises(ConfigError, match=r"precision is 0\.9; the model is calibrated for 0\.1, 0\.5"):
@@ -176,7 +178,7 @@ def test_taxa_that_the_model_does_not_know_are_named_and_not_used(finished, tmp_
         table.writerows(rows)
     shutil.copytree(finished.run, tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibration, "FEWEST", 12)
+        patch.setattr(calibration_fit, "FEWEST", 12)
         assert calibrate_cli.main([str(tmp_path / "run"), "--manifest", str(finished.manifest.parent / "other.csv")]) == 0
     found = re.search(r"taxa of rank species are unknown to the model \((\d+) photographs\)", capsys.readouterr().out)
     unknown = int(found[1])  # some species have validation photographs only

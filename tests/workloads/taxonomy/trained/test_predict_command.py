@@ -9,7 +9,8 @@ import shutil
 import pytest
 
 import linnaeus
-from linnaeus.workloads.taxonomy.trained import export_cli, predict_cli, prediction_journal
+from linnaeus.workloads.taxonomy.trained.export import export_cli
+from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_journal
 
 
 def answers(path) -> list[dict[str, str]]:

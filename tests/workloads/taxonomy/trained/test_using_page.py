@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import linnaeus.__main__
-from linnaeus.workloads.taxonomy.trained import calibration, export_readme
+from linnaeus.workloads.taxonomy.trained.calibrate import calibration_fit
+from linnaeus.workloads.taxonomy.trained.export import export_readme
 from tests.workloads.taxonomy.trained.test_predict_command import answers
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "using.md").read_text()
@@ -34,7 +35,7 @@ def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
     Path("photos.csv").write_text("\n".join([f"{lines[0]},date", *(f"{line},01/05/2021" for line in lines[1:])]))
     Path("media.csv").write_text("mediaID,deploymentID,timestamp,filePath\nm1,d1,2020-05-30T04:57:37+02:00,photo.jpg\n")
     shutil.copytree(finished.run, tmp_path / "RUN")
-    monkeypatch.setattr(calibration, "FEWEST", 12)
+    monkeypatch.setattr(calibration_fit, "FEWEST", 12)
     with_groups = [f"{line},{'observation' if not i else i // 2}" for i, line in enumerate((header, *rows))]
     Path("others.csv").write_text("\n".join(with_groups))
     (tmp_path / "FORMS").symlink_to(forms.folder)

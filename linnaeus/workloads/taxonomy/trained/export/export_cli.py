@@ -18,6 +18,7 @@ from typing import Any
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
+from linnaeus.config.model_options import add_model, add_model_options, load_options
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import read_json, to_json
 
@@ -32,11 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OneLineParser(prog="linnaeus export", description="Write a trained model as a folder that stands alone.")
     add = parser.add_argument
-    add("run", metavar="RUN", type=Path, help="directory of a run, such as outputs/biota/1a2b3c4d5e; with --form a bundle, too")
+    add_model(parser, "run", "; with --form a bundle, too")
     add("out", metavar="OUT", type=Path, help="folder that is written; it must not exist")
     add("--form", metavar="FORMS", help="write these forms in place of a bundle: onnx, torch_export, timm, or several, onnx,timm")
-    add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (best)")
-    add("--plugins", nargs="+", default=[], metavar="PACKAGE", help="packages that a bundle may import")
+    add_model_options(parser, "checkpoint", "plugins")
     return parser.parse_args(arguments)
 
 
@@ -49,21 +49,21 @@ def export(options: argparse.Namespace) -> list[str]:
 
 def _export_forms(options: argparse.Namespace) -> list[str]:
     from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
-    from linnaeus.workloads.taxonomy.trained.export_forms import FORMS, write_forms
+    from linnaeus.workloads.taxonomy.trained.export.export_forms import FORMS, write_forms
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
     forms = list(dict.fromkeys(options.form.split(",")))
     if unknown := [form for form in forms if form not in FORMS]:
         raise ConfigError(f"--form: {quoted(unknown[0])} is not a form; choose from {', '.join(FORMS)}")
-    model = load_model(options.run, checkpoint=options.checkpoint, plugins=options.plugins)
+    model = load_model(options.run, **load_options(options))
     lines = write_forms(model, None if is_bundle(options.run) else options.run, options.out, forms)
     return [*model.weights.notes, *lines]
 
 
 def _export_bundle(options: argparse.Namespace) -> list[str]:
     from linnaeus.workloads.taxonomy.trained import bundle
+    from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
     from linnaeus.workloads.taxonomy.trained.load_parts import Parts, load_parts
-    from linnaeus.workloads.taxonomy.trained.model_card import model_card
 
     if bundle.is_bundle(options.run):
         raise ConfigError(f"RUN: {options.run} is a bundle already; give the directory of a run, or --form")

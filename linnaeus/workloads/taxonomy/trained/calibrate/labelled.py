@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, quoted, shorten
+from linnaeus.errors import ConfigError, shorten
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
+from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 Read = Callable[[int], np.ndarray]  # photograph number -> uint8 [H, W, 3]; raises NotAnImage or OSError
@@ -76,13 +77,9 @@ def of_run(run: Path, split: str, tree: TaxonomyTree) -> Labelled:
 def of_manifest(path: str, overrides: Sequence[str], tree: TaxonomyTree, components: Sequence[str], decode: Callable) -> Labelled:
     """Return the rows of a CSV or Parquet manifest. `overrides`: settings of data=manifest. `components`: metadata that the model reads.
     `decode(files, row)` returns a photograph. Raise `ConfigError` for a table that cannot be read or has none of the taxa."""
-    from linnaeus.config.load import compose
     from linnaeus.workloads.taxonomy.manifest.clean_records import read_clean
-    from linnaeus.workloads.taxonomy.trained.prediction_inputs import quoted_value
 
-    if not Path(path).expanduser().is_file():
-        raise ConfigError(f"--manifest: {quoted(path, 200)} does not exist; give a CSV or Parquet file")
-    config = compose(["data=manifest", f"data.path={quoted_value(path)}", *overrides]).data
+    config = manifest_configuration(path, overrides)
     records, config = read_clean(replace(config, components=list(components), split_column=None, weight_column=None), test=None)
     labels, unknown, notes = matched(records.tree, records.labels, tree)
     column = None if config.group_column is None else records.columns[config.group_column]

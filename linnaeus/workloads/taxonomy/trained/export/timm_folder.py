@@ -18,7 +18,7 @@ from linnaeus.errors import ConfigError, one_line
 from linnaeus.files import to_json, write_atomic
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
-from linnaeus.workloads.taxonomy.trained.export_check import Examples
+from linnaeus.workloads.taxonomy.trained.export.export_check import Examples
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 LIMIT = 1e-6  # of the largest feature: the same kernels on the same weights

@@ -25,10 +25,10 @@ from torch.export import ExportedProgram
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.files import commit_directory, to_json, write_atomic
 from linnaeus.workloads.taxonomy.trained.bundle import CARD, TREE
-from linnaeus.workloads.taxonomy.trained.export_check import Examples, Inputs, Runner, examples, largest_difference
-from linnaeus.workloads.taxonomy.trained.export_readme import readme
-from linnaeus.workloads.taxonomy.trained.exported_network import export_program, input_names, output_names
-from linnaeus.workloads.taxonomy.trained.timm_folder import backbone_of, feature_difference, write_timm
+from linnaeus.workloads.taxonomy.trained.export.export_check import Examples, Inputs, Runner, examples, largest_difference
+from linnaeus.workloads.taxonomy.trained.export.export_readme import readme
+from linnaeus.workloads.taxonomy.trained.export.exported_network import export_program, input_names, output_names
+from linnaeus.workloads.taxonomy.trained.export.timm_folder import backbone_of, feature_difference, write_timm
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 FORMS = {"onnx": "model.onnx", "torch_export": "model.pt2", "timm": "timm"}  # form -> file or folder

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -23,15 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
+from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
 from linnaeus.errors import ConfigError, escaped, one_line
-from linnaeus.workloads.taxonomy.trained.prediction_files import FORMATS, format_of
+from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, format_of
 
 if TYPE_CHECKING:
     import numpy as np
 
     from linnaeus.workloads.taxonomy.trained.answers import Asked
-    from linnaeus.workloads.taxonomy.trained.prediction_inputs import Inputs
-    from linnaeus.workloads.taxonomy.trained.prediction_journal import Row
+    from linnaeus.workloads.taxonomy.trained.predict.prediction_inputs import Inputs
+    from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 AHEAD = 3  # batches that are read before the network needs them
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OneLineParser(prog="linnaeus predict", description="Name the taxa on photographs.")
     add = parser.add_argument
-    add("model", metavar="MODEL", type=Path, help="directory of a run, or a bundle of `linnaeus export`")
+    add_model(parser, "model")
     add("photos", nargs="*", metavar="PHOTOS", help="files, folders, or patterns such as 'photos/*.jpg'")
     add("--manifest", metavar="FILE", help="CSV or Parquet table with paths, places and dates, in place of PHOTOS")
     add("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the manifest, such as data.date_column=when")
@@ -72,11 +72,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--top", type=int, default=5, metavar="N", help="taxa of each rank in .json (%(default)s)")
     add("--precision", type=float, metavar="P", help="of the rolled-up answer of a calibrated model (0.95)")
     add("--coverage", type=float, metavar="C", help="prediction sets with this coverage, in place of the --top taxa")
-    add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (best)")
-    add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (%(default)s)")
     add("--batch-size", type=int, default=32, metavar="N", help="photographs at once (%(default)s)")
-    add("--threads", type=int, default=None, metavar="N", help="cores that are used (all)")
-    add("--plugins", nargs="+", default=[], metavar="PACKAGE", help="packages that a bundle may import")
+    add_model_options(parser, "checkpoint", "device", "threads", "plugins")
     options = parser.parse_intermixed_args(arguments)
     _check(options)
     return options
@@ -100,25 +97,19 @@ def _check(options: argparse.Namespace) -> None:
     options.format = options.out and format_of(options.format, options.out)
     if options.out is not None and not options.out.resolve().parent.is_dir():
         raise ConfigError(f"--out: {options.out.parent} is not a folder; make it, or choose another file")
-    for name, low, high in (("top", 1, 1000), ("batch_size", 1, 65536), ("threads", 1, 1024)):
-        value = getattr(options, name)
-        if value is not None and not low <= value <= high:
-            raise ConfigError(f"--{name.replace('_', '-')} is {value}; it must be from {low} to {high}")
+    check_ranges(options, {"top": (1, 1000)})
 
 
 def predict(options: argparse.Namespace) -> list[str]:
     """Predict as `options` say. Return the lines to print."""
-    import torch
-
-    from linnaeus.workloads.taxonomy.trained.answered import Answered
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
-    from linnaeus.workloads.taxonomy.trained.prediction_files import write_file
-    from linnaeus.workloads.taxonomy.trained.prediction_inputs import from_manifest, from_paths
-    from linnaeus.workloads.taxonomy.trained.prediction_journal import Journal
+    from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
+    from linnaeus.workloads.taxonomy.trained.predict.prediction_files import write_file
+    from linnaeus.workloads.taxonomy.trained.predict.prediction_inputs import from_manifest, from_paths
+    from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Journal
 
-    threads = options.threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(threads)
-    model = load_model(options.model, checkpoint=options.checkpoint, device=options.device, plugins=options.plugins)
+    threads = use_threads(options)
+    model = load_model(options.model, **load_options(options))
     copied = FORMATS[options.format].columns if options.out else ()
     inputs = (
         from_manifest(options.manifest, options.setting, model.components, copied)

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
+from linnaeus.config.model_options import add_model, add_model_options, load_options
 from linnaeus.errors import ConfigError
 from linnaeus.files import to_json, write_atomic
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Evidence
-    from linnaeus.workloads.taxonomy.trained.labelled import Labelled
+    from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence
+    from linnaeus.workloads.taxonomy.trained.calibrate.labelled import Labelled
+    from linnaeus.workloads.taxonomy.trained.calibration import Calibration
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 BATCH = 32
@@ -37,18 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from linnaeus.workloads.taxonomy.trained.calibration import CONFIDENCE, PRECISIONS
+    from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import CONFIDENCE, PRECISIONS
 
     parser = OneLineParser(prog="linnaeus calibrate", description="Fit thresholds with a stated precision.")
     add = parser.add_argument
-    add("run", metavar="RUN", type=Path, help="directory of a run")
+    add_model(parser, "run")
     add("--split", choices=("validation", "test"), help="rows of the run's data (validation)")
     add("--manifest", metavar="FILE", help="CSV or Parquet table of labelled photographs, in place of rows of the run's data")
     add("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the manifest, such as data.group_column=observation")
     add("--precision", type=float, nargs="+", default=list(PRECISIONS), metavar="P", help="stated precisions (0.9 0.95 0.99)")
     add("--confidence", type=float, default=CONFIDENCE, metavar="C", help="share of calibrations that reach them (%(default)s)")
-    add("--checkpoint", metavar="WHICH", help="best, newest or a step (best)")
-    add("--device", default="cpu", metavar="DEVICE", help="cpu or cuda (%(default)s)")
+    add_model_options(parser, "checkpoint", "device")
     options = parser.parse_args(arguments)
     for name, values in (("precision", options.precision), ("confidence", [options.confidence])):
         if wrong := [value for value in values if not 0 < value < 1]:
@@ -62,12 +62,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def calibrate(options: argparse.Namespace) -> list[str]:
     """Fit and write the calibration. Return the lines to print."""
-    from linnaeus.workloads.taxonomy.trained import bundle, labelled
+    from linnaeus.workloads.taxonomy.trained import bundle
+    from linnaeus.workloads.taxonomy.trained.calibrate import labelled
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
     if bundle.is_bundle(options.run):
         raise ConfigError(f"RUN: {options.run} is a bundle; calibrate the run and export it again")
-    model = load_model(options.run, checkpoint=options.checkpoint, device=options.device)
+    model = load_model(options.run, **load_options(options))
     model.calibration = None
     if options.manifest:
         decode = lambda files, row: files.decode(row, model.short_side, model.description.max_image_pixels)
@@ -91,7 +92,7 @@ def fit(model: TrainedClassifier, data: Labelled, precisions: Sequence[float], c
     """Return the calibration of a model on labelled photographs, and lines about those that are not used."""
     import numpy as np
 
-    from linnaeus.workloads.taxonomy.trained.calibration import fit_thresholds, is_tuning, one_of_each
+    from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import fit_thresholds, is_tuning, one_of_each
 
     known = np.flatnonzero(~data.unknown & (data.labels >= 0).any(axis=1))
     group = None if data.group is None else data.group[known]
@@ -109,7 +110,7 @@ def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
     import numpy as np
     import torch
 
-    from linnaeus.workloads.taxonomy.trained.calibration import fit_temperature
+    from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import fit_temperature
     from linnaeus.workloads.taxonomy.trained.trained_classifier import class_log_probs
 
     sizes = model.tree.sizes
@@ -135,7 +136,7 @@ def _evidence(model: TrainedClassifier, data: Labelled, temperature: Sequence[fl
     """Return the results of the network for each photograph, and bool [N], True for those that can be read."""
     import numpy as np
 
-    from linnaeus.workloads.taxonomy.trained.calibration import Evidence
+    from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence
     from linnaeus.workloads.taxonomy.trained.rollup import Paths, confident_paths
     from linnaeus.workloads.taxonomy.trained.trained_classifier import class_log_probs
 

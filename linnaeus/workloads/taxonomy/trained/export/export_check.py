@@ -14,7 +14,7 @@ from linnaeus.errors import ConfigError, one_line
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
 from linnaeus.workloads.taxonomy.trained.answers import Scored
-from linnaeus.workloads.taxonomy.trained.exported_network import input_names
+from linnaeus.workloads.taxonomy.trained.export.exported_network import input_names
 from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 

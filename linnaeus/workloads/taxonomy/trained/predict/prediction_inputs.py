@@ -6,7 +6,6 @@ import glob
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError, quoted
@@ -18,6 +17,7 @@ from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES
+from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 
 MAGIC = frozenset("*?[")
@@ -68,12 +68,9 @@ def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]
     `overrides`: settings of data=manifest, such as data.date_column=when. `components`: those that the model reads. `copied`: other
     columns, which are read if they are there. Impossible cells become null and are counted in the notes. Raise `ConfigError` for
     a table that cannot be read."""
-    from linnaeus.config.load import compose
-
-    if not Path(path).expanduser().is_file():
-        raise ConfigError(f"--manifest: {quoted(path, 200)} does not exist; give a CSV or Parquet file")
-    config = compose(["data=manifest", f"data.path={quoted_value(path)}", *overrides]).data
-    config = replace(config, components=list(components), split_column=None, weight_column=None, group_column=None)
+    config = replace(
+        manifest_configuration(path, overrides), components=list(components), split_column=None, weight_column=None, group_column=None
+    )
     wanted = {plain_name(name): name for name in copied}
     found: dict[str, str] = {}  # name in `copied` -> name in the manifest
 
@@ -93,8 +90,3 @@ def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]
     ]
     others = {name: records.table.columns[column] for name, column in found.items()}
     return Inputs(files.names.tolist(), files, metadata, (*notes, *tally.notes()), others)
-
-
-def quoted_value(text: str) -> str:
-    """Return a text as the value of a Hydra override."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,58 @@
+"""Options that the commands with a trained model share: their texts, their limits, and the arguments that `load_model` gets from them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from linnaeus.errors import ConfigError
+
+MODELS = {  # first argument -> its text
+    "run": "directory of a run, such as outputs/biota/1a2b3c4d5e",
+    "model": "directory of a run, or a bundle of `linnaeus export`",
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "checkpoint": {"metavar": "WHICH", "help": "of a run: best, newest or a step (best)"},
+    "device": {"default": "cpu", "metavar": "DEVICE", "help": "cpu or cuda (%(default)s)"},
+    "threads": {"type": int, "metavar": "N", "help": "cores that are used (all)"},
+    "plugins": {"nargs": "+", "default": [], "metavar": "PACKAGE", "help": "packages that a bundle may import"},
+}
+OF_LOAD_MODEL = ("checkpoint", "device", "plugins")
+RANGES = {"threads": (1, 1024), "batch_size": (1, 65536)}
+
+
+def add_model(parser: argparse.ArgumentParser, name: str, more: str = "") -> None:
+    """Add the argument RUN or MODEL: `name` is `run` or `model`. `more`: end of its text."""
+    parser.add_argument(name, metavar=name.upper(), type=Path, help=MODELS[name] + more)
+
+
+def add_model_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add options of `OPTIONS`."""
+    for name in names:
+        parser.add_argument(f"--{name}", **OPTIONS[name])
+
+
+def load_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `load_model` that a command has options for."""
+    return {name: value for name, value in vars(options).items() if name in OF_LOAD_MODEL}
+
+
+def check_ranges(options: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raise `ConfigError` for a value outside of its range. `ranges`: option -> lowest and highest value; those of `RANGES` are added."""
+    for name, (low, high) in {**ranges, **RANGES}.items():
+        value = getattr(options, name)
+        if value is not None and not low <= value <= high:
+            shown = value if isinstance(value, int) else f"{value:g}"
+            raise ConfigError(f"--{name.replace('_', '-')} is {shown}; it must be from {low:g} to {high:g}")
+
+
+def use_threads(options: argparse.Namespace) -> int:
+    """Let torch use the cores of --threads, by default all that this process may use. Return their number."""
+    import torch
+
+    threads: int = options.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
+    return threads

@@ -1,0 +1,1 @@
+"""The command `linnaeus calibrate`: answers with a stated precision, from labelled photographs."""

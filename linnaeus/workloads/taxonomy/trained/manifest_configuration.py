@@ -1,0 +1,25 @@
+"""Return the configuration of a manifest that a command reads in place of the data of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from linnaeus.errors import ConfigError, quoted
+
+
+def manifest_configuration(path: str, overrides: Sequence[str]) -> Any:
+    """Return the configuration of data=manifest for a CSV or Parquet file. `overrides`: settings, such as data.date_column=when.
+
+    Raise `ConfigError` if the file does not exist, or for an impossible setting."""
+    from linnaeus.config.load import compose
+
+    if not Path(path).expanduser().is_file():
+        raise ConfigError(f"--manifest: {quoted(path, 200)} does not exist; give a CSV or Parquet file")
+    return compose(["data=manifest", f"data.path={_quoted_value(path)}", *overrides]).data
+
+
+def _quoted_value(text: str) -> str:
+    """Return a text as the value of a Hydra override."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

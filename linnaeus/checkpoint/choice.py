@@ -30,13 +30,23 @@ def run_checkpoints(run: Path, choice: str | None) -> list[tuple[Path, str]]:
     return [(found[int(choice)], "the chosen step")]
 
 
+def is_validated(run: Path) -> bool:
+    """Return True if a checkpoint of a run directory was validated, so that one is the best."""
+    return bool(_scores(dict(checkpoints_under(run))))
+
+
+def _scores(found: dict[int, Path]) -> dict[int, float]:
+    """Return the score of each intact checkpoint that was validated."""
+    manifests = ((step, intact_manifest(path)) for step, path in found.items())
+    scores = {step: float(score) for step, content in manifests if content and (score := content["score"]) is not None}
+    return {step: score for step, score in scores.items() if not math.isnan(score)}
+
+
 def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
     """Return the validated checkpoints, best first. Of equal scores the newer one is better, as for retention."""
     monitor, mode = _monitored(run)
-    manifests = ((step, intact_manifest(path)) for step, path in found.items())
-    scores = {step: float(score) for step, content in manifests if content and (score := content["score"]) is not None}
-    sign = 1 if mode == "max" else -1
-    ranked = sorted(((sign * score, step) for step, score in scores.items() if not math.isnan(score)), reverse=True)
+    scores, sign = _scores(found), 1 if mode == "max" else -1
+    ranked = sorted(((sign * score, step) for step, score in scores.items()), reverse=True)
     if not ranked:
         raise ConfigError(f"no checkpoint of {run} was validated, so none is the best; use newest or a step")
     return [

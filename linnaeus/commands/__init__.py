@@ -6,6 +6,7 @@ for a mistake and returns the exit status.
 
 COMMANDS = {  # module -> its line in `linnaeus --help`
     "generate": "continue a text with a trained language model",
+    "score": "compute the loss of a language model on texts",
     "predict": "name the taxa on photographs with a trained model",
     "calibrate": "let a trained model answer with a stated precision",
     "export": "write a trained model as a folder that stands alone",

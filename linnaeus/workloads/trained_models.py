@@ -11,6 +11,8 @@ from linnaeus.config.registry import import_here, workload_module
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
 
+TRANSFORMERS = ("gpt2", "gpt_neox")  # architectures of transformers that a language model here can have
+
 
 def load(path: Path, options: Mapping[str, Any]) -> Any:
     """Return the model. `options` are passed to `load_model(path, **options)` of the module `trained` of its workload.
@@ -35,6 +37,8 @@ def workload_of(path: Path) -> str:
         if name not in ("taxonomy", "language"):  # another name would be imported, and run its code
             raise ConfigError(f"{path} is a bundle of workload={name!r}, which this program does not have")
         return str(name)
+    if bundle.get("model_type") in TRANSFORMERS:
+        return "language"
     if not path.is_dir() or not (path / "config.yaml").is_file():
         raise ConfigError(f"{path} is neither a run directory (it has no config.yaml) nor a bundle (config.json of linnaeus export)")
     from linnaeus.rundir.saved_run import read_configuration  # imports omegaconf, which a bundle does not need

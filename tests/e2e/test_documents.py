@@ -26,6 +26,7 @@ from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial import make_trial
 from linnaeus.train import evaluation
 from linnaeus.workloads.language import generate_cli
+from linnaeus.workloads.language.trained import score_cli
 from linnaeus.workloads.taxonomy.biota import __main__ as biota
 from linnaeus.workloads.taxonomy.doctor import doctor_cli
 from linnaeus.workloads.taxonomy.manifest.source_options import source_config
@@ -108,6 +109,8 @@ def check(words: list[str]) -> None:
             assert importlib.util.find_spec(module) is not None
         case ["linnaeus", "generate", *rest]:
             generate_cli._parse(rest)
+        case ["linnaeus", "score", *rest]:
+            score_cli._parse(rest)
         case ["linnaeus", "biota", *rest]:
             biota._arguments(rest)
         case ["linnaeus", "evaluate", *rest]:

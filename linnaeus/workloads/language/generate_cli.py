@@ -1,6 +1,6 @@
 """The command `linnaeus generate`: generate text from a trained model.
 
-linnaeus generate RUN --prompt "To be" [--prompt ... --samples 3 --tokens 500 --temperature 0.8 --top-k 200]
+linnaeus generate MODEL --prompt "To be" [--prompt ... --samples 3 --tokens 500 --temperature 0.8 --top-k 200]
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ import io
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError
-
-if TYPE_CHECKING:
-    from linnaeus.workloads.language.tokenizers import Tokenizer
 
 SEPARATOR = "-" * 16
 
@@ -40,7 +36,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Generate text from a trained model. Prompts are continued together, each as it would be alone.",
     )
     add = parser.add_argument
-    add("run", metavar="RUN", help="directory of a run (its newest checkpoint is used), or one of its checkpoints")
+    add("run", metavar="MODEL", help="directory of a run, one of its checkpoints, or a folder of transformers (GPT-2)")
+    add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (the best if one was validated, else the newest)")
     add("--prompt", action="append", metavar="TEXT", help="text to continue; may be repeated; default: the beginning of a document")
     add("--prompt-file", action="append", type=Path, metavar="FILE", help="UTF-8 file with a text to continue; may be repeated")
     add("--samples", type=int, default=1, metavar="N", help="continuations of each prompt (%(default)s)")
@@ -69,42 +66,36 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace) -> None:
-    import torch
-
-    from linnaeus.workloads.language.generation import Sampling, generate
-    from linnaeus.workloads.language.trained_model import load_trained_model
+    from linnaeus.workloads.language.generation import Sampling
+    from linnaeus.workloads.language.trained.load_language_model import load_model
 
     sampling = Sampling(options.temperature, options.top_k or None, options.top_p)
-    texts = _prompts(options)
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device=cuda: this machine has no CUDA device; use --device=cpu")
-    trained = load_trained_model(options.run)
-    tokenizer = trained.tokenizer
+    texts, device = _prompts(options), available_device(options.device)
+    model = load_model(options.run, checkpoint=options.checkpoint, device=device)
     if options.dimension:
-        trained.model.set_dimension_weights(dimension_weights(trained.model.dimensions, options.dimension))
-    prompts = [encode_prompt(tokenizer, text) for text in texts for _ in range(options.samples)]
+        model.network.set_dimension_weights(dimension_weights(model.network.dimensions, options.dimension))
+    prompts = [text for text in texts for _ in range(options.samples)]
     start = time.perf_counter()
-    continuations = generate(
-        trained.model.to(device),
-        prompts,
-        options.tokens,
-        sampling,
-        options.seed,
-        [] if tokenizer.end is None else [tokenizer.end],
-        stop_finder(tokenizer, options.stop),
-        options.slide,
-    )
+    continuations = model.continuations(prompts, options.tokens, sampling, options.stop, options.seed, options.slide)
     seconds = time.perf_counter() - start
-    for i, continuation in enumerate(continuations):
+    for prompt, continuation in zip(prompts, continuations, strict=True):
         if len(continuations) > 1:
             print(SEPARATOR)
-        print(texts[i // options.samples] + text_of(tokenizer, continuation, options.stop))
-    tokens = sum(len(continuation) for continuation in continuations)
-    for line in (*trained.notes, f"{trained.source}: {tokens} tokens in {seconds:.1f} s on {device}, {tokens / seconds:.0f} per second"):
+        print(prompt + continuation.text)
+    tokens = sum(continuation.tokens for continuation in continuations)
+    for line in (*model.notes, f"{model.source}: {tokens} tokens in {seconds:.1f} s on {device}, {tokens / seconds:.0f} per second"):
         print(line, file=sys.stderr)
+
+
+def available_device(device: str) -> str:
+    """Return the device of `--device`; `auto` is CUDA if the machine has it. Raise `ConfigError` for CUDA without a device."""
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device=cuda: this machine has no CUDA device; use --device=cpu")
+    return device
 
 
 def _prompts(options: argparse.Namespace) -> list[str]:
@@ -116,43 +107,6 @@ def _prompts(options: argparse.Namespace) -> list[str]:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--prompt-file: {file} cannot be read ({error}); use a UTF-8 text file") from None
     return texts or [""]
-
-
-def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Return the tokens of a prompt. An empty prompt starts a document: it becomes the end marker, or a line break without one."""
-    if not prompt and tokenizer.end is not None:
-        return [tokenizer.end]
-    if not prompt and "\n" not in getattr(tokenizer, "alphabet", "\n"):
-        raise ConfigError("--prompt: this model has no line break to start a text with; set a prompt")
-    try:
-        return [int(token) for token in tokenizer.encode(prompt or "\n")]
-    except (ConfigError, UnicodeEncodeError) as error:  # UnicodeEncodeError: the command line was not UTF-8
-        raise ConfigError(f"--prompt: {error}") from None
-
-
-def text_of(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str]) -> str:
-    """Return the text of tokens, up to the first of `stops`."""
-    text = tokenizer.decode(tokens)
-    return text[: min([len(text), *(index for stop in stops if (index := text.find(stop)) >= 0)])]
-
-
-def stop_finder(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-    """Return a function that returns True if the newest of some tokens completes one of `stops`; None without stops.
-
-    It decodes the newest token and as many before it as a stop may have bytes, so its time does not depend on the number of tokens."""
-    if not stops:
-        return None
-    lengths, longest = tokenizer.byte_lengths().tolist(), 4 * max(map(len, stops))  # a character has up to 4 bytes
-
-    def completes_stop(tokens: Sequence[int]) -> bool:
-        first, size = len(tokens) - 1, 0
-        while first > 0 and size < longest:
-            first -= 1
-            size += lengths[tokens[first]]
-        text = tokenizer.decode(tokens[first:])
-        return any(stop in text for stop in stops)
-
-    return completes_stop
 
 
 def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]:

@@ -25,7 +25,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.language.mixture import Mixture
 from linnaeus.workloads.language.model.token_loss import IGNORED
-from linnaeus.workloads.language.token_array import TokenArray
+from linnaeus.workloads.language.token_array import Tokens
 
 SHIFT, OFFSET = 0, 1  # draws of the stream AUGMENT
 
@@ -38,7 +38,7 @@ class TextWindows(PositionedDataset):
 
     def __init__(
         self,
-        array: TokenArray,
+        array: Tokens,
         block: int,
         seed: int,
         order: str | None,

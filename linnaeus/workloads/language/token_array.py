@@ -1,12 +1,41 @@
-"""Read the tokens of one split, in one or several files that every process maps into its memory."""
+"""Read the tokens of one split, in one or several files that every process maps into its memory, or of a text in memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
+
+
+class Tokens(Protocol):
+    """Tokens that windows are cut from. `source_sizes`: tokens of each source; () without named sources."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def source_sizes(self) -> tuple[int, ...]: ...
+
+    def read(self, index: np.ndarray) -> np.ndarray:
+        """Return the tokens at `index`, int64 of its shape."""
+
+
+@dataclass(frozen=True)
+class TokensInMemory:
+    """Tokens of a text that is not stored."""
+
+    tokens: np.ndarray
+    source_sizes: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return len(self.tokens)
+
+    def read(self, index: np.ndarray) -> np.ndarray:
+        return self.tokens[index].astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from linnaeus.checkpoint import list_checkpoints
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.tokenizers import ByteTokenizer, CharacterTokenizer
-from linnaeus.workloads.language.trained_model import load_trained_model
+from linnaeus.workloads.language.trained import language_model, load_model
 from tests import runs
 
 TEXT = "the cat sat on the mat and the dog lay on the log\n" * 40
@@ -89,15 +89,15 @@ def test_a_checkpoint_can_be_used_instead_of_the_run(run, generated):
     first, last = (path for _, path in list_checkpoints(run / "checkpoints"))
     hot = ["--tokens", "60", "--temperature", "3"]
     assert generated(*hot) == generated(*hot, at=last) != generated(*hot, at=first)
-    assert load_trained_model(str(last / "model.safetensors")).source == str(last / "model.safetensors")
+    assert load_model(last / "model.safetensors").source == str(last / "model.safetensors")
 
 
 def test_the_loaded_weights_are_those_of_the_checkpoint(run):
-    trained = load_trained_model(str(run))
-    assert not trained.model.training and trained.model.dimension_weights.tolist() == [0.75, 0.25]
+    trained = load_model(run)
+    assert not trained.network.training and trained.network.dimension_weights.tolist() == [0.75, 0.25]
     with torch.no_grad():
         tokens = torch.from_numpy(trained.tokenizer.encode(TEXT[:17]))[None]
-        found = trained.model({"input": tokens[:, :-1], "target": tokens[:, 1:]})["losses"].mean().item()
+        found = trained.network({"input": tokens[:, :-1], "target": tokens[:, 1:]})["losses"].mean().item()
     assert found < 2.0, "3 if untrained"
 
 
@@ -124,12 +124,12 @@ def test_a_stop_is_found_where_the_text_has_it_and_in_linear_time(tokenizer, mon
     for stops in (["a"], ["日b"], ["c🦋 ", "ddd"], ["abcdabcd", "éé"], ["\ue000"]):
         for _ in range(20):
             tokens = tokenizer.encode("".join(drawn.choices("abcd é日🦋", k=60))).tolist()
-            found = generate_cli.stop_finder(tokenizer, stops)
+            found = language_model.stop_finder(tokenizer, stops)
             first = next((n for n in range(1, len(tokens) + 1) if found(tokens[:n])), None)
             expected = next((n for n in range(1, len(tokens) + 1) if any(stop in decode(tokenizer, tokens[:n]) for stop in stops)), None)
             assert first == expected
     assert max(decoded) <= 1 + 4 * 8
-    assert generate_cli.stop_finder(tokenizer, []) is None
+    assert language_model.stop_finder(tokenizer, []) is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_stop_is_found_where_the_text_has_it_and_in_linear_time(tokenizer, mon
         (["--tokens", "0"], "--tokens is 0"),
         (["--stop", ""], "--stop is empty"),
         (["--slide", "17"], "slide is 17"),
-        (["--prompt", "\udcff"], "--prompt: "),  # an argument that is not UTF-8
+        (["--prompt", "\udcff"], "prompt: "),  # an argument that is not UTF-8
         (["--prompt-file", "gone.txt"], "gone.txt cannot be read"),
         (["--dimension", "odd=1"], "odd is not a dimension of this model; it has calm, wide"),
         (["--dimension", "calm"], "calm: the weight must be a number of at least 0"),
@@ -193,14 +193,14 @@ def test_a_prompt_file_keeps_its_line_ends(tmp_path):
 def test_a_character_outside_the_terminals_encoding_is_escaped(run, monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(generate_cli, "text_of", lambda *_: "caf\xe9")
+    monkeypatch.setattr(language_model, "text_of", lambda *_: "caf\xe9")
     assert generate_cli.main([str(run), "--prompt", "the", "--tokens", "1"]) == 0
     out.flush()
     assert out.buffer.getvalue() == b"thecaf\\xe9\n"
 
 
 def test_an_empty_prompt_is_an_end_marker_or_a_line_break():
-    assert generate_cli.encode_prompt(ByteTokenizer(with_end=True), "") == [256]
-    assert generate_cli.encode_prompt(ByteTokenizer(with_end=False), "") == [ord("\n")]
-    with pytest.raises(ConfigError, match="--prompt: this model has no line break"):
-        generate_cli.encode_prompt(CharacterTokenizer("abc", with_end=False), "")
+    assert language_model.encode_prompt(ByteTokenizer(with_end=True), "") == [256]
+    assert language_model.encode_prompt(ByteTokenizer(with_end=False), "") == [ord("\n")]
+    with pytest.raises(ConfigError, match="prompt is empty, and this model has no line break"):
+        language_model.encode_prompt(CharacterTokenizer("abc", with_end=False), "")

@@ -14,6 +14,7 @@ import main
 from linnaeus.config.load import compose
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.tokenizers import train_bpe
+from linnaeus.workloads.language.trained import load_model, score_cli
 from tests import runs
 from tests.workloads.language import test_pretrained
 
@@ -98,3 +99,18 @@ def test_the_generate_command_prints_text(first: Path, capsys: pytest.CaptureFix
     parts = capsys.readouterr().out.split(generate_cli.SEPARATOR + "\n")[1:]
     assert len(parts) == 3 and len(set(parts)) == 3
     assert all(part.startswith("To be") and len(part) == len("To be") + 300 + 1 and set(part) <= set(TEXT) for part in parts)
+
+
+def test_the_score_commands_and_the_code_agree(folder: Path, first: Path, capsys: pytest.CaptureFixture, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "questions.jsonl").write_text(re.search(r"`(\{\"context.*\})`", PAGE)[1])
+    outputs = []
+    for line in lines("linnaeus score"):
+        assert score_cli.main(shlex.split(line.replace("outputs/shakespeare_char_cpu/RUN", str(first)))) == 0
+        outputs.append(capsys.readouterr().out)
+    table, content, questions = outputs
+    loss = json.loads(content)["all"]["loss"]
+    assert f"{loss:.4f}" in table and loss == load_model(first).loss(TEXT)
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    exec(code.replace("outputs/shakespeare_char_cpu/RUN", str(first)), {})
+    assert f"{float(capsys.readouterr().out.split()[-1]):.4f}" in questions

@@ -13,7 +13,7 @@ from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.language.generation import Sampling, generate
-from linnaeus.workloads.language.trained_model import load_trained_model
+from linnaeus.workloads.language.trained import load_model
 from tests import runs
 from tests.config import observers
 
@@ -119,8 +119,8 @@ def test_one_and_two_processes_draw_the_same_windows_from_one_store(split):
 def test_validation_metrics_equal_a_slow_reference(split):
     """The reference computes one window at a time from the saved weights, with all dimensions and without one of them."""
     run = split / "grown/text/run"
-    trained, facts = load_trained_model(str(run)), json.loads((run / "dataset.json").read_text())["splits"]["validation"]
-    model, (store,) = trained.model, (split / "grown/token_stores").iterdir()
+    trained, facts = load_model(run), json.loads((run / "dataset.json").read_text())["splits"]["validation"]
+    model, (store,) = trained.network, (split / "grown/token_stores").iterdir()
     tokens = torch.from_numpy(np.fromfile(store / "val.bin", "<u2").astype(np.int64))
     losses, increases, right, read, number = {}, {"x": [], "y": []}, 0, [], 0
     for source, array in zip(("letters", "digits", "signs"), tokens.split([each["tokens"] for each in facts["sources"].values()])):
@@ -195,7 +195,7 @@ def test_the_saved_weights_are_those_of_the_last_update(tmp_path):
     assert kept == pytest.approx({"calm": (0.75 + 0.5) / 2, "wide": (0.25 + 0.5) / 2}, rel=1e-12)
     last = runs.rows(run / "reports.jsonl")[-1]
     assert last["global_step"] == 6 and {name: last[f"phase/dimension/{name}"] for name in kept} == kept
-    assert load_trained_model(str(run)).model.dimension_weights.tolist() == pytest.approx(list(kept.values()))
+    assert load_model(run).network.dimension_weights.tolist() == pytest.approx(list(kept.values()))
 
 
 def test_sources_and_dimensions_that_are_not_used_are_noted(tmp_path):

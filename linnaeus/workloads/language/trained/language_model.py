@@ -1,0 +1,172 @@
+"""`LanguageModel`: a trained model with its tokenizer, for use: it continues texts and computes their likelihood.
+
+Everything is computed in the precision of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.language.generation import Sampling, generate
+from linnaeus.workloads.language.model.gpt import GPT
+from linnaeus.workloads.language.tokenizers import Tokenizer
+from linnaeus.workloads.language.trained.likelihood import Likelihood, TextScore, log_likelihoods, score_tokens
+
+LOGITS = 2**26  # of a batch, without a stated size: 256 MB in float32
+MOST_ROWS = 64
+
+
+class Continuation(NamedTuple):
+    """New text, without its prompt, and the number of its tokens."""
+
+    text: str
+    tokens: int
+
+
+class LanguageModel:
+    """Network in evaluation mode, and its tokenizer. `source`: the file of the weights. `notes`: lines for the user."""
+
+    def __init__(self, network: GPT, tokenizer: Tokenizer, source: str, notes: Sequence[str] = (), batch: int | None = None) -> None:
+        """`batch`: windows that are scored at once; that of the validation of a run gives the same digits. None: as many as fit."""
+        self.network, self.tokenizer, self.source, self.notes = network.eval(), tokenizer, source, list(notes)
+        rows = LOGITS // (network.block * len(network.token.weight))
+        self.batch = batch or max(1, min(MOST_ROWS, rows))
+
+    def to(self, device: str) -> LanguageModel:
+        """Move the network to a device and return the model. Raise `ConfigError` if the machine does not have it."""
+        try:
+            self.network.to(torch.device(device))
+        except (RuntimeError, AssertionError):
+            raise ConfigError(f"device is {device!r}, which this machine does not have; use cpu or cuda") from None
+        return self
+
+    # -- generation ------------------------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: str | Sequence[str] = "",
+        *,
+        tokens: int = 500,
+        temperature: float = 0.8,
+        top_k: int | None = 200,
+        top_p: float | None = None,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+        slide: int | None = None,
+    ) -> str | list[str]:
+        """Return the text that continues a prompt, without the prompt; for a list of prompts, a list.
+
+        Equal arguments give equal text; a prompt that is repeated in the list is continued in several ways. "" starts a document. At most
+        `tokens` tokens are drawn from the `top_k` most probable ones, or from the fewest with total probability `top_p`; None: from all.
+        `temperature` divides the logits; 0: the most probable token. The text ends before the first of the texts `stop`. `slide`: tokens
+        dropped at once when the context is full; default a quarter of it. Raise `ConfigError` for an impossible value."""
+        single = isinstance(prompt, str)
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        found = [new.text for new in self.continuations(prompts, tokens, Sampling(temperature, top_k, top_p), stops, seed, slide)]
+        return found[0] if single else found
+
+    def continuations(
+        self,
+        prompts: Sequence[str],
+        tokens: int,
+        sampling: Sampling,
+        stops: Sequence[str] = (),
+        seed: int = 0,
+        slide: int | None = None,
+    ) -> list[Continuation]:
+        """Return the continuation of each prompt. Arguments are those of `generate`."""
+        if tokens < 1 or "" in stops:
+            wrong = f"tokens is {tokens}; it must be at least 1" if tokens < 1 else "stop is empty; it must have at least one character"
+            raise ConfigError(wrong)
+        end, stop_when = self.tokenizer.end, stop_finder(self.tokenizer, stops)
+        encoded = [encode_prompt(self.tokenizer, text) for text in prompts]
+        new = generate(self.network, encoded, tokens, sampling, seed, [] if end is None else [end], stop_when, slide)
+        return [Continuation(text_of(self.tokenizer, row, stops), len(row)) for row in new]
+
+    # -- likelihood ------------------------------------------------------------------------------------------------------------
+
+    def loss(self, text: str) -> float:
+        """Return the mean negative log-likelihood of the tokens of a text, in nats per token. See `score`."""
+        return self.score(text).loss
+
+    def score(self, text: str) -> TextScore:
+        """Return loss, perplexity, bits per byte and top-1 accuracy of a text, as a validation pass computes them.
+
+        The text is read in windows of `network.block` tokens from its first token; each token but the first is predicted once. Raise
+        `ConfigError` for a text of fewer than two tokens, and for a character that the tokenizer does not have."""
+        return self.score_tokens(self.encode(text))
+
+    def score_tokens(self, tokens: np.ndarray, show: Callable[[int], None] | None = None) -> TextScore:
+        """Return the score of tokens [N]. `show` is called with the number of windows of each batch that is done."""
+        return score_tokens(self.network, tokens, self.tokenizer.byte_lengths(), self.batch, show)
+
+    def log_likelihood(self, context: str, continuation: str) -> float:
+        """Return the log-probability of a continuation after a context, the sum over its tokens in nats. See `log_likelihoods`."""
+        return self.log_likelihoods([(context, continuation)])[0].log_likelihood
+
+    def log_likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
+        """Return the log-likelihood of the continuation of each pair (context, continuation).
+
+        Context and continuation are tokenized together, so a word may be one token across the two; the tokens after those that the context
+        alone begins with are scored. An empty context starts a document. If both are longer than `network.block`, the last tokens are
+        read. Raise `ConfigError` for an empty continuation, and as `score`."""
+        return log_likelihoods(self.network, [self._split(*pair) for pair in pairs], self.batch)
+
+    def _split(self, context: str, continuation: str) -> tuple[list[int], int]:
+        """Return the tokens of both texts and the index of the first one to score."""
+        if not continuation:
+            raise ConfigError("continuation is empty; it must have at least one character")
+        alone, whole = self.encode(context).tolist(), self.encode(context + continuation).tolist()
+        shared = next((i for i, (a, b) in enumerate(zip(alone, whole)) if a != b), len(alone))
+        start = [] if shared else encode_prompt(self.tokenizer, "")
+        return [*start, *whole], len(start) + shared
+
+    def encode(self, text: str) -> np.ndarray:
+        """Return the tokens of a text, int64 [N]. Raise `ConfigError` for a character that the tokenizer does not have."""
+        try:
+            return self.tokenizer.encode(text)
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"the text contains {error.object[error.start]!r}, which is not a character of Unicode") from None
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Return the tokens of a prompt. An empty prompt starts a document: it becomes the end marker, or a line break without one."""
+    if not prompt and tokenizer.end is not None:
+        return [tokenizer.end]
+    if not prompt and "\n" not in getattr(tokenizer, "alphabet", "\n"):
+        raise ConfigError("prompt is empty, and this model has no line break to start a text with; give a prompt, or a context")
+    try:
+        return [int(token) for token in tokenizer.encode(prompt or "\n")]
+    except (ConfigError, UnicodeEncodeError) as error:  # UnicodeEncodeError: the command line was not UTF-8
+        raise ConfigError(f"prompt: {error}") from None
+
+
+def text_of(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str]) -> str:
+    """Return the text of tokens, up to the first of `stops`."""
+    text = tokenizer.decode(tokens)
+    return text[: min([len(text), *(index for stop in stops if (index := text.find(stop)) >= 0)])]
+
+
+def stop_finder(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+    """Return a function that returns True if the newest of some tokens completes one of `stops`; None without stops.
+
+    It decodes the newest token and as many before it as a stop may have bytes, so its time does not depend on the number of tokens."""
+    if not stops:
+        return None
+    lengths, longest = tokenizer.byte_lengths().tolist(), 4 * max(map(len, stops))  # a character has up to 4 bytes
+
+    def completes_stop(tokens: Sequence[int]) -> bool:
+        first, size = len(tokens) - 1, 0
+        while first > 0 and size < longest:
+            first -= 1
+            size += lengths[tokens[first]]
+        text = tokenizer.decode(tokens[first:])
+        return any(stop in text for stop in stops)
+
+    return completes_stop

@@ -1,0 +1,108 @@
+"""Load a trained language model and its tokenizer from a run directory, or from a folder of transformers (`transformers_folder.py`).
+
+Of a run, config.yaml gives the architecture, tokenizer.json the tokens, dimensions.json the weights of the dimensions (if the model has
+any). A checkpoint that verifies gives the weights: the averaged ones if the run validated those.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from linnaeus.checkpoint.choice import BEST, NEWEST, is_validated
+from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
+from linnaeus.checkpoint.resume import checkpoints_under
+from linnaeus.checkpoint.weight_matching import load_matched, match_weights
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.language.model.gpt import GPT, build_gpt
+from linnaeus.workloads.language.tokenizers import tokenizer_from
+from linnaeus.workloads.language.trained.language_model import LanguageModel
+from linnaeus.workloads.language.trained.transformers_folder import is_transformers_folder, read_transformers_folder
+
+if TYPE_CHECKING:
+    from linnaeus.config.schema import Config
+
+T = TypeVar("T")
+CONFIG, TOKENIZER, DIMENSIONS = "config.yaml", "tokenizer.json", "dimensions.json"
+
+
+def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu") -> LanguageModel:
+    """Return the model of a run directory, of one of its checkpoints, or of a folder of transformers.
+
+    `checkpoint`: of a run directory: best (the default if a checkpoint was validated), newest (otherwise), or a step. Raise `ConfigError`
+    for another path, a run of another workload or without a tokenizer, and weights that are damaged, do not fit or are not finite."""
+    if is_transformers_folder(Path(path)):
+        if checkpoint is not None:
+            raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} has one set of weights; leave it out")
+        published = read_transformers_folder(Path(path))
+        network = build_gpt(published.model, 0, published.vocabulary, published.block)
+        _load(published.weights, network, str(path))
+        return LanguageModel(network, published.tokenizer, published.weights.source).to(device)
+    return _of_run(Path(path), checkpoint).to(device)
+
+
+def _of_run(path: Path, checkpoint: str | None) -> LanguageModel:
+    from linnaeus.schedule.length import validation_batch_size
+
+    run = find_run(path)
+    config = _configuration(run)
+    if not (run / TOKENIZER).is_file():
+        raise ConfigError(f"RUN: {run} has no {TOKENIZER}: its data did not define the tokens, so it cannot read or write text")
+    tokenizer = _read(run / TOKENIZER, tokenizer_from)
+    network = build_gpt(config.model, config.seed, tokenizer.size, config.data.block)
+    if network.dimensions:
+        network.set_dimension_weights(_read(run / DIMENSIONS, lambda saved: [float(saved[name]) for name in network.dimensions]))
+    if config.trainer.precision == "float64":
+        network = network.double()
+    weights = _weights(path, checkpoint)
+    _load(weights, network, str(path))
+    return LanguageModel(network, tokenizer, weights.source, weights.notes, validation_batch_size(config))
+
+
+def _configuration(run: Path) -> Config:
+    """Return the configuration of a run. Raise `ConfigError` for a run of another workload."""
+    from linnaeus.config.load import typed_config
+    from linnaeus.rundir.repeat import read_saved  # imports Hydra, which a folder of transformers does not need
+    from linnaeus.rundir.saved_config import fill_defaults
+
+    tree = read_saved(run / CONFIG)
+    if tree["workload"].get("name") != "language":
+        raise ConfigError(f"RUN: {run} is a run of workload={tree['workload'].get('name')}; it must be a run of workload=language")
+    return typed_config(fill_defaults(tree)[0])
+
+
+def _weights(path: Path, checkpoint: str | None) -> InitialWeights:
+    if checkpoint is None and path.is_dir() and checkpoints_under(path):
+        checkpoint = BEST if is_validated(path) else NEWEST
+    try:
+        return read_initial_weights(str(path), "RUN", checkpoint)
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("RUN: ")) from None
+
+
+def _load(weights: InitialWeights, network: GPT, path: str) -> None:
+    try:
+        load_matched(weights, match_weights(weights, network), network)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix('run.init_from: ')}") from None
+
+
+def find_run(path: Path) -> Path:
+    """Return the run directory that is `path` or contains it."""
+    if not path.exists():
+        raise ConfigError(f"RUN: {path} does not exist; use the directory of a run, or one of its checkpoints")
+    run = next((folder for folder in (path, *path.resolve().parents[:3]) if (folder / CONFIG).is_file()), None)
+    if run is None:
+        raise ConfigError(f"RUN: {path} is not a run: it has no {CONFIG}; use the directory of a run, or one of its checkpoints")
+    return run
+
+
+def _read(file: Path, convert: Callable[[Any], T]) -> T:
+    """Return the converted content of a JSON file."""
+    try:
+        return convert(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(f"RUN: {file} is damaged ({line}); copy it from another run with the same data and model") from None

@@ -1,0 +1,264 @@
+"""The command `linnaeus score`: the loss of a language model on texts, or the log-likelihood of continuations, without training.
+
+    linnaeus score MODEL TEXT... [--json]
+    linnaeus score MODEL --continuations FILE.jsonl [--json]
+
+MODEL is a run, a checkpoint, or a folder of transformers. A line of FILE.jsonl is {"context": "To be", "continuations": [" or", " not"]},
+and may have "answer", the number of the right one from 0 on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.errors import ConfigError, one_line, quoted, shorten
+from linnaeus.files import to_json
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from linnaeus.workloads.language.trained.language_model import LanguageModel
+    from linnaeus.workloads.language.trained.likelihood import Likelihood, TextScore
+
+COLUMNS = ("nats/token", "perplexity", "bits/byte", "top-1 %", "tokens", "text")
+TOGETHER = 256  # lines of a file of continuations that are scored together
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the scores. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # otherwise a character outside the terminal's encoding ends the command
+    with user_errors(2):
+        _run(_parse(arguments))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(
+        prog="linnaeus score", description="Compute the loss of a language model on texts, or the likelihood of continuations."
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="directory of a run, one of its checkpoints, or a folder of transformers (GPT-2)")
+    add("texts", metavar="TEXT", nargs="*", type=Path, help="text files; each is scored from its beginning")
+    add("--continuations", metavar="FILE", type=Path, help='JSON lines such as {"context": "To be", "continuations": [" or", " not"]}')
+    add("--json", action="store_true", help="print JSON; of continuations a line for each line of the file")
+    add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (the best if one was validated, else the newest)")
+    add("--encoding", default="utf-8", metavar="CODEC", help="encoding of the texts (%(default)s)")
+    add("--batch-size", type=int, metavar="N", help="windows that are read at once (that of the run's validation)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
+    options = parser.parse_args(arguments)
+    if bool(options.texts) == (options.continuations is not None):
+        parser.error("give text files, or --continuations FILE")
+    if options.batch_size is not None and options.batch_size < 1:
+        parser.error(f"--batch-size is {options.batch_size}; it must be at least 1")
+    return options
+
+
+def _run(options: argparse.Namespace) -> None:
+    from linnaeus.workloads.language.generate_cli import available_device
+    from linnaeus.workloads.language.trained.load_language_model import load_model
+
+    questions = None if options.continuations is None else read_questions(options.continuations)
+    for path in options.texts:
+        _check_readable(path)
+    model = load_model(options.model, checkpoint=options.checkpoint, device=available_device(options.device))
+    model.batch = options.batch_size or model.batch
+    for line in (*model.notes, f"weights of {model.source}"):
+        print(line, file=sys.stderr)
+    if questions is None:
+        _print_texts(score_files(model, options.texts, options.encoding), model.source, options.json)
+    else:
+        _print_questions(model, questions, options.json)
+
+
+# -- texts -----------------------------------------------------------------------------------------------------------------------
+
+
+def score_files(model: LanguageModel, paths: Sequence[Path], encoding: str) -> dict[str, TextScore]:
+    """Return the score of each file by its path. Raise `ConfigError` for one that is not text of this encoding, or too short."""
+    from linnaeus.reporting.preparation_progress import PreparationProgress
+
+    found: dict[str, TextScore] = {}
+    for path in paths:
+        tokens = read_tokens(model, path, encoding)
+        windows = -(-(len(tokens) - 1) // model.network.block)
+        with PreparationProgress(f"scoring {path.name}", windows, f"{windows:,} windows") as progress:
+            try:
+                found[str(path)] = model.score_tokens(tokens, progress.add)
+            except ConfigError as error:
+                raise ConfigError(f"TEXT: {path}: {error}") from None
+    return found
+
+
+def read_tokens(model: LanguageModel, path: Path, encoding: str) -> np.ndarray:
+    """Return the tokens of a text file, uint32 [N], without holding its text in memory. Raise as `score_files`."""
+    import numpy as np
+
+    from linnaeus.workloads.language.text_pieces import read_pieces, reading_progress, recut
+    from linnaeus.workloads.language.tokenizers import PIECE_SIZE
+
+    parts = [np.zeros(0, np.uint32)]
+    try:
+        with reading_progress(f"reading {path.name}", path.stat().st_size) as progress:
+            pieces = read_pieces(path, encoding, hashlib.sha256(), progress)
+            for piece in recut(pieces, model.tokenizer.boundary, PIECE_SIZE):
+                parts.append(model.encode(piece).astype(np.uint32))
+    except LookupError:
+        raise ConfigError(f"--encoding={encoding} is not a codec of Python; use for example utf-8, utf-16 or latin-1") from None
+    except UnicodeError as error:
+        raise ConfigError(f"TEXT: {path} is not {encoding} ({one_line(error)}); correct the file, or set --encoding") from None
+    except ConfigError as error:
+        raise ConfigError(f"TEXT: {path}: {error}") from None
+    return np.concatenate(parts)
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"TEXT: {path} cannot be read ({error.strerror}); give text files") from None
+
+
+def combined(scores: Sequence[TextScore]) -> TextScore:
+    """Return the score of all texts together: each token and each byte counts once."""
+    from linnaeus.workloads.language.trained.likelihood import TextScore
+
+    if len(scores) == 1:
+        return scores[0]
+    tokens, size = sum(one.tokens for one in scores), sum(one.bytes for one in scores)
+    nats = sum(one.loss * one.tokens for one in scores)
+    loss, top1 = nats / tokens, sum(one.top1 * one.tokens for one in scores) / tokens
+    perplexity = math.exp(loss) if loss < 700 else math.inf
+    return TextScore(loss, perplexity, nats / math.log(2) / size if size else math.nan, top1, tokens, size)
+
+
+def _print_texts(found: dict[str, TextScore], source: str, as_json: bool) -> None:
+    together = combined(list(found.values()))
+    if as_json:
+        texts = [{"text": name, **score._asdict()} for name, score in found.items()]
+        print(to_json({"weights": source, "texts": texts, "all": together._asdict()}), end="")
+        return
+    rows = [*found.items(), *([("all", together)] if len(found) > 1 else [])]
+    print("".join(f"{name:>12s}" for name in COLUMNS[:-1]) + f"  {COLUMNS[-1]}")
+    for name, one in rows:
+        print(
+            f"{one.loss:12.4f}{one.perplexity:12.4g}{one.bits_per_byte:12.4f}{100 * one.top1:12.2f}{one.tokens:12,d}  {shorten(name, 100)}"
+        )
+
+
+# -- continuations ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """A context and its possible continuations. `answer`: the number of the right one, None if it is unknown. `line`: of the file."""
+
+    line: int
+    context: str
+    continuations: tuple[str, ...]
+    answer: int | None
+
+    def pairs(self) -> list[tuple[str, str]]:
+        return [(self.context, text) for text in self.continuations]
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Return the questions of a JSONL file, empty lines left out. Raise `ConfigError`, naming the line, for another content."""
+    try:
+        lines = path.read_bytes().decode().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"--continuations: {path} cannot be read ({reason}); give a file of JSON lines") from None
+    found = [_question(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise ConfigError(f"--continuations: {path} is empty; a line is " + '{"context": "To be", "continuations": [" or", " not"]}')
+    return found
+
+
+def _question(path: Path, number: int, line: str) -> Question:
+    where = f"{path}, line {number}"
+    try:
+        content = json.loads(line)
+        context, continuations, answer = content["context"], content["continuations"], content.get("answer")
+        texts = isinstance(continuations, list) and all(isinstance(text, str) and text for text in continuations)
+        if not isinstance(context, str) or not texts or not continuations:
+            raise TypeError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        needed = '{"context": "To be", "continuations": [" or", " not"]}'
+        raise ConfigError(f"--continuations: {where} is {quoted(line)}; it must be like {needed}, with texts that are not empty") from None
+    if answer is not None and (type(answer) is not int or not 0 <= answer < len(continuations)):
+        raise ConfigError(f"--continuations: {where}: answer is {quoted(answer)}; it must be from 0 to {len(continuations) - 1}")
+    return Question(number, context, tuple(continuations), answer)
+
+
+def answers(model: LanguageModel, questions: Sequence[Question]) -> Iterator[tuple[Question, list[Likelihood]]]:
+    """Yield each question with the likelihoods of its continuations. Raise `ConfigError` for a character without a token."""
+    for first in range(0, len(questions), TOGETHER):
+        some = questions[first : first + TOGETHER]
+        try:
+            found = iter(model.log_likelihoods([pair for one in some for pair in one.pairs()]))
+        except ConfigError:
+            for one in some:
+                _check_question(model, one)
+            raise
+        for one in some:
+            yield one, [next(found) for _ in one.continuations]
+
+
+def _check_question(model: LanguageModel, question: Question) -> None:
+    try:
+        model.log_likelihoods(question.pairs())
+    except ConfigError as error:
+        raise ConfigError(f"--continuations: line {question.line}: {error}") from None
+
+
+def _print_questions(model: LanguageModel, questions: Sequence[Question], as_json: bool) -> None:
+    import numpy as np
+
+    right = {"log-likelihood": 0, "log-likelihood per byte": 0}
+    known = sum(one.answer is not None for one in questions)
+    for one, found in answers(model, questions):
+        totals = [each.log_likelihood for each in found]
+        per_byte = [total / len(text.encode()) for total, text in zip(totals, one.continuations)]
+        best = {name: int(np.argmax(values)) for name, values in zip(right, (totals, per_byte))}
+        for name, chosen in best.items():
+            right[name] += chosen == one.answer
+        if as_json:
+            print(to_json(_record(one, found, best), indent=None), end="")
+        else:
+            print("\n".join(_lines(one, found, best["log-likelihood"])))
+    if known:
+        for name, number in right.items():
+            line = f"right by {name}: {number} of {known}, {100 * number / known:.2f} %"
+            print(line, file=sys.stderr if as_json else sys.stdout)
+
+
+def _record(one: Question, found: Sequence[Likelihood], best: dict[str, int]) -> dict[str, Any]:
+    """Return the JSON content of a question."""
+    rows = [{"text": text, **each._asdict()} for text, each in zip(one.continuations, found)]
+    record: dict[str, Any] = {"context": one.context, "continuations": rows}
+    record |= {"best": best["log-likelihood"], "best_per_byte": best["log-likelihood per byte"]}
+    return record | ({} if one.answer is None else {"answer": one.answer})
+
+
+def _lines(one: Question, found: Sequence[Likelihood], best: int) -> list[str]:
+    rows = [
+        f"{'*' if number == best else ' '}{each.log_likelihood:12.4f} {each.tokens:5d} tokens  {quoted(text, 80)}"
+        for number, (text, each) in enumerate(zip(one.continuations, found))
+    ]
+    return [quoted(one.context, 100), *rows]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

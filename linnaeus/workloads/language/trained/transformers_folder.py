@@ -1,0 +1,120 @@
+"""A folder of transformers: config.json, model.safetensors (or several files with their index), and the files of its tokenizer.
+
+GPT-2's published folders are read, and every folder that `linnaeus export` writes. Nothing in a folder is executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
+from linnaeus.checkpoint.weight_files import INDEX
+from linnaeus.errors import ConfigError, quoted
+from linnaeus.files import read_json
+from linnaeus.workloads.language.config import GPTConfig
+from linnaeus.workloads.language.pretrained import GELUS
+from linnaeus.workloads.language.tokenizers import Tokenizer
+from linnaeus.workloads.language.trained.library_tokenizers import read_library_tokenizer
+from linnaeus.workloads.language.trained.transformers_layout import LAYOUTS, from_layout
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+MOST_POSITIONS = 2**20
+ROTARY_BASE = 10_000.0  # of a GPT-NeoX without another one
+# key of config.json -> (value without the key, value that the model here has)
+FIXED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
+    "gpt2": {
+        "layer_norm_epsilon": (1e-5, 1e-5),
+        "scale_attn_weights": (True, True),
+        "scale_attn_by_inverse_layer_idx": (False, False),
+        "tie_word_embeddings": (True, True),
+    },
+    "gpt_neox": {
+        "layer_norm_eps": (1e-5, 1e-5),
+        "use_parallel_residual": (True, False),
+        "tie_word_embeddings": (False, True),
+        "rotary_pct": (0.25, 1.0),
+        "rope_type": ("default", "default"),
+    },
+}
+# activation function, with its name without the key; layers, heads, width and positions
+KEYS = {
+    "gpt2": (("activation_function", "gelu_new"), ("n_layer", "n_head", "n_embd", "n_positions")),
+    "gpt_neox": (("hidden_act", "gelu"), ("num_hidden_layers", "num_attention_heads", "hidden_size", "max_position_embeddings")),
+}
+RENAMED = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base", "type": "rope_type"}
+
+
+class Published(NamedTuple):
+    """Model of a folder. `vocabulary`: number of tokens. `block`: longest context in tokens."""
+
+    model: GPTConfig
+    vocabulary: int
+    block: int
+    weights: InitialWeights
+    tokenizer: Tokenizer
+
+
+def is_transformers_folder(path: Path) -> bool:
+    """Return True if a folder has the config.json of a GPT-2 or a GPT-NeoX."""
+    return path.is_dir() and (read_json(path / CONFIG) or {}).get("model_type") in list(LAYOUTS)
+
+
+def read_transformers_folder(folder: Path) -> Published:
+    """Return the model of a folder. Raise `ConfigError` for another architecture, and for files that are missing, damaged or do not
+    fit together."""
+    content = read_json(folder / CONFIG) or {}
+    name = str(content["model_type"])
+    if not (folder / WEIGHTS).is_file() and not (folder / INDEX).is_file():
+        raise ConfigError(f"MODEL: {folder} has neither {WEIGHTS} nor {INDEX}; download or export it again")
+    settings = _settings(folder, name, content)
+    weights = read_initial_weights(str(folder), "MODEL")
+    state = from_layout(weights.state, name, settings["heads"])
+    tokenizer = read_library_tokenizer(folder)
+    embedding = state.get("token.weight")
+    if embedding is None or embedding.dim() != 2 or len(embedding) < tokenizer.size:
+        rows = "no embedding" if embedding is None else f"an embedding of {list(embedding.shape)}"
+        raise ConfigError(f"MODEL: {folder} has {rows}, and a tokenizer of {tokenizer.size} tokens; they are not of one model")
+    if embedding.shape[1] != settings["width"]:
+        raise ConfigError(f"MODEL: {folder / CONFIG} has the width {settings['width']}, and its weights {embedding.shape[1]}")
+    layers = 1 + max((int(found[1]) for key in state if (found := re.match(r"blocks\.(\d+)\.", key))), default=-1)
+    if layers != settings["layers"]:
+        raise ConfigError(f"MODEL: {folder / CONFIG} has {settings['layers']} layers, and its weights {layers}")
+    block = settings.pop("block")
+    model = GPTConfig(
+        name="gpt",
+        size="gpt2",
+        **settings,
+        bias="norm.bias" in state,
+        vocabulary_multiple=len(embedding),
+        dimensions=[],
+        adapter_width=None,
+    )
+    return Published(model, tokenizer.size, block, replace(weights, state=state), tokenizer)
+
+
+def _settings(folder: Path, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `model` in a config.json, and `block`. Raise `ConfigError` for one that `model=gpt` does not have."""
+    (activation, default_gelu), names = KEYS[name]
+    merged: dict[str, Any] = dict(content)
+    rope = content.get("rope_parameters") or content.get("rope_scaling")
+    if isinstance(rope, dict):
+        merged |= {RENAMED.get(str(key), str(key)): value for key, value in rope.items()}
+    gelu = merged.setdefault(activation, default_gelu)
+    wrong = [key for key, (default, ours) in FIXED[name].items() if merged.setdefault(key, default) != ours]
+    wrong += [activation] if gelu not in list(GELUS) else []
+    if wrong:
+        raise ConfigError(f"MODEL: {folder / CONFIG} has {wrong[0]}={quoted(merged[wrong[0]])}, which model=gpt does not support")
+    numbers = [merged.get(key) for key in names]
+    bad = next((key for key, n in zip(names, numbers) if not isinstance(n, int) or not 1 <= n <= MOST_POSITIONS), None)
+    if bad is not None:
+        raise ConfigError(f"MODEL: {folder / CONFIG} has {bad}={quoted(merged.get(bad))}; it must be an integer from 1 on")
+    layers, heads, width, block = numbers
+    found = {"layers": layers, "heads": heads, "width": width, "block": block, "gelu": GELUS[gelu], "dropout": 0.0}
+    rotary = None if name == "gpt2" else merged.get("rotary_emb_base", ROTARY_BASE)
+    if rotary is not None and not (isinstance(rotary, int | float) and rotary > 1):
+        raise ConfigError(f"MODEL: {folder / CONFIG} has rotary_emb_base={quoted(rotary)}; it must be a number above 1")
+    return found | {"positions": "learned" if rotary is None else "rotary", "rotary_base": rotary}

@@ -1,0 +1,164 @@
+"""Weights and configuration of a model in the layouts of transformers: GPT-2 (learned positions) and GPT-NeoX (rotary positions).
+
+    GPT-2       matrices of blocks are [inputs, outputs]; every layer has biases
+    GPT-NeoX    rows of query, key and value are grouped by head; sequential blocks, all channels rotated, tied head; biases as above
+
+A model without biases gets biases of 0, and one whose biases are all 0 is read without them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.language.model.gpt import GPT
+from linnaeus.workloads.language.pretrained import CAUSAL_MASK, NAMES
+
+QUERY_KEY_VALUE = "attention.query_key_value"
+ACTIVATIONS = {"tanh": "gelu_pytorch_tanh", "none": "gelu"}  # `approximate` of F.gelu -> name in config.json
+
+
+class Layout(NamedTuple):
+    """Names of a layout. `parts`: module here -> module there."""
+
+    prefix: str
+    blocks: str
+    parts: Mapping[str, str]
+
+    def name(self, own: str) -> str:
+        """Return the name of a weight in this layout, such as transformer.h.0.ln_1.weight for blocks.0.norm1.weight."""
+        found = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(\w+)", own)
+        assert found is not None
+        block = "" if found[1] is None else f"{self.blocks}.{found[1]}."
+        return f"{self.prefix}{block}{self.parts[found[2]]}.{found[3]}"
+
+
+LAYOUTS = {
+    "gpt2": Layout("transformer.", "h", {own: theirs for theirs, own in NAMES.items()}),
+    "gpt_neox": Layout(
+        "gpt_neox.",
+        "layers",
+        {
+            "token": "embed_in",
+            "norm": "final_layer_norm",
+            "norm1": "input_layernorm",
+            "attention.query_key_value": "attention.query_key_value",
+            "attention.output": "attention.dense",
+            "norm2": "post_attention_layernorm",
+            "perceptron.up": "mlp.dense_h_to_4h",
+            "perceptron.down": "mlp.dense_4h_to_h",
+        },
+    ),
+}
+IGNORED_NAMES = re.compile(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)|.*\.rotary_emb\.inv_freq")  # buffers of old files
+
+
+def layout_of(network: GPT) -> str:
+    """Return the layout of a network: gpt2 or gpt_neox. Raise `ConfigError` for one that neither can describe."""
+    if network.dimensions:
+        raise ConfigError(
+            f"the model has dimensions (model.dimensions=[{','.join(network.dimensions)}]), which no architecture of transformers has; "
+            "train it without them to export it"
+        )
+    return "gpt_neox" if network.position is None else "gpt2"
+
+
+def to_layout(network: GPT) -> dict[str, Tensor]:
+    """Return the weights of a network under the names and in the shapes of its layout."""
+    name = layout_of(network)
+    layout, found = LAYOUTS[name], {}
+    for own, tensor in _with_biases(network).items():
+        if name == "gpt2" and own.startswith("blocks.") and tensor.dim() == 2:
+            tensor = tensor.t()
+        elif name == "gpt_neox" and QUERY_KEY_VALUE in own:
+            tensor = tensor.unflatten(0, (3, network.size.heads, -1)).transpose(0, 1).flatten(0, 2)
+        found[layout.name(own)] = tensor.contiguous()
+    return found
+
+
+def _with_biases(network: GPT) -> dict[str, Tensor]:
+    """Return the weights of a network with a bias of 0 for every layer that has none."""
+    state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
+    layers = [
+        name.removesuffix(".weight") for name in state if name.endswith(".weight") and name not in ("token.weight", "position.weight")
+    ]
+    missing = {f"{layer}.bias": len(state[f"{layer}.weight"]) for layer in layers if f"{layer}.bias" not in state}
+    return state | {name: torch.zeros(size, dtype=network.token.weight.dtype) for name, size in missing.items()}
+
+
+def from_layout(state: Mapping[str, Tensor], name: str, heads: int) -> dict[str, Tensor]:
+    """Return weights in a layout under the names of `model/gpt.py`. A name that it does not have is kept, and refused later.
+
+    Buffers are left out, and so are a second copy of the embedding and biases if all of them are 0."""
+    layout = LAYOUTS[name]
+    own_names = {theirs: own for own, theirs in layout.parts.items()}
+    head = "lm_head.weight" if name == "gpt2" else "embed_out.weight"
+    embedding = layout.parts["token"] + ".weight"
+    plain = {key.removeprefix(layout.prefix): tensor for key, tensor in state.items()}
+    found: dict[str, Tensor] = {}
+    for key, tensor in plain.items():
+        tied = key == head and embedding in plain and torch.equal(tensor, plain[embedding])
+        if tied or CAUSAL_MASK.fullmatch(key) or IGNORED_NAMES.fullmatch(key):
+            continue
+        match = re.fullmatch(rf"(?:{layout.blocks}\.(\d+)\.)?(.+)\.(\w+)", key)
+        if match is None or match[2] not in own_names:
+            found[key] = tensor
+            continue
+        own = f"{'' if match[1] is None else f'blocks.{match[1]}.'}{own_names[match[2]]}.{match[3]}"
+        if name == "gpt2" and match[1] is not None and tensor.dim() == 2:
+            tensor = tensor.t()
+        elif name == "gpt_neox" and QUERY_KEY_VALUE in own and len(tensor) % (3 * heads) == 0:
+            tensor = tensor.unflatten(0, (heads, 3, -1)).transpose(0, 1).flatten(0, 2)
+        found[own] = tensor
+    biases = [key for key in found if key.endswith(".bias")]
+    return found if any(bool(found[key].any()) for key in biases) else {key: found[key] for key in found if key not in biases}
+
+
+def configuration(network: GPT, end: int | None) -> dict[str, Any]:
+    """Return the content of config.json. `end`: the number of the end marker; None: there is none."""
+    size, name = network.size, layout_of(network)
+    block: Any = network.blocks[0]
+    activation, dropout = ACTIVATIONS[block.perceptron.approximate], network.dropout.p
+    common = {
+        "model_type": name,
+        "vocab_size": len(network.token.weight),
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "tie_word_embeddings": True,
+        "torch_dtype": str(network.token.weight.dtype).removeprefix("torch."),
+    }
+    if name == "gpt2":
+        return common | {
+            "architectures": ["GPT2LMHeadModel"],
+            "n_positions": network.block,
+            "n_embd": size.width,
+            "n_layer": size.layers,
+            "n_head": size.heads,
+            "activation_function": activation,
+            "resid_pdrop": dropout,
+            "embd_pdrop": dropout,
+            "attn_pdrop": dropout,
+            "layer_norm_epsilon": 1e-5,
+        }
+    return common | {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "max_position_embeddings": network.block,
+        "hidden_size": size.width,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "intermediate_size": 4 * size.width,
+        "hidden_act": activation,
+        "hidden_dropout": dropout,
+        "attention_dropout": dropout,
+        "attention_bias": True,
+        "use_parallel_residual": False,
+        "layer_norm_eps": 1e-5,
+        "rotary_pct": 1.0,
+        "rotary_emb_base": network.rotary_base,
+        "rope_parameters": {"rope_type": "default", "rope_theta": network.rotary_base, "partial_rotary_factor": 1.0},
+    }

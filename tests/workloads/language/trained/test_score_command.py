@@ -1,0 +1,129 @@
+"""`linnaeus score`: the loss of texts and the likelihood of continuations, as a table and as JSON; mistakes are one line."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import linnaeus
+from linnaeus.workloads.language.tokenizers import PIECE_SIZE
+from linnaeus.workloads.language.trained import score_cli
+from tests.workloads.language.trained.conftest import published_gpt2, validation_text
+
+
+@pytest.fixture
+def scored(capsys: pytest.CaptureFixture):
+    def command(*words) -> str:
+        assert score_cli.main([str(word) for word in words]) == 0
+        return capsys.readouterr().out
+
+    return command
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture):
+    def command(*words) -> str:
+        with pytest.raises(SystemExit) as ended:
+            score_cli.main([str(word) for word in words])
+        captured = capsys.readouterr()
+        line = captured.err.splitlines()[-1]
+        assert ended.value.code == 2 and "error: " in line and captured.out == ""
+        return line
+
+    return command
+
+
+def test_texts_have_the_loss_of_the_model_and_together_that_of_all_tokens(run: Path, tmp_path: Path, scored) -> None:
+    texts = {"long.txt": validation_text(run), "short.txt": "abc def.\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    paths = [tmp_path / name for name in texts]
+    content = json.loads(scored(run, *paths, "--json"))
+    model = linnaeus.load_model(run)
+    each = [model.score(text) for text in texts.values()]
+    assert [{key: value for key, value in row.items() if key != "text"} for row in content["texts"]] == [one._asdict() for one in each]
+    tokens = sum(one.tokens for one in each)
+    loss = sum(one.loss * one.tokens for one in each) / tokens
+    together = content["all"]
+    assert together["loss"] == pytest.approx(loss) and together["bits_per_byte"] == pytest.approx(loss / math.log(2))
+    assert together["tokens"] == tokens == sum(map(len, texts.values())) - 2 and content["weights"] == model.source
+    table = scored(run, *paths).splitlines()
+    assert len(table) == 4 and table[1].split()[0] == f"{each[0].loss:.4f}" and table[3].split()[0] == f"{loss:.4f}"
+    assert json.loads(scored(run, paths[0], "--json", "--batch-size", "1"))["all"]["loss"] == pytest.approx(each[0].loss, abs=1e-6)
+
+
+def test_a_text_of_several_pieces_and_another_encoding_is_read_whole(tmp_path: Path, scored) -> None:
+    path = published_gpt2(tmp_path)
+    text = "the cat sat on the mat.\n" * (PIECE_SIZE // 8)
+    (tmp_path / "text.txt").write_bytes(text.encode("utf-16"))
+    model = linnaeus.load_model(path)
+    model_tokens = score_cli.read_tokens(model, tmp_path / "text.txt", "utf-16")
+    assert model_tokens.tolist() == model.encode(text).tolist()
+    (tmp_path / "text.txt").write_bytes(text[:500].encode("utf-16"))
+    found = json.loads(scored(path, tmp_path / "text.txt", "--encoding", "utf-16", "--json"))
+    assert found["all"]["loss"] == model.loss(text[:500])
+
+
+def test_continuations_are_compared(run: Path, tmp_path: Path, scored, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = linnaeus.load_model(run)
+    rows = [{"context": "abc", "continuations": ["d", "efg", "zz"]}, {"context": "", "continuations": ["a", "b"]}] * 3
+    found = [[model.log_likelihood(row["context"], text) for text in row["continuations"]] for row in rows]
+    best = [max(range(len(each)), key=each.__getitem__) for each in found]
+    rows[0] = rows[0] | {"answer": best[0]}
+    rows[1] = rows[1] | {"answer": 1 - best[1]}
+    file = tmp_path / "questions.jsonl"
+    file.write_text("\n\n".join(json.dumps(row) for row in rows))
+    monkeypatch.setattr(score_cli, "TOGETHER", 4)
+    lines = [json.loads(line) for line in scored(run, "--continuations", file, "--json").splitlines()]
+    assert [line["best"] for line in lines] == best and [line["context"] for line in lines] == [row["context"] for row in rows]
+    for line, each in zip(lines, found, strict=True):
+        assert [one["log_likelihood"] for one in line["continuations"]] == pytest.approx(each, abs=1e-5)
+        per_byte = [value / len(one["text"]) for value, one in zip(each, line["continuations"])]
+        assert line["best_per_byte"] == max(range(len(each)), key=per_byte.__getitem__)
+    printed = scored(run, "--continuations", file)
+    assert "right by log-likelihood: 1 of 2, 50.00 %" in printed and printed.count("*") == len(rows)
+    starred = next(line for line in printed.splitlines() if line.startswith("*"))
+    assert f"{found[0][best[0]]:.4f}" in starred and repr(rows[0]["continuations"][best[0]]) in starred
+
+
+LINES = {
+    "no JSON": ("to be", "line 2 is 'to be'; it must be like"),
+    "no list": ('{"context": "a", "continuations": "b"}', "line 2 is"),
+    "empty": ('{"context": "a", "continuations": [""]}', "texts that are not empty"),
+    "none": ('{"context": "a", "continuations": []}', "line 2 is"),
+    "answer": ('{"context": "a", "continuations": ["b"], "answer": 1}', "line 2: answer is 1; it must be from 0 to 0"),
+    "boolean": ('{"context": "a", "continuations": ["b"], "answer": false}', "answer is False"),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_that_is_no_question_is_named(tmp_path: Path, refused, name: str) -> None:
+    line, words = LINES[name]
+    (tmp_path / "q.jsonl").write_text('{"context": "a", "continuations": ["b"]}\n' + line)
+    assert words in refused(tmp_path, "--continuations", tmp_path / "q.jsonl")
+
+
+def test_mistakes_are_one_line(run: Path, tmp_path: Path, refused) -> None:
+    (tmp_path / "latin.txt").write_bytes(b"abc\xe9")
+    (tmp_path / "foreign.txt").write_text("abcß")
+    (tmp_path / "short.txt").write_text("a")
+    (tmp_path / "foreign.jsonl").write_text('{"context": "a", "continuations": ["b"]}\n\n{"context": "a", "continuations": ["ß"]}\n')
+    for words, message in (
+        ([run], "give text files, or --continuations FILE"),
+        ([run, "a.txt", "--continuations", "b"], "give text files, or --continuations FILE"),
+        ([run, tmp_path / "gone.txt"], "gone.txt cannot be read (No such file or directory)"),
+        ([run, tmp_path], "cannot be read (Is a directory)"),
+        ([run, tmp_path / "latin.txt"], "latin.txt is not utf-8"),
+        ([run, tmp_path / "latin.txt", "--encoding", "nonsense"], "--encoding=nonsense is not a codec"),
+        ([run, tmp_path / "foreign.txt"], "foreign.txt: the character 'ß' is not one of"),
+        ([run, tmp_path / "short.txt"], "short.txt: a text of 1 token"),
+        ([run, "--continuations", tmp_path / "latin.txt"], "cannot be read (it is not UTF-8)"),
+        ([run, "--continuations", tmp_path / "foreign.jsonl"], "--continuations: line 3: the character 'ß'"),
+        ([run, tmp_path / "short.txt", "--batch-size", "0"], "--batch-size is 0"),
+        ([run, tmp_path / "short.txt", "--checkpoint", "7"], "has no checkpoint of step 7"),
+        ([tmp_path / "nothing", tmp_path / "short.txt"], "does not exist"),
+    ):
+        assert message in refused(*words), message

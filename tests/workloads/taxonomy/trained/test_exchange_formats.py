@@ -246,10 +246,10 @@ def test_a_continued_command_has_the_time_of_its_first_start(finished, media, mo
     assert predict(finished, media, whole, "--format", form) == 0
     answer = predict_cli._answer
 
-    def killed(model, inputs, first, futures, top):
-        if first == 1:
+    def killed(model, batch, asked):
+        if batch.first == 1:
             raise SystemError
-        return answer(model, inputs, first, futures, top)
+        return answer(model, batch, asked)
 
     monkeypatch.setattr(predict_cli, "_answer", killed)
     with pytest.raises(SystemError):

@@ -52,11 +52,11 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(finished, tmp_pat
     predict(finished, whole)
     made, answer = [], predict_cli._answer
 
-    def killed(model, inputs, first, futures, top):
+    def killed(model, batch, asked):
         if len(made) == 4:
             raise SystemError
-        made.append(first)
-        return answer(model, inputs, first, futures, top)
+        made.append(batch.first)
+        return answer(model, batch, asked)
 
     monkeypatch.setattr(predict_cli, "_answer", killed)
     with pytest.raises(SystemError):
@@ -66,7 +66,7 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(finished, tmp_pat
     with journal.open("ab") as file:  # a batch that was written in part
         file.write(b'{"photograph": "x"}\n{"photogr')
     made.clear()
-    monkeypatch.setattr(predict_cli, "_answer", lambda *a: made.append(a[2]) or answer(*a))
+    monkeypatch.setattr(predict_cli, "_answer", lambda *a: made.append(a[1].first) or answer(*a))
     capsys.readouterr()
     assert predict(finished, out) == 0
     assert made == list(range(32, 90, 8))

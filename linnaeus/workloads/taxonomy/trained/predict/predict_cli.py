@@ -12,29 +12,26 @@ have their reason in `error`.
 from __future__ import annotations
 
 import argparse
-import itertools
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
-from linnaeus.errors import ConfigError, escaped, one_line
+from linnaeus.errors import ConfigError, escaped
+from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, check_photographs, photographs_of
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, format_of
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from linnaeus.workloads.taxonomy.trained.answers import Asked
-    from linnaeus.workloads.taxonomy.trained.predict.prediction_inputs import Inputs
+    from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
     from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
+    from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
-AHEAD = 3  # batches that are read before the network needs them
 SHOWN = 20  # photographs that are printed without --out
 
 
@@ -55,24 +52,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OneLineParser(prog="linnaeus predict", description="Name the taxa on photographs.")
     add = parser.add_argument
     add_model(parser, "model")
-    add("photos", nargs="*", metavar="PHOTOS", help="files, folders, or patterns such as 'photos/*.jpg'")
-    add("--manifest", metavar="FILE", help="CSV or Parquet table with paths, places and dates, in place of PHOTOS")
-    add("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the manifest, such as data.date_column=when")
-    for name, meaning in (
-        ("latitude", "degrees north"),
-        ("longitude", "degrees east"),
-        ("uncertainty", "of the coordinates, in metres"),
-        ("date", "such as 2026-05-01"),
-        ("time", "local time, such as 16:10"),
-        ("elevation", "metres above the sea"),
-    ):
-        add(f"--{name}", metavar="VALUE", help=f"of all photographs: {meaning}")
+    add_photographs(parser)
     add("--out", type=Path, metavar="FILE", help="file of the answers: .json, .csv or .parquet")
     add("--format", choices=FORMATS, help="of the file (that of its suffix); docs/using.md describes each")
     add("--top", type=int, default=5, metavar="N", help="taxa of each rank in .json (%(default)s)")
     add("--precision", type=float, metavar="P", help="of the rolled-up answer of a calibrated model (0.95)")
     add("--coverage", type=float, metavar="C", help="prediction sets with this coverage, in place of the --top taxa")
-    add("--batch-size", type=int, default=32, metavar="N", help="photographs at once (%(default)s)")
     add_model_options(parser, "checkpoint", "device", "threads", "plugins")
     options = parser.parse_intermixed_args(arguments)
     _check(options)
@@ -81,17 +66,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _check(options: argparse.Namespace) -> None:
     """Raise `ConfigError` for options that do not fit together."""
-    if bool(options.photos) == bool(options.manifest):
-        raise ConfigError(
-            "give PHOTOS (files, folders or patterns) or --manifest FILE" + ("" if options.manifest is None else ", not both")
-        )
-    given = [name for name in ("latitude", "longitude", "uncertainty", "date", "time", "elevation") if getattr(options, name) is not None]
-    if options.manifest and given:
-        raise ConfigError(f"--{given[0]} has no effect with --manifest, whose rows have their own; leave it out")
-    if options.setting and not options.manifest:
-        raise ConfigError(f"--setting {options.setting[0]} has no effect without --manifest; leave it out")
-    if foreign := [text for text in options.setting if not text.startswith("data.")]:
-        raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
+    check_photographs(options)
     if options.out is None and options.format:
         raise ConfigError(f"--format {options.format} has no effect without --out FILE; give both or neither")
     options.format = options.out and format_of(options.format, options.out)
@@ -105,17 +80,12 @@ def predict(options: argparse.Namespace) -> list[str]:
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
     from linnaeus.workloads.taxonomy.trained.predict.prediction_files import write_file
-    from linnaeus.workloads.taxonomy.trained.predict.prediction_inputs import from_manifest, from_paths
     from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Journal
 
     threads = use_threads(options)
     model = load_model(options.model, **load_options(options))
     copied = FORMATS[options.format].columns if options.out else ()
-    inputs = (
-        from_manifest(options.manifest, options.setting, model.components, copied)
-        if options.manifest
-        else from_paths(options.photos, vars(options))
-    )
+    inputs = photographs_of(options, model.components, copied)
     asked = model.asked(options.top, options.precision, options.coverage)
     for note in (*inputs.notes, *_calibration_note(model)):
         print(note)
@@ -139,49 +109,19 @@ def predict(options: argparse.Namespace) -> list[str]:
 
 
 def predictions(model: TrainedClassifier, inputs: Inputs, done: int, size: int, asked: Asked, threads: int) -> Iterator[list[Row]]:
-    """Yield the rows of each batch of `size`, from photograph `done` on. Photographs are read in threads, ahead of the network."""
-    from linnaeus.reporting.preparation_progress import PreparationProgress
+    """Yield the rows of each batch of `size`, from photograph `done` on."""
+    from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 
-    starts = range(done, len(inputs), size)
-    with ThreadPoolExecutor(threads) as pool, PreparationProgress("predicting", len(inputs), f"{len(inputs):,} photographs") as progress:
-        read = lambda first: [pool.submit(_read, model, inputs, row) for row in range(first, min(first + size, len(inputs)))]
-        waiting = [(first, read(first)) for first in starts[:AHEAD]]
-        try:
-            for following in itertools.chain(starts[AHEAD:], [None] * AHEAD):
-                if not waiting:
-                    return
-                first, futures = waiting.pop(0)
-                if following is not None:
-                    waiting.append((following, read(following)))
-                yield _answer(model, inputs, first, futures, asked)
-                progress.add(len(futures))
-        finally:
-            pool.shutdown(cancel_futures=True)
+    for batch in read_batches(model, inputs, size, threads, "predicting", done):
+        yield _answer(model, batch, asked)
 
 
-def _read(model: TrainedClassifier, inputs: Inputs, row: int) -> np.ndarray | str:
-    """Return a photograph as `TrainedClassifier.read` does, or the reason for which it cannot be read."""
-    from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-
-    try:
-        return inputs.files.decode(row, model.short_side, model.description.max_image_pixels)
-    except OSError as error:
-        return error.strerror or one_line(error)
-    except NotAnImage as error:
-        return one_line(error)
-
-
-def _answer(model: TrainedClassifier, inputs: Inputs, first: int, futures: Sequence[Future[Any]], asked: Asked) -> list[Row]:
-    """Return the rows of a batch that begins with photograph `first`."""
-    import numpy as np
-
-    found = [future.result() for future in futures]
-    good = [i for i, image in enumerate(found) if not isinstance(image, str)]
-    names = [inputs.names[first + i] for i in range(len(found))]
-    metadata = inputs.metadata.take(slice(first, first + len(found)))
-    made = model.predict_pixels([found[i] for i in good], metadata.take(np.array(good)), [names[i] for i in good], asked) if good else []
-    rows = {i: prediction.plain() for i, prediction in zip(good, made, strict=True)}
-    return [rows.get(i, {"photograph": name, "error": found[i]}) for i, name in enumerate(names)]
+def _answer(model: TrainedClassifier, batch: ReadBatch, asked: Asked) -> list[Row]:
+    """Return the rows of a batch."""
+    names = batch.names
+    made = model.predict_pixels(batch.images, batch.metadata, [names[i] for i in batch.good], asked) if batch.good else []
+    rows = {i: prediction.plain() for i, prediction in zip(batch.good, made, strict=True)}
+    return [rows.get(i, {"photograph": name, "error": error}) for i, (name, error) in enumerate(zip(names, batch.errors, strict=True))]
 
 
 def _calibration_note(model: TrainedClassifier) -> list[str]:

@@ -1,4 +1,4 @@
-"""Find the photographs of `linnaeus predict`: files, folders and patterns, or the rows of a manifest with its place and time columns."""
+"""Find the photographs of a command: files, folders and patterns, or the rows of a manifest with its place and time columns."""
 
 from __future__ import annotations
 

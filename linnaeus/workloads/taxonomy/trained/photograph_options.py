@@ -1,0 +1,56 @@
+"""Options of the commands that read photographs: PHOTOS or a manifest, place and date of all, and the size of batches."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from linnaeus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
+
+OF_ALL = {  # option -> its meaning
+    "latitude": "degrees north",
+    "longitude": "degrees east",
+    "uncertainty": "of the coordinates, in metres",
+    "date": "such as 2026-05-01",
+    "time": "local time, such as 16:10",
+    "elevation": "metres above the sea",
+}
+
+
+def add_photographs(parser: argparse.ArgumentParser) -> None:
+    """Add PHOTOS and the options of photographs. The parser must use `parse_intermixed_args`."""
+    add = parser.add_argument
+    add("photos", nargs="*", metavar="PHOTOS", help="files, folders, or patterns such as 'photos/*.jpg'")
+    add("--manifest", metavar="FILE", help="CSV or Parquet table with paths, places and dates, in place of PHOTOS")
+    add("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the manifest, such as data.date_column=when")
+    for name, meaning in OF_ALL.items():
+        add(f"--{name}", metavar="VALUE", help=f"of all photographs: {meaning}")
+    add("--batch-size", type=int, default=32, metavar="N", help="photographs at once (%(default)s)")
+
+
+def check_photographs(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` for options of `add_photographs` that do not fit together."""
+    if bool(options.photos) == bool(options.manifest):
+        raise ConfigError(
+            "give PHOTOS (files, folders or patterns) or --manifest FILE" + ("" if options.manifest is None else ", not both")
+        )
+    given = [name for name in OF_ALL if getattr(options, name) is not None]
+    if options.manifest and given:
+        raise ConfigError(f"--{given[0]} has no effect with --manifest, whose rows have their own; leave it out")
+    if options.setting and not options.manifest:
+        raise ConfigError(f"--setting {options.setting[0]} has no effect without --manifest; leave it out")
+    if foreign := [text for text in options.setting if not text.startswith("data.")]:
+        raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
+
+
+def photographs_of(options: argparse.Namespace, components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
+    """Return the photographs that the options name. `components`, `copied`: as of `from_manifest`. Raise as it does."""
+    from linnaeus.workloads.taxonomy.trained.photograph_list import from_manifest, from_paths
+
+    if options.manifest:
+        return from_manifest(options.manifest, options.setting, components, copied)
+    return from_paths(options.photos, vars(options))
